@@ -1,0 +1,1 @@
+"""The scikit-learn faces: the only folder that knows both scikit-learn and torch."""

@@ -1,0 +1,186 @@
+"""What every estimator shares: one `fit` around a recipe, and tensors in and out of it."""
+
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, _fit_context
+from sklearn.callback import CallbackSupportMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from torch import Tensor
+
+from skbayes_sym.estimators._callbacks import FitTask
+from skbayes_sym.estimators._data import Array, Rows, Scaling, canonical_rows, column_scaling
+from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
+
+logger = logging.getLogger("skbayes_sym")
+
+# Rows a prediction handles at once: with the draws taken in blocks too, the hidden layers of a
+# block stay in cache and memory is bounded however many rows are asked for.
+PREDICT_ROWS = 512
+
+
+class FitContext(NamedTuple):
+    """What a recipe gets besides the estimator's own parameters."""
+
+    rows: Rows
+    x_scaling: Scaling
+    seed: int
+    device: torch.device
+    dtype: torch.dtype
+    begin: Callable[[int], FitTask]  # opens the callbacks' task, given the number of blocks
+
+    def tensor(self, values: Array) -> Tensor:
+        """Values on the device, floats in the working precision."""
+        tensor = torch.as_tensor(np.ascontiguousarray(values), device=self.device)
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+
+class Fitted(NamedTuple):
+    """What a recipe hands back."""
+
+    attributes: Mapping[str, Any]
+    stop_reason: str  # "max_iter", "tol", "callback" or "interrupted"
+
+
+class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
+    """Template of `fit`, and state that survives pickling and moving between devices.
+
+    A concrete estimator brings ``_fit_recipe(context) -> Fitted`` and ``_predictive(x)``; its face
+    (`_faces`) brings ``_check_targets``, ``_encode_targets`` and everything that predicts.
+    """
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Fit the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Targets (regressors) or class labels (classifiers).
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative multiplicities: a weight of 2 is the row given twice, exactly.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If interrupted, after keeping the model reached so far with
+            ``stop_reason_ = "interrupted"``. Any other error leaves the previous fit untouched.
+        """
+        with _unchanged_on_error(self), one_thread(), _logging_to_stderr(self.verbose):
+            fitted = self._fit_recipe(self._open_fit(X, y, sample_weight))
+            _replace_fit(self, {**fitted.attributes, "stop_reason_": fitted.stop_reason})
+        if fitted.stop_reason == "interrupted":
+            warnings.warn(
+                f"fit was interrupted after {self.n_iter_} steps: the model is usable but not "
+                "converged (stop_reason_ = 'interrupted').",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+            raise KeyboardInterrupt
+        return self
+
+    def _open_fit(self, X: Any, y: Any, sample_weight: Any) -> FitContext:
+        """Validate everything before the first array is allocated for the fit."""
+        device = resolve_device(self.device)
+        X_checked, y_checked = self._check_targets(X, y)
+        weight = _check_sample_weight(
+            sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
+        )
+        present = weight > 0  # a row of zero weight is a row that isn't there
+        y_present = self._encode_targets(y_checked[present])
+        rows = canonical_rows(X_checked[present], y_present, weight[present])
+        metadata = None if sample_weight is None else {"sample_weight": sample_weight}
+        return FitContext(
+            rows=rows,
+            x_scaling=column_scaling(rows.X, rows.weight, enabled=self.standardize),
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            device=device,
+            dtype=resolve_dtype(self.dtype, X_checked),
+            begin=lambda n_blocks: FitTask(self, X, y, metadata, n_blocks),
+        )
+
+    def _input_blocks(self, X: Array) -> Iterator[Tensor]:
+        """Scaled inputs in blocks of rows, on the device, in the precision of the fit."""
+        scaled = Scaling(self.x_mean_, self.x_scale_).apply(X)
+        for start in range(0, len(scaled), PREDICT_ROWS):
+            block = np.ascontiguousarray(scaled[start : start + PREDICT_ROWS])
+            yield torch.as_tensor(block).to(self._predict_device(), getattr(torch, self.dtype_))
+
+    def _predict_device(self) -> torch.device:
+        """The fit's device if it is here, else the CPU (a model may move between machines)."""
+        device = torch.device(self.device_)
+        gone = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
+        return torch.device("cpu") if gone else device
+
+    def _cached(self, key: str, make: Callable[[], Any]) -> Any:
+        """Device tensors derived from the fitted arrays; never pickled."""
+        cache = self.__dict__.setdefault("_cache", {})
+        if key not in cache:
+            cache[key] = make()
+        return cache[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        state.pop("_cache", None)
+        return state
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "posterior_")
+
+    def _check_fitted(self) -> None:
+        check_is_fitted(self)
+
+
+def _is_fitted_name(name: str) -> bool:
+    return (name.endswith("_") and not name.startswith("__")) or name == "_cache"
+
+
+def _replace_fit(estimator: Any, attributes: Mapping[str, Any]) -> None:
+    """Swap in a finished fit at once; `_open_fit` has set the ``*_in_`` names already."""
+    estimator.__dict__.pop("_cache", None)
+    estimator.__dict__.update(attributes)
+
+
+@contextmanager
+def _unchanged_on_error(estimator: Any) -> Iterator[None]:
+    """Put the previous fit back if anything, a second Ctrl-C included, ends this one early."""
+    before = {k: v for k, v in vars(estimator).items() if _is_fitted_name(k)}
+    try:
+        yield
+    except BaseException:
+        for name in [k for k in vars(estimator) if _is_fitted_name(k)]:
+            delattr(estimator, name)
+        vars(estimator).update(before)
+        raise
+
+
+@contextmanager
+def _logging_to_stderr(verbose: int) -> Iterator[None]:
+    """Show the package's log for the time of one fit."""
+    if not verbose:
+        yield
+        return
+    handler, level = logging.StreamHandler(sys.stderr), logger.level
+    handler.setFormatter(logging.Formatter("[skbayes_sym] %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

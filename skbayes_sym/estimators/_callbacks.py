@@ -1,0 +1,53 @@
+"""The bridge between the loops' ``on_step`` and `sklearn.callback`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Reconstruct = Callable[[], Mapping[str, Any]]
+
+
+class FitTask:
+    """One fit as scikit-learn's callbacks see it: a task with one subtask a block of steps.
+
+    Parameters
+    ----------
+    estimator : estimator with `sklearn.callback.CallbackSupportMixin`
+    X, y, metadata
+        Training data as given to ``fit``, handed to the callbacks.
+    n_blocks : int
+        Most subtasks there can be.
+    """
+
+    def __init__(
+        self, estimator: Any, X: Any, y: Any, metadata: Mapping[str, Any] | None, n_blocks: int
+    ) -> None:
+        self._estimator = estimator
+        self._data = {"X": X, "y": y, "metadata": metadata}
+        self._left = n_blocks
+        self._context = estimator._init_callback_context(max_subtasks=n_blocks)
+        self._context.call_on_fit_task_begin(estimator=estimator, **self._data)
+        self._block: Any = None
+        self._begin_block()
+
+    def _begin_block(self) -> None:
+        self._block = self._context.subcontext(task_name="block")
+        self._block.call_on_fit_task_begin(estimator=self._estimator, **self._data)
+        self._left -= 1
+
+    def end_block(self, reconstruct: Reconstruct) -> bool:
+        """Report a finished block; True if a callback asks to stop."""
+        stop = self._block.call_on_fit_task_end(
+            estimator=self._estimator, reconstruction_attributes=reconstruct, **self._data
+        )
+        self._block = None
+        if not stop and self._left > 0:
+            self._begin_block()
+        return bool(stop)
+
+    def end(self, reconstruct: Reconstruct) -> None:
+        """Report the end of the fit, closing a block that was begun but never run."""
+        if self._block is not None:
+            self._block.call_on_fit_task_end(estimator=self._estimator)
+        self._context.call_on_fit_task_end(
+            estimator=self._estimator, reconstruction_attributes=reconstruct, **self._data
+        )

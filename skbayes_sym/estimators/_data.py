@@ -1,0 +1,56 @@
+"""Training data in one canonical form, and the scaling of its columns."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class Rows(NamedTuple):
+    """Distinct training rows in lexicographic order, each with the weight it carries."""
+
+    X: Array  # (n, n_features)
+    y: Array  # (n, n_targets) numbers, or (n,) class codes
+    weight: Array  # (n,), positive
+
+
+class Scaling(NamedTuple):
+    """``scaled = (value - mean) / scale``, column by column."""
+
+    mean: Array
+    scale: Array
+
+    def apply(self, values: Array) -> Array:
+        """Values in scaled units."""
+        return (values - self.mean) / self.scale
+
+
+def canonical_rows(X: Array, y: Array, weight: Array) -> Rows:
+    """Merge equal (x, y) rows and sort the rest; weights must be positive.
+
+    A data set and the same data with rows repeated instead of weighted, or in another order, then
+    become the same arrays bit for bit, and so does everything computed from them.
+    """
+    # Adding 0.0 turns -0.0 into 0.0: equal numbers must be equal rows.
+    table = np.column_stack([X.astype(np.float64), y.astype(np.float64)]) + 0.0
+    _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    # Equal rows are summed from the smallest weight up: the order given must not matter.
+    order = np.argsort(weight, kind="stable")
+    merged = np.bincount(inverse.ravel()[order], weights=weight[order], minlength=len(first))
+    return Rows(X[first] + 0.0, y[first], merged)
+
+
+def column_scaling(values: Array, weight: Array, *, enabled: bool) -> Scaling:
+    """Weighted mean and standard deviation of every column; constant columns get scale 1."""
+    n_columns = values.shape[1]
+    if not enabled:
+        return Scaling(np.zeros(n_columns), np.ones(n_columns))
+    values = values.astype(np.float64)
+    share = weight / weight.sum()
+    mean = share @ values
+    constant = values.min(axis=0) == values.max(axis=0)
+    mean = np.where(constant, values[0], mean)
+    scale = np.sqrt(share @ (values - mean) ** 2)
+    return Scaling(mean, np.where(constant | (scale == 0.0), 1.0, scale))

@@ -1,0 +1,260 @@
+"""The two faces: what a scikit-learn user may ask of a fitted posterior.
+
+An estimator behind a face brings
+
+    _predictive(x) -> NormalMixture | CategoricalMixture     in scaled target units
+    _sample_outputs(x, n, generator) -> (n, N, T)            coherent functions (regressors)
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import Bunch, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, validate_data
+from torch import Tensor
+
+from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._device import one_thread
+from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.numerics.random import generator_from
+
+_FLOATS = (np.float64, np.float32)
+
+
+class RegressorFace(RegressorMixin):
+    """Everything a regressor predicts, in target units, observation noise included."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
+        return validate_data(self, X, y, dtype=_FLOATS, multi_output=True, y_numeric=True)
+
+    def _encode_targets(self, y: Array) -> Array:
+        self._y_ndim_ = y.ndim
+        return y.reshape(len(y), -1).astype(np.float64)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Mean of the posterior predictive.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        return_std : bool, default=False
+            Whether to return the standard deviation of a new target too.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples,) or (n_samples, n_targets)
+        std : ndarray of the same shape
+            Observation noise included; only if ``return_std``.
+        """
+        if not return_std:
+            return self._shaped(self._reduce(X, lambda p: [p.mean()])[0])
+        mean, std = self._reduce(X, lambda p: [p.mean(), p.std()])
+        return self._shaped(mean), self._shaped(std)
+
+    def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Array:
+        """Quantiles of a new target.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        quantiles : sequence of float in (0, 1)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_quantiles) or (n_samples, n_targets, n_quantiles)
+        """
+        levels = np.atleast_1d(np.asarray(quantiles, dtype=float))
+        if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
+            raise ValueError(f"quantiles must lie strictly between 0 and 1, got {quantiles!r}.")
+        values = self._reduce(X, lambda p: [p.quantile(float(q)) for q in levels])
+        return self._shaped(np.stack(values, axis=-1), extra=1)
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
+        """Central interval that holds a new target with probability ``coverage``.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2) or (n_samples, n_targets, 2)
+            Lower and upper end.
+        """
+        if not 0.0 < coverage < 1.0:
+            raise ValueError(f"coverage must lie strictly between 0 and 1, got {coverage!r}.")
+        return self.predict_quantiles(X, (0.5 * (1 - coverage), 0.5 * (1 + coverage)))
+
+    def predict_uncertainty(self, X: Any) -> Bunch:
+        """Variance of a new target, split by its source.
+
+        Returns
+        -------
+        Bunch of ndarrays of shape (n_samples,) or (n_samples, n_targets)
+            ``epistemic`` (of the function; shrinks with data), ``aleatoric`` (of the noise) and
+            their sum ``total``, in squared target units.
+        """
+        total, epistemic, aleatoric = self._reduce(X, lambda p: list(p.uncertainty()))
+        return Bunch(
+            total=self._shaped(total),
+            epistemic=self._shaped(epistemic),
+            aleatoric=self._shaped(aleatoric),
+        )
+
+    def log_predictive_density(self, X: Any, y: Any) -> Array:
+        """Log density of observed targets under the posterior predictive.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Nats, of ``y`` as given; joint over the targets of a row.
+        """
+        targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        targets = targets.reshape(len(targets), -1)
+        n_targets = len(self._check_fitted_scale())
+        if targets.shape[1] != n_targets:
+            raise ValueError(f"y has {targets.shape[1]} targets, the model has {n_targets}.")
+        return self._reduce(X, lambda p, y: [p.log_prob(y)], targets)[0]
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw whole functions from the posterior and add observation noise.
+
+        Rows of one draw share their weights, so they vary together.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
+        """
+        X = self._check_inputs(X)
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        noise_seed = np.random.SeedSequence(seed).generate_state(1)[0]
+        with one_thread(), torch.no_grad():
+            functions = [
+                self._sample_outputs(x, n_samples, generator_from(seed)).cpu().double().numpy()
+                for x in self._input_blocks(X)
+            ]
+        values = np.concatenate(functions, axis=1) * self.y_scale_ + self.y_mean_
+        noise = np.random.default_rng(noise_seed).standard_normal(values.shape)
+        values += noise * np.atleast_1d(self.noise_std_)
+        return self._shaped(np.moveaxis(values, 0, -1), extra=1)
+
+    def _check_inputs(self, X: Any) -> Array:
+        self._check_fitted()
+        return validate_data(self, X, reset=False, dtype=_FLOATS)
+
+    def _check_fitted_scale(self) -> Array:
+        self._check_fitted()
+        return self.y_scale_
+
+    def _reduce(
+        self, X: Any, functional: Callable[..., list[Tensor]], y: Array | None = None
+    ) -> list[Array]:
+        """Functionals of the predictive in target units, block of rows by block of rows."""
+        X = self._check_inputs(X)
+        if y is not None and len(y) != len(X):
+            raise ValueError(f"X has {len(X)} rows and y {len(y)}: they must match.")
+        parts, start = [], 0
+        with one_thread(), torch.no_grad():
+            for x in self._input_blocks(X):
+                extra = () if y is None else (torch.as_tensor(y[start : start + len(x)]).to(x),)
+                parts.append([t.cpu().numpy() for t in functional(self._in_units(x), *extra)])
+                start += len(x)
+        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+    def _in_units(self, x: Tensor) -> NormalMixture:
+        mixture = self._predictive(x)
+        mean, scale = (torch.as_tensor(a).to(x) for a in (self.y_mean_, self.y_scale_))
+        return NormalMixture(
+            mixture.loc * scale + mean,
+            mixture.variance * scale**2,
+            mixture.noise_variance * scale**2,
+            mixture.log_weights,
+        )
+
+    def _shaped(self, values: Array, extra: int = 0) -> Array:
+        """Drop the axis of targets if ``y`` had none."""
+        return values if self._y_ndim_ == 2 else values.squeeze(axis=values.ndim - 1 - extra)
+
+
+class ClassifierFace(ClassifierMixin):
+    """Everything a classifier predicts."""
+
+    def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
+        X, y = validate_data(self, X, y, dtype=_FLOATS)
+        check_classification_targets(y)
+        return X, y
+
+    def _encode_targets(self, y: Array) -> Array:
+        classes, codes = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs at least 2 classes in y, got 1 class: {classes[0]!r}."
+            )
+        self.classes_ = classes
+        return codes.astype(np.int64)
+
+    def predict(self, X: Any) -> Array:
+        """The most probable class of every row, (n_samples,)."""
+        winners = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[winners]
+
+    def predict_proba(self, X: Any) -> Array:
+        """Posterior predictive probabilities, (n_samples, n_classes), in the order of classes_."""
+        return self._reduce(X, lambda p: [p.probabilities()])[0]
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Logarithm of `predict_proba`."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def predict_uncertainty(self, X: Any) -> Bunch:
+        """Entropy of the predicted class in nats, split by its source.
+
+        Returns
+        -------
+        Bunch of ndarrays of shape (n_samples,)
+            ``epistemic`` (mutual information of class and weights; shrinks with data),
+            ``aleatoric`` (expected entropy given the weights) and their sum ``total``.
+        """
+        total, epistemic, aleatoric = self._reduce(X, lambda p: list(p.uncertainty()))
+        return Bunch(total=total, epistemic=epistemic, aleatoric=aleatoric)
+
+    def log_predictive_density(self, X: Any, y: Any) -> Array:
+        """Log probability of observed classes, (n_samples,) nats; -inf for a class never seen."""
+        log_proba = self.predict_log_proba(X)
+        labels = np.asarray(y).ravel()
+        if len(labels) != len(log_proba):
+            raise ValueError(f"X has {len(log_proba)} rows and y {len(labels)}: they must match.")
+        codes = np.searchsorted(self.classes_, labels).clip(0, len(self.classes_) - 1)
+        known = self.classes_[codes] == labels
+        return np.where(known, log_proba[np.arange(len(codes)), codes], -np.inf)
+
+    def _check_inputs(self, X: Any) -> Array:
+        self._check_fitted()
+        return validate_data(self, X, reset=False, dtype=_FLOATS)
+
+    def _reduce(
+        self, X: Any, functional: Callable[[CategoricalMixture], list[Tensor]]
+    ) -> list[Array]:
+        with one_thread(), torch.no_grad():
+            parts = [
+                [t.cpu().numpy() for t in functional(self._predictive(x))]
+                for x in self._input_blocks(self._check_inputs(X))
+            ]
+        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]

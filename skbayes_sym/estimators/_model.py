@@ -1,0 +1,63 @@
+"""Constructor parameters that describe the model, turned into the package's nouns."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from skbayes_sym.models.networks import MLP
+from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.symmetry.base import Trivial, check_invariant
+
+
+def hidden_layer_sizes(estimator: Any) -> tuple[int, ...]:
+    """``hidden_layer_sizes`` as a tuple; an int is one layer, an empty sequence none."""
+    sizes = np.atleast_1d(np.asarray(estimator.hidden_layer_sizes))
+    if sizes.ndim != 1 or (sizes.size and not np.issubdtype(sizes.dtype, np.integer)):
+        raise ValueError(
+            "hidden_layer_sizes must be an int or a sequence of ints, got "
+            f"{estimator.hidden_layer_sizes!r}."
+        )
+    if np.any(sizes < 1):
+        raise ValueError(
+            f"hidden_layer_sizes must be positive, got {estimator.hidden_layer_sizes!r}."
+        )
+    return tuple(int(s) for s in sizes)
+
+
+def gaussian_prior(estimator: Any, network: MLP) -> GaussianPrior:
+    """``prior_scale`` as one number a parameter: given as a float, per layer or in full."""
+    layout = network.layout
+    scale = np.atleast_1d(np.asarray(estimator.prior_scale, dtype=float))
+    if scale.shape == (network.n_layers,) and np.ndim(estimator.prior_scale):
+        per_name = {
+            name: scale[int(name[1:]) - 1] * torch.ones(shape, dtype=torch.float64)
+            for name, shape in layout.shapes.items()
+        }
+        flat = layout.flatten(per_name)
+    elif scale.shape in {(1,), (layout.n_params,)}:
+        flat = torch.as_tensor(scale, dtype=torch.float64).expand(layout.n_params).clone()
+    else:
+        raise ValueError(
+            f"prior_scale must be a number, one number for each of the {network.n_layers} layers "
+            f"or an array of {layout.n_params} (one a parameter); got shape {scale.shape}."
+        )
+    if not bool(torch.isfinite(flat).all() and (flat > 0).all()):
+        raise ValueError("prior_scale must be positive and finite.")
+    return GaussianPrior(flat)
+
+
+def symmetry_group(estimator: Any, network: MLP, prior: GaussianPrior) -> Any:
+    """The declared symmetry, after checking that the prior has it too."""
+    if estimator.symmetry is None:
+        return Trivial()
+    signed = {"auto": None, "permutation": False, "signed_permutation": True}
+    group = network.symmetry(signed=signed[estimator.symmetry])
+    check_invariant(
+        group,
+        prior.log_prob,
+        network.layout,
+        what="prior_scale",
+        remedy="Give all units of a layer the same scale, or use symmetry=None.",
+    )
+    return group

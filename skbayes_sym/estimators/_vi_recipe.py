@@ -1,0 +1,366 @@
+"""The recipe of symmetrised variational inference: parameters in, fitted attributes out."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from math import log
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor
+
+from skbayes_sym.estimators._base import FitContext, Fitted, logger
+from skbayes_sym.estimators._data import Array, Scaling
+from skbayes_sym.inference.bounds import (
+    BoundEstimate,
+    estimate_gap,
+    expected_log_likelihood,
+    posterior_layers,
+)
+from skbayes_sym.inference.posteriors import MeanFieldGaussian
+from skbayes_sym.inference.variational import Data, GapTerm, SymmetrizedElbo, pack
+from skbayes_sym.models.activations import ACTIVATIONS
+from skbayes_sym.models.likelihoods import Likelihood
+from skbayes_sym.models.networks import MLP
+from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, minimise
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.symmetry.gap import (
+    DoublyStochastic,
+    Exact,
+    ExactUpTo,
+    Importance,
+    InfoNCE,
+    PermanentEstimate,
+    Soules,
+    gap_lower,
+    gap_upper,
+)
+
+FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
+MINIBATCH_ROWS = 200  # ... and this many beyond
+SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
+
+_INITIAL_SCALE = 0.02  # posterior standard deviation at the start: narrow, then it widens
+INITIAL_NOISE = 0.5  # in units of the target's standard deviation
+_LOG_VARIANCE_RANGE = (-30.0, 10.0)
+_LOG_NOISE_RANGE = (log(1e-3), log(1e2))  # relative to the target's standard deviation
+_EVALUATION_DRAWS = 128  # of the bounds reported after training
+_EVALUATION_PERMUTATIONS = 64
+
+CONSTRAINTS: dict[str, list[Any]] = {
+    "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+    "activation": [StrOptions(set(ACTIVATIONS))],
+    "symmetry": [StrOptions({"auto", "permutation", "signed_permutation"}), None],
+    "gap_estimator": [
+        StrOptions({"auto", "exact", "importance", "infonce", "infonce-iid", "soules"})
+    ],
+    "n_permutations": [Interval(Integral, 1, None, closed="left")],
+    "exact_max_width": [Interval(Integral, 0, 20, closed="both")],
+    "prior_scale": [Interval(Real, 0, None, closed="neither"), "array-like"],
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+    "standardize": ["boolean"],
+    "learning_rate": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
+    "log_variance_rate": [Interval(Real, 0, None, closed="neither")],
+    "n_weight_samples": [Interval(Integral, 1, None, closed="left")],
+    "n_predict_samples": [Interval(Integral, 1, None, closed="left")],
+    "tol": [Interval(Real, 0, None, closed="left")],
+    "early_stopping": ["boolean"],
+    "warm_start": ["boolean"],
+    "device": [str],
+    "dtype": [StrOptions({"auto", "float32", "float64"})],
+    "random_state": ["random_state"],
+    "verbose": ["verbose"],
+}
+
+
+class Model(NamedTuple):
+    """The recipe's ingredients, fixed before the first step."""
+
+    network: MLP
+    group: Any
+    prior: GaussianPrior
+    likelihood: Likelihood  # at its starting parameters
+    y_scaling: Scaling | None
+
+
+def _gap_estimate(estimator: Any, network: MLP) -> PermanentEstimate:
+    n, widest = estimator.n_permutations, max(network.hidden_layer_sizes, default=0)
+    if estimator.gap_estimator == "exact" and widest > 20:
+        raise ValueError(
+            f"gap_estimator='exact' sums over 2^width subsets, too many for width {widest}: "
+            "use at most 20 units a layer or gap_estimator='auto'."
+        )
+    estimates: dict[str, PermanentEstimate] = {
+        "auto": ExactUpTo(estimator.exact_max_width, Importance(n)),
+        "exact": Exact(),
+        "importance": Importance(n),
+        "infonce": InfoNCE(n),
+        "infonce-iid": InfoNCE(n, replacement=True),
+        "soules": Soules(),
+    }
+    return estimates[estimator.gap_estimator]
+
+
+def _start(estimator: Any, model: Model, context: FitContext, seed: int) -> Tensor:
+    """Starting point: random and narrow, or the previous fit if ``warm_start``."""
+    if estimator.warm_start and hasattr(estimator, "posterior_"):
+        previous = estimator.posterior_
+        if len(previous.loc) != model.network.layout.n_params:
+            raise ValueError(
+                f"warm_start=True, but the previous fit has {len(previous.loc)} parameters and "
+                f"this one {model.network.layout.n_params}: data or hidden_layer_sizes changed."
+            )
+        loc = torch.as_tensor(previous.loc, dtype=torch.float64)
+        log_variance = 2.0 * torch.as_tensor(previous.scale, dtype=torch.float64).log()
+    else:
+        loc = model.network.init(1, generator=generator_from(seed))[0]
+        log_variance = torch.full_like(loc, 2.0 * log(_INITIAL_SCALE))
+        _settle_silent_inputs(loc, log_variance, model, context)
+    packed = pack(loc, log_variance, model.likelihood)
+    return packed.to(context.device, context.dtype)
+
+
+def _settle_silent_inputs(
+    loc: Tensor, log_variance: Tensor, model: Model, context: FitContext
+) -> None:
+    """Start the weights of inputs that are always 0 at the prior: that is their optimum."""
+    scaled = context.x_scaling.apply(context.rows.X)
+    silent = torch.as_tensor(~scaled.any(axis=0))
+    where = model.network.layout.positions("W1")[:, silent].flatten()
+    loc[where] = 0.0
+    log_variance[where] = 2.0 * model.prior.scale[where].log()
+
+
+def fit_vi(estimator: Any, context: FitContext, model: Model) -> Fitted:
+    """The recipe: objective, steps, then the bounds at the end."""
+    seeds = spawn_seeds(context.seed, 6)
+    rows, network = context.rows, model.network
+    estimate = _gap_estimate(estimator, network)
+    batch_size = _batch_size(estimator, len(rows.X))
+    data = Data(
+        context.tensor(context.x_scaling.apply(rows.X)),
+        context.tensor(_scaled_targets(rows.y, model.y_scaling)),
+        context.tensor(rows.weight),
+    )
+    gap = None
+    if model.group.log_order > 0.0:
+        gap = GapTerm(
+            model.group,
+            estimate,
+            n_draws=estimator.n_weight_samples,
+            generator=generator_from(seeds[1], context.device),
+        )
+    with torch.no_grad():
+        objective = SymmetrizedElbo(
+            network, model.likelihood, model.prior, data,
+            _start(estimator, model, context, seeds[0]),
+            batch_size=batch_size,
+            n_draws=estimator.n_weight_samples,
+            generator=generator_from(seeds[2], context.device),
+            gap=gap,
+        )  # fmt: skip
+        result = _optimise(estimator, context, model, objective, batch_size, seeds[3])
+        attributes = {
+            **_prediction_attributes(context, model, result.params, seeds[3]),
+            **_bounds(estimator, context, model, result.params, seeds[4:]),
+        }
+    offset = _log_jacobian(rows.weight, model.y_scaling)
+    attributes["elbo_curve_"] = offset - np.array(result.loss_curve)
+    attributes["n_iter_"] = result.n_iter
+    _report(estimator, attributes, result, float(rows.weight.sum()))
+    stop_reason = {"on_step": "callback"}.get(result.stopped, result.stopped)
+    return Fitted(attributes, stop_reason)
+
+
+def _optimise(
+    estimator: Any,
+    context: FitContext,
+    model: Model,
+    objective: SymmetrizedElbo,
+    batch_size: int,
+    predict_seed: int,
+) -> OptimiseResult:
+    n_rows, n = len(context.rows.X), model.network.layout.n_params
+    rate = estimator.learning_rate
+    if rate == "auto":
+        rate = 1e-2 if batch_size >= n_rows else 3e-3
+    groups = [
+        ParamGroup(slice(0, n), rate),
+        ParamGroup(slice(n, 2 * n), rate * estimator.log_variance_rate, *_LOG_VARIANCE_RANGE),
+        ParamGroup(slice(2 * n, None), rate, *_LOG_NOISE_RANGE),
+    ]
+    epoch = n_rows // batch_size
+    block = min(estimator.max_iter, max(estimator.max_iter // 100, epoch))
+    task = context.begin(-(-estimator.max_iter // block))
+
+    def reconstruct() -> Mapping[str, Any]:
+        return _prediction_attributes(context, model, objective.params, predict_seed)
+
+    def on_step(step: int, info: Mapping[str, float]) -> bool:
+        logger.debug("step %d: training ELBO %.6g", step, -info["loss"])
+        return task.end_block(reconstruct)
+
+    tol = estimator.tol * float(context.rows.weight.sum()) if estimator.early_stopping else None
+    result = minimise(
+        objective, groups=groups, max_iter=estimator.max_iter, block_size=block,
+        on_step=on_step, tol=tol,
+    )  # fmt: skip
+    task.end(reconstruct)
+    return result
+
+
+def _batch_size(estimator: Any, n_rows: int) -> int:
+    if estimator.batch_size == "auto":
+        return n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
+    if estimator.batch_size > n_rows:
+        warnings.warn(
+            f"batch_size={estimator.batch_size} exceeds the {n_rows} distinct training rows: "
+            "every step uses all of them.",
+            UserWarning,
+            stacklevel=6,
+        )
+    return min(int(estimator.batch_size), n_rows)
+
+
+def _scaled_targets(y: Array, scaling: Scaling | None) -> Array:
+    return y if scaling is None else scaling.apply(y)
+
+
+def _log_jacobian(weight: Array, scaling: Scaling | None) -> float:
+    """Turns the log density of scaled targets into that of the targets as given, nats."""
+    return 0.0 if scaling is None else -float(weight.sum() * np.log(scaling.scale).sum())
+
+
+def _prediction_attributes(
+    context: FitContext, model: Model, params: Tensor, predict_seed: int
+) -> dict[str, Any]:
+    """Everything that predicting needs, as NumPy arrays; also mid-fit, for callbacks."""
+    n = model.network.layout.n_params
+    loc, log_variance, own = (
+        t.detach().cpu().numpy().copy() for t in (params[:n], params[n : 2 * n], params[2 * n :])
+    )
+    attributes = {
+        "posterior_": MeanFieldGaussian(loc, np.exp(0.5 * log_variance)),
+        "network_": model.network,
+        "x_mean_": context.x_scaling.mean,
+        "x_scale_": context.x_scaling.scale,
+        "device_": str(context.device),
+        "dtype_": str(context.dtype).removeprefix("torch."),
+        "_predict_seed_": predict_seed,
+        "_cache": {},
+    }
+    if model.y_scaling is not None:
+        likelihood = model.likelihood.at(torch.as_tensor(own))
+        noise = likelihood.noise_std.double().numpy() * model.y_scaling.scale
+        attributes["y_mean_"], attributes["y_scale_"] = model.y_scaling
+        attributes["noise_std_"] = float(noise[0]) if len(noise) == 1 else noise
+    return attributes
+
+
+def _bounds(
+    estimator: Any, context: FitContext, model: Model, params: Tensor, seeds: Sequence[int]
+) -> dict[str, Any]:
+    """The reported bounds, in float64 and with fresh draws."""
+    rows, n = context.rows, model.network.layout.n_params
+    final = params.double()
+    posterior = MeanFieldGaussian(
+        final[:n].cpu().numpy(), (0.5 * final[n : 2 * n]).exp().cpu().numpy()
+    )
+    data = Data(
+        *(
+            torch.as_tensor(np.ascontiguousarray(a), device=context.device)
+            for a in (
+                context.x_scaling.apply(rows.X).astype(np.float64),
+                _scaled_targets(rows.y, model.y_scaling),
+                rows.weight,
+            )
+        )
+    )
+    log_lik = expected_log_likelihood(
+        model.network,
+        model.likelihood.at(final[2 * n :]),
+        posterior,
+        data,
+        n_draws=_EVALUATION_DRAWS,
+        generator=generator_from(seeds[0], context.device),
+    )
+    kl = posterior.kl_from(model.prior.scale.numpy())
+    mean_field = log_lik.value - kl + _log_jacobian(rows.weight, model.y_scaling)
+    gap, gap_above = _gap_bounds(estimator, model, posterior, seeds[1], context.device)
+    order = model.group.log_order
+    return {
+        "elbo_": mean_field + gap.value,
+        "elbo_mean_field_": mean_field,
+        "elbo_upper_": mean_field + max(gap.value, gap_above.value),
+        "elbo_std_error_": float(np.hypot(log_lik.standard_error, gap.standard_error)),
+        "symmetry_gap_": gap.value,
+        "saturation_": gap.value / order if order > 0.0 else 1.0,
+    }
+
+
+def _gap_bounds(
+    estimator: Any, model: Model, posterior: MeanFieldGaussian, seed: int, device: torch.device
+) -> tuple[BoundEstimate, BoundEstimate]:
+    """Lower and upper bound on the gap from the same draws; equal where the sum is exact."""
+    if not model.group.factors:
+        return BoundEstimate(0.0, 0.0), BoundEstimate(0.0, 0.0)
+    width = estimator.exact_max_width
+    below = ExactUpTo(width, Importance(max(estimator.n_permutations, _EVALUATION_PERMUTATIONS)))
+    above = ExactUpTo(width, DoublyStochastic())
+    lower, upper = (
+        estimate_gap(
+            bound, model.group, posterior, estimate, n_draws=_EVALUATION_DRAWS,
+            generator=generator_from(seed, device),
+        )
+        for bound, estimate in ((gap_lower, below), (gap_upper, above))
+    )  # fmt: skip
+    return lower, upper
+
+
+def _report(
+    estimator: Any, attributes: Mapping[str, Any], result: OptimiseResult, total_weight: float
+) -> None:
+    """Say what a user should know: saturation in the log, missing convergence as a warning."""
+    logger.info(
+        "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), %d steps, stopped by %s",
+        attributes["elbo_"], attributes["elbo_mean_field_"], attributes["symmetry_gap_"],
+        result.n_iter, result.stopped,
+    )  # fmt: skip
+    if estimator.symmetry is not None and attributes["saturation_"] > SATURATED:
+        logger.info(
+            "saturation %.4f > %g: the symmetric modes don't overlap, so symmetrisation adds the "
+            "constant log |G| to the bound and is a no-op for training.",
+            attributes["saturation_"], SATURATED,
+        )  # fmt: skip
+    tenth = max(1, len(result.loss_curve) // 10)
+    if result.stopped != "max_iter" or len(result.loss_curve) < 2 * tenth:
+        return
+    last, before = result.loss_curve[-tenth:], result.loss_curve[-2 * tenth : -tenth]
+    gain = (np.mean(before) - np.mean(last)) / total_weight
+    noise = np.hypot(np.std(last), np.std(before)) / (tenth**0.5 * total_weight)
+    if gain > estimator.tol + 3.0 * noise:
+        warnings.warn(
+            f"not converged: the last tenth of the {result.n_iter} steps still raised the ELBO by "
+            f"{gain:.2g} nats a datum (tol={estimator.tol:g}). Raise max_iter or learning_rate.",
+            ConvergenceWarning,
+            stacklevel=6,
+        )
+
+
+def draws(estimator: Any, like: Tensor) -> tuple[Any, ...]:
+    """Posterior layers and the noise of the predictive draws, made once a device."""
+    n, network = estimator.n_predict_samples, estimator.network_
+
+    def make() -> tuple[Any, ...]:
+        generator = generator_from(estimator._predict_seed_)
+        # Drawn on the CPU in float32 whatever the device, so that predictions agree across them.
+        noise = [torch.randn(n, 1, width, generator=generator) for width in network.sizes[1:]]
+        layers = posterior_layers(network, estimator.posterior_, like)
+        return (*layers, [e.to(like) for e in noise])
+
+    return estimator._cached(f"{n} draws on {like.device}", make)

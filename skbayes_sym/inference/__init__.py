@@ -1,0 +1,1 @@
+"""How beliefs are updated: pure functions over explicit states."""

@@ -1,0 +1,240 @@
+"""Mean-field variational inference with the symmetrised ELBO (Gelberg et al. 2024).
+
+    ELBO_G(q) = E_q[log p(y | theta)] - KL[q || p] + I(g; theta)      (their eq. 5)
+
+(the minibatch estimate in their section 4 prints + KL for - KL). The likelihood term uses local
+reparametrisation; the gap I has its own random stream, so that runs with and without it share
+every other random number.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.models.likelihoods import Likelihood
+from skbayes_sym.models.mlp_kernels import ElboLikelihood
+from skbayes_sym.models.networks import MLP
+from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.numerics.random import standard_normal
+from skbayes_sym.symmetry.gap import PermanentEstimate, Soules, chain_blocks, gap_lower
+
+
+class Data(NamedTuple):
+    """Training data in the scale the network sees."""
+
+    x: Tensor  # (N, n_inputs)
+    y: Tensor  # (N, n_outputs) or (N,) int64
+    weight: Tensor  # (N,)
+
+
+def pack(loc: Tensor, log_variance: Tensor, likelihood: Likelihood) -> Tensor:
+    """The optimiser's vector ``[loc | log variance | likelihood parameters]``."""
+    return torch.cat([loc, log_variance, likelihood.params.to(loc)])
+
+
+class SymmetrizedElbo:
+    """Negative symmetrised ELBO and its gradient over one flat vector; an `Objective`.
+
+    Parameters
+    ----------
+    network, likelihood, prior, data
+        The model and what it is conditioned on.
+    params : Tensor of shape (2 P + n_params,)
+        See `pack`; read at every call.
+    batch_size : int
+        Rows a step; N for full batches. Batches are drawn without replacement, a last incomplete
+        one is dropped.
+    n_draws : int
+        Local reparametrisation draws averaged a step.
+    generator : torch.Generator
+        Stream of batches and likelihood noise.
+    gap : GapTerm, optional
+        Adds the symmetrisation gap; without it this is plain mean-field variational inference.
+    """
+
+    def __init__(
+        self,
+        network: MLP,
+        likelihood: Likelihood,
+        prior: GaussianPrior,
+        data: Data,
+        params: Tensor,
+        *,
+        batch_size: int,
+        n_draws: int,
+        generator: torch.Generator,
+        gap: "GapTerm | None" = None,
+    ) -> None:
+        n_params = network.layout.n_params
+        self.params, self.gradient = params, torch.zeros_like(params)
+        self._likelihood, self._gap = likelihood, gap
+        self._loc, self._log_variance = params[:n_params], params[n_params : 2 * n_params]
+        self._own_params = params[2 * n_params :]
+        self._d_loc = self.gradient[:n_params]
+        self._d_variance = self.gradient[n_params : 2 * n_params]
+        self._d_own = self.gradient[2 * n_params :]
+        self._variance = torch.empty_like(self._loc)
+        self._views = [
+            network.layers(t) for t in (self._loc, self._variance, self._d_loc, self._d_variance)
+        ]
+        self._precision = prior.precision.to(params)
+        self._kl_constant = float(prior.scale.double().log().sum()) - 0.5 * n_params
+        self._batches = _Batches(data, batch_size, generator)
+        self._log_lik = ElboLikelihood(network, batch_size, n_draws, params)
+        self._noise = _NoiseBuffer(
+            network, batch_size * n_draws, likelihood.needs_noise, params, generator
+        )
+
+    def __call__(self, step: int) -> Tensor:
+        x, y, weight = self._batches.next()
+        variance = torch.exp(self._log_variance, out=self._variance)
+        loc_layers, variance_layers, d_loc_layers, d_variance_layers = self._views
+        log_lik = self._log_lik(
+            self._likelihood.at(self._own_params), loc_layers, variance_layers, x, y, weight,
+            self._noise.next(), d_loc_layers, d_variance_layers, self._d_own,
+        )  # fmt: skip
+        loss = self._add_kl(variance) - log_lik
+        if self._gap is not None:
+            loss = loss - self._gap.add_gradient(self._loc, self._log_variance, self.gradient, step)
+        return loss
+
+    def _add_kl(self, variance: Tensor) -> Tensor:
+        """Closed-form KL[q || prior]; turns derivatives by variances into ones by log variances."""
+        scaled_loc = self._loc * self._precision
+        self._d_loc.add_(scaled_loc)
+        self._d_variance.add_(self._precision, alpha=0.5).mul_(variance).sub_(0.5)
+        quadratic = torch.dot(scaled_loc, self._loc) + torch.dot(variance, self._precision)
+        return 0.5 * (quadratic - self._log_variance.sum()) + self._kl_constant
+
+
+class _Batches:
+    """Rows of every step, and their weights scaled to the whole data set."""
+
+    def __init__(self, data: Data, batch_size: int, generator: torch.Generator) -> None:
+        self._data, self._size, self._generator = data, batch_size, generator
+        self._n = len(data.x)
+        self._at = self._n
+        self._order = torch.empty(0)
+        self._scale = self._n / batch_size
+
+    def next(self) -> Data:
+        if self._size >= self._n:
+            return self._data
+        if self._at + self._size > self._n:
+            self._order = torch.randperm(
+                self._n, generator=self._generator, device=self._generator.device
+            )
+            self._at = 0
+        rows = self._order[self._at : self._at + self._size]
+        self._at += self._size
+        x, y, weight = (t.index_select(0, rows) for t in self._data)
+        return Data(x, y, weight * self._scale)
+
+
+class _NoiseBuffer:
+    """Fresh standard normals for every hidden layer and the outputs, in views made once."""
+
+    def __init__(
+        self,
+        network: MLP,
+        n_rows: int,
+        needs_outputs: bool,
+        like: Tensor,
+        generator: torch.Generator,
+    ) -> None:
+        widths = network.sizes[1:] if needs_outputs else network.hidden_layer_sizes
+        sizes = [n_rows * width for width in widths]
+        # Drawn in float32 whatever the arithmetic: see numerics.random.standard_normal.
+        self._drawn = torch.empty(sum(sizes), dtype=torch.float32, device=like.device)
+        self._used = self._drawn if like.dtype == torch.float32 else self._drawn.to(like.dtype)
+        self._generator = generator
+        self._views = [p.view(n_rows, -1) for p in self._used.split(sizes)]
+        if not needs_outputs:
+            self._views.append(self._used[:0])
+
+    def next(self) -> Sequence[Tensor]:
+        self._drawn.normal_(generator=self._generator)
+        if self._used is not self._drawn:
+            self._used.copy_(self._drawn)
+        return self._views
+
+
+class GapTerm:
+    """The gap's value and gradient, skipped while a certificate says that both are settled.
+
+    Every T steps the Soules bound is evaluated at one draw: it bounds ``log |G| - i(theta)`` from
+    above, so a value below ``tol`` certifies that this draw's gap is saturated and its gradient
+    negligible. The term is then skipped until the next check; T backs off from ``every`` to
+    ``max_every`` while checks keep passing and falls back when one fails, so the gate never
+    latches.
+
+    Parameters
+    ----------
+    group : SymmetryGroup
+        The network's, with one factor a hidden layer.
+    estimate : PermanentEstimate
+        Exact or on the lower side.
+    n_draws : int
+        Posterior draws a step.
+    generator : torch.Generator
+        The gap's own stream.
+    every, max_every : int
+        Fewest and most steps between two checks.
+    tol : float
+        Nats.
+    """
+
+    def __init__(
+        self,
+        group: Any,
+        estimate: PermanentEstimate,
+        *,
+        n_draws: int,
+        generator: torch.Generator,
+        every: int = 25,
+        max_every: int = 100,
+        tol: float = 1e-2,
+    ) -> None:
+        if estimate.side == "upper":
+            raise ValueError(f"{estimate!r} bounds the gap from above: train on a lower bound.")
+        self.group, self.estimate = group, estimate
+        self.n_skipped = 0
+        self._blocks = chain_blocks(group)
+        self._n_draws, self._generator = n_draws, generator
+        self._every, self._max_every, self._tol = every, max_every, tol
+        self._period, self._next_check, self._closed = every, 0, False
+
+    def add_gradient(
+        self, loc: Tensor, log_variance: Tensor, gradient: Tensor, step: int
+    ) -> Tensor | float:
+        """Subtract the gap's gradient from that of the loss; returns the gap (nats)."""
+        if step >= self._next_check:
+            self._check(loc, log_variance, step)
+        if self._closed:
+            self.n_skipped += 1
+            return float(self.group.log_order)
+        both = torch.stack([loc, log_variance]).double().requires_grad_()
+        with torch.enable_grad():
+            value = self._gap(both[0], both[1], self.estimate, self._n_draws).mean()
+            (d_both,) = torch.autograd.grad(value, both)
+        n = len(loc)
+        gradient[: 2 * n].sub_(d_both.flatten().to(gradient.dtype))
+        return value.detach().to(gradient.dtype)
+
+    def _gap(
+        self, loc: Tensor, log_variance: Tensor, estimate: PermanentEstimate, n: int
+    ) -> Tensor:
+        noise = standard_normal((n, len(loc)), generator=self._generator, like=loc)
+        scale = (0.5 * log_variance).exp()
+        return gap_lower(
+            self.group, loc, scale, noise, estimate, generator=self._generator, blocks=self._blocks
+        )
+
+    def _check(self, loc: Tensor, log_variance: Tensor, step: int) -> None:
+        with torch.no_grad():
+            gap = self._gap(loc.double(), log_variance.double(), Soules(), 1)
+        self._closed = bool(self.group.log_order - gap.min() < self._tol)
+        self._period = min(2 * self._period, self._max_every) if self._closed else self._every
+        self._next_check = step + self._period

@@ -1,0 +1,1 @@
+"""Display classes: arrays in ``__init__``, drawing in ``plot(ax=None)``."""

@@ -1,0 +1,1 @@
+"""What is believed: networks, likelihoods and priors; immutable, without weights."""

@@ -1,0 +1,139 @@
+"""Likelihoods: how outputs of a network become the distribution of a target."""
+
+from dataclasses import dataclass, replace
+from math import log, pi
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class ExpectedLogProb(NamedTuple):
+    """E[log p(y | f)] for ``f ~ N(mean, variance)`` with its derivatives, one row a datum."""
+
+    value: Tensor  # (N,), nats
+    d_mean: Tensor  # (N, O)
+    d_variance: Tensor  # (N, O)
+    d_params: Tensor  # (N, n_params)
+
+
+class Likelihood(Protocol):
+    """Conditional density of targets given outputs, with parameters of its own.
+
+    ``n_params`` free parameters are learned beside the network's; `at` returns the likelihood at
+    their values and `params` reads them, so the objects themselves never change.
+    """
+
+    @property
+    def n_params(self) -> int: ...
+
+    @property
+    def params(self) -> Tensor: ...
+
+    @property
+    def noise_std(self) -> Tensor:
+        """Standard deviation of additive noise (O,); empty where there is no such thing."""
+        ...
+
+    @property
+    def needs_noise(self) -> bool:
+        """Whether `expected_log_prob` samples the outputs (False: closed form)."""
+        ...
+
+    def at(self, params: Tensor) -> "Likelihood": ...
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """(*B, N, O) -> (*B, N), nats."""
+        ...
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None
+    ) -> ExpectedLogProb: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """``y ~ N(f, noise_std^2)``, independent over outputs.
+
+    Parameters
+    ----------
+    log_noise : Tensor of shape (O,)
+        Log standard deviation of the noise of every output.
+    learn : bool
+        Whether it is a free parameter (type-II maximum likelihood: the ELBO then bounds the
+        evidence at the learned value).
+    """
+
+    log_noise: Tensor
+    learn: bool = True
+    needs_noise: bool = False
+
+    @property
+    def n_params(self) -> int:
+        return self.log_noise.numel() if self.learn else 0
+
+    @property
+    def params(self) -> Tensor:
+        return self.log_noise if self.learn else self.log_noise[:0]
+
+    def at(self, params: Tensor) -> "Gaussian":
+        return replace(self, log_noise=params) if self.learn else self
+
+    @property
+    def noise_std(self) -> Tensor:
+        return self.log_noise.exp()
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        z = (y - outputs) * (-self.log_noise).exp()
+        return -(0.5 * (z * z) + self.log_noise + 0.5 * log(2 * pi)).sum(-1)
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
+    ) -> ExpectedLogProb:
+        """Closed form: ``-[(y - m)^2 + v] / 2 s^2 - log s - log(2 pi)/2``."""
+        precision = (-2.0 * self.log_noise).exp()
+        residual = y - mean
+        scaled = torch.addcmul(variance, residual, residual) * precision
+        value = -0.5 * scaled.sum(-1) - (self.log_noise + 0.5 * log(2 * pi)).sum()
+        d_variance = (-0.5 * precision).expand_as(mean)
+        d_params = scaled - 1.0 if self.learn else scaled[:, :0]
+        return ExpectedLogProb(value, residual * precision, d_variance, d_params)
+
+
+@dataclass(frozen=True, eq=False)
+class Categorical:
+    """``p(y = k | f) = softmax(f)_k``; targets are class indices (int64)."""
+
+    n_params: int = 0
+    needs_noise: bool = True
+
+    @property
+    def params(self) -> Tensor:
+        return torch.zeros(0, dtype=torch.float64)
+
+    @property
+    def noise_std(self) -> Tensor:
+        return torch.zeros(0, dtype=torch.float64)
+
+    def at(self, params: Tensor) -> "Categorical":
+        return self
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        log_p = outputs.log_softmax(-1)
+        index = y.expand(log_p.shape[:-1]).unsqueeze(-1)
+        return log_p.gather(-1, index).squeeze(-1)
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None
+    ) -> ExpectedLogProb:
+        """One reparametrised draw a row: ``f = m + sqrt(v) noise`` (unbiased)."""
+        if noise is None:
+            raise ValueError("Categorical.expected_log_prob needs noise of the outputs' shape.")
+        sd = variance.sqrt()
+        log_p = torch.addcmul(mean, sd, noise).log_softmax(-1)
+        index = y.unsqueeze(-1)
+        value = log_p.gather(-1, index).squeeze(-1)
+        d_outputs = log_p.exp().neg_()
+        d_outputs.scatter_add_(-1, index, torch.ones_like(index, dtype=mean.dtype))
+        d_variance = (d_outputs * noise).div_(sd).mul_(0.5)
+        return ExpectedLogProb(value, d_outputs, d_variance, mean.new_zeros(len(mean), 0))

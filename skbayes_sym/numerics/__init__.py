@@ -1,0 +1,1 @@
+"""Torch-only numerics: no model, no data."""

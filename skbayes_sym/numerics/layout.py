@@ -1,0 +1,83 @@
+"""Named shapes and one flat parameter vector."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ParamLayout:
+    """The bijection between named arrays and one flat vector ``theta``.
+
+    Arrays follow each other in the order of ``shapes``, each in row-major order.
+
+    Parameters
+    ----------
+    shapes : mapping of str to tuple of int
+        Shape of every named parameter.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skbayes_sym.numerics.layout import ParamLayout
+    >>> layout = ParamLayout({"W1": (2, 3), "b1": (2,)})
+    >>> layout.n_params
+    8
+    >>> layout.unflatten(torch.arange(8.0))["b1"]
+    tensor([6., 7.])
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @cached_property
+    def slices(self) -> dict[str, slice]:
+        """Position of every named parameter in the flat vector."""
+        slices, start = {}, 0
+        for name, shape in self.shapes.items():
+            slices[name] = slice(start, start + prod(shape))
+            start += prod(shape)
+        return slices
+
+    @property
+    def n_params(self) -> int:
+        """Length P of the flat vector."""
+        return sum(prod(shape) for shape in self.shapes.values())
+
+    def unflatten(self, theta: Tensor) -> dict[str, Tensor]:
+        """Split ``theta`` (*B, P) into named views of shape (*B, *shape)."""
+        if theta.shape[-1] != self.n_params:
+            raise ValueError(
+                f"theta has {theta.shape[-1]} parameters in its last axis, "
+                f"the layout expects {self.n_params}."
+            )
+        return {
+            name: theta[..., self.slices[name]].unflatten(-1, shape) if shape else theta[..., i]
+            for (name, shape), i in zip(
+                self.shapes.items(), (s.start for s in self.slices.values()), strict=True
+            )
+        }
+
+    def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
+        """Join named arrays (*B, *shape) into ``theta`` (*B, P); inverse of `unflatten`."""
+        pieces = []
+        for name, shape in self.shapes.items():
+            array = params[name]
+            batch = array.shape[: array.ndim - len(shape)]
+            pieces.append(array.reshape(*batch, prod(shape)))
+        return torch.cat(pieces, dim=-1)
+
+    def positions(self, name: str) -> Tensor:
+        """Flat indices of the parameter ``name``, in its own shape (int64)."""
+        s = self.slices[name]
+        return torch.arange(s.start, s.stop).reshape(self.shapes[name])
+
+    def name_at(self, position: int) -> str:
+        """Name of the parameter that holds flat index ``position``."""
+        for name, s in self.slices.items():
+            if s.start <= position < s.stop:
+                return name
+        raise IndexError(f"position {position} is outside a layout of {self.n_params} parameters.")

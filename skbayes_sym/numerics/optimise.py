@@ -1,0 +1,192 @@
+"""The one gradient loop of the package."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+_BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # Kingma & Ba 2014, section 2
+
+
+class Objective(Protocol):
+    """A loss over the buffers ``params`` and ``gradient`` it was built on."""
+
+    @property
+    def params(self) -> Tensor:
+        """Where the loss is evaluated, (n,); `minimise` updates it in place."""
+        ...
+
+    @property
+    def gradient(self) -> Tensor:
+        """Where a call leaves the gradient, (n,)."""
+        ...
+
+    def __call__(self, step: int) -> Tensor:
+        """The loss (0-d, stochastic if need be), after writing its gradient."""
+        ...
+
+
+OnStep = Callable[[int, Mapping[str, float]], bool]
+
+
+class ParamGroup(NamedTuple):
+    """A stretch of the parameter vector with its own step size and range."""
+
+    where: slice
+    learning_rate: float
+    lower: float = -float("inf")
+    upper: float = float("inf")
+
+
+class OptimiseResult(NamedTuple):
+    """What `minimise` leaves behind."""
+
+    params: Tensor
+    n_iter: int
+    loss_curve: list[float]  # mean loss of every block of steps
+    stopped: str  # "max_iter", "on_step", "tol" or "interrupted"
+
+
+class DivergenceError(ArithmeticError):
+    """The loss or a parameter stopped being finite."""
+
+
+def half_constant_half_linear(progress: float, *, floor: float = 0.02) -> float:
+    """Step-size factor: 1 over the first half, then linearly down to ``floor``."""
+    return 1.0 if progress < 0.5 else floor + (1.0 - floor) * 2.0 * (1.0 - progress)
+
+
+def minimise(
+    objective: Objective,
+    *,
+    groups: Sequence[ParamGroup],
+    max_iter: int,
+    block_size: int,
+    on_step: OnStep,
+    schedule: Callable[[float], float] = half_constant_half_linear,
+    tol: float | None = None,
+) -> OptimiseResult:
+    """Minimise a stochastic loss with Adam (Kingma & Ba 2014, Algorithm 1).
+
+    Parameters
+    ----------
+    objective : Objective
+        Loss and gradient; its ``params`` are the starting point.
+    groups : sequence of ParamGroup
+        Step size and range of every stretch of ``params``.
+    max_iter : int
+        Number of Adam steps.
+    block_size : int
+        Steps between two calls of ``on_step``; the loss is looked at (and the device waited for)
+        only then.
+    on_step : callable (step, info) -> bool
+        Told the number of steps made and ``{"loss": mean loss of the block}``; True stops.
+    schedule : callable
+        Factor of the step sizes as a function of progress in [0, 1).
+    tol : float, optional
+        Stop when the mean loss of the last tenth of ``max_iter`` is not lower by at least ``tol``
+        than that of the tenth before.
+
+    Returns
+    -------
+    OptimiseResult
+
+    Raises
+    ------
+    DivergenceError
+        If the loss of a block is not finite.
+
+    Notes
+    -----
+    A `KeyboardInterrupt` ends the loop between two steps and is reported as
+    ``stopped="interrupted"``: the caller decides what to keep and raises it again.
+    """
+    adam = _FlatAdam(objective.params, objective.gradient, groups)
+    total = objective.params.new_zeros(())
+    curve: list[float] = []
+    n_iter, stopped = 0, "max_iter"
+    try:
+        while n_iter < max_iter:
+            block = min(block_size, max_iter - n_iter)
+            total.zero_()
+            for step in range(n_iter, n_iter + block):
+                total += objective(step)
+                adam.step(schedule(step / max_iter))
+                n_iter = step + 1
+            curve.append(_finite(float(total) / block, n_iter))
+            if on_step(n_iter, {"loss": curve[-1]}):
+                stopped = "on_step"
+                break
+            if tol is not None and _stalled(curve, max(1, max_iter // (10 * block_size)), tol):
+                stopped = "tol"
+                break
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+    return OptimiseResult(objective.params, n_iter, curve, stopped)
+
+
+def _finite(loss: float, n_iter: int) -> float:
+    if loss - loss != 0.0:
+        raise DivergenceError(
+            f"the loss became {loss} within the {n_iter} steps made so far: lower "
+            "learning_rate, standardize the data or use dtype='float64'."
+        )
+    return loss
+
+
+def _stalled(curve: list[float], window: int, tol: float) -> bool:
+    if len(curve) < 2 * window:
+        return False
+    before = sum(curve[-2 * window : -window]) / window
+    return before - sum(curve[-window:]) / window < tol
+
+
+class _Stretch(NamedTuple):
+    """Views of one group: parameters, gradient, Adam's two moments; and the steps made."""
+
+    group: ParamGroup
+    p: Tensor
+    grad: Tensor
+    m: Tensor
+    v: Tensor
+    t: Tensor
+
+
+class _FlatAdam:
+    """Adam on stretches of one flat vector: one fused kernel a stretch."""
+
+    def __init__(self, params: Tensor, gradient: Tensor, groups: Sequence[ParamGroup]) -> None:
+        first, second = torch.zeros_like(params), torch.zeros_like(params)
+        self._stretches = [
+            _Stretch(
+                g, params[g.where], gradient[g.where], first[g.where], second[g.where],
+                params.new_zeros((), dtype=torch.float32),
+            )
+            for g in groups
+            if params[g.where].numel()
+        ]  # fmt: skip
+        # torch's own fused kernel is private: without it the same update runs op by op.
+        self._fused = getattr(torch, "_fused_adam_", None)
+
+    def step(self, factor: float) -> None:
+        for s in self._stretches:
+            s.t.add_(1)
+            self._update(s, s.group.learning_rate * factor)
+            if s.group.lower > -float("inf") or s.group.upper < float("inf"):
+                s.p.clamp_(s.group.lower, s.group.upper)
+
+    def _update(self, s: _Stretch, lr: float) -> None:
+        if self._fused is not None:
+            try:
+                self._fused(
+                    [s.p], [s.grad], [s.m], [s.v], [], [s.t], lr=lr, beta1=_BETA1, beta2=_BETA2,
+                    weight_decay=0.0, eps=_EPS, amsgrad=False, maximize=False,
+                )  # fmt: skip
+                return
+            except (TypeError, RuntimeError, NotImplementedError):
+                self._fused = None
+        s.m.lerp_(s.grad, 1 - _BETA1)
+        s.v.mul_(_BETA2).addcmul_(s.grad, s.grad, value=1 - _BETA2)
+        bias1, bias2 = 1 - _BETA1 ** float(s.t), 1 - _BETA2 ** float(s.t)
+        s.p.addcdiv_(s.m, (s.v / bias2).sqrt_().add_(_EPS), value=-lr / bias1)

@@ -1,0 +1,296 @@
+"""Doubly stochastic matrices from log weights, and the assignment sampler built on them.
+
+A square matrix of log weights ``L`` says how well row i fits column j. Its Sinkhorn scaling and its
+Bethe marginals are two soft assignments of rows to columns. Everything here works on ``L`` and
+never exponentiates it unscaled, so entries of +-1e4 are ordinary.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+SINKHORN_ITERATIONS = 10
+# A zero weight (log -inf) enters the iterations as this: still zero next to any other weight, but
+# finite, so that a row without positive weight gives no NaN. Fits float32.
+_LOG_ZERO = -1e30
+# Floor of the scores in the sampler: at 1e6 float64 resolves the Gumbel noise to 1e-10. _LOG_ZERO
+# would absorb it, and ties would then go to the lowest row index.
+_SCORE_FLOOR = -1e6
+# Bethe messages grow without end where the optimum is a permutation matrix. Far below this bound a
+# sigmoid is exactly 0 or 1; the bound keeps inf - inf out of the iteration.
+_MESSAGE_BOUND = 1e12
+
+
+def require_square(log_weights: Tensor) -> None:
+    """Raise ValueError unless `log_weights` is a floating tensor of shape (*B, d, d)."""
+    shape = tuple(log_weights.shape)
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise ValueError(f"log_weights must have shape (*B, d, d), got {shape}; d rows, d columns.")
+    if not log_weights.is_floating_point():
+        raise ValueError(
+            f"log_weights must be floating point, got {log_weights.dtype}; try .double()."
+        )
+
+
+def sinkhorn(log_weights: Tensor, n_iter: int = SINKHORN_ITERATIONS) -> Tensor:
+    r"""Scale rows and columns towards a doubly stochastic matrix, in log space.
+
+    :math:`B = L + r 1^\top + 1 c^\top` after one row softmax and `n_iter` rounds of a column and a
+    row softmax. Column-first would leave row levels of +-1000 (one weight vector far from every
+    centre) unscaled for many rounds.
+
+    Parameters
+    ----------
+    log_weights : Tensor of shape (*B, d, d)
+        Log weights in nats. -inf is a zero weight.
+    n_iter : int, default=10
+        Column and row rounds after the first row step.
+
+    Returns
+    -------
+    Tensor of shape (*B, d, d)
+        Log of the scaled matrix, finite: a zero weight comes back as about -1e30. Rows of
+        ``exp(B)`` sum to one; columns do so in the limit.
+
+    Raises
+    ------
+    ValueError
+        If `log_weights` is not a floating tensor of shape (*B, d, d).
+
+    Notes
+    -----
+    Permuting the rows of `log_weights` permutes the rows of the result. Differentiable, cost
+    O(n_iter d^2). Convergence is geometric if every positive entry lies on a permutation of
+    positive entries, slow otherwise, absent where the permanent is 0 (Sinkhorn & Knopp 1967).
+    """
+    require_square(log_weights)
+    scaled = log_weights.clamp(min=_LOG_ZERO).log_softmax(-1)
+    for _ in range(n_iter):
+        scaled = scaled.log_softmax(-2).log_softmax(-1)
+    return scaled
+
+
+def balancing_scales(log_weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Log row scales (*B, d, 1) and log column scales (*B, 1, d) of the Sinkhorn scaling.
+
+    Means over the positive entries: exact without zero weights. With them merely some scales,
+    which is all that a bound that holds for every scaling asks for. Differentiable, cost O(d^2).
+    """
+    positive = log_weights > -torch.inf
+    shift = (sinkhorn(log_weights) - log_weights).where(positive, 0.0)
+    row = shift.sum(-1, keepdim=True) / positive.sum(-1, keepdim=True).clamp(min=1)
+    left = (shift - row).where(positive, 0.0)
+    column = left.sum(-2, keepdim=True) / positive.sum(-2, keepdim=True).clamp(min=1)
+    return row, column
+
+
+def bethe_log_marginals(log_weights: Tensor, n_iter: int) -> Tensor:
+    r"""Log of the Bethe marginals of a random assignment, by sum-product message passing.
+
+    Row to column, then column to row, each message the negative log sum of the others:
+
+    .. math:: u_{ij} = -\log \sum_{k \ne j} e^{L_{ik} + v_{ik}}, \quad
+        v_{ij} = -\log \sum_{k \ne i} e^{L_{kj} + u_{kj}}, \quad
+        P_{ij} = \operatorname{sigmoid}(L_{ij} + u_{ij} + v_{ij}).
+
+    Parameters
+    ----------
+    log_weights : Tensor of shape (*B, d, d)
+        Log weights in nats. -inf is a zero weight.
+    n_iter : int
+        Rounds; the fixed point is doubly stochastic and the maximum of the Bethe functional.
+
+    Returns
+    -------
+    Tensor of shape (*B, d, d)
+        Log of P, at most 0.
+
+    Raises
+    ------
+    ValueError
+        If `log_weights` is not a floating tensor of shape (*B, d, d).
+
+    Notes
+    -----
+    Cost O(n_iter d^2). Source: Vontobel (2013), "The Bethe permanent of a nonnegative matrix".
+    """
+    require_square(log_weights)
+    finite = log_weights.clamp(min=_LOG_ZERO)
+    to_row = to_column = torch.zeros_like(finite)
+    for _ in range(n_iter):
+        to_column = -_log_sum_of_others(finite + to_row, -1)
+        to_row = -_log_sum_of_others(finite + to_column, -2)
+    return logsigmoid(finite + to_column + to_row)
+
+
+def _log_sum_of_others(x: Tensor, dim: int) -> Tensor:
+    """Logsumexp along `dim` over all entries but the one at hand, within _MESSAGE_BOUND."""
+    total = x.logsumexp(dim, keepdim=True)
+    peak = x.argmax(dim, keepdim=True)
+    # Taking out its own share is accurate for an entry that holds at most half of the sum. The
+    # largest may hold all of it but 1e-300, so its others are summed afresh.
+    others = total + torch.log1p(-(x - total).exp())
+    beside_peak = x.scatter(dim, peak, -torch.inf).logsumexp(dim, keepdim=True)
+    return others.scatter(dim, peak, beside_peak).clamp(-_MESSAGE_BOUND, _MESSAGE_BOUND)
+
+
+def round_to_doubly_stochastic(matrix: Tensor) -> Tensor:
+    r"""Repair a nearly doubly stochastic matrix so that rows and columns sum to one.
+
+    Rows with sums above one are scaled down, then columns; the missing row mass :math:`e` and
+    column mass :math:`f` are added as :math:`e f^\top / \|e\|_1`. The matrix moves by at most
+    twice its violation in the L1 norm (Altschuler, Weed & Rigollet 2017, Algorithm 2, Lemma 7).
+
+    Parameters
+    ----------
+    matrix : Tensor of shape (*B, d, d)
+        Non-negative entries (not logs), finite.
+
+    Returns
+    -------
+    Tensor of shape (*B, d, d)
+        Rows and columns sum to one up to rounding.
+
+    Raises
+    ------
+    ValueError
+        If `matrix` is not square in its last two axes.
+
+    Notes
+    -----
+    Cost O(d^2). Missing mass that is only rounding error is left out: zero entries of a matrix
+    that needs no repair stay zero.
+    """
+    if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
+        raise ValueError(f"matrix must have shape (*B, d, d), got {tuple(matrix.shape)}.")
+    capped = matrix / matrix.sum(-1, keepdim=True).clamp(min=1.0)
+    capped = capped / capped.sum(-2, keepdim=True).clamp(min=1.0)
+    row_missing = (1.0 - capped.sum(-1, keepdim=True)).clamp(min=0.0)
+    column_missing = (1.0 - capped.sum(-2, keepdim=True)).clamp(min=0.0)
+    missing = row_missing.sum(-2, keepdim=True)
+    info = torch.finfo(matrix.dtype)
+    patch = row_missing * column_missing / missing.clamp(min=info.tiny)
+    rounding_error = 4.0 * info.eps * matrix.shape[-1]
+    return capped + patch * (missing > rounding_error)
+
+
+@torch.no_grad()
+def sample_assignments(
+    log_weights: Tensor,
+    n: int,
+    *,
+    generator: torch.Generator,
+    n_iter: int = SINKHORN_ITERATIONS,
+) -> tuple[Tensor, Tensor]:
+    r"""Draw assignments of rows to columns, roughly in proportion to their weight.
+
+    Let :math:`B` be the Sinkhorn scaling of the weights. Columns are visited in decreasing order
+    of confidence :math:`\max_i B_{ij} / \sum_i B_{ij}`; column :math:`j` takes row :math:`i` among
+    the rows :math:`R` still free with probability :math:`B_{ij} / \sum_{k \in R} B_{kj}`. So
+
+    .. math:: \tau(g) = \prod_j B_{g^{-1}(j) j} / \textstyle\sum_{k \in R_j} B_{kj}
+
+    is exact, and :math:`E_\tau[\exp(\sum_i L_{i g(i)}) / \tau(g)]` is the permanent of
+    :math:`\exp L`.
+
+    Parameters
+    ----------
+    log_weights : Tensor of shape (*B, d, d)
+        Log weights in nats, finite or -inf.
+    n : int
+        Draws for each matrix.
+    generator : torch.Generator
+        The only source of noise, on the device of `log_weights`.
+    n_iter : int, default=10
+        Sinkhorn rounds. Any number gives a valid proposal.
+
+    Returns
+    -------
+    permutations : Tensor of shape (n, *B, d), int64
+        ``permutations[k, ..., i]`` is the column assigned to row ``i``.
+    log_prob : Tensor of shape (n, *B)
+        Exact log probability of each draw under the proposal, nats.
+
+    Raises
+    ------
+    ValueError
+        If `log_weights` is not a floating tensor of shape (*B, d, d).
+
+    Notes
+    -----
+    Permuting the rows permutes the law. A bonus for the diagonal, or a tie broken by row index,
+    would inflate a symmetrisation gap, because draws of a factorised posterior arrive in identity
+    order. A dead end (only zero weights left) is completed uniformly. Computed in float64, without
+    gradients. Cost O(n d^2) time and memory for each matrix.
+    """
+    require_square(log_weights)
+    scores, columns = _visiting_order(log_weights.double(), n_iter)
+    d = scores.shape[-1]
+    # Gumbel-max: argmax_i (score_i + gumbel_i) over the free rows has the law proportional to
+    # exp(score_i), with gumbel = -log(-log u). The smallest u is kept off 0, where it is infinite.
+    uniform = scores.new_empty((d, n, *scores.shape[:-2], d)).uniform_(generator=generator)
+    minus_gumbel = uniform.clamp_(min=torch.finfo(uniform.dtype).tiny).log_().neg_().log_()
+    rows = _choose_rows(scores.movedim(-2, 0).unsqueeze(1) - minus_gumbel)
+    permutations = torch.empty_like(rows).scatter_(-1, rows, columns.expand(rows.shape))
+    return permutations, _log_prob(scores, rows).to(log_weights.dtype)
+
+
+@torch.no_grad()
+def assignment_log_prob(
+    log_weights: Tensor, permutations: Tensor, n_iter: int = SINKHORN_ITERATIONS
+) -> Tensor:
+    """Log probability of given assignments under the law of `sample_assignments`.
+
+    Parameters
+    ----------
+    log_weights : Tensor of shape (*B, d, d)
+        Log weights in nats, finite or -inf.
+    permutations : Tensor of shape (*S, *B, d), int64
+        ``permutations[..., i]`` is the column assigned to row ``i``.
+    n_iter : int, default=10
+        Sinkhorn rounds, as in `sample_assignments`.
+
+    Returns
+    -------
+    Tensor of shape (*S, *B)
+        Nats, finite. Cost O(d^2) for each assignment.
+
+    Raises
+    ------
+    ValueError
+        If `log_weights` is not a floating tensor of shape (*B, d, d).
+    """
+    require_square(log_weights)
+    scores, columns = _visiting_order(log_weights.double(), n_iter)
+    rows = permutations.argsort(-1).gather(-1, columns.expand(permutations.shape))
+    return _log_prob(scores, rows).to(log_weights.dtype)
+
+
+def _visiting_order(log_weights: Tensor, n_iter: int) -> tuple[Tensor, Tensor]:
+    """Scores (*B, d steps, d rows) of the column visited at each step, and its index (*B, d)."""
+    scaled = sinkhorn(log_weights, n_iter)
+    confidence = scaled.amax(-2) - scaled.logsumexp(-2)
+    columns = confidence.argsort(dim=-1, descending=True, stable=True)
+    by_column = scaled.clamp(min=_SCORE_FLOOR).mT
+    return by_column.take_along_dim(columns.unsqueeze(-1), dim=-2), columns
+
+
+def _choose_rows(perturbed: Tensor) -> Tensor:
+    """Best free row at each step: (d steps, n, *B, d rows) -> (n, *B, d steps). Overwrites."""
+    chosen = torch.empty(perturbed.shape[:-1], dtype=torch.int64, device=perturbed.device)
+    taken = torch.zeros_like(perturbed[:1]).squeeze(0)
+    for scores, row in zip(perturbed, chosen, strict=True):
+        torch.argmax(scores.add_(taken), dim=-1, out=row)
+        taken.scatter_(-1, row.unsqueeze(-1), -torch.inf)
+    return chosen.movedim(0, -1)
+
+
+def _log_prob(scores: Tensor, rows: Tensor) -> Tensor:
+    """Log probability (n, *B) of taking `rows` (n, *B, d) in this order, from scores (*B, d, d)."""
+    d = scores.shape[-1]
+    # by_step[..., t, s] is the score at step t of the row taken at step s: free at t iff s >= t.
+    index = rows.unsqueeze(-2).expand(*rows.shape, d)
+    by_step = scores.expand(index.shape).gather(-1, index)
+    past = torch.ones(d, d, dtype=torch.bool, device=scores.device).tril(-1)
+    free = by_step.masked_fill(past, -torch.inf).logsumexp(-1)
+    return (by_step.diagonal(dim1=-2, dim2=-1) - free).sum(-1)

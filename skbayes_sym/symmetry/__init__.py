@@ -1,0 +1,1 @@
+"""Groups that act on weights and leave the model unchanged."""

@@ -1,0 +1,198 @@
+"""What a symmetry group is, the two simplest ones, and the check that a prior respects it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.numerics.layout import ParamLayout
+
+
+class SymmetryGroup(Protocol):
+    """A group acting on weights: ``theta -> g.theta`` leaves the model unchanged.
+
+    Elements are whatever the group likes (tensors, tuples), with leading batch axes ``*B``; the
+    action keeps the norm, so densities need no Jacobian.
+    """
+
+    @property
+    def log_order(self) -> float:
+        """log |G| in nats; inf if the group is continuous."""
+        ...
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether a uniform (Haar) distribution exists."""
+        ...
+
+    def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> Any:
+        """Uniform elements with batch shape ``shape``; ValueError if not compact."""
+        ...
+
+    def act(self, g: Any, theta: Tensor) -> Tensor:
+        """``g.theta``, shape (*B, P)."""
+        ...
+
+    def inverse(self, g: Any) -> Any:
+        """The element that undoes ``g``."""
+        ...
+
+    def compose(self, g: Any, h: Any) -> Any:
+        """The element that acts as ``h`` first, then ``g``."""
+        ...
+
+    def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, Any]:
+        """The orbit point of ``theta`` nearest ``reference``, and the ``g`` that leads there."""
+        ...
+
+    def identity(self) -> Any:
+        """The element that moves nothing."""
+        ...
+
+    def generators(self) -> list[tuple[str, Any]]:
+        """Elements that generate the group, each with a name for error messages."""
+        ...
+
+
+@dataclass(frozen=True)
+class Trivial:
+    """The group of one element."""
+
+    log_order: float = 0.0
+    is_compact: bool = True
+    factors: tuple[()] = ()
+
+    def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> tuple[()]:
+        return ()
+
+    def act(self, g: tuple[()], theta: Tensor) -> Tensor:
+        return theta
+
+    def inverse(self, g: tuple[()]) -> tuple[()]:
+        return ()
+
+    def compose(self, g: tuple[()], h: tuple[()]) -> tuple[()]:
+        return ()
+
+    def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, tuple[()]]:
+        return theta, ()
+
+    def identity(self) -> tuple[()]:
+        return ()
+
+    def generators(self) -> list[tuple[str, Any]]:
+        return []
+
+
+@dataclass(frozen=True)
+class Product:
+    """Direct product of groups whose actions on one ``theta`` commute.
+
+    An element is a tuple with one element of every factor. The hidden layers of a network are the
+    example: each layer's units move along their own axes of the weight matrices.
+    """
+
+    factors: tuple[Any, ...]
+
+    # Coordinate ascent over the factors ends when no factor moves; this only bounds it.
+    _max_sweeps: int = 50
+
+    @property
+    def log_order(self) -> float:
+        return float(sum(f.log_order for f in self.factors))
+
+    @property
+    def is_compact(self) -> bool:
+        return all(f.is_compact for f in self.factors)
+
+    def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> tuple[Any, ...]:
+        return tuple(f.sample(shape, generator=generator) for f in self.factors)
+
+    def act(self, g: tuple[Any, ...], theta: Tensor) -> Tensor:
+        for factor, g_i in zip(self.factors, g, strict=True):
+            theta = factor.act(g_i, theta)
+        return theta
+
+    def inverse(self, g: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(f.inverse(g_i) for f, g_i in zip(self.factors, g, strict=True))
+
+    def compose(self, g: tuple[Any, ...], h: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(f.compose(a, b) for f, a, b in zip(self.factors, g, h, strict=True))
+
+    def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        """Coordinate ascent over the factors: each sweep aligns every factor exactly.
+
+        The distance to ``reference`` never increases; with two or more factors the end is a local
+        optimum (the joint problem is a quadratic assignment).
+        """
+        total: list[Any] = [None] * len(self.factors)
+        for _ in range(self._max_sweeps):
+            before = theta
+            for i, factor in enumerate(self.factors):
+                theta, g = factor.align(theta, reference)
+                total[i] = g if total[i] is None else factor.compose(g, total[i])
+            if torch.equal(before, theta):
+                break
+        return theta, tuple(total)
+
+    def identity(self) -> tuple[Any, ...]:
+        return tuple(f.identity() for f in self.factors)
+
+    def generators(self) -> list[tuple[str, Any]]:
+        identity = self.identity()
+        named = []
+        for i, factor in enumerate(self.factors):
+            for name, g in factor.generators():
+                element = (*identity[:i], g, *identity[i + 1 :])
+                named.append((f"layer {i + 1}: {name}", element))
+        return named
+
+
+class NotInvariantError(ValueError):
+    """A density changes under a group that was declared its symmetry."""
+
+
+def check_invariant(
+    group: SymmetryGroup,
+    log_prob: Callable[[Tensor], Tensor],
+    layout: ParamLayout,
+    *,
+    what: str = "prior",
+    remedy: str = "",
+) -> None:
+    """Raise unless ``log_prob`` is the same at ``theta`` and at ``g.theta``.
+
+    Every generator of the group is tried on one fixed probe vector per named parameter (all other
+    parameters at 0), so the error can name the parameter that breaks the symmetry.
+
+    Parameters
+    ----------
+    group : SymmetryGroup
+    log_prob : callable (*B, P) -> (*B,)
+    layout : ParamLayout
+    what, remedy : str
+        Named in the error.
+
+    Raises
+    ------
+    NotInvariantError
+        A `ValueError` with the parameter, the generator and the remedy.
+    """
+    probe = torch.linspace(0.3, 1.7, max(layout.n_params, 1), dtype=torch.float64)
+    probe = probe[: layout.n_params]
+    blocks = torch.zeros(len(layout.shapes), layout.n_params, dtype=torch.float64)
+    for row, where in zip(blocks, layout.slices.values(), strict=True):
+        row[where] = probe[where]
+    before = log_prob(blocks)
+    for name, g in group.generators():
+        moved = torch.stack([group.act(g, row) for row in blocks])
+        change = (log_prob(moved) - before).abs()
+        broken = change > 1e-9 * (1.0 + before.abs())
+        if bool(broken.any()):
+            parameters = [n for n, bad in zip(layout.shapes, broken.tolist(), strict=True) if bad]
+            raise NotInvariantError(
+                f"the {what} is not invariant under the symmetry ({name}): it tells the units "
+                f"apart in {', '.join(parameters)}. {remedy}".rstrip()
+            )

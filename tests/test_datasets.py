@@ -1,0 +1,398 @@
+"""Generators obey the equations they print; the loader says what it loaded, and from where."""
+
+import gzip
+import math
+import os
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import least_squares
+from sklearn.datasets import load_diabetes
+from sklearn.utils import Bunch
+
+from skbayes_sym import datasets
+from skbayes_sym.datasets import (
+    load_dataset,
+    make_absolute_value,
+    make_low_rank,
+    make_regression2d,
+    make_repeated_datum,
+    make_rings,
+    make_sinusoidal,
+)
+
+N = 20_000  # sd of a sample sd is noise / sqrt(2 N) = noise / 200: 2.5 % is 5 standard errors
+SD_RTOL = 5 / math.sqrt(2 * N)
+
+GENERATORS = {
+    "sinusoidal": (make_sinusoidal, (150, 1)),
+    "regression2d": (make_regression2d, (256, 2)),
+    "absolute": (lambda **k: make_absolute_value(alpha=2.0, spaced=False, **k), (100, 1)),
+    "low_rank": (make_low_rank, (40, 40)),
+    "rings": (make_rings, (200, 2)),
+    "repeated": (lambda **k: make_repeated_datum(6, n_features=3, noise=1.0, **k), (6, 3)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch, request):
+    """No test reaches for OpenML; only those marked as reading real data see the real folder."""
+
+    def refuse(**_):
+        raise URLError("offline")
+
+    monkeypatch.setattr(datasets, "fetch_openml", refuse)
+    if "real_data" not in request.fixturenames:
+        monkeypatch.delenv("SKBAYES_SYM_DATA", raising=False)
+
+
+@pytest.fixture
+def real_data():
+    if not os.environ.get("SKBAYES_SYM_DATA"):
+        pytest.skip("SKBAYES_SYM_DATA is not set")
+
+
+def write_regression(home, name, table):
+    (home / "regression").mkdir(exist_ok=True)
+    np.savetxt(home / "regression" / f"{name}.data", table)
+
+
+def write_mnist(home, images, labels):
+    (home / "mnist10k").mkdir(exist_ok=True)
+    for stem, array in (("images-idx3", images), ("labels-idx1", labels)):
+        header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+        raw = gzip.compress(header + array.astype(np.uint8).tobytes())
+        (home / "mnist10k" / f"{stem}-ubyte.gz").write_bytes(raw)
+
+
+# ---------------------------------------------------------------- generators
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_generators_repeat_with_a_seed_and_leave_the_global_rng_alone(name):
+    make, shape = GENERATORS[name]
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    X, y = make(random_state=3)
+    again, other = make(random_state=np.random.RandomState(3)), make(random_state=4)
+    assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    assert X.shape == shape
+    assert X.dtype == np.float64
+    assert len(y) == shape[0]
+    assert_array_equal(X, again[0])
+    assert_array_equal(y, again[1])
+    assert not (np.array_equal(X, other[0]) and np.array_equal(y, other[1]))
+
+
+def test_sinusoidal_noise_and_range():
+    X, y = make_sinusoidal(N, noise=0.5, random_state=0)
+    assert X.min() >= 0
+    assert X.max() <= 8
+    assert_allclose(np.std(y - np.sin(X[:, 0])), 0.5, rtol=SD_RTOL)
+
+
+@pytest.mark.parametrize("formula", ["file", "paper"])
+def test_regression2d_has_both_formulas(formula):
+    X, y = make_regression2d(N, noise=0.2, formula=formula, random_state=0)
+    a, b = X.T
+    mean = a * (np.sin(a) + np.cos(b)) if formula == "file" else a * np.sin(a) + np.cos(b)
+    assert_allclose(np.std(y - mean), 0.2, rtol=SD_RTOL)
+    assert np.abs(X).max() <= 2
+
+
+def test_regression2d_rejects_another_formula():
+    with pytest.raises(ValueError, match="'file' or 'paper', got 'print'"):
+        make_regression2d(formula="print")
+
+
+@pytest.mark.parametrize("spaced", [True, False])
+def test_absolute_value_is_two_relus(spaced):
+    X, y = make_absolute_value(50, alpha=1.5, spaced=spaced, random_state=0)
+    x = X[:, 0]
+    assert_allclose(y, np.maximum(1.5 * x, 0) + np.maximum(-1.5 * x, 0))
+    assert np.abs(x).max() <= 10
+    if spaced:
+        assert_allclose(np.diff(x), 0.4)
+        assert_allclose(x, -x[::-1], atol=1e-14)
+
+
+def test_low_rank_has_the_rank_and_scale_of_the_model():
+    R, mean = make_low_rank(200, 100, n_components=7, noise=0.5, random_state=0)
+    assert np.linalg.matrix_rank(mean) == 7
+    assert_allclose(np.std(R - mean), 0.5, rtol=SD_RTOL)
+    assert_array_equal(*make_low_rank(5, 4, noise=0.0, random_state=0))
+    # entries of U V' / sqrt(k) have mean 0 and variance 1; E ||UV'||^2 / (n m k) = 1 with
+    # variance close to 2 (1/n + 1/m) / k, dominated by the norms of the rows of U and V
+    assert_allclose(np.mean(mean**2), 1.0, atol=5 * math.sqrt(2 * (1 / 200 + 1 / 100) / 7))
+
+
+def test_rings_have_the_sizes_and_radii_of_the_paper():
+    X, y = make_rings(200, noise=0.0, random_state=0)
+    radius = np.hypot(*X.T)
+    for label, r, count in ((0, 0.5, 100), (1, 1.0, 66), (1, 0.0, 34)):
+        assert np.sum((y == label) & np.isclose(radius, r)) == count
+    degrees = np.degrees(np.arctan2(X[:, 1], X[:, 0]))[radius > 0.1]
+    assert degrees.min() >= 0
+    assert degrees.max() <= 120
+    assert y[:20].min() == 0  # shuffled
+    assert y[:20].max() == 1
+
+
+def test_rings_noise_is_multiplicative_on_arcs_and_additive_on_the_blob():
+    X, y = make_rings(6 * N, angle=0.0, noise=0.1, random_state=0)
+    inner = X[y == 0]
+    assert_allclose(inner[:, 1], 0, atol=0)  # sin 0 times the noise
+    assert_allclose(np.std(inner[:, 0] - 0.5), 0.1, rtol=SD_RTOL)
+    blob = X[(y == 1) & (X[:, 1] != 0)]
+    assert_allclose(blob.std(0), 0.1, rtol=SD_RTOL)
+
+
+def test_repeated_datum_is_the_figure_of_the_paper():
+    X, y = make_repeated_datum(10, n_features=5)
+    assert_array_equal(X, np.full((10, 5), 0.2))
+    assert_array_equal(y, np.ones(10))
+    assert_allclose(5 * np.sum(X[0] ** 2), 1.0)  # variance of X w under w ~ N(0, K I)
+
+
+# ------------------------------------------------------------------- loader
+
+
+def test_unknown_name_lists_the_names():
+    with pytest.raises(ValueError, match=r"airfoil, concrete, .*yacht; got 'wine'"):
+        load_dataset("wine")
+
+
+def test_file_in_data_home(tmp_path):
+    table = np.arange(21.0).reshape(3, 7)
+    write_regression(tmp_path, "yacht", table)
+    bunch = load_dataset("yacht", data_home=tmp_path)
+    assert_array_equal(bunch.data, table[:, :-1])
+    assert_array_equal(bunch.target, table[:, -1])
+    assert len(bunch.feature_names) == 6
+    assert bunch.name == "yacht"
+    assert bunch.source == str(tmp_path / "regression" / "yacht.data")
+    assert bunch.source in bunch.DESCR
+    X, y = load_dataset("yacht", data_home=str(tmp_path), return_X_y=True)
+    assert_array_equal(X, bunch.data)
+    assert_array_equal(y, bunch.target)
+
+
+def test_a_file_of_one_row_keeps_two_dimensions(tmp_path):
+    write_regression(tmp_path, "izmailov", [[1.0, 2.0]])
+    assert load_dataset("izmailov", data_home=tmp_path).data.shape == (1, 1)
+
+
+def test_environment_variable_and_its_precedence(tmp_path, monkeypatch):
+    folders = [tmp_path / "variable", tmp_path / "argument"]
+    for value, folder in enumerate(folders):
+        folder.mkdir()
+        write_regression(folder, "izmailov", np.full((4, 2), value))
+    monkeypatch.setenv("SKBAYES_SYM_DATA", str(folders[0]))
+    assert load_dataset("izmailov").target[0] == 0
+    assert load_dataset("izmailov", data_home=folders[1]).target[0] == 1
+
+
+def test_wrong_number_of_columns(tmp_path):
+    write_regression(tmp_path, "airfoil", np.ones((3, 3)))
+    with pytest.raises(ValueError, match=r"'airfoil' has 5 inputs, got 2 from .*airfoil\.data"):
+        load_dataset("airfoil", data_home=tmp_path)
+
+
+def test_mnist_files(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (3, 28, 28))
+    write_mnist(tmp_path, images, np.array([7, 2, 1]))
+    X, y = load_dataset("mnist", data_home=tmp_path, return_X_y=True)
+    assert_array_equal(X, images.reshape(3, 784).astype(float))
+    assert X.dtype == np.float64
+    assert_array_equal(y, [7, 2, 1])
+    assert np.issubdtype(y.dtype, np.integer)
+
+
+@pytest.mark.parametrize("damage", ["cut", "type", "empty"])
+def test_damaged_mnist_file_is_named(tmp_path, damage):
+    write_mnist(tmp_path, np.zeros((2, 28, 28)), np.zeros(2))
+    path = tmp_path / "mnist10k" / "labels-idx1-ubyte.gz"
+    raw = bytearray(gzip.decompress(path.read_bytes()))
+    raw = {"cut": raw[:-1], "type": raw[:2] + b"\x0d" + raw[3:], "empty": raw[:3]}[damage]
+    path.write_bytes(gzip.compress(bytes(raw)))
+    with pytest.raises(ValueError, match=r"labels-idx1-ubyte\.gz is no complete IDX file"):
+        load_dataset("mnist", data_home=tmp_path)
+
+
+def test_izmailov_is_a_file_only(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"izmailov\.data in .*SKBAYES_SYM_DATA"):
+        load_dataset("izmailov", data_home=tmp_path)
+
+
+def test_diabetes_without_a_file_is_scikit_learns():
+    X, y = load_dataset("diabetes", return_X_y=True)
+    expected = load_diabetes(return_X_y=True)
+    assert_array_equal(X, expected[0])
+    assert_array_equal(y, expected[1])
+
+
+@pytest.mark.parametrize(("name", "shape"), [("sinusoidal", (150, 1)), ("regression2d", (256, 2))])
+def test_synthetic_sets_without_a_file_are_generated(name, shape):
+    bunch = load_dataset(name)
+    assert bunch.data.shape == shape
+    assert "generated" in bunch.source
+    both = np.column_stack([bunch.data, bunch.target])
+    assert_allclose(both.mean(0), 0, atol=1e-12)
+    assert_allclose(both.std(0), 1, atol=1e-12)
+    assert_array_equal(bunch.data, load_dataset(name).data)
+
+
+@pytest.mark.parametrize("name", ["airfoil", "concrete", "energy", "forest_fire", "mnist", "yacht"])
+def test_no_file_and_no_network_names_the_remedy(name, tmp_path):
+    with pytest.raises(OSError, match=r"offline.*SKBAYES_SYM_DATA"):
+        load_dataset(name, data_home=tmp_path)
+
+
+def fake_openml(monkeypatch, bunch):
+    """Serve `bunch` instead of OpenML; return the list of requests."""
+    requests = []
+
+    def serve(**request):
+        requests.append(request)
+        return bunch
+
+    monkeypatch.setattr(datasets, "fetch_openml", serve)
+    return requests
+
+
+def test_openml_after_a_missing_file(tmp_path, monkeypatch):
+    data = np.arange(1503.0 * 5).reshape(1503, 5)
+    target = np.full(1503, 124.835943)
+    names = [f"x{i}" for i in range(5)]
+    bunch = Bunch(data=data, target=target, feature_names=names, categories={})
+    requests = fake_openml(monkeypatch, bunch)
+    loaded = load_dataset("airfoil", data_home=tmp_path)
+    assert_array_equal(loaded.data, data)
+    assert_array_equal(loaded.target, target)
+    assert loaded.source == "https://www.openml.org/d/44957"
+    assert requests[0]["data_id"] == 44957
+    assert requests[0]["parser"] == "liac-arff"  # needs no pandas
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("fault", ["rows", "mean"])
+def test_another_set_under_the_same_id_is_refused(monkeypatch, fault):
+    n, value = (307, 10.495357) if fault == "rows" else (308, 10.6)
+    bunch = Bunch(data=np.ones((n, 6)), target=np.full(n, value), feature_names=list("abcdef"))
+    fake_openml(monkeypatch, bunch)
+    with pytest.raises(ValueError, match=r"42370 .* is not 'yacht'"):
+        load_dataset("yacht")
+
+
+def test_forest_fire_from_openml_has_the_encoding_of_the_file(monkeypatch):
+    months, days = ["apr", "aug", "dec"], ["'fri'", "mon", "sun"]
+    data = np.zeros((517, 12))
+    data[:, 0], data[:, 2], data[:, 3] = 1, np.arange(517) % 3, np.arange(517) % 3
+    bunch = Bunch(
+        data=data,
+        target=np.full(517, np.expm1(1.1110258)),
+        feature_names=["X", "Y", "month", "day", *"abcdefgh"],
+        categories={"X": ["2", "5"], "month": months, "day": days, "area": ["unused"]},
+    )
+    fake_openml(monkeypatch, bunch)
+    X, y = load_dataset("forest_fire", return_X_y=True)
+    assert_allclose(y, 1.1110258)
+    assert_array_equal(X[:3, 2], [4, 8, 12])
+    assert_array_equal(X[:3, 3], [5, 1, 7])
+    assert_array_equal(X[:, 0], 5)  # categories that are numbers
+
+
+def test_mnist_from_openml_is_the_test_set(monkeypatch):
+    target = np.zeros(70_000)
+    target[-10_000:] = np.repeat([4, 5], [5566, 4434])  # mean 4.4434, as the test set's
+    data = np.zeros((70_000, 784), dtype=np.uint8)
+    data[-10_000:, 0] = 255
+    names = [f"pixel{i}" for i in range(1, 785)]
+    strings = target.astype(int).astype(str).astype(object)
+    fake_openml(monkeypatch, Bunch(data=data, target=strings, feature_names=names))
+    X, y = load_dataset("mnist", return_X_y=True)
+    assert X.shape == (10_000, 784)
+    assert X[:, 0].min() == 255
+    assert_array_equal(y, target[-10_000:])
+    assert np.issubdtype(y.dtype, np.integer)
+
+
+# ---------------------------------------------------------------- real data
+
+SHAPES = {
+    "airfoil": (1503, 5),
+    "concrete": (1030, 8),
+    "diabetes": (442, 10),
+    "energy": (768, 8),
+    "forest_fire": (517, 12),
+    "izmailov": (400, 1),
+    "mnist": (10_000, 784),
+    "regression2d": (256, 2),
+    "sinusoidal": (150, 1),
+    "yacht": (308, 6),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_real_files(real_data, name):
+    bunch = load_dataset(name)
+    assert bunch.source.startswith(os.path.expanduser(os.environ["SKBAYES_SYM_DATA"]))
+    assert bunch.data.shape == SHAPES[name]
+    assert len(bunch.feature_names) == SHAPES[name][1]
+    assert np.isfinite(bunch.data).all()
+    if name in datasets._OPENML:  # what a download is held against
+        expected = datasets._OPENML[name]
+        assert len(bunch.target) == expected.n_samples
+        assert_allclose(bunch.target.mean(), expected.target_mean, rtol=1e-6)
+
+
+def test_real_diabetes_is_scikit_learns_scaled_set(real_data):
+    X, y = load_dataset("diabetes", return_X_y=True)
+    expected = load_diabetes(return_X_y=True, scaled=True)
+    assert_array_equal(y, expected[1])
+    assert_allclose(X, expected[0], rtol=0, atol=1.3e-5)
+
+
+def test_real_forest_fire_is_encoded_as_documented(real_data):
+    X, y = load_dataset("forest_fire", return_X_y=True)
+    # UCI's counts: 184 fires in August, 172 in September; 95 on Sundays, 74 on Mondays
+    assert [np.sum(X[:, 2] == m) for m in (8, 9)] == [184, 172]
+    assert [np.sum(X[:, 3] == d) for d in (7, 1)] == [95, 74]
+    assert_allclose(np.expm1(y).max(), 1090.84)  # UCI's largest fire, in hectares
+
+
+def test_real_mnist_is_the_test_set(real_data):
+    X, y = load_dataset("mnist", return_X_y=True)
+    assert_array_equal(y[:5], [7, 2, 1, 0, 4])
+    assert_array_equal(np.bincount(y), [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009])
+    assert (X.min(), X.max()) == (0.0, 255.0)
+
+
+def test_real_regression2d_follows_the_formula_called_file(real_data):
+    """Undo the standardisation by least squares: one formula leaves the noise, the other not."""
+    X, y = load_dataset("regression2d", return_X_y=True)
+
+    def noise(formula):
+        def residual(p):
+            a, b = p[0] + p[1] * X[:, 0], p[2] + p[3] * X[:, 1]
+            f = a * (np.sin(a) + np.cos(b)) if formula == "file" else a * np.sin(a) + np.cos(b)
+            return p[4] + p[5] * f - y
+
+        fit = least_squares(residual, [0, 4 / 12**0.5, 0, 4 / 12**0.5, 0, 1])
+        return np.std(fit.fun) / fit.x[5]
+
+    assert_allclose(noise("file"), 0.1, rtol=5 / math.sqrt(2 * 256))
+    assert noise("paper") > 0.2
+
+
+def test_real_sinusoidal_follows_its_generator(real_data):
+    X, y = load_dataset("sinusoidal", return_X_y=True)
+
+    def residual(p):
+        return p[2] + p[3] * np.sin(p[0] + p[1] * X[:, 0]) - y
+
+    fit = least_squares(residual, [4, 8 / 12**0.5, 0, 1])
+    assert_allclose(np.std(fit.fun) / fit.x[3], 0.3, rtol=5 / math.sqrt(2 * 150))
+    ends = fit.x[0] + fit.x[1] * np.array([X.min(), X.max()])
+    assert_allclose(ends, [0, 8], atol=0.4)
