@@ -74,10 +74,3 @@ class ParamLayout:
         """Flat indices of the parameter ``name``, in its own shape (int64)."""
         s = self.slices[name]
         return torch.arange(s.start, s.stop).reshape(self.shapes[name])
-
-    def name_at(self, position: int) -> str:
-        """Name of the parameter that holds flat index ``position``."""
-        for name, s in self.slices.items():
-            if s.start <= position < s.stop:
-                return name
-        raise IndexError(f"position {position} is outside a layout of {self.n_params} parameters.")

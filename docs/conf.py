@@ -1,0 +1,90 @@
+"""Settings of the documentation: ``sphinx-build -W --keep-going -b html docs docs/_build/html``."""
+
+import re
+from typing import Any
+
+import matplotlib
+
+import skbayes_sym
+
+matplotlib.use("agg")
+
+project = "skbayes_sym"
+author = "The skbayes_sym developers"
+copyright = author
+version = release = skbayes_sym.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.doctest",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+    "sphinx_gallery.gen_gallery",
+]
+templates_path = ["_templates"]
+exclude_patterns = ["_build", "gallery/**/*.ipynb", "gallery/**/*.py"]
+
+# A name in single backticks becomes a link where the name is known, and code elsewhere.
+default_role = "py:obj"
+# Docstrings write the order of a group as |G|, which reStructuredText takes for a substitution.
+rst_prolog = r"""
+.. |G| replace:: \|G\|
+"""
+
+autosummary_generate = True
+autodoc_typehints = "none"  # the docstrings give types with shapes and units
+numpydoc_show_class_members = False  # the templates list the members
+numpydoc_class_members_toctree = False
+
+# Snippets in the pages run with `sphinx-build -b doctest`; docstrings are pytest's to check.
+doctest_test_doctest_blocks = ""
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"/plot_",  # other scripts are shown, not run
+    "ignore_pattern": r"/(_|conftest)",
+    "abort_on_example_error": False,
+    "only_warn_on_example_error": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "download_all_examples": False,
+    "plot_gallery": "True",
+}
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"skbayes_sym {release}"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+html_show_sourcelink = False
+html_theme_options = {
+    "logo": {"text": "skbayes_sym"},
+    "navbar_end": ["theme-switcher"],
+    "navigation_with_keys": False,
+    "show_toc_level": 2,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": ["sphinx-version"],
+}
+
+# Leading batch axes in shapes, (*B, d), which reStructuredText takes for emphasis.
+_STARRED_AXIS = re.compile(r"(?<=[(\s])\*(?=[A-Za-z]\w*[,)])")
+# Links into scikit-learn's own guide, in docstrings inherited from it.
+_FOREIGN_LINK = re.compile(r":(?:ref|term):`([^`<]*[^`<\s])(?:\s*<[^>`]*>)?`")
+
+
+def mend_docstring(
+    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Make plain-text docstrings valid reStructuredText."""
+    pieces = "\n".join(lines).split("``")
+    pieces[::2] = [
+        _FOREIGN_LINK.sub(r"\1", _STARRED_AXIS.sub(r"\*", piece)) for piece in pieces[::2]
+    ]
+    lines[:] = "``".join(pieces).split("\n")
+
+
+def setup(app: Any) -> None:
+    # Before numpydoc, which listens with the default priority of 500.
+    app.connect("autodoc-process-docstring", mend_docstring, priority=400)

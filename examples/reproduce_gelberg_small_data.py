@@ -1,0 +1,198 @@
+"""
+Symmetrised VI where it matters: small regression sets
+======================================================
+
+Gelberg et al. (2024) average a mean-field posterior over the exchanges of hidden units. Their own
+experiment on real data (MNIST, see ``reproduce_gelberg_mnist.py``) is one where the average
+changes nothing. This study, which is not in the paper, takes real data of the opposite kind:
+50 to 100 noisy rows, a tanh network of 10 units. Mean-field inference pays for every unit it keeps
+apart from the others and so leaves most of them at the prior; the symmetrised bound pays that back.
+
+Five fits on every split, with the same start and the same likelihood noise:
+
+- mean-field: ``symmetry=None``;
+- exact: exchanges and sign flips of the tanh units, summed exactly (``symmetry="auto"``);
+- exchanges only, summed exactly (``symmetry="permutation"``);
+- the paper's InfoNCE: exchanges, K = 20 drawn iid; its bound can't exceed log 20 = 3.0 nats of the
+  log 10! = 15.1;
+- the same with the sign flips, which this package sums exactly (not in the paper).
+
+What is printed, averages over the splits:
+
+- test log density: log predictive density per test point in nats, of y scaled to zero mean and
+  unit variance over the whole data set; then the paired difference to mean-field;
+- symmetrised ELBO (nats, whole training set): every fit's q averaged over ALL exchanges and flips,
+  whatever it was trained on, so that the figures compare; as difference to the mean-field fit's.
+  The difference of the mean-field ELBOs beside it shows what training gave up for that;
+- active units: those with |posterior mean| > posterior standard deviation for at least one
+  incoming weight (a unit left at the prior has mean 0);
+- CPU seconds of `fit`.
+
+Expect a gain of +0.04 nats a point on diabetes (N = 50) and +0.07 on energy (N = 100) for the
+exact sum, about +0.05 on concrete, less for InfoNCE, and one unit or two more in use. "+-" is the
+standard error over the splits. The splits are random subsets of one data set, so they overlap and
+the standard error is optimistic as a statement about new data.
+
+Run ``python reproduce_gelberg_small_data.py`` (10 to 15 minutes of one core), or with ``--fast``
+for a smoke run. The environment variable ``SKBAYES_SYM_DATA`` names the folder of the data.
+"""
+
+import argparse
+import time
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from sklearn.exceptions import ConvergenceWarning
+
+from skbayes_sym import SymmetrizedVIRegressor
+from skbayes_sym.datasets import load_dataset
+from skbayes_sym.inference.bounds import estimate_gap
+from skbayes_sym.symmetry.gap import Exact, gap_lower
+
+TRAINING_ROWS = {"diabetes": 50, "energy": 100, "concrete": 100}
+FIRST_SEED = 1000  # of the splits
+GAP_DRAWS = 512
+INFONCE = {"gap_estimator": "infonce-iid", "n_permutations": 20}
+METHODS = {
+    "mean-field": {"symmetry": None},
+    "exact, exchanges and flips": {"symmetry": "auto"},
+    "exact, exchanges": {"symmetry": "permutation"},
+    "InfoNCE K=20 (paper)": {"symmetry": "permutation", **INFONCE},
+    "InfoNCE K=20, and flips": {"symmetry": "auto", **INFONCE},
+}
+
+HEADINGS = (
+    ("test log", "minus", "symmetrised", "mean-field", "active", "CPU", "not con-"),
+    ("density", "mean-field", "ELBO, difference", "ELBO, difference", "units", "s", "verged"),
+)
+
+
+class Outcome(NamedTuple):
+    """What one fit on one split gave."""
+
+    log_density: float  # per test point
+    elbo: float  # symmetrised over the full group
+    elbo_mean_field: float
+    n_active: float
+    cpu_seconds: float
+    warned: float  # 1 if `fit` said it had not converged
+
+
+def load_split(name, split):
+    """Training and test rows of one split, y scaled over the whole data set."""
+    X, y = load_dataset(name, return_X_y=True)
+    y = (y - y.mean()) / y.std()
+    order = np.random.default_rng(FIRST_SEED + split).permutation(len(X))
+    train, test = order[: TRAINING_ROWS[name]], order[TRAINING_ROWS[name] :]
+    return X[train], y[train], X[test], y[test]
+
+
+def full_gap(model, seed):
+    """Gap of a fitted q under all exchanges and flips, whatever group it was trained with."""
+    gap = estimate_gap(
+        gap_lower, model.network_.symmetry(), model.posterior_, Exact(),
+        n_draws=GAP_DRAWS, generator=torch.Generator().manual_seed(seed),
+    )  # fmt: skip
+    return gap.value
+
+
+def count_active(model):
+    """Hidden units with an incoming weight further than one standard deviation from 0."""
+    loc, scale = (
+        model.network_.layers(torch.as_tensor(a))[0][0]
+        for a in (model.posterior_.loc, model.posterior_.scale)
+    )
+    return int((loc.abs() > scale).any(dim=1).sum())
+
+
+def run_one(name, split, method, max_iter):
+    """Fit one method on one split."""
+    torch.set_num_threads(1)
+    X, y, X_test, y_test = load_split(name, split)
+    model = SymmetrizedVIRegressor(
+        (10,), "tanh", max_iter=max_iter, random_state=split, **METHODS[method]
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        start = time.process_time()
+        model.fit(X, y)
+        cpu_seconds = time.process_time() - start
+    return Outcome(
+        log_density=model.log_predictive_density(X_test, y_test).mean(),
+        elbo=model.elbo_mean_field_ + full_gap(model, split),
+        elbo_mean_field=model.elbo_mean_field_,
+        n_active=count_active(model),
+        cpu_seconds=cpu_seconds,
+        warned=any(issubclass(w.category, ConvergenceWarning) for w in caught),
+    )
+
+
+def run_all(name, n_splits, max_iter, n_jobs):
+    """Every method on every split: dict of method -> Outcome of arrays (n_splits,)."""
+    jobs = [(method, split) for split in range(n_splits) for method in METHODS]
+    outcomes = Parallel(n_jobs=n_jobs)(
+        delayed(run_one)(name, split, method, max_iter) for method, split in jobs
+    )
+    return {
+        method: Outcome(
+            *np.array([o for o, (m, _) in zip(outcomes, jobs, strict=True) if m == method]).T
+        )
+        for method in METHODS
+    }
+
+
+def with_error(differences, digits):
+    """Mean +- standard error over splits."""
+    error = differences.std(ddof=1) / len(differences) ** 0.5
+    return f"{differences.mean():+.{digits}f} +- {error:.{digits}f}"
+
+
+def print_table(name, results):
+    """One line a method, paired with mean-field."""
+    base = results["mean-field"]
+    n_splits = len(base.elbo)
+    print(f"\n{name}: N = {TRAINING_ROWS[name]} training rows, {n_splits} splits")
+    row = "{:<27} {:>8} {:>19} {:>17} {:>17} {:>7} {:>6} {:>8}"
+    for heading in HEADINGS:
+        print(row.format("", *heading))
+    for method, r in results.items():
+        differences = ("", "", "")
+        if r is not base:
+            differences = (
+                with_error(r.log_density - base.log_density, 4),
+                with_error(r.elbo - base.elbo, 2),
+                with_error(r.elbo_mean_field - base.elbo_mean_field, 2),
+            )
+        print(row.format(
+            method, f"{r.log_density.mean():.4f}", *differences, f"{r.n_active.mean():.1f}",
+            f"{r.cpu_seconds.mean():.1f}", f"{r.warned.sum():.0f}/{n_splits}",
+        ))  # fmt: skip
+    print(
+        f"mean-field's own ELBO {base.elbo_mean_field.mean():.2f}, symmetrised after training "
+        f"{base.elbo.mean():.2f}",
+        flush=True,
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0].split("\n")[1])
+    parser.add_argument("--fast", action="store_true", help="2 splits, 200 steps: a smoke run")
+    parser.add_argument("--n-jobs", type=int, default=1)
+    parser.add_argument("--n-splits", type=int, default=16)
+    parser.add_argument("--max-iter", type=int, default=1500)
+    args = parser.parse_args()
+    n_splits, max_iter = (2, 200) if args.fast else (args.n_splits, args.max_iter)
+    print(
+        f"tanh network of 10 units, {max_iter} full-batch steps, default settings otherwise.\n"
+        "Test log density: nats a point, y of unit variance over the whole set. ELBOs: nats.\n"
+        "+- standard error of the paired difference over splits (they overlap: optimistic)."
+    )
+    for name in TRAINING_ROWS:
+        print_table(name, run_all(name, n_splits, max_iter, args.n_jobs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Every group, network, likelihood and gap estimate in one table: adding one adds its law tests.
+
+A group, likelihood or network is one file in the package and one line here.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.models.activations import ACTIVATIONS, RELU, TANH
+from skbayes_sym.models.likelihoods import Categorical, Gaussian
+from skbayes_sym.models.networks import MLP
+from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.gap import Exact, Importance, InfoNCE, Soules
+
+NETWORKS: dict[str, MLP] = {
+    "linear": MLP(3, (), 2, RELU),
+    **{f"one-layer-{name}": MLP(3, (4,), 2, a) for name, a in ACTIVATIONS.items()},
+    "two-layers-tanh": MLP(2, (3, 3), 1, TANH),
+    "three-layers-relu": MLP(2, (3, 2, 4), 2, RELU),
+}
+
+
+class GroupCase(NamedTuple):
+    group: Any
+    network: MLP  # a model that has the symmetry
+
+
+GROUPS: dict[str, GroupCase] = {
+    "trivial": GroupCase(Trivial(), NETWORKS["linear"]),
+    "one-unit": GroupCase(MLP(2, (1,), 1, RELU).symmetry(), MLP(2, (1,), 1, RELU)),
+    "permutation": GroupCase(
+        NETWORKS["one-layer-tanh"].symmetry(signed=False).factors[0], NETWORKS["one-layer-tanh"]
+    ),
+    "signed": GroupCase(
+        NETWORKS["one-layer-tanh"].symmetry(signed=True).factors[0], NETWORKS["one-layer-tanh"]
+    ),
+    "product-signed": GroupCase(
+        NETWORKS["two-layers-tanh"].symmetry(), NETWORKS["two-layers-tanh"]
+    ),
+    "product-permutation": GroupCase(
+        NETWORKS["three-layers-relu"].symmetry(), NETWORKS["three-layers-relu"]
+    ),
+}
+
+
+class LikelihoodCase(NamedTuple):
+    likelihood: Any
+    targets: Callable[[int, torch.Generator], Tensor]  # (n_rows, generator) -> y
+    n_outputs: int
+
+
+def _numbers(n: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(n, 2, generator=generator, dtype=torch.float64)
+
+
+def _classes(n: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(0, 2, (n,), generator=generator)
+
+
+LIKELIHOODS: dict[str, LikelihoodCase] = {
+    "gaussian-learned": LikelihoodCase(
+        Gaussian(torch.tensor([-0.3, 0.2], dtype=torch.float64)), _numbers, 2
+    ),
+    "gaussian-fixed": LikelihoodCase(
+        Gaussian(torch.tensor([-0.3, 0.2], dtype=torch.float64), learn=False), _numbers, 2
+    ),
+    "categorical": LikelihoodCase(Categorical(), _classes, 2),
+}
+
+LOWER_ESTIMATES: dict[str, Any] = {
+    "exact": Exact(),
+    "importance-1": Importance(1),
+    "importance-5": Importance(5),
+    "infonce": InfoNCE(5),
+    "infonce-iid": InfoNCE(5, replacement=True),
+    "soules": Soules(),
+}

@@ -1,0 +1,310 @@
+"""SymmetrizedVIRegressor and SymmetrizedVIClassifier: what they report and what they promise."""
+
+import logging
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.exceptions import ConvergenceWarning
+
+from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
+from skbayes_sym.datasets import make_sinusoidal
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    X, y = load_diabetes(return_X_y=True)
+    return X[:80], y[:80]
+
+
+@pytest.fixture(scope="module")
+def fitted(diabetes):
+    return SymmetrizedVIRegressor((6,), "tanh", max_iter=1500, random_state=0).fit(*diabetes)
+
+
+def quick(**kwargs):
+    """An estimator that may stop before it has converged."""
+    kwargs = {"hidden_layer_sizes": (4,), "max_iter": 60, "tol": 100.0, "random_state": 0} | kwargs
+    return SymmetrizedVIRegressor(**kwargs)
+
+
+def test_the_bounds_fit_together(fitted):
+    order = fitted.network_.symmetry().log_order
+    assert fitted.elbo_ == pytest.approx(fitted.elbo_mean_field_ + fitted.symmetry_gap_)
+    assert fitted.elbo_mean_field_ < fitted.elbo_ <= fitted.elbo_upper_
+    assert 0.0 < fitted.symmetry_gap_ < order
+    assert fitted.saturation_ == pytest.approx(fitted.symmetry_gap_ / order)
+    assert 0.0 < fitted.elbo_std_error_ < 1.5
+    assert fitted.elbo_curve_[-1] == pytest.approx(fitted.elbo_, abs=8 * fitted.elbo_std_error_)
+    assert fitted.elbo_curve_[-1] > fitted.elbo_curve_[0]
+    assert (fitted.n_iter_, fitted.stop_reason_) == (1500, "max_iter")
+
+
+def one_unit_evidence(x, y, noise):
+    """log p(y) of a one-unit tanh network, N(0, 1) priors: 2-D grid over the inner weights.
+
+    Given them, the outer weight and bias are a conjugate linear model.
+    """
+    grid = np.linspace(-6, 6, 121)
+    step = grid[1] - grid[0]
+    total = []
+    for w in grid:
+        for b in grid:
+            h = np.column_stack([np.tanh(w * x + b), np.ones_like(x)])
+            cov = h @ h.T + noise**2 * np.eye(len(x))
+            log_lik = stats.multivariate_normal(np.zeros(len(x)), cov).logpdf(y)
+            total.append(log_lik + stats.norm.logpdf([w, b]).sum() + 2 * np.log(step))
+    return np.logaddexp.reduce(total)
+
+
+def test_elbo_is_below_the_evidence_and_symmetry_closes_log_2():
+    """One tanh unit has two equivalent modes: the gap recovers log 2 nats, not more."""
+    rng = np.random.default_rng(0)
+    x = np.linspace(-2, 2, 12)
+    y = np.tanh(2 * x) + 0.1 * rng.standard_normal(12)
+    reg = SymmetrizedVIRegressor(
+        (1,), "tanh", noise_std=0.1, standardize=False, normalize_y=False, max_iter=3000,
+        n_weight_samples=4, random_state=0,
+    ).fit(x[:, None], y)  # fmt: skip
+    evidence = one_unit_evidence(x, y, 0.1)
+    assert reg.elbo_ < evidence + 4 * reg.elbo_std_error_
+    assert reg.symmetry_gap_ == pytest.approx(np.log(2), abs=1e-3)
+    assert reg.elbo_ > evidence - 1.5
+
+
+def test_the_bound_is_of_y_as_given(diabetes):
+    X, y = diabetes
+    plain, scaled = quick().fit(X, y), quick().fit(X, 10.0 * y + 3.0)
+    assert scaled.elbo_ == pytest.approx(plain.elbo_ - len(y) * np.log(10.0), abs=1e-6)
+    np.testing.assert_allclose(scaled.elbo_curve_, plain.elbo_curve_ - len(y) * np.log(10.0))
+    assert scaled.noise_std_ == pytest.approx(10 * plain.noise_std_)
+    np.testing.assert_allclose(scaled.predict(X), 10 * plain.predict(X) + 3.0, rtol=1e-7)
+    np.testing.assert_allclose(
+        scaled.log_predictive_density(X, 10 * y + 3.0),
+        plain.log_predictive_density(X, y) - np.log(10.0),
+        rtol=1e-6,
+    )
+
+
+def test_none_is_mean_field(diabetes):
+    reg = quick(symmetry=None).fit(*diabetes)
+    assert reg.elbo_ == reg.elbo_mean_field_ == reg.elbo_upper_
+    assert (reg.symmetry_gap_, reg.saturation_) == (0.0, 1.0)
+
+
+def test_a_trivial_group_is_mean_field(diabetes):
+    """One relu unit has nothing to exchange: same random numbers, same fit."""
+    fits = [
+        quick(hidden_layer_sizes=(1,), symmetry=s).fit(*diabetes) for s in ("permutation", None)
+    ]
+    assert np.array_equal(fits[0].posterior_.loc, fits[1].posterior_.loc)
+
+
+def test_symmetrisation_helps_where_units_overlap(diabetes):
+    """Small noisy data, tanh: a higher symmetrised bound than the mean-field optimum has."""
+    X, y = diabetes
+    kwargs = {"max_iter": 1500, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        mean_field = SymmetrizedVIRegressor((10,), "tanh", symmetry=None, **kwargs).fit(X, y)
+        symmetrised = SymmetrizedVIRegressor((10,), "tanh", **kwargs).fit(X, y)
+    assert symmetrised.elbo_ > mean_field.elbo_ + 1.0
+    assert symmetrised.elbo_mean_field_ < mean_field.elbo_mean_field_ + 1.0
+
+
+@pytest.mark.parametrize(
+    "gap_estimator", ["auto", "exact", "importance", "infonce", "infonce-iid", "soules"]
+)
+def test_every_gap_estimator_trains(gap_estimator, diabetes):
+    reg = quick(gap_estimator=gap_estimator, activation="tanh").fit(*diabetes)
+    assert np.isfinite(reg.elbo_)
+    assert 0.0 <= reg.symmetry_gap_ <= reg.network_.symmetry().log_order
+
+
+@pytest.mark.parametrize("hidden", [(), 3, (12,), [3, 4], np.array([2, 2, 2])], ids=str)
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid", "softplus", "identity"])
+def test_every_shape_and_activation(hidden, activation, diabetes):
+    X, y = diabetes
+    reg = quick(hidden_layer_sizes=hidden, activation=activation).fit(X, y)
+    assert reg.predict(X).shape == y.shape
+    assert reg.elbo_mean_field_ <= reg.elbo_ <= reg.elbo_upper_ + 1e-9
+
+
+def test_deep_networks_report_both_bounds(diabetes):
+    reg = quick(hidden_layer_sizes=(3, 3), activation="tanh", max_iter=300).fit(*diabetes)
+    assert reg.elbo_ < reg.elbo_upper_
+
+
+def test_saturation_is_logged_not_warned(diabetes, caplog):
+    X = np.linspace(-3, 3, 200)[:, None]
+    with caplog.at_level(logging.INFO, logger="skbayes_sym"):
+        reg = quick(hidden_layer_sizes=(2,), noise_std=0.01, max_iter=600).fit(X, np.abs(X[:, 0]))
+    assert reg.saturation_ > 0.999
+    assert "no-op for training" in caplog.text
+
+
+def test_verbose_writes_to_stderr_and_leaves_no_handler(diabetes, capsys):
+    logger = logging.getLogger("skbayes_sym")
+    before = list(logger.handlers), logger.level
+    quick(verbose=2).fit(*diabetes)
+    err = capsys.readouterr().err
+    assert "training ELBO" in err
+    assert "symmetry gap" in err
+    assert (list(logger.handlers), logger.level) == before
+
+
+def test_silent_inputs_stay_at_the_prior(diabetes):
+    X, y = diabetes
+    X = np.column_stack([X, np.full(len(X), 7.0)])
+    reg = quick(prior_scale=0.5).fit(X, y)
+    where = reg.network_.layout.positions("W1")[:, -1].numpy()
+    np.testing.assert_allclose(reg.posterior_.loc[where], 0.0, atol=1e-6)
+    np.testing.assert_allclose(reg.posterior_.scale[where], 0.5, rtol=1e-6)
+
+
+def test_prior_scale_as_number_layers_or_array(diabetes):
+    X, y = diabetes
+    number = quick(prior_scale=0.7).fit(X, y)
+    n = number.network_.layout.n_params
+    layers = quick(prior_scale=[0.7, 0.7]).fit(X, y)
+    array = quick(prior_scale=np.full(n, 0.7)).fit(X, y)
+    assert number.elbo_ == layers.elbo_ == array.elbo_
+    assert quick(prior_scale=[0.7, 2.0]).fit(X, y).elbo_ != number.elbo_
+
+
+def test_prior_that_tells_units_apart_is_refused(diabetes):
+    X, y = diabetes
+    n = quick().fit(X, y).network_.layout.n_params
+    scale = np.ones(n)
+    scale[0] = 2.0
+    with pytest.raises(ValueError, match=r"prior_scale is not invariant.*W1.*symmetry=None"):
+        quick(prior_scale=scale).fit(X, y)
+    quick(prior_scale=scale, symmetry=None).fit(X, y)
+
+
+def test_multi_output(diabetes):
+    X, y = diabetes
+    Y = np.column_stack([y, -2.0 * y + 1.0])
+    reg = quick().fit(X, Y)
+    mean, std = reg.predict(X, return_std=True)
+    assert mean.shape == std.shape == Y.shape
+    assert reg.noise_std_.shape == (2,)
+    assert reg.predict_quantiles(X, [0.1, 0.5, 0.9]).shape == (80, 2, 3)
+    assert reg.predict_interval(X).shape == (80, 2, 2)
+    assert reg.sample_y(X, 5).shape == (80, 2, 5)
+    assert reg.log_predictive_density(X, Y).shape == (80,)
+    assert reg.predict_uncertainty(X).total.shape == Y.shape
+    column = quick().fit(X, y[:, None])
+    assert column.predict(X).shape == (80, 1)
+
+
+def test_predictions_agree_with_draws_of_the_posterior(fitted, diabetes):
+    """`predict` averages hidden-unit draws; whole-function draws have the same moments."""
+    X, _ = diabetes
+    mean, std = fitted.predict(X, return_std=True)
+    draws = fitted.sample_y(X, 4000, random_state=1)
+    assert draws.shape == (80, 4000)
+    # 200 predictive draws against 4000: the error is that of 200.
+    epistemic = np.sqrt(fitted.predict_uncertainty(X).epistemic)
+    assert np.abs(draws.mean(axis=1) - mean).max() < 5 * epistemic.max() / 200**0.5
+    np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.12)
+
+
+def test_std_contains_the_noise(fitted, diabetes):
+    X, _ = diabetes
+    _, std = fitted.predict(X, return_std=True)
+    parts = fitted.predict_uncertainty(X)
+    assert (std > fitted.noise_std_).all()
+    np.testing.assert_allclose(parts.total, std**2)
+    np.testing.assert_allclose(parts.aleatoric, fitted.noise_std_**2)
+    np.testing.assert_allclose(parts.epistemic + parts.aleatoric, parts.total)
+
+
+def test_intervals_are_quantiles_and_cover(fitted, diabetes):
+    X, y = diabetes
+    interval = fitted.predict_interval(X, 0.8)
+    np.testing.assert_allclose(interval, fitted.predict_quantiles(X, (0.1, 0.9)), rtol=1e-9)
+    inside = ((interval[:, 0] < y) & (y < interval[:, 1])).mean()
+    assert 0.65 < inside < 0.95
+
+
+def test_draws_of_a_function_are_coherent():
+    """Neighbouring rows of one draw move together; the noise doesn't."""
+    X, y = make_sinusoidal(random_state=0)
+    reg = SymmetrizedVIRegressor((8,), "tanh", noise_std=1e-3, max_iter=60, tol=1e9,
+                                 random_state=0).fit(X, y)  # fmt: skip
+    pair = np.array([[4.0], [4.0 + 1e-6]])
+    draws = reg.sample_y(pair, 300)
+    assert np.corrcoef(draws)[0, 1] > 0.999
+    assert np.array_equal(draws, reg.sample_y(pair, 300))
+    assert not np.array_equal(draws, reg.sample_y(pair, 300, random_state=1))
+
+
+def test_log_predictive_density_integrates_to_one(fitted, diabetes):
+    X, _ = diabetes
+    grid = np.linspace(-600, 900, 3001)
+    density = np.exp(fitted.log_predictive_density(np.repeat(X[:1], 3001, 0), grid))
+    assert np.trapezoid(density, grid) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_noise_is_fixed_or_learned(diabetes):
+    X, y = diabetes
+    assert quick(noise_std=55.0).fit(X, y).noise_std_ == pytest.approx(55.0)
+    two = quick(noise_std=[50.0, 5.0]).fit(X, np.column_stack([y, y / 10]))
+    np.testing.assert_allclose(two.noise_std_, [50.0, 5.0])
+
+
+def test_warm_start_goes_on(diabetes):
+    X, y = diabetes
+    reg = quick(warm_start=True, max_iter=400).fit(X, y)
+    first = reg.elbo_curve_
+    reg.fit(X, y)
+    assert reg.elbo_curve_[0] > first[0] + 10.0
+    with pytest.raises(ValueError, match=r"warm_start=True.*changed"):
+        reg.fit(X[:, :5], y)
+    assert reg.n_features_in_ == X.shape[1]
+
+
+def test_early_stopping():
+    X, y = make_sinusoidal(random_state=0)
+    reg = SymmetrizedVIRegressor((3,), "tanh", max_iter=20_000, early_stopping=True, tol=1e-2,
+                                 random_state=0).fit(X, y)  # fmt: skip
+    assert reg.stop_reason_ == "tol"
+    assert reg.n_iter_ < 20_000
+
+
+def test_not_converged_is_a_warning_with_the_figure(diabetes):
+    with pytest.warns(ConvergenceWarning, match=r"last tenth of the 40 steps.*nats a datum"):
+        quick(max_iter=40, tol=1e-4).fit(*diabetes)
+
+
+def test_classifier_reports_the_same(diabetes):
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    clf = SymmetrizedVIClassifier((5,), "tanh", max_iter=1000, random_state=0).fit(X, names)
+    assert clf.score(X, names) > 0.93
+    assert set(clf.predict(X)) <= set(names)
+    proba = clf.predict_proba(X)
+    np.testing.assert_allclose(proba.sum(axis=1), 1.0)
+    np.testing.assert_allclose(np.exp(clf.predict_log_proba(X)), proba)
+    np.testing.assert_allclose(
+        clf.log_predictive_density(X, names), np.log(proba[np.arange(150), y])
+    )
+    assert np.isneginf(clf.log_predictive_density(X[:1], ["rose"]))
+    parts = clf.predict_uncertainty(X)
+    assert (parts.epistemic >= 0).all()
+    np.testing.assert_allclose(parts.total, stats.entropy(proba, axis=1), atol=1e-9)
+    assert clf.elbo_mean_field_ < clf.elbo_ <= clf.elbo_upper_
+    # A classifier that knows nothing has n log 3 nats to lose.
+    assert clf.elbo_ > -150 * np.log(3)
+
+
+def test_posterior_contract(fitted):
+    n = fitted.network_.layout.n_params
+    generator = torch.Generator().manual_seed(0)
+    theta = fitted.posterior_.sample(7, generator=generator)
+    assert theta.shape == (7, n)
+    assert fitted.posterior_.log_prob(theta).shape == (7,)

@@ -1,0 +1,114 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from skbayes_sym.numerics import optimise
+from skbayes_sym.numerics.optimise import DivergenceError, ParamGroup, minimise
+
+
+class Quadratic:
+    """Sum of (params - target)^2."""
+
+    def __init__(self, start, target):
+        self.params, self.target = start.clone(), target
+        self.gradient = torch.zeros_like(start)
+
+    def __call__(self, step):
+        difference = self.params - self.target
+        self.gradient.copy_(2.0 * difference)
+        return (difference**2).sum()
+
+
+def run(objective, *, max_iter=500, block_size=50, on_step=lambda step, info: False, **kwargs):
+    groups = kwargs.pop("groups", [ParamGroup(slice(None), 0.05)])
+    return minimise(
+        objective, groups=groups, max_iter=max_iter, block_size=block_size, on_step=on_step,
+        **kwargs,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def quadratic():
+    target = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    return Quadratic(torch.zeros(3, dtype=torch.float64), target)
+
+
+def test_reaches_the_minimum_in_place(quadratic):
+    result = run(quadratic)
+    assert result.params is quadratic.params
+    assert_close(result.params, quadratic.target, atol=1e-3, rtol=0)
+    assert (result.n_iter, result.stopped, len(result.loss_curve)) == (500, "max_iter", 10)
+
+
+def test_equals_torch_adam(quadratic):
+    reference = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    adam = torch.optim.Adam([reference], lr=0.05)
+    for _ in range(40):
+        adam.zero_grad()
+        ((reference - quadratic.target) ** 2).sum().backward()
+        adam.step()
+    run(quadratic, max_iter=40, schedule=lambda progress: 1.0)
+    assert_close(quadratic.params, reference.detach(), rtol=1e-12, atol=1e-14)
+
+
+def test_fallback_without_the_fused_kernel_is_the_same(quadratic, monkeypatch):
+    fused = run(quadratic).params.clone()
+    monkeypatch.delattr(torch, "_fused_adam_")
+    plain = run(Quadratic(torch.zeros(3, dtype=torch.float64), quadratic.target)).params
+    assert_close(fused, plain, rtol=1e-10, atol=1e-12)
+
+
+def test_groups_have_their_own_step_and_range(quadratic):
+    groups = [ParamGroup(slice(0, 1), 0.05), ParamGroup(slice(1, 3), 0.05, -0.25, 0.25)]
+    run(quadratic, groups=groups)
+    expected = torch.tensor([1.0, -0.25, 0.25], dtype=torch.float64)
+    assert_close(quadratic.params, expected, atol=1e-3, rtol=0)
+
+
+def test_callback_stops_and_hears_the_loss(quadratic):
+    heard = []
+
+    def on_step(step, info):
+        heard.append((step, info["loss"]))
+        return step >= 100
+
+    result = run(quadratic, on_step=on_step)
+    assert (result.stopped, result.n_iter) == ("on_step", 100)
+    assert [s for s, _ in heard] == [50, 100]
+    assert heard[1][1] < heard[0][1]
+
+
+def test_stops_when_the_loss_stalls(quadratic):
+    result = run(quadratic, max_iter=4000, tol=1e-6)
+    assert result.stopped == "tol"
+    assert result.n_iter < 4000
+    assert_close(result.params, quadratic.target, atol=1e-3, rtol=0)
+
+
+def test_interrupt_is_reported_between_steps(quadratic):
+    class Interrupted(Quadratic):
+        def __call__(self, step):
+            if step == 70:
+                raise KeyboardInterrupt
+            return super().__call__(step)
+
+    result = run(Interrupted(torch.zeros(3, dtype=torch.float64), quadratic.target))
+    assert (result.stopped, result.n_iter) == ("interrupted", 70)
+
+
+def test_divergence_names_remedies(quadratic):
+    quadratic.target = torch.full((3,), float("inf"), dtype=torch.float64)
+    with pytest.raises(DivergenceError, match=r"within the 50 steps.*learning_rate"):
+        run(quadratic)
+
+
+def test_last_block_may_be_shorter(quadratic):
+    result = run(quadratic, max_iter=120)
+    assert (result.n_iter, len(result.loss_curve)) == (120, 3)
+
+
+def test_schedule_is_constant_then_linear():
+    factors = [optimise.half_constant_half_linear(p) for p in (0.0, 0.49, 0.75, 0.999)]
+    assert factors[:2] == [1.0, 1.0]
+    assert factors[2] == pytest.approx(0.51)
+    assert factors[3] == pytest.approx(0.02, abs=2e-3)

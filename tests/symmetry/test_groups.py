@@ -1,0 +1,127 @@
+"""The laws of a symmetry group, over every group in cases.py."""
+
+from math import factorial, lgamma, log
+
+import pytest
+import torch
+from cases import GROUPS
+from torch.testing import assert_close
+
+from skbayes_sym.models.activations import RELU, TANH
+from skbayes_sym.models.networks import MLP
+
+every_group = pytest.mark.parametrize("case", GROUPS.values(), ids=GROUPS)
+
+
+def draw(case, n, generator):
+    theta = torch.randn(n, case.network.layout.n_params, generator=generator, dtype=torch.float64)
+    return theta, case.group.sample((n,), generator=generator)
+
+
+@every_group
+def test_the_function_stays_the_same(case, generator):
+    theta, g = draw(case, 20, generator)
+    x = torch.randn(7, case.network.n_inputs, generator=generator, dtype=torch.float64)
+    outputs = case.network.forward(theta, x)
+    assert_close(case.network.forward(case.group.act(g, theta), x), outputs, rtol=0, atol=1e-12)
+
+
+@every_group
+def test_inverse_and_identity(case, generator):
+    theta, g = draw(case, 20, generator)
+    group = case.group
+    assert_close(group.act(group.inverse(g), group.act(g, theta)), theta, rtol=0, atol=0)
+    assert_close(group.act(group.identity(), theta), theta, rtol=0, atol=0)
+
+
+@every_group
+def test_compose_acts_from_the_right(case, generator):
+    theta, g = draw(case, 20, generator)
+    h = case.group.sample((20,), generator=generator)
+    both = case.group.act(case.group.compose(g, h), theta)
+    assert_close(both, case.group.act(g, case.group.act(h, theta)), rtol=0, atol=0)
+
+
+@every_group
+def test_action_keeps_the_norm(case, generator):
+    theta, g = draw(case, 20, generator)
+    moved = case.group.act(g, theta)
+    assert_close(moved.norm(dim=-1), theta.norm(dim=-1), rtol=1e-14, atol=0)
+
+
+@every_group
+def test_batch_axes_broadcast(case, generator):
+    theta = torch.randn(2, 3, case.network.layout.n_params, generator=generator)
+    g = case.group.sample((2, 3), generator=generator)
+    assert case.group.act(g, theta).shape == theta.shape
+    one = case.group.sample((), generator=generator)
+    moved = case.group.act(one, theta)
+    assert_close(moved[1, 2], case.group.act(one, theta[1, 2]))
+
+
+@every_group
+def test_sampling_is_uniform(case, generator):
+    n = 6000
+    marker = torch.arange(1.0, case.network.layout.n_params + 1, dtype=torch.float64)
+    orbit = case.group.act(case.group.sample((n,), generator=generator), marker.expand(n, -1))
+    points, counts = orbit.unique(dim=0, return_counts=True)
+    order = round(torch.tensor(case.group.log_order, dtype=torch.float64).exp().item())
+    sd = (n / order) ** 0.5
+    if order <= 400:
+        assert len(points) == order
+        assert float((counts - n / order).abs().max()) < 5 * sd + 1
+
+
+@every_group
+def test_align_reaches_the_orbit_point_nearest(case, generator):
+    theta, g = draw(case, 20, generator)
+    noise = 0.01 * torch.randn(theta.shape, generator=generator, dtype=torch.float64)
+    moved = case.group.act(g, theta) + noise
+    aligned, back = case.group.align(moved, theta)
+    assert_close(aligned, case.group.act(back, moved), rtol=0, atol=0)
+    if len(case.group.factors) < 2:  # one factor is solved exactly; several to a local optimum
+        assert_close(aligned, theta, rtol=0, atol=0.1)
+    assert bool(((aligned - theta).norm(dim=-1) <= (moved - theta).norm(dim=-1) + 1e-12).all())
+
+
+@every_group
+def test_align_is_idempotent(case, generator):
+    theta, _ = draw(case, 20, generator)
+    reference = theta[0]
+    once, _ = case.group.align(theta, reference)
+    twice, g = case.group.align(once, reference)
+    assert_close(twice, once, rtol=0, atol=0)
+    assert_close(case.group.act(g, once), once, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("case", [GROUPS["permutation"], GROUPS["signed"]], ids=["plain", "signed"])
+def test_align_beats_every_other_orbit_point(case, generator):
+    theta, _ = draw(case, 5, generator)
+    reference = theta.flip(0)
+    aligned, _ = case.group.align(theta, reference)
+    best = (aligned - reference).norm(dim=-1)
+    for _ in range(300):
+        g = case.group.sample((5,), generator=generator)
+        assert bool((best <= (case.group.act(g, theta) - reference).norm(dim=-1) + 1e-12).all())
+
+
+def test_orders():
+    assert MLP(2, (5,), 1, RELU).symmetry().log_order == pytest.approx(lgamma(6))
+    assert MLP(2, (5, 3), 1, TANH).symmetry().log_order == pytest.approx(
+        log(factorial(5) * factorial(3)) + 8 * log(2)
+    )
+
+
+@pytest.mark.parametrize("case", [GROUPS["permutation"], GROUPS["signed"]], ids=["plain", "signed"])
+def test_generators_generate(case):
+    """Products of the named generators reach the whole orbit of one point."""
+    start = torch.arange(1.0, case.network.layout.n_params + 1, dtype=torch.float64)
+    seen, frontier = {tuple(start.tolist())}, [start]
+    while frontier:
+        theta = frontier.pop()
+        for _, g in case.group.generators():
+            moved = case.group.act(g, theta)
+            if tuple(moved.tolist()) not in seen:
+                seen.add(tuple(moved.tolist()))
+                frontier.append(moved)
+    assert log(len(seen)) == pytest.approx(case.group.log_order)
