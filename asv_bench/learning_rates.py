@@ -58,7 +58,10 @@ CASES = {
     **{
         f"{data} {name}": Case(data, SymmetrizedVIRegressor, parameters)
         for data in ("diabetes", "concrete", "sinusoidal")
-        for name, parameters in (("tanh 10, symmetrised", _TANH10), ("relu 50, mean-field", _RELU50))
+        for name, parameters in (
+            ("tanh 10, symmetrised", _TANH10),
+            ("relu 50, mean-field", _RELU50),
+        )
     },
 }
 

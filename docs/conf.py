@@ -36,6 +36,7 @@ autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings give types with shapes and units
 numpydoc_show_class_members = False  # the templates list the members
 numpydoc_class_members_toctree = False
+toc_object_entries_show_parents = "hide"
 
 # Snippets in the pages run with `sphinx-build -b doctest`; docstrings are pytest's to check.
 doctest_test_doctest_blocks = ""

@@ -83,10 +83,10 @@ def test_scoring_monitor_sees_the_model_of_the_moment(estimator, y):
     scoring = "accuracy" if hasattr(estimator, "predict_proba") else "r2"
     monitor = ScoringMonitor(scoring=scoring)
     fitted = clone(estimator).set_callbacks(monitor).fit(X, y)
-    scores = [row[scoring] for row in monitor.get_logs().data]
-    assert len(scores) == 101
-    assert scores[-1] == pytest.approx(fitted.score(X, y))
-    assert max(scores[:5]) < scores[-1]
+    whole, *blocks = [row[scoring] for row in monitor.get_logs().data]
+    assert len(blocks) == 100
+    assert blocks[-1] == whole == pytest.approx(fitted.score(X, y))
+    assert max(blocks[:5]) < blocks[-1]
 
 
 def test_progress_bar_through_pipeline_and_grid_search(capsys):

@@ -1,0 +1,1 @@
+"""Benchmarks of skbayes_sym: `asv run` in the folder above."""
