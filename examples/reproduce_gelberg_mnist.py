@@ -306,8 +306,8 @@ def main():
         args.n_jobs,
     )  # fmt: skip
     if not args.no_extra:
-        for fan_in in (False, True):
-            extra = Setting("Longer", (10, 30), 75, 3e-3, fan_in, args.n_seeds, 3)
+        for rate, fan_in in ((3e-3, False), (3e-3, True), (1e-3, False)):
+            extra = Setting("Longer", (10, 30), 75, rate, fan_in, args.n_seeds, 3)
             run_block(extra, args.n_jobs)
 
 

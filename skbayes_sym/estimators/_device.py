@@ -1,5 +1,6 @@
 """Where and in which precision a fit computes."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -39,6 +40,30 @@ def resolve_dtype(dtype: str, X: np.ndarray) -> torch.dtype:
     return {"float32": torch.float32, "float64": torch.float64}[name]
 
 
+class _OneThread:
+    """Counts who is inside, so that overlapping fits in several threads restore the right value."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, 1
+
+    def enter(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._before = torch.get_num_threads()
+            self._inside += 1
+            torch.set_num_threads(1)
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            # The setting is partly a thread's own: the main thread always gets its own back.
+            if self._inside == 0 or threading.current_thread() is threading.main_thread():
+                torch.set_num_threads(self._before)
+
+
+_ONE_THREAD = _OneThread()
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run torch's CPU kernels in one thread, then restore the setting.
@@ -47,9 +72,8 @@ def one_thread() -> Iterator[None]:
     with one, the result is the same alone and inside any ``n_jobs``. At the sizes of this package
     one thread is also as fast as several.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    _ONE_THREAD.enter()
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        _ONE_THREAD.leave()

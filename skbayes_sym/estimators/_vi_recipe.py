@@ -47,7 +47,7 @@ SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter f
 _INITIAL_SCALE = 0.02  # posterior standard deviation at the start: narrow, then it widens
 INITIAL_NOISE = 0.5  # in units of the target's standard deviation
 _LOG_VARIANCE_RANGE = (-30.0, 10.0)
-_LOG_NOISE_RANGE = (log(1e-3), log(1e2))  # relative to the target's standard deviation
+NOISE_RANGE = (1e-3, 1e2)  # likewise
 _EVALUATION_DRAWS = 128  # of the bounds reported after training
 _EVALUATION_PERMUTATIONS = 64
 
@@ -85,7 +85,8 @@ class Model(NamedTuple):
     group: Any
     prior: GaussianPrior
     likelihood: Likelihood  # at its starting parameters
-    y_scaling: Scaling | None
+    y_scaling: Scaling | None = None
+    log_noise_range: tuple[float, float] = (-np.inf, np.inf)
 
 
 def _gap_estimate(estimator: Any, network: MLP) -> PermanentEstimate:
@@ -192,7 +193,7 @@ def _optimise(
     groups = [
         ParamGroup(slice(0, n), rate),
         ParamGroup(slice(n, 2 * n), rate * estimator.log_variance_rate, *_LOG_VARIANCE_RANGE),
-        ParamGroup(slice(2 * n, None), rate, *_LOG_NOISE_RANGE),
+        ParamGroup(slice(2 * n, None), rate, *model.log_noise_range),
     ]
     epoch = n_rows // batch_size
     block = min(estimator.max_iter, max(estimator.max_iter // 100, epoch))
@@ -309,7 +310,7 @@ def _gap_bounds(
     """Lower and upper bound on the gap from the same draws; equal where the sum is exact."""
     if not model.group.factors:
         return BoundEstimate(0.0, 0.0), BoundEstimate(0.0, 0.0)
-    width = estimator.exact_max_width
+    width = 20 if estimator.gap_estimator == "exact" else estimator.exact_max_width
     below = ExactUpTo(width, Importance(max(estimator.n_permutations, _EVALUATION_PERMUTATIONS)))
     above = ExactUpTo(width, DoublyStochastic())
     lower, upper = (

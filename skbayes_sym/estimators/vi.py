@@ -12,7 +12,14 @@ from skbayes_sym.estimators._base import BayesianEstimator, FitContext, Fitted
 from skbayes_sym.estimators._data import Array, Scaling, column_scaling
 from skbayes_sym.estimators._faces import ClassifierFace, RegressorFace
 from skbayes_sym.estimators._model import gaussian_prior, hidden_layer_sizes, symmetry_group
-from skbayes_sym.estimators._vi_recipe import CONSTRAINTS, INITIAL_NOISE, Model, draws, fit_vi
+from skbayes_sym.estimators._vi_recipe import (
+    CONSTRAINTS,
+    INITIAL_NOISE,
+    NOISE_RANGE,
+    Model,
+    draws,
+    fit_vi,
+)
 from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.models.likelihoods import Categorical, Gaussian
@@ -237,24 +244,26 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
         )  # fmt: skip
         prior = gaussian_prior(self, network)
         group = symmetry_group(self, network, prior)
-        model = Model(network, group, prior, self._likelihood(scaling, y, weight), scaling)
-        return fit_vi(self, context, model)
+        spread = column_scaling(y, weight, enabled=True).scale / scaling.scale
+        low, high = np.log(NOISE_RANGE[0] * spread.min()), np.log(NOISE_RANGE[1] * spread.max())
+        likelihood = self._likelihood(scaling, spread)
+        return fit_vi(self, context, Model(network, group, prior, likelihood, scaling, (low, high)))
 
-    def _likelihood(self, scaling: Scaling, y: Array, weight: Array) -> Gaussian:
+    def _likelihood(self, scaling: Scaling, spread: Array) -> Gaussian:
+        """Noise in scaled units; ``spread`` is the standard deviation of the scaled targets."""
         if isinstance(self.noise_std, str):
+            start = INITIAL_NOISE * spread
             if self.warm_start and hasattr(self, "posterior_"):
                 start = np.atleast_1d(self.noise_std_) / scaling.scale
-            else:
-                start = INITIAL_NOISE * column_scaling(y, weight, enabled=True).scale
-                start = start / scaling.scale
             return Gaussian(torch.as_tensor(np.log(start)), learn=True)
         given = np.asarray(self.noise_std, dtype=float)
-        if given.shape not in {(), (1,), (y.shape[1],)} or not np.all(given > 0):
+        n_targets = len(spread)
+        if given.shape not in {(), (1,), (n_targets,)} or not np.all(given > 0):
             raise ValueError(
-                f"noise_std must be 'learn', a positive number or {y.shape[1]} of them, got "
+                f"noise_std must be 'learn', a positive number or {n_targets} of them, got "
                 f"{self.noise_std!r}."
             )
-        scaled = np.broadcast_to(given, (y.shape[1],)) / scaling.scale
+        scaled = np.broadcast_to(given, (n_targets,)) / scaling.scale
         return Gaussian(torch.as_tensor(np.log(scaled)), learn=False)
 
     def _predictive(self, x: Tensor) -> NormalMixture:
@@ -460,7 +469,7 @@ class SymmetrizedVIClassifier(ClassifierFace, BayesianEstimator):
             ACTIVATIONS[self.activation],
         )  # fmt: skip
         prior = gaussian_prior(self, network)
-        model = Model(network, symmetry_group(self, network, prior), prior, Categorical(), None)
+        model = Model(network, symmetry_group(self, network, prior), prior, Categorical())
         return fit_vi(self, context, model)
 
     def _predictive(self, x: Tensor) -> CategoricalMixture:

@@ -39,6 +39,7 @@ def expected_log_likelihood(
 
     Unbiased, in the dtype of ``data.x``; rows are taken in chunks of bounded memory.
     """
+    likelihood = likelihood.to(data.x)
     loc, variance = posterior_layers(network, posterior, data.x)
     widths = network.sizes[1:]
     rows = max(1, _CHUNK // (n_draws * max(widths)))

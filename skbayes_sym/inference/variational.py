@@ -69,7 +69,7 @@ class SymmetrizedElbo:
     ) -> None:
         n_params = network.layout.n_params
         self.params, self.gradient = params, torch.zeros_like(params)
-        self._likelihood, self._gap = likelihood, gap
+        self._likelihood, self._gap = likelihood.to(params), gap
         self._loc, self._log_variance = params[:n_params], params[n_params : 2 * n_params]
         self._own_params = params[2 * n_params :]
         self._d_loc = self.gradient[:n_params]

@@ -42,6 +42,10 @@ class Likelihood(Protocol):
 
     def at(self, params: Tensor) -> "Likelihood": ...
 
+    def to(self, like: Tensor) -> "Likelihood":
+        """With constants of the dtype and on the device of ``like``."""
+        ...
+
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         """(*B, N, O) -> (*B, N), nats."""
         ...
@@ -79,6 +83,9 @@ class Gaussian:
     def at(self, params: Tensor) -> "Gaussian":
         return replace(self, log_noise=params) if self.learn else self
 
+    def to(self, like: Tensor) -> "Gaussian":
+        return replace(self, log_noise=self.log_noise.to(like))
+
     @property
     def noise_std(self) -> Tensor:
         return self.log_noise.exp()
@@ -110,6 +117,9 @@ class Categorical:
     @property
     def params(self) -> Tensor:
         return torch.zeros(0, dtype=torch.float64)
+
+    def to(self, like: Tensor) -> "Categorical":
+        return self
 
     @property
     def noise_std(self) -> Tensor:

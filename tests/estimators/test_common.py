@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from joblib import Parallel, delayed
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.model_selection import GridSearchCV
@@ -78,6 +79,23 @@ def test_threads_are_left_alone_and_dont_matter(estimator):
     finally:
         torch.set_num_threads(1)
     assert_same_fit(one, three, X)
+
+
+@every_estimator
+def test_fits_in_several_threads_are_the_same_and_restore_the_setting(estimator):
+    X, y = data(estimator)
+    one = clone(estimator).fit(X, y)
+    try:
+        torch.set_num_threads(3)
+        fits = Parallel(n_jobs=3, backend="threading")(
+            delayed(clone(estimator).set_params(max_iter=max_iter).fit)(X, y)
+            for max_iter in (20, 150, 400, 150)
+        )
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(1)
+    assert_same_fit(one, fits[1], X)
+    assert_same_fit(one, fits[3], X)
 
 
 @every_estimator

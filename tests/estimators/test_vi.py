@@ -257,6 +257,29 @@ def test_noise_is_fixed_or_learned(diabetes):
     np.testing.assert_allclose(two.noise_std_, [50.0, 5.0])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_fixed_noise_in_every_precision(dtype, diabetes):
+    reg = quick(noise_std=55.0, dtype=dtype).fit(*diabetes)
+    assert reg.noise_std_ == pytest.approx(55.0)
+    assert reg.predict(diabetes[0]).dtype == dtype
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_noise_is_learned_in_any_unit_without_scaling(unit, diabetes):
+    X, y = diabetes
+    y = (y - y.mean()) / y.std() * unit
+    reg = quick(normalize_y=False, max_iter=300).fit(X, y)
+    assert 0.1 < reg.noise_std_ / unit < 3.0
+
+
+def test_exact_means_exact_in_the_report_too(diabetes):
+    kwargs = {"hidden_layer_sizes": (7,), "exact_max_width": 3, "activation": "tanh"}
+    exact = quick(gap_estimator="exact", **kwargs).fit(*diabetes)
+    assert exact.elbo_ == exact.elbo_upper_
+    auto = quick(max_iter=800, **kwargs).fit(*diabetes)
+    assert auto.elbo_ < auto.elbo_upper_
+
+
 def test_warm_start_goes_on(diabetes):
     X, y = diabetes
     reg = quick(warm_start=True, max_iter=400).fit(X, y)
