@@ -1,1 +1,0 @@
-"""Display classes: arrays in ``__init__``, drawing in ``plot(ax=None)``."""
