@@ -4,10 +4,12 @@ import re
 from typing import Any
 
 import matplotlib
+import torch
 
 import skbayes_sym
 
 matplotlib.use("agg")
+torch.set_num_threads(1)  # the examples are small: more threads only wait for each other
 
 project = "skbayes_sym"
 author = "The skbayes_sym developers"
@@ -44,6 +46,7 @@ doctest_test_doctest_blocks = ""
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
+    "within_subsection_order": "FileNameSortKey",
     "filename_pattern": r"/plot_",  # other scripts are shown, not run
     "ignore_pattern": r"/(_|conftest)",
     "abort_on_example_error": False,
@@ -59,6 +62,7 @@ html_title = f"skbayes_sym {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
+html_sidebars: dict[str, list[str]] = {"install": [], "contributing": [], "changelog": []}
 html_theme_options = {
     "logo": {"text": "skbayes_sym"},
     "navbar_end": ["theme-switcher"],

@@ -24,7 +24,7 @@ What is printed, averages over the splits:
 - symmetrised ELBO (nats, whole training set): every fit's q averaged over ALL exchanges and flips,
   whatever it was trained on, so that the figures compare; as difference to the mean-field fit's.
   The difference of the mean-field ELBOs beside it shows what training gave up for that;
-- active units: those with |posterior mean| > posterior standard deviation for at least one
+- active units: those with ``|posterior mean| > posterior standard deviation`` for at least one
   incoming weight (a unit left at the prior has mean 0);
 - CPU seconds of `fit`.
 

@@ -66,7 +66,7 @@ def make_regression2d(
 def make_absolute_value(
     n_samples: int = 100, *, alpha: float, spaced: bool = True, random_state: Seed = None
 ) -> tuple[Floats, Floats]:
-    """Make y = alpha |x| = relu(alpha x) + relu(-alpha x) on [-10, 10], without noise.
+    """Make ``y = alpha |x| = relu(alpha x) + relu(-alpha x)`` on [-10, 10], without noise.
 
     Gelberg et al. (2024), section 5: the network relu(w1 x) + relu(w2 x) then has the two
     modes (alpha, -alpha) and (-alpha, alpha). The paper draws x ~ U(-10, 10): ``spaced=False``.

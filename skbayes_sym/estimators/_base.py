@@ -89,7 +89,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
                 f"fit was interrupted after {self.n_iter_} steps: the model is usable but not "
                 "converged (stop_reason_ = 'interrupted').",
                 ConvergenceWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
             raise KeyboardInterrupt
         return self

@@ -45,9 +45,11 @@ class FitTask:
         return bool(stop)
 
     def end(self, reconstruct: Reconstruct) -> None:
-        """Report the end of the fit, closing a block that was begun but never run."""
+        """Report the end of the fit, first of a block that ended early if there is one."""
         if self._block is not None:
-            self._block.call_on_fit_task_end(estimator=self._estimator)
+            self._block.call_on_fit_task_end(
+                estimator=self._estimator, reconstruction_attributes=reconstruct, **self._data
+            )
         self._context.call_on_fit_task_end(
             estimator=self._estimator, reconstruction_attributes=reconstruct, **self._data
         )

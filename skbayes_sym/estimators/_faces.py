@@ -215,7 +215,7 @@ class ClassifierFace(ClassifierMixin):
         return self.classes_[winners]
 
     def predict_proba(self, X: Any) -> Array:
-        """Posterior predictive probabilities, (n_samples, n_classes), in the order of classes_."""
+        """Posterior predictive probabilities, (n_samples, n_classes), columns as in `classes_`."""
         return self._reduce(X, lambda p: [p.probabilities()])[0]
 
     def predict_log_proba(self, X: Any) -> Array:

@@ -49,8 +49,7 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
     symmetry : {"auto", "permutation", "signed_permutation"} or None, default="auto"
         Group the posterior is averaged over. "auto" takes all that the activation allows; None
         is plain mean-field variational inference.
-    gap_estimator : {"auto", "exact", "importance", "infonce", "infonce-iid", "soules"}, \
-            default="auto"
+    gap_estimator : str, default="auto"
         How the symmetry gap is computed in training. "auto": "exact" (a permanent, O(d 2^d)) up
         to ``exact_max_width`` units, "importance" (a lower bound, O(K d^2)) beyond. "infonce" is
         the paper's estimator with permutations drawn without replacement ("infonce-iid": with),
@@ -142,7 +141,7 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
         Where and in which precision the model was fitted.
     n_features_in_ : int
         Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Their names, if ``X`` had string column names.
 
     See Also
@@ -298,8 +297,7 @@ class SymmetrizedVIClassifier(ClassifierFace, BayesianEstimator):
     symmetry : {"auto", "permutation", "signed_permutation"} or None, default="auto"
         Group the posterior is averaged over. "auto" takes all that the activation allows; None
         is plain mean-field variational inference.
-    gap_estimator : {"auto", "exact", "importance", "infonce", "infonce-iid", "soules"}, \
-            default="auto"
+    gap_estimator : str, default="auto"
         How the symmetry gap is computed in training. "auto": "exact" (a permanent, O(d 2^d)) up
         to ``exact_max_width`` units, "importance" (a lower bound, O(K d^2)) beyond. "infonce" is
         the paper's estimator with permutations drawn without replacement ("infonce-iid": with),
@@ -383,7 +381,7 @@ class SymmetrizedVIClassifier(ClassifierFace, BayesianEstimator):
         Where and in which precision the model was fitted.
     n_features_in_ : int
         Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Their names, if ``X`` had string column names.
 
     See Also

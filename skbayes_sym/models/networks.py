@@ -17,7 +17,9 @@ from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
 
 @dataclass(frozen=True)
 class MLP:
-    """Fully connected network ``x -> W_L f(... f(W_1 x + b_1) ...) + b_L``.
+    """Fully connected network.
+
+    Computes ``x -> W_L f(... f(W_1 x + b_1) ...) + b_L``.
 
     Parameters
     ----------

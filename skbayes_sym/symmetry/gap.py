@@ -231,9 +231,28 @@ def gap_lower(
     generator: torch.Generator,
     blocks: Sequence[Any] | None = None,
 ) -> Tensor:
-    """Lower bound on the gap (exact for one hidden layer and `Exact`), one value a draw (S,).
+    """Lower bound on the gap: the sum of `unit_gap` over `chain_blocks`.
 
-    The sum of `unit_gap` over `chain_blocks`; pass ``blocks`` to compute those only once.
+    Parameters
+    ----------
+    group : SymmetryGroup
+        With one factor a hidden layer (`MLP.symmetry`, or a `UnitPermutation` of your own).
+    loc, scale : Tensor of shape (P,)
+        Mean-field Gaussian posterior.
+    noise : Tensor of shape (S, P)
+        Standard normal; the draws are ``loc + scale * noise``.
+    estimate : PermanentEstimate
+        Exact or on the lower side.
+    generator : torch.Generator
+        For estimates that draw permutations.
+    blocks : sequence of groups, optional
+        ``chain_blocks(group)``, to compute it only once.
+
+    Returns
+    -------
+    gap : Tensor of shape (S,), nats
+        Averages to a lower bound on the gap; to the gap itself for one hidden layer and `Exact`.
+        Differentiable in ``loc`` and ``scale``.
     """
     total = torch.zeros(noise.shape[:-1], dtype=loc.dtype, device=loc.device)
     for block in chain_blocks(group) if blocks is None else blocks:
@@ -250,10 +269,27 @@ def gap_upper(
     *,
     generator: torch.Generator,
 ) -> Tensor:
-    """Upper bound on the gap, one value a draw (S,); exact for one hidden layer and `Exact`.
+    """Upper bound on the gap, ``I(g; theta) <= sum_l J_l``.
 
-    ``I(g; theta) <= sum_l J_l`` with ``J_l`` the gap of layer l when the other layers' order is
-    known (their elements are independent a priori). ``estimate`` must be exact or "upper".
+    ``J_l`` is the gap of layer l when the other layers' order is known: the layers' elements are
+    independent a priori, so conditioning only adds information.
+
+    Parameters
+    ----------
+    group, loc, scale, noise, generator
+        As in `gap_lower`.
+    estimate : PermanentEstimate
+        Exact or on the upper side.
+
+    Returns
+    -------
+    gap : Tensor of shape (S,), nats
+        Averages to an upper bound on the gap; to the gap itself for one hidden layer and `Exact`.
+
+    Raises
+    ------
+    ValueError
+        If ``estimate`` is a lower one.
     """
     if estimate.side == "lower":
         raise ValueError(f"gap_upper needs an exact or upper estimate, got {estimate!r}.")
