@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from benchmarks.common import CASES, Case, Run, gap_term, network, random_data, training
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -407,15 +408,17 @@ def peak_memory(case: Case, n_permutations: int) -> float:
 def compare_memory() -> None:
     """Peak memory of the gap over the number K of assignments and that of parameters P."""
     counts = (16, 256)
-    print("\nMemory of the importance gap, d = 30, S = 1: peak MB")
-    print(f"{'P':>8}" + "".join(f"{f'K = {k}':>10}" for k in counts) + "   kB an assignment (8 P)")
+    print("\nMemory of the importance gap, d = 30, S = 1: peak MB; one more assignment: O(d^2)")
+    heads = [*(f"K = {k}" for k in counts), "kB an assignment", "8 d^2, kB", "8 P, kB"]
+    print(f"{'P':>8}" + "".join(f"{head:>18}" for head in heads))
     for n_inputs in (98, 784, 3136):
         case = CASES["M30"]._replace(n_inputs=n_inputs)
         n_params = network(case).layout.n_params
         peaks = [peak_memory(case, k) for k in counts]
         slope = (peaks[1] - peaks[0]) / (counts[1] - counts[0])
-        print(f"{n_params:8d}" + "".join(f"{p / 1e6:10.2f}" for p in peaks), end="")
-        print(f"   {slope / 1e3:8.1f} ({8e-3 * n_params:.1f})")
+        figures = [*(f"{p / 1e6:.2f}" for p in peaks)]
+        figures += [f"{b / 1e3:.1f}" for b in (slope, 8 * 30**2, 8 * n_params)]
+        print(f"{n_params:8d}" + "".join(f"{figure:>18}" for figure in figures))
 
 
 def compare_prediction(n_repeats: int) -> None:
@@ -452,10 +455,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    compare_steps(list(CASES) if options.all else ["M30", "T1k"], options.repeats)
-    compare_gap(options.repeats)
-    compare_memory()
-    compare_prediction(min(3, options.repeats))
+    with threadpool_limits(1):  # the BLAS of NumPy has its own threads
+        compare_steps(list(CASES) if options.all else ["M30", "T1k"], options.repeats)
+        compare_gap(options.repeats)
+        compare_memory()
+        compare_prediction(min(3, options.repeats))
 
 
 if __name__ == "__main__":

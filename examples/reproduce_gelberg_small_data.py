@@ -28,13 +28,15 @@ What is printed, averages over the splits:
   incoming weight (a unit left at the prior has mean 0);
 - CPU seconds of `fit`.
 
-Expect a gain of +0.04 nats a point on diabetes (N = 50) and +0.07 on energy (N = 100) for the
-exact sum, about +0.05 on concrete, less for InfoNCE, and one unit or two more in use. "+-" is the
-standard error over the splits. The splits are random subsets of one data set, so they overlap and
-the standard error is optimistic as a statement about new data.
+Expect, from the exact sum over exchanges and flips, a gain of +0.04 nats a point on diabetes
+(N = 50), +0.07 on energy and +0.06 on concrete (N = 100), with 2 to 3 units more in use than
+mean-field's 1 to 3; about three quarters of it from exchanges alone, 40 to 60 % from InfoNCE with
+flips, and next to nothing (+0.003) from InfoNCE as in the paper. "+-" is the standard error over
+the splits. These are random subsets of one data set, so they overlap and the standard error is
+optimistic as a statement about new data.
 
-Run ``python reproduce_gelberg_small_data.py`` (10 to 15 minutes of one core), or with ``--fast``
-for a smoke run. The environment variable ``SKBAYES_SYM_DATA`` names the folder of the data.
+Run ``python reproduce_gelberg_small_data.py`` (6 minutes of one core), or with ``--fast`` for a
+smoke run. The environment variable ``SKBAYES_SYM_DATA`` names the folder of the data.
 """
 
 import argparse

@@ -24,7 +24,7 @@ logger = logging.getLogger("skbayes_sym")
 
 # Rows a prediction handles at once: with the draws taken in blocks too, the hidden layers of a
 # block stay in cache and memory is bounded however many rows are asked for.
-PREDICT_ROWS = 512
+PREDICT_ROWS = 128
 
 
 class FitContext(NamedTuple):

@@ -20,7 +20,8 @@ def hidden_layer_sizes(estimator: Any) -> tuple[int, ...]:
         )
     if np.any(sizes < 1):
         raise ValueError(
-            f"hidden_layer_sizes must be positive, got {estimator.hidden_layer_sizes!r}."
+            f"hidden_layer_sizes must be positive, got {estimator.hidden_layer_sizes!r}; "
+            "() has no hidden layer."
         )
     return tuple(int(s) for s in sizes)
 

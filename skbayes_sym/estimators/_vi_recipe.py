@@ -195,8 +195,7 @@ def _optimise(
         ParamGroup(slice(n, 2 * n), rate * estimator.log_variance_rate, *_LOG_VARIANCE_RANGE),
         ParamGroup(slice(2 * n, None), rate, *model.log_noise_range),
     ]
-    epoch = n_rows // batch_size
-    block = min(estimator.max_iter, max(estimator.max_iter // 100, epoch))
+    block = max(1, estimator.max_iter // 100)
     task = context.begin(-(-estimator.max_iter // block))
 
     def reconstruct() -> Mapping[str, Any]:
@@ -300,7 +299,7 @@ def _bounds(
         "elbo_upper_": mean_field + max(gap.value, gap_above.value),
         "elbo_std_error_": float(np.hypot(log_lik.standard_error, gap.standard_error)),
         "symmetry_gap_": gap.value,
-        "saturation_": gap.value / order if order > 0.0 else 1.0,
+        "saturation_": gap.value / order if order > 0.0 else float("nan"),
     }
 
 
@@ -313,14 +312,17 @@ def _gap_bounds(
     width = 20 if estimator.gap_estimator == "exact" else estimator.exact_max_width
     below = ExactUpTo(width, Importance(max(estimator.n_permutations, _EVALUATION_PERMUTATIONS)))
     above = ExactUpTo(width, DoublyStochastic())
-    lower, upper = (
-        estimate_gap(
-            bound, model.group, posterior, estimate, n_draws=_EVALUATION_DRAWS,
-            generator=generator_from(seed, device),
-        )
-        for bound, estimate in ((gap_lower, below), (gap_upper, above))
-    )  # fmt: skip
-    return lower, upper
+
+    def estimate(bound: Any, permanent: PermanentEstimate) -> BoundEstimate:
+        generator = generator_from(seed, device)
+        return estimate_gap(
+            bound, model.group, posterior, permanent, n_draws=_EVALUATION_DRAWS,
+            generator=generator,
+        )  # fmt: skip
+
+    lower = estimate(gap_lower, below)
+    saturated = model.group.log_order - lower.value < 1e-6  # nothing is left above
+    return lower, lower if saturated else estimate(gap_upper, above)
 
 
 def _report(

@@ -22,7 +22,7 @@ from skbayes_sym.estimators._vi_recipe import (
 )
 from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.activations import ACTIVATIONS
-from skbayes_sym.models.likelihoods import Categorical, Gaussian
+from skbayes_sym.models.likelihoods import Categorical, Gaussian, log_class_probabilities
 from skbayes_sym.models.mlp_kernels import output_moments
 from skbayes_sym.models.networks import MLP
 
@@ -116,7 +116,8 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
         0 and log |G|.
     saturation_ : float
         `symmetry_gap_` / log |G|. Above 0.999 the symmetric modes don't overlap and
-        symmetrisation is a no-op for training: it adds the constant log |G| to the bound.
+        symmetrisation is a no-op for training: it adds the constant log |G| to the bound. NaN
+        if the group has only one element (``symmetry=None``).
     elbo_curve_ : ndarray
         Training ELBO, averaged over blocks of steps.
     n_iter_ : int
@@ -359,7 +360,8 @@ class SymmetrizedVIClassifier(ClassifierFace, BayesianEstimator):
         0 and log |G|.
     saturation_ : float
         `symmetry_gap_` / log |G|. Above 0.999 the symmetric modes don't overlap and
-        symmetrisation is a no-op for training: it adds the constant log |G| to the bound.
+        symmetrisation is a no-op for training: it adds the constant log |G| to the bound. NaN
+        if the group has only one element (``symmetry=None``).
     elbo_curve_ : ndarray
         Training ELBO, averaged over blocks of steps.
     n_iter_ : int
@@ -473,4 +475,5 @@ class SymmetrizedVIClassifier(ClassifierFace, BayesianEstimator):
     def _predictive(self, x: Tensor) -> CategoricalMixture:
         loc, variance, noise = draws(self, x)
         mean, variance = output_moments(self.network_, loc, variance, x, noise[:-1])
-        return CategoricalMixture(mean.addcmul(variance.sqrt(), noise[-1]).log_softmax(-1))
+        outputs = mean.addcmul_(variance.sqrt_(), noise[-1])
+        return CategoricalMixture(log_class_probabilities(outputs))

@@ -121,7 +121,7 @@ class CategoricalMixture:
 
     def probabilities(self) -> Tensor:
         """(N, C); each row sums to one."""
-        p = (self._weights * self.log_probs.exp()).sum(0)
+        p = torch.tensordot(self._weights.flatten(), self.log_probs.exp(), dims=1)
         return p / p.sum(-1, keepdim=True)
 
     def uncertainty(self) -> Uncertainty:

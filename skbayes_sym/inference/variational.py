@@ -205,16 +205,17 @@ class GapTerm:
         self._n_draws, self._generator = n_draws, generator
         self._every, self._max_every, self._tol = every, max_every, tol
         self._period, self._next_check, self._closed = every, 0, False
+        self._settled = torch.zeros(())  # what the estimate says of a saturated gap
 
     def add_gradient(
         self, loc: Tensor, log_variance: Tensor, gradient: Tensor, step: int
-    ) -> Tensor | float:
-        """Subtract the gap's gradient from that of the loss; returns the gap (nats)."""
+    ) -> Tensor:
+        """Subtract the gap's gradient from that of the loss; returns the estimate (nats)."""
         if step >= self._next_check:
             self._check(loc, log_variance, step)
         if self._closed:
             self.n_skipped += 1
-            return float(self.group.log_order)
+            return self._settled
         both = torch.stack([loc, log_variance]).double().requires_grad_()
         with torch.enable_grad():
             value = self._gap(both[0], both[1], self.estimate, self._n_draws).mean()
@@ -234,7 +235,10 @@ class GapTerm:
 
     def _check(self, loc: Tensor, log_variance: Tensor, step: int) -> None:
         with torch.no_grad():
-            gap = self._gap(loc.double(), log_variance.double(), Soules(), 1)
-        self._closed = bool(self.group.log_order - gap.min() < self._tol)
+            at = loc.double(), log_variance.double()
+            gap = self._gap(*at, Soules(), 1)
+            self._closed = bool(self.group.log_order - gap.min() < self._tol)
+            if self._closed:
+                self._settled = self._gap(*at, self.estimate, 1).mean().to(loc.dtype)
         self._period = min(2 * self._period, self._max_every) if self._closed else self._every
         self._next_check = step + self._period

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import lgamma, log, pi
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,8 +59,8 @@ class UnitPermutation:
         return g.argsort(dim=-1)
 
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
-        g, h = torch.broadcast_tensors(g, h)
-        return h.gather(-1, g)
+        shape = np.broadcast_shapes(g.shape, h.shape)
+        return h.expand(shape).gather(-1, g.expand(shape))
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
         """Nearest orbit point in Euclidean distance, by one assignment problem a draw."""
@@ -117,7 +118,7 @@ def units_of(theta: Tensor, index: Tensor) -> Tensor:
 
 def gather_units(units: Tensor, g: Tensor) -> Tensor:
     """Put unit ``g[i]`` in place ``i``; batch axes broadcast."""
-    batch = torch.broadcast_shapes(units.shape[:-2], g.shape[:-1])
+    batch = np.broadcast_shapes(units.shape[:-2], g.shape[:-1])  # torch's own imports sympy
     units = units.expand(*batch, *units.shape[-2:])
     g = g.to(units.device).expand(*batch, g.shape[-1])
     return units.gather(-2, g.unsqueeze(-1).expand(*g.shape, units.shape[-1]))

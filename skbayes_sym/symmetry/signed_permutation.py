@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import lgamma, log
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -75,8 +76,9 @@ class SignedUnitPermutation:
         return SignedPermutation(permutation, g.sign.gather(-1, permutation))
 
     def compose(self, g: SignedPermutation, h: SignedPermutation) -> SignedPermutation:
-        outer, inner = torch.broadcast_tensors(g.permutation, h.permutation)
-        sign = g.sign * h.sign.expand(outer.shape).gather(-1, outer)
+        shape = np.broadcast_shapes(g.permutation.shape, h.permutation.shape)
+        outer, inner = g.permutation.expand(shape), h.permutation.expand(shape)
+        sign = g.sign * h.sign.expand(shape).gather(-1, outer)
         return SignedPermutation(inner.gather(-1, outer), sign)
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, SignedPermutation]:
