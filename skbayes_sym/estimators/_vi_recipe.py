@@ -1,7 +1,7 @@
 """The recipe of symmetrised variational inference: parameters in, fitted attributes out."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import log
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -42,13 +42,15 @@ from skbayes_sym.symmetry.gap import (
 
 FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
 MINIBATCH_ROWS = 200  # ... and this many beyond
+FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
 SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
 
 _INITIAL_SCALE = 0.02  # posterior standard deviation at the start: narrow, then it widens
 INITIAL_NOISE = 0.5  # in units of the target's standard deviation
 _LOG_VARIANCE_RANGE = (-30.0, 10.0)
 NOISE_RANGE = (1e-3, 1e2)  # likewise
-_EVALUATION_DRAWS = 128  # of the bounds reported after training
+_EVALUATION_DRAWS = 128  # of the bounds reported after training, fewer where there are many rows:
+_EVALUATION_ROWS = 1 << 20  # rows times draws; the rows' noise is independent and averages out
 _EVALUATION_PERMUTATIONS = 64
 
 CONSTRAINTS: dict[str, list[Any]] = {
@@ -107,7 +109,18 @@ def _gap_estimate(estimator: Any, network: MLP) -> PermanentEstimate:
     return estimates[estimator.gap_estimator]
 
 
-def _start(estimator: Any, model: Model, context: FitContext, seed: int) -> Tensor:
+class _Seeds(NamedTuple):
+    """One seed a purpose, so that runs that differ in one share all other random numbers."""
+
+    start: int
+    gap: int
+    training: int
+    predict: int
+    likelihood_bound: int
+    gap_bound: int
+
+
+def _start(estimator: Any, model: Model, data: Data, seed: int) -> Tensor:
     """Starting point: random and narrow, or the previous fit if ``warm_start``."""
     if estimator.warm_start and hasattr(estimator, "posterior_"):
         previous = estimator.posterior_
@@ -121,59 +134,50 @@ def _start(estimator: Any, model: Model, context: FitContext, seed: int) -> Tens
     else:
         loc = model.network.init(1, generator=generator_from(seed))[0]
         log_variance = torch.full_like(loc, 2.0 * log(_INITIAL_SCALE))
-        _settle_silent_inputs(loc, log_variance, model, context)
-    packed = pack(loc, log_variance, model.likelihood)
-    return packed.to(context.device, context.dtype)
-
-
-def _settle_silent_inputs(
-    loc: Tensor, log_variance: Tensor, model: Model, context: FitContext
-) -> None:
-    """Start the weights of inputs that are always 0 at the prior: that is their optimum."""
-    scaled = context.x_scaling.apply(context.rows.X)
-    silent = torch.as_tensor(~scaled.any(axis=0))
-    where = model.network.layout.positions("W1")[:, silent].flatten()
-    loc[where] = 0.0
-    log_variance[where] = 2.0 * model.prior.scale[where].log()
+        # Inputs that are always 0 leave their weights at the prior: start them there.
+        silent = (data.x == 0.0).all(dim=0).cpu()
+        where = model.network.layout.positions("W1")[:, silent].flatten()
+        loc[where] = 0.0
+        log_variance[where] = 2.0 * model.prior.scale[where].log()
+    return pack(loc, log_variance, model.likelihood).to(data.x)
 
 
 def fit_vi(estimator: Any, context: FitContext, model: Model) -> Fitted:
     """The recipe: objective, steps, then the bounds at the end."""
-    seeds = spawn_seeds(context.seed, 6)
-    rows, network = context.rows, model.network
-    estimate = _gap_estimate(estimator, network)
-    batch_size = _batch_size(estimator, len(rows.X))
+    seeds = _Seeds(*spawn_seeds(context.seed, len(_Seeds._fields)))
+    estimate = _gap_estimate(estimator, model.network)
+    rows, batch_size = context.rows, _batch_size(estimator, len(context.rows.X))
     data = Data(
         context.tensor(context.x_scaling.apply(rows.X)),
-        context.tensor(_scaled_targets(rows.y, model.y_scaling)),
+        context.tensor(rows.y if model.y_scaling is None else model.y_scaling.apply(rows.y)),
         context.tensor(rows.weight),
     )
     gap = None
     if model.group.log_order > 0.0:
-        gap = GapTerm(
-            model.group,
-            estimate,
-            n_draws=estimator.n_weight_samples,
-            generator=generator_from(seeds[1], context.device),
-        )
+        generator = generator_from(seeds.gap, context.device)
+        n_draws = estimator.n_weight_samples
+        gap = GapTerm(model.group, estimate, n_draws=n_draws, generator=generator)
     with torch.no_grad():
         objective = SymmetrizedElbo(
-            network, model.likelihood, model.prior, data,
-            _start(estimator, model, context, seeds[0]),
+            model.network, model.likelihood, model.prior, data,
+            _start(estimator, model, data, seeds.start),
             batch_size=batch_size,
             n_draws=estimator.n_weight_samples,
-            generator=generator_from(seeds[2], context.device),
+            generator=generator_from(seeds.training, context.device),
             gap=gap,
         )  # fmt: skip
-        result = _optimise(estimator, context, model, objective, batch_size, seeds[3])
+        offset = _log_jacobian(rows.weight, model.y_scaling)
+        rate = estimator.learning_rate
+        if rate == "auto":
+            rate = FULL_BATCH_RATE if batch_size == len(rows.X) else MINIBATCH_RATE
+        result = _optimise(estimator, context, model, objective, rate, seeds.predict, offset)
         attributes = {
-            **_prediction_attributes(context, model, result.params, seeds[3]),
-            **_bounds(estimator, context, model, result.params, seeds[4:]),
+            **_prediction_attributes(context, model, result.params, seeds.predict),
+            **_bounds(estimator, model, data, result.params, seeds, offset),
+            "elbo_curve_": offset - np.array(result.loss_curve),
+            "n_iter_": result.n_iter,
         }
-    offset = _log_jacobian(rows.weight, model.y_scaling)
-    attributes["elbo_curve_"] = offset - np.array(result.loss_curve)
-    attributes["n_iter_"] = result.n_iter
-    _report(estimator, attributes, result, float(rows.weight.sum()))
+    _report(estimator, attributes, result, gap, float(rows.weight.sum()))
     stop_reason = {"on_step": "callback"}.get(result.stopped, result.stopped)
     return Fitted(attributes, stop_reason)
 
@@ -183,13 +187,11 @@ def _optimise(
     context: FitContext,
     model: Model,
     objective: SymmetrizedElbo,
-    batch_size: int,
+    rate: float,
     predict_seed: int,
+    offset: float,
 ) -> OptimiseResult:
-    n_rows, n = len(context.rows.X), model.network.layout.n_params
-    rate = estimator.learning_rate
-    if rate == "auto":
-        rate = 1e-2 if batch_size >= n_rows else 3e-3
+    n = model.network.layout.n_params
     groups = [
         ParamGroup(slice(0, n), rate),
         ParamGroup(slice(n, 2 * n), rate * estimator.log_variance_rate, *_LOG_VARIANCE_RANGE),
@@ -202,7 +204,7 @@ def _optimise(
         return _prediction_attributes(context, model, objective.params, predict_seed)
 
     def on_step(step: int, info: Mapping[str, float]) -> bool:
-        logger.debug("step %d: training ELBO %.6g", step, -info["loss"])
+        logger.debug("step %d: training ELBO %.6g", step, offset - info["loss"])
         return task.end_block(reconstruct)
 
     tol = estimator.tol * float(context.rows.weight.sum()) if estimator.early_stopping else None
@@ -225,10 +227,6 @@ def _batch_size(estimator: Any, n_rows: int) -> int:
             stacklevel=6,
         )
     return min(int(estimator.batch_size), n_rows)
-
-
-def _scaled_targets(y: Array, scaling: Scaling | None) -> Array:
-    return y if scaling is None else scaling.apply(y)
 
 
 def _log_jacobian(weight: Array, scaling: Scaling | None) -> float:
@@ -263,35 +261,24 @@ def _prediction_attributes(
 
 
 def _bounds(
-    estimator: Any, context: FitContext, model: Model, params: Tensor, seeds: Sequence[int]
+    estimator: Any, model: Model, data: Data, params: Tensor, seeds: _Seeds, offset: float
 ) -> dict[str, Any]:
     """The reported bounds, in float64 and with fresh draws."""
-    rows, n = context.rows, model.network.layout.n_params
+    n, device = model.network.layout.n_params, data.x.device
     final = params.double()
     posterior = MeanFieldGaussian(
         final[:n].cpu().numpy(), (0.5 * final[n : 2 * n]).exp().cpu().numpy()
-    )
-    data = Data(
-        *(
-            torch.as_tensor(np.ascontiguousarray(a), device=context.device)
-            for a in (
-                context.x_scaling.apply(rows.X).astype(np.float64),
-                _scaled_targets(rows.y, model.y_scaling),
-                rows.weight,
-            )
-        )
     )
     log_lik = expected_log_likelihood(
         model.network,
         model.likelihood.at(final[2 * n :]),
         posterior,
         data,
-        n_draws=_EVALUATION_DRAWS,
-        generator=generator_from(seeds[0], context.device),
+        n_draws=max(8, min(_EVALUATION_DRAWS, _EVALUATION_ROWS // len(data.x))),
+        generator=generator_from(seeds.likelihood_bound, device),
     )
-    kl = posterior.kl_from(model.prior.scale.numpy())
-    mean_field = log_lik.value - kl + _log_jacobian(rows.weight, model.y_scaling)
-    gap, gap_above = _gap_bounds(estimator, model, posterior, seeds[1], context.device)
+    mean_field = log_lik.value - posterior.kl_from(model.prior.scale.numpy()) + offset
+    gap, gap_above = _gap_bounds(estimator, model, posterior, seeds.gap_bound, device)
     order = model.group.log_order
     return {
         "elbo_": mean_field + gap.value,
@@ -326,13 +313,18 @@ def _gap_bounds(
 
 
 def _report(
-    estimator: Any, attributes: Mapping[str, Any], result: OptimiseResult, total_weight: float
+    estimator: Any,
+    attributes: Mapping[str, Any],
+    result: OptimiseResult,
+    gap: GapTerm | None,
+    total_weight: float,
 ) -> None:
     """Say what a user should know: saturation in the log, missing convergence as a warning."""
     logger.info(
-        "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), %d steps, stopped by %s",
+        "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped by %s after %d steps, in %d of "
+        "them the gap was certified saturated",
         attributes["elbo_"], attributes["elbo_mean_field_"], attributes["symmetry_gap_"],
-        result.n_iter, result.stopped,
+        result.stopped, result.n_iter, gap.n_skipped if gap else 0,
     )  # fmt: skip
     if estimator.symmetry is not None and attributes["saturation_"] > SATURATED:
         logger.info(

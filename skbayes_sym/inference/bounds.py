@@ -37,17 +37,20 @@ def expected_log_likelihood(
 ) -> BoundEstimate:
     """``E_q[sum_n weight_n log p(y_n | f_n)]`` by local reparametrisation, nats.
 
-    Unbiased, in the dtype of ``data.x``; rows are taken in chunks of bounded memory.
+    Unbiased, in float64; rows are taken in chunks of bounded memory.
     """
-    likelihood = likelihood.to(data.x)
-    loc, variance = posterior_layers(network, posterior, data.x)
+    like = torch.zeros(0, dtype=torch.float64, device=data.x.device)
+    likelihood = likelihood.to(like)
+    loc, variance = posterior_layers(network, posterior, like)
     widths = network.sizes[1:]
     rows = max(1, _CHUNK // (n_draws * max(widths)))
-    totals = torch.zeros(n_draws, dtype=data.x.dtype, device=data.x.device)
+    totals = like.new_zeros(n_draws)
     for start in range(0, len(data.x), rows):
         x, y, weight = (t[start : start + rows] for t in data)
+        x, weight = x.double(), weight.double()
+        y = y.double() if y.is_floating_point() else y
         noise = [
-            standard_normal((n_draws, len(x), width), generator=generator, like=x)
+            standard_normal((n_draws, len(x), width), generator=generator, like=like)
             for width in widths
         ]
         mean, var = output_moments(network, loc, variance, x, noise[:-1])
