@@ -51,6 +51,7 @@ _LOG_VARIANCE_RANGE = (-30.0, 10.0)
 NOISE_RANGE = (1e-3, 1e2)  # likewise
 _EVALUATION_DRAWS = 128  # of the bounds reported after training, fewer where there are many rows:
 _EVALUATION_ROWS = 1 << 20  # rows times draws; the rows' noise is independent and averages out
+_EVALUATION_ENTRIES = 1 << 17  # of the units' matrices: draws of the gap times width squared
 _EVALUATION_PERMUTATIONS = 64
 
 CONSTRAINTS: dict[str, list[Any]] = {
@@ -299,13 +300,14 @@ def _gap_bounds(
     width = 20 if estimator.gap_estimator == "exact" else estimator.exact_max_width
     below = ExactUpTo(width, Importance(max(estimator.n_permutations, _EVALUATION_PERMUTATIONS)))
     above = ExactUpTo(width, DoublyStochastic())
+    entries = max(model.network.hidden_layer_sizes) ** 2
+    n_draws = max(16, min(_EVALUATION_DRAWS, _EVALUATION_ENTRIES // entries))
 
     def estimate(bound: Any, permanent: PermanentEstimate) -> BoundEstimate:
         generator = generator_from(seed, device)
         return estimate_gap(
-            bound, model.group, posterior, permanent, n_draws=_EVALUATION_DRAWS,
-            generator=generator,
-        )  # fmt: skip
+            bound, model.group, posterior, permanent, n_draws=n_draws, generator=generator
+        )
 
     lower = estimate(gap_lower, below)
     saturated = model.group.log_order - lower.value < 1e-6  # nothing is left above
