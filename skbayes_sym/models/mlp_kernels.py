@@ -83,7 +83,7 @@ class ElboLikelihood:
             Standard normal: (S * N, width) for every hidden layer, and (S * N, O) for the
             outputs if the likelihood has no closed form.
         out_loc, out_variance : sequence of (W, b)
-            Receive ``-d value / d loc`` and ``-d value / d variance``.
+            Receive ``-d value / d loc`` and ``-2 d value / d variance``.
         out_params : Tensor of shape (likelihood.n_params,)
             Receives ``-d value / d params``.
 
@@ -147,9 +147,8 @@ class ElboLikelihood:
             at = self._hidden[layer - 1] if layer else None
             torch.mm(dm.T, at.h if at else x, out=out_loc[layer][0])
             torch.sum(dm, 0, out=out_loc[layer][1])
-            half = out_variance[layer]
-            torch.addmm(half[0], dv.T, at.h2 if at else self._x2, beta=0, alpha=0.5, out=half[0])
-            torch.sum(dv, 0, out=half[1]).mul_(0.5)
+            torch.mm(dv.T, at.h2 if at else self._x2, out=out_variance[layer][0])
+            torch.sum(dv, 0, out=out_variance[layer][1])
             if at is None:
                 return
             torch.mm(dm, loc[layer][0], out=at.dm)

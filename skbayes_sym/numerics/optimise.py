@@ -143,14 +143,13 @@ def _stalled(curve: list[float], window: int, tol: float) -> bool:
 
 
 class _Stretch(NamedTuple):
-    """Views of one group: parameters, gradient, Adam's two moments; and the steps made."""
+    """Views of one group: parameters, gradient and Adam's two moments."""
 
     group: ParamGroup
     p: Tensor
     grad: Tensor
     m: Tensor
     v: Tensor
-    t: Tensor
 
 
 class _FlatAdam:
@@ -160,18 +159,18 @@ class _FlatAdam:
         first, second = torch.zeros_like(params), torch.zeros_like(params)
         self._stretches = [
             _Stretch(
-                g, params[g.where], gradient[g.where], first[g.where], second[g.where],
-                params.new_zeros((), dtype=torch.float32),
+                g, params[g.where], gradient[g.where], first[g.where], second[g.where]
             )
             for g in groups
             if params[g.where].numel()
         ]  # fmt: skip
+        self._t = params.new_zeros((), dtype=torch.float32)  # steps made
         # torch's own fused kernel is private: without it the same update runs op by op.
         self._fused = getattr(torch, "_fused_adam_", None)
 
     def step(self, factor: float) -> None:
+        self._t.add_(1)
         for s in self._stretches:
-            s.t.add_(1)
             self._update(s, s.group.learning_rate * factor)
             if s.group.lower > -float("inf") or s.group.upper < float("inf"):
                 s.p.clamp_(s.group.lower, s.group.upper)
@@ -180,7 +179,7 @@ class _FlatAdam:
         if self._fused is not None:
             try:
                 self._fused(
-                    [s.p], [s.grad], [s.m], [s.v], [], [s.t], lr=lr, beta1=_BETA1, beta2=_BETA2,
+                    [s.p], [s.grad], [s.m], [s.v], [], [self._t], lr=lr, beta1=_BETA1, beta2=_BETA2,
                     weight_decay=0.0, eps=_EPS, amsgrad=False, maximize=False,
                 )  # fmt: skip
                 return
@@ -188,5 +187,5 @@ class _FlatAdam:
                 self._fused = None
         s.m.lerp_(s.grad, 1 - _BETA1)
         s.v.mul_(_BETA2).addcmul_(s.grad, s.grad, value=1 - _BETA2)
-        bias1, bias2 = 1 - _BETA1 ** float(s.t), 1 - _BETA2 ** float(s.t)
+        bias1, bias2 = 1 - _BETA1 ** float(self._t), 1 - _BETA2 ** float(self._t)
         s.p.addcdiv_(s.m, (s.v / bias2).sqrt_().add_(_EPS), value=-lr / bias1)

@@ -181,6 +181,7 @@ def sample_assignments(
     *,
     generator: torch.Generator,
     n_iter: int = SINKHORN_ITERATIONS,
+    given: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     r"""Draw assignments of rows to columns, roughly in proportion to their weight.
 
@@ -203,13 +204,15 @@ def sample_assignments(
         The only source of noise, on the device of `log_weights`.
     n_iter : int, default=10
         Sinkhorn rounds. Any number gives a valid proposal.
+    given : Tensor of shape (k, *B, d), int64, optional
+        Assignments put before the draws: beside them their log probability costs next to nothing.
 
     Returns
     -------
-    permutations : Tensor of shape (n, *B, d), int64
-        ``permutations[k, ..., i]`` is the column assigned to row ``i``.
-    log_prob : Tensor of shape (n, *B)
-        Exact log probability of each draw under the proposal, nats.
+    permutations : Tensor of shape (k + n, *B, d), int64
+        ``permutations[m, ..., i]`` is the column assigned to row ``i``.
+    log_prob : Tensor of shape (k + n, *B)
+        Exact log probability of each under the proposal, nats.
 
     Raises
     ------
@@ -232,6 +235,9 @@ def sample_assignments(
     minus_gumbel = uniform.clamp_(min=torch.finfo(uniform.dtype).tiny).log_().neg_().log_()
     rows = _choose_rows(scores.movedim(-2, 0).unsqueeze(1) - minus_gumbel)
     permutations = torch.empty_like(rows).scatter_(-1, rows, columns.expand(rows.shape))
+    if given is not None:
+        permutations = torch.cat([given, permutations])
+        rows = torch.cat([_rows_in_order(given, columns), rows])
     return permutations, _log_prob(scores, rows).to(log_weights.dtype)
 
 
@@ -262,8 +268,7 @@ def assignment_log_prob(
     """
     require_square(log_weights)
     scores, columns = _visiting_order(log_weights.double(), n_iter)
-    rows = permutations.argsort(-1).gather(-1, columns.expand(permutations.shape))
-    return _log_prob(scores, rows).to(log_weights.dtype)
+    return _log_prob(scores, _rows_in_order(permutations, columns)).to(log_weights.dtype)
 
 
 def _visiting_order(log_weights: Tensor, n_iter: int) -> tuple[Tensor, Tensor]:
@@ -273,6 +278,11 @@ def _visiting_order(log_weights: Tensor, n_iter: int) -> tuple[Tensor, Tensor]:
     columns = confidence.argsort(dim=-1, descending=True, stable=True)
     by_column = scaled.clamp(min=_SCORE_FLOOR).mT
     return by_column.take_along_dim(columns.unsqueeze(-1), dim=-2), columns
+
+
+def _rows_in_order(permutations: Tensor, columns: Tensor) -> Tensor:
+    """Row of each visited column, (n, *B, d steps), in assignments (n, *B, d rows)."""
+    return permutations.argsort(-1).gather(-1, columns.expand(permutations.shape))
 
 
 def _choose_rows(perturbed: Tensor) -> Tensor:

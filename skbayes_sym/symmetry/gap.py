@@ -11,7 +11,7 @@ bounds follows from the side of that.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import factorial, lgamma, log, pi
+from math import factorial, lgamma, log
 from typing import Any, Protocol
 
 import torch
@@ -24,7 +24,8 @@ from skbayes_sym.numerics.permanent import (
     soules_bound,
 )
 from skbayes_sym.numerics.random import distinct_permutations, random_permutations
-from skbayes_sym.numerics.sinkhorn import assignment_log_prob, sample_assignments
+from skbayes_sym.numerics.sinkhorn import sample_assignments
+from skbayes_sym.symmetry.excess import excess_log_density
 
 
 class PermanentEstimate(Protocol):
@@ -77,17 +78,12 @@ class Importance:
     side: str = "lower"
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
-        detached = log_weights.detach()
         d = log_weights.shape[-1]
         identity = torch.arange(d, device=log_weights.device).expand(1, *log_weights.shape[:-1])
-        log_tau = assignment_log_prob(detached, identity)
-        terms = log_weights.diagonal(dim1=-2, dim2=-1).sum(-1).unsqueeze(0)
-        if self.n_permutations > 1:
-            drawn, log_prob = sample_assignments(
-                detached, self.n_permutations - 1, generator=generator
-            )
-            log_tau = torch.cat([log_tau, log_prob])
-            terms = torch.cat([terms, _assignment_weight(log_weights, drawn)])
+        chosen, log_tau = sample_assignments(
+            log_weights.detach(), self.n_permutations - 1, generator=generator, given=identity
+        )
+        terms = _assignment_weight(log_weights, chosen)
         return (terms - log_tau).logsumexp(dim=0) - log(self.n_permutations)
 
 
@@ -129,19 +125,22 @@ class InfoNCE:
 class DoublyStochastic:
     """Bethe and Gurvits-Schrijver lower bounds on the permanent: an UPPER bound on the gap.
 
-    The larger of two pointwise bounds is one. Beyond ``bethe_width`` units the Gurvits-Schrijver
-    bound stands alone: the Bethe bound costs five times as much and is hardly tighter there. For
-    reports only: the gradient vanishes just where two modes meet, so it must not be trained on.
+    The larger of two pointwise bounds is one. For reports only: the gradient vanishes just where
+    two modes meet, so it must not be trained on. O(n_iter d^2).
+
+    Parameters
+    ----------
+    n_iter : int
+        Message passing rounds of the Bethe bound; on trained networks 20 come within 2e-4 nats of
+        100 at a fifth of the cost.
     """
 
-    bethe_width: int = 32
+    n_iter: int = 20
     side: str = "upper"
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
-        bound = gurvits_schrijver_bound(log_weights)
-        if log_weights.shape[-1] > self.bethe_width:
-            return bound
-        return torch.maximum(bound, bethe_bound(log_weights))
+        bethe = bethe_bound(log_weights, n_iter=self.n_iter)
+        return torch.maximum(bethe, gurvits_schrijver_bound(log_weights))
 
 
 @dataclass(frozen=True)
@@ -159,18 +158,6 @@ class ExactUpTo:
         if log_weights.shape[-1] <= self.max_width:
             return log_permanent(log_weights)
         return self.otherwise(log_weights, generator=generator)
-
-
-def excess_log_density(factor: Any, loc: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
-    """``L[i, j] - log q_i(w_i)`` at the draws ``w = loc + scale * noise``, (*B, d, d), nats.
-
-    ``perm(exp excess)`` is ``d! q_G / q`` (times 2^d with flips), at least 1. The density of the
-    draw comes from its own noise: nothing cancels in it, however narrow the posterior.
-    """
-    theta = loc + scale * noise
-    own_noise = noise[..., factor.index]
-    log_q = -0.5 * (own_noise * own_noise).sum(-1) - _log_scale(scale[factor.index])
-    return factor.log_orbit_density(theta, loc, scale) - log_q.unsqueeze(-1)
 
 
 def unit_gap(
@@ -309,8 +296,3 @@ def _assignment_weight(log_weights: Tensor, permutations: Tensor) -> Tensor:
     """``sum_i L[i, g(i)]``: (*B, d, d) and (K, *B, d) -> (K, *B)."""
     expanded = log_weights.expand(*permutations.shape, log_weights.shape[-1])
     return expanded.gather(-1, permutations.unsqueeze(-1)).squeeze(-1).sum(-1)
-
-
-def _log_scale(scale: Tensor) -> Tensor:
-    """Log normaliser of each unit's Gaussian, without the minus sign: (d, p) -> (d,)."""
-    return scale.log().sum(-1) + 0.5 * log(2 * pi) * scale.shape[-1]

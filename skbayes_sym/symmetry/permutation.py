@@ -38,6 +38,11 @@ class UnitPermutation:
         return int(self.index.shape[0])
 
     @property
+    def has_flips(self) -> bool:
+        """Whether the sign of a unit is free."""
+        return False
+
+    @property
     def log_order(self) -> float:
         return lgamma(self.n_units + 1)
 

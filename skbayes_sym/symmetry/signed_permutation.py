@@ -50,6 +50,11 @@ class SignedUnitPermutation:
         return int(self.index.shape[0])
 
     @property
+    def has_flips(self) -> bool:
+        """Whether the sign of a unit is free."""
+        return True
+
+    @property
     def log_order(self) -> float:
         return lgamma(self.n_units + 1) + self.n_units * log(2.0)
 

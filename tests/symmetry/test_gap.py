@@ -1,7 +1,7 @@
 """The symmetrisation gap against closed forms, quadrature, enumeration and limits."""
 
 from itertools import permutations, product
-from math import factorial, log
+from math import factorial, log, pi
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 from skbayes_sym.models.activations import RELU, TANH
 from skbayes_sym.models.networks import MLP
+from skbayes_sym.symmetry.excess import excess_log_density
 from skbayes_sym.symmetry.gap import (
     DoublyStochastic,
     Exact,
@@ -18,7 +19,6 @@ from skbayes_sym.symmetry.gap import (
     InfoNCE,
     Soules,
     chain_blocks,
-    excess_log_density,
     gap_lower,
     gap_upper,
     unit_gap,
@@ -296,6 +296,28 @@ def test_excess_is_zero_on_the_diagonal_however_narrow(generator):
     diagonal = excess.diagonal(dim1=-2, dim2=-1)
     # Terms of size (5 / 1e-4)^2 = 2.5e9 cancel in the diagonal: 2e-16 of them may be left.
     assert_close(diagonal, torch.zeros_like(diagonal), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [UnitPermutation, SignedUnitPermutation])
+def test_excess_is_the_orbit_density_over_the_own_one(kind, generator):
+    """The written-out gradient against autograd through `log_orbit_density`."""
+    d, p = 4, 3
+    group, noise = kind(units(d, p)), torch.randn(5, d * p, generator=generator).double()
+    start = torch.randn(2, d * p, generator=generator).double()
+    weights = torch.randn(5, d, d, generator=generator).double()
+    results = []
+    for written_out in (True, False):
+        both = start.clone().requires_grad_()
+        loc, scale = both[0], both[1].exp()
+        if written_out:
+            excess = excess_log_density(group, loc, scale, noise)
+        else:
+            log_q = -0.5 * noise**2 - scale.log() - 0.5 * log(2 * pi)
+            density = group.log_orbit_density(loc + scale * noise, loc, scale)
+            excess = density - log_q[:, group.index].sum(-1, keepdim=True)
+        (gradient,) = torch.autograd.grad((excess * weights).sum(), both)
+        results.append((excess.detach(), gradient))
+    assert_close(*results, rtol=1e-10, atol=1e-10)
 
 
 def test_exact_up_to_switches_by_width(generator):
