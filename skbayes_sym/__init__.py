@@ -1,6 +1,13 @@
 """Bayesian models that know their own symmetries, with scikit-learn's interface."""
 
+from skbayes_sym.estimators.symmetry_removal import remove_symmetries
 from skbayes_sym.estimators.vi import SymmetrizedVIClassifier, SymmetrizedVIRegressor
+from skbayes_sym.inference.chain_bound import n_chains_required
 
-__all__ = ["SymmetrizedVIClassifier", "SymmetrizedVIRegressor"]
+__all__ = [
+    "SymmetrizedVIClassifier",
+    "SymmetrizedVIRegressor",
+    "n_chains_required",
+    "remove_symmetries",
+]
 __version__ = "0.1.0"
