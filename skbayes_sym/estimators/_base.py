@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, _fit_context
 from sklearn.callback import CallbackSupportMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
 from skbayes_sym.estimators._callbacks import FitTask
@@ -21,6 +21,8 @@ from skbayes_sym.estimators._data import Array, Rows, Scaling, canonical_rows, c
 from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
 
 logger = logging.getLogger("skbayes_sym")
+
+FLOATS = (np.float64, np.float32)  # inputs of these dtypes are taken as they are
 
 # Rows a prediction handles at once: with the draws taken in blocks too, the hidden layers of a
 # block stay in cache and memory is bounded however many rows are asked for.
@@ -142,8 +144,10 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "posterior_")
 
-    def _check_fitted(self) -> None:
+    def _check_inputs(self, X: Any) -> Array:
+        """Inputs of a question to a fitted model."""
         check_is_fitted(self)
+        return validate_data(self, X, reset=False, dtype=FLOATS)
 
 
 def _is_fitted_name(name: str) -> bool:

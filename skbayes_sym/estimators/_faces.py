@@ -14,15 +14,14 @@ import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
+from skbayes_sym.estimators._base import FLOATS
 from skbayes_sym.estimators._data import Array
 from skbayes_sym.estimators._device import one_thread
 from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.numerics.random import generator_from
-
-_FLOATS = (np.float64, np.float32)
 
 
 class RegressorFace(RegressorMixin):
@@ -34,7 +33,7 @@ class RegressorFace(RegressorMixin):
         return tags
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        return validate_data(self, X, y, dtype=_FLOATS, multi_output=True, y_numeric=True)
+        return validate_data(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
 
     def _encode_targets(self, y: Array) -> Array:
         self._y_ndim_ = y.ndim
@@ -119,9 +118,10 @@ class RegressorFace(RegressorMixin):
         ndarray of shape (n_samples,)
             Nats, of ``y`` as given; joint over the targets of a row.
         """
+        check_is_fitted(self)
         targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
         targets = targets.reshape(len(targets), -1)
-        n_targets = len(self._check_fitted_scale())
+        n_targets = len(self.y_scale_)
         if targets.shape[1] != n_targets:
             raise ValueError(f"y has {targets.shape[1]} targets, the model has {n_targets}.")
         return self._reduce(X, lambda p, y: [p.log_prob(y)], targets)[0]
@@ -153,14 +153,6 @@ class RegressorFace(RegressorMixin):
         noise = np.random.default_rng(noise_seed).standard_normal(values.shape)
         values += noise * np.atleast_1d(self.noise_std_)
         return self._shaped(np.moveaxis(values, 0, -1), extra=1)
-
-    def _check_inputs(self, X: Any) -> Array:
-        self._check_fitted()
-        return validate_data(self, X, reset=False, dtype=_FLOATS)
-
-    def _check_fitted_scale(self) -> Array:
-        self._check_fitted()
-        return self.y_scale_
 
     def _reduce(
         self, X: Any, functional: Callable[..., list[Tensor]], y: Array | None = None
@@ -196,7 +188,7 @@ class ClassifierFace(ClassifierMixin):
     """Everything a classifier predicts."""
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        X, y = validate_data(self, X, y, dtype=_FLOATS)
+        X, y = validate_data(self, X, y, dtype=FLOATS)
         check_classification_targets(y)
         return X, y
 
@@ -244,10 +236,6 @@ class ClassifierFace(ClassifierMixin):
         codes = np.searchsorted(self.classes_, labels).clip(0, len(self.classes_) - 1)
         known = self.classes_[codes] == labels
         return np.where(known, log_proba[np.arange(len(codes)), codes], -np.inf)
-
-    def _check_inputs(self, X: Any) -> Array:
-        self._check_fitted()
-        return validate_data(self, X, reset=False, dtype=_FLOATS)
 
     def _reduce(
         self, X: Any, functional: Callable[[CategoricalMixture], list[Tensor]]
