@@ -1,6 +1,7 @@
 """Likelihoods: how outputs of a network become the distribution of a target."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import log, pi
 from typing import NamedTuple, Protocol
 
@@ -54,6 +55,25 @@ class Likelihood(Protocol):
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None
     ) -> ExpectedLogProb: ...
 
+    def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "DataTerm":
+        """The log likelihood of targets that stay, as samplers evaluate it."""
+        ...
+
+
+class DataTerm(Protocol):
+    """``sum_n weight_n log p(y_n | f_cn, params_c)`` of C chains, for targets prepared once.
+
+    Outputs come as (C, O, N) and may be overwritten; ``params`` is (C, n_params).
+    """
+
+    def value(self, outputs: Tensor, params: Tensor) -> Tensor:
+        """(C,), nats."""
+        ...
+
+    def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        """The value (C,) and its derivative (C, n_params); that by the outputs goes to ``out``."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
@@ -106,6 +126,47 @@ class Gaussian:
         d_params = scaled - 1.0 if self.learn else scaled[:, :0]
         return ExpectedLogProb(value, residual * precision, d_variance, d_params)
 
+    def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "GaussianTerm":
+        fixed = None if self.learn else self.log_noise
+        return GaussianTerm(y.T.contiguous(), _collapsed(weight), float(weight.sum()), fixed)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianTerm:
+    """A `DataTerm` with one noise a chain and output.
+
+    Parameters
+    ----------
+    y : Tensor of shape (O, N)
+    weight : Tensor of shape (N,), or (1,) where all are equal
+    total_weight : float
+    fixed : Tensor of shape (O,), optional
+        Log standard deviation of the noise; by default it is what ``params`` holds.
+    """
+
+    y: Tensor
+    weight: Tensor
+    total_weight: float
+    fixed: Tensor | None = None
+
+    @cached_property
+    def _constant(self) -> Tensor:
+        return self.y.new_tensor(-0.5 * log(2 * pi) * self.total_weight * len(self.y))
+
+    def value(self, outputs: Tensor, params: Tensor) -> Tensor:
+        return self.gradient(outputs, params, torch.empty_like(outputs))[0]
+
+    def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        log_noise = params if self.fixed is None else self.fixed.expand(len(params), -1)
+        precision = (-2.0 * log_noise).exp_().unsqueeze(2)
+        residual = torch.sub(self.y, outputs, out=outputs)
+        torch.mul(residual, precision * self.weight, out=out)
+        squares = residual.mul_(out).sum(2)  # (C, O)
+        minus_twice = torch.add(squares, log_noise, alpha=2.0 * self.total_weight).sum(1)
+        value = torch.add(self._constant, minus_twice, alpha=-0.5)
+        d_params = squares.sub_(self.total_weight) if self.fixed is None else params
+        return value, d_params
+
 
 def log_class_probabilities(outputs: Tensor) -> Tensor:
     """Log softmax over the last axis, (*B, N, C).
@@ -156,3 +217,36 @@ class Categorical:
         d_outputs.scatter_add_(-1, index, torch.ones_like(index, dtype=mean.dtype))
         d_variance = (d_outputs * noise).div_(sd).mul_(0.5)
         return ExpectedLogProb(value, d_outputs, d_variance, mean.new_zeros(len(mean), 0))
+
+    def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "CategoricalTerm":
+        one_hot = torch.nn.functional.one_hot(y, n_outputs).T
+        return CategoricalTerm((one_hot * weight).contiguous(), _collapsed(weight))
+
+
+@dataclass(frozen=True, eq=False)
+class CategoricalTerm:
+    """A `DataTerm` of classes.
+
+    Parameters
+    ----------
+    target : Tensor of shape (O, N)
+        One-hot classes times weights.
+    weight : Tensor of shape (N,), or (1,) where all are equal
+    """
+
+    target: Tensor
+    weight: Tensor
+
+    def value(self, outputs: Tensor, params: Tensor) -> Tensor:
+        return outputs.log_softmax(1).flatten(1) @ self.target.flatten()
+
+    def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = torch.log_softmax(outputs, 1, out=out)
+        value = log_p.flatten(1) @ self.target.flatten()
+        torch.addcmul(self.target, log_p.exp_(), self.weight, value=-1.0, out=out)
+        return value, params
+
+
+def _collapsed(weight: Tensor) -> Tensor:
+    """Equal weights as one: they then multiply a number a chain instead of a row."""
+    return weight[:1] if bool((weight == weight[:1]).all()) else weight

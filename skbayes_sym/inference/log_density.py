@@ -1,0 +1,107 @@
+"""Log densities of whole posteriors, as samplers see them: one flat position a chain.
+
+A position (C, D) holds C chains. Its first columns are the network's ``theta``, in the order of its
+layout; parameters of the likelihood follow, mapped to the whole line (the log of the noise). All
+values are in nats, summed over the data, with every constant kept, so that their integral over the
+position is the evidence.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Evaluation(NamedTuple):
+    """A log density and its gradient at C positions."""
+
+    value: Tensor  # (C,), nats; -inf where there is no mass
+    gradient: Tensor  # (C, D)
+
+
+class LogDensity(Protocol):
+    """What a kernel needs of a target."""
+
+    @property
+    def n_dims(self) -> int:
+        """Length D of a position."""
+        ...
+
+    def __call__(self, position: Tensor) -> Tensor:
+        """(C, D) -> (C,) nats."""
+        ...
+
+    def evaluate(self, position: Tensor) -> Evaluation:
+        """Value and gradient at (C, D)."""
+        ...
+
+
+class LogPosterior(LogDensity, Protocol):
+    """``log prior + beta log likelihood``: the posterior at ``beta = 1``, the prior at 0."""
+
+    def log_prior(self, position: Tensor) -> Tensor:
+        """(C, D) -> (C,) nats, normalised."""
+        ...
+
+    def log_likelihood(self, position: Tensor) -> Tensor:
+        """(C, D) -> (C,) nats, at ``beta = 1`` whatever this density's own."""
+        ...
+
+    def sample_prior(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """Exact draws (n, D)."""
+        ...
+
+    def tempered(self, beta: float) -> "LogPosterior":
+        """The same at another inverse temperature."""
+        ...
+
+
+Batched = Callable[[Tensor], Tensor]  # (C, D) -> (C,)
+
+
+@dataclass(frozen=True, eq=False)
+class AutogradPosterior:
+    """Any prior and likelihood, differentiated by torch: a `LogPosterior`.
+
+    Parameters
+    ----------
+    n_dims : int
+    prior, likelihood : callable (C, D) -> (C,)
+        Log densities, chain by chain independent.
+    prior_sampler : callable (n, generator) -> (n, D), optional
+    beta : float, default=1.0
+    """
+
+    n_dims: int
+    prior: Batched
+    likelihood: Batched
+    prior_sampler: Callable[[int, torch.Generator], Tensor] | None = None
+    beta: float = 1.0
+
+    def __call__(self, position: Tensor) -> Tensor:
+        if self.beta == 0.0:
+            return self.prior(position)
+        return self.prior(position) + self.beta * self.likelihood(position)
+
+    def evaluate(self, position: Tensor) -> Evaluation:
+        with torch.inference_mode(False), torch.enable_grad():
+            at = position.detach().clone().requires_grad_()
+            value = self(at)
+            (gradient,) = torch.autograd.grad(value.sum(), at)
+        return Evaluation(value.detach(), gradient)
+
+    def log_prior(self, position: Tensor) -> Tensor:
+        return self.prior(position)
+
+    def log_likelihood(self, position: Tensor) -> Tensor:
+        return self.likelihood(position)
+
+    def sample_prior(self, n: int, *, generator: torch.Generator) -> Tensor:
+        if self.prior_sampler is None:
+            raise ValueError("this density has no prior_sampler: give one to start from the prior.")
+        return self.prior_sampler(n, generator)
+
+    def tempered(self, beta: float) -> "AutogradPosterior":
+        return replace(self, beta=beta)

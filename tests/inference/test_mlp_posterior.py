@@ -1,0 +1,220 @@
+"""The posterior of weights and noise: its parts, its symmetry, its prior."""
+
+import math
+import pickle
+
+import pytest
+import torch
+from cases import LIKELIHOODS, NETWORKS
+from torch.testing import assert_close
+
+from skbayes_sym.inference.log_density import AutogradPosterior
+from skbayes_sym.inference.mlp_posterior import MLPPosterior
+from skbayes_sym.inference.variational import Data
+from skbayes_sym.models.activations import TANH
+from skbayes_sym.models.networks import MLP
+from skbayes_sym.models.priors import GaussianPrior
+
+NOISE_PRIOR_SCALE = torch.tensor([0.7, 1.5], dtype=torch.float64)
+every_likelihood = pytest.mark.parametrize("case", LIKELIHOODS.values(), ids=LIKELIHOODS)
+every_network = pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+
+
+def posterior(network, case, generator, n_rows=6, scale=None, dtype=torch.float64):
+    network = MLP(network.n_inputs, network.hidden_layer_sizes, case.n_outputs, network.activation)
+    n_params = network.layout.n_params
+    if scale is None:
+        scale = 0.5 + torch.rand(n_params, generator=generator, dtype=torch.float64)
+    x = torch.randn(n_rows, network.n_inputs, generator=generator, dtype=torch.float64)
+    y = case.targets(n_rows, generator)
+    weight = 0.5 + torch.rand(n_rows, generator=generator, dtype=torch.float64)
+    data = Data(*(t.to(dtype) if t.is_floating_point() else t for t in (x, y, weight)))
+    noise_prior = NOISE_PRIOR_SCALE[: case.likelihood.n_params]
+    return MLPPosterior(network, case.likelihood, GaussianPrior(scale), data, noise_prior)
+
+
+def positions(density, generator, n=5):
+    return torch.randn(n, density.n_dims, generator=generator, dtype=torch.float64)
+
+
+def textbook(density):
+    """The same posterior from torch's distributions and autograd."""
+    n = density.network.layout.n_params
+    normal = torch.distributions.Normal(0.0, density.prior.scale)
+    half_normal = torch.distributions.HalfNormal(NOISE_PRIOR_SCALE)
+
+    def log_prior(position):
+        value, own = normal.log_prob(position[:, :n]).sum(1), position[:, n:]
+        if density.likelihood.n_params:  # a density of log sigma: times d sigma / d log sigma
+            value = value + (half_normal.log_prob(own.exp()) + own).sum(1)
+        return value
+
+    def log_likelihood(position):
+        x, y, weight = density.data
+        outputs = density.network.forward(position[:, :n], x)
+        log_p = [
+            density.likelihood.at(own).log_prob(f, y)
+            for own, f in zip(position[:, n:], outputs, strict=True)
+        ]
+        return (torch.stack(log_p) * weight).sum(1)
+
+    return AutogradPosterior(density.n_dims, log_prior, log_likelihood, beta=density.beta)
+
+
+@every_network
+@every_likelihood
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+def test_everything_equals_autograd(network, case, beta, generator):
+    density = posterior(network, case, generator).tempered(beta)
+    position, reference = positions(density, generator), textbook(density)
+    value, gradient = density.evaluate(position)
+    expected = reference.evaluate(position)
+    assert_close(value, expected.value, rtol=1e-12, atol=0)
+    size = expected.gradient.abs().amax(1, keepdim=True)
+    assert_close(gradient / size, expected.gradient / size, rtol=0, atol=1e-12)
+    assert_close(density(position), value, rtol=1e-13, atol=0)
+    for part in ("log_prior", "log_likelihood"):
+        mine, theirs = (getattr(d, part)(position) for d in (density, reference))
+        assert_close(mine, theirs, rtol=1e-12, atol=0)
+
+
+def test_gradient_by_finite_differences(generator):
+    """Of the log noise, whose prior's gradient is written by hand as well."""
+    density = posterior(NETWORKS["one-layer-tanh"], LIKELIHOODS["gaussian-learned"], generator)
+    position, h = positions(density, generator), 1e-5
+    for column in (-2, -1, 0):
+        step = torch.zeros(density.n_dims, dtype=torch.float64)
+        step[column] = h
+        central = (density(position + step) - density(position - step)) / (2 * h)
+        # Truncation h^2 f'''/6 and rounding eps f/h, both about 1e-9 of values of 1e2.
+        assert_close(density.evaluate(position).gradient[:, column], central, rtol=1e-7, atol=1e-6)
+
+
+def test_prior_of_the_noise_integrates_to_one(generator):
+    density = posterior(NETWORKS["linear"], LIKELIHOODS["gaussian-learned"], generator)
+    grid = torch.linspace(-40.0, 4.0, 200_001, dtype=torch.float64)
+    for column, other in ((-2, -1), (-1, -2)):
+        position = torch.zeros(len(grid), density.n_dims, dtype=torch.float64)
+        position[:, column] = grid
+        log_density = density.log_prior(position)
+        # What the coordinates at rest contribute, by torch's distributions.
+        rest = torch.distributions.Normal(0.0, density.prior.scale).log_prob(torch.zeros(1)).sum()
+        half_normal = torch.distributions.HalfNormal(NOISE_PRIOR_SCALE[other])
+        rest = rest + half_normal.log_prob(torch.ones((), dtype=torch.float64))
+        mass = torch.trapezoid((log_density - rest).exp(), grid)
+        assert_close(float(mass), 1.0, rtol=0, atol=1e-9)
+
+
+@every_network
+@every_likelihood
+def test_invariant_under_the_networks_symmetry(network, case, generator):
+    scale = torch.full((density_size(network, case),), 0.8, dtype=torch.float64)
+    density = posterior(network, case, generator, scale=scale)
+    group, n = density.network.symmetry(), len(scale)
+    position = positions(density, generator)
+    g = group.sample((5,), generator=generator)
+    moved = torch.cat([group.act(g, position[:, :n]), position[:, n:]], 1)
+    value, gradient = density.evaluate(position)
+    value_moved, gradient_moved = density.evaluate(moved)
+    assert_close(value_moved, value, rtol=1e-12, atol=1e-12)
+    assert_close(gradient_moved[:, :n], group.act(g, gradient[:, :n]), rtol=1e-9, atol=1e-9)
+    assert_close(gradient_moved[:, n:], gradient[:, n:], rtol=1e-9, atol=1e-9)
+    # Labels are those of the coordinates an element leads to: an orbit has one label.
+    labels = density.kinds[:n].to(torch.float64).expand(5, n)
+    assert_close(group.act(g, labels).abs(), labels, rtol=0, atol=0)
+
+
+def density_size(network, case):
+    sizes = network.n_inputs, network.hidden_layer_sizes, case.n_outputs, network.activation
+    return MLP(*sizes).layout.n_params
+
+
+def test_kinds(generator):
+    density = posterior(MLP(2, (2, 3), 2, TANH), LIKELIHOODS["gaussian-learned"], generator)
+    first = [0, 1] * 2 + [2] * 2
+    between = [3] * 6 + [4] * 3
+    last = [5] * 3 + [6] * 3 + [7, 8]
+    assert density.kinds.tolist() == [*first, *between, *last, 9, 10]
+    linear = posterior(MLP(2, (), 2, TANH), LIKELIHOODS["categorical"], generator)
+    assert linear.kinds.tolist() == list(range(6))
+
+
+@every_likelihood
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1e6, 1e6])
+def test_a_lost_chain_has_no_mass_and_leaves_the_others_alone(case, bad, generator):
+    """-1e6 and 1e6 overflow as a log noise; as weights they are merely improbable."""
+    density = posterior(NETWORKS["two-layers-tanh"], case, generator)
+    position = positions(density, generator)
+    value, gradient = density.evaluate(position)
+    for column in (0, density.n_dims - 1):
+        broken = position.clone()
+        broken[1, column] = bad
+        after = density.evaluate(broken)
+        lost = not math.isfinite(bad) or (column > 0 and case.likelihood.n_params > 0)
+        assert bool(after.value[1] == -math.inf) == lost
+        assert bool(density(broken)[1] == -math.inf) == lost
+        assert bool(after.gradient.isfinite().all())
+        others = torch.arange(5) != 1
+        assert torch.equal(after.value[others], value[others])
+        assert torch.equal(after.gradient[others], gradient[others])
+
+
+@every_likelihood
+def test_at_zero_temperature_it_is_the_prior(case, generator):
+    density = posterior(NETWORKS["one-layer-relu"], case, generator)
+    position = positions(density, generator)
+    prior = density.tempered(0.0)
+    assert torch.equal(prior(position), density.log_prior(position))
+    assert torch.equal(prior.evaluate(position).value, density.log_prior(position))
+    assert_close(prior.tempered(1.0)(position), density(position), rtol=0, atol=0)
+    assert_close(prior.log_likelihood(position), density.log_likelihood(position), rtol=0, atol=0)
+
+
+def test_prior_draws_have_the_priors_law(generator):
+    density = posterior(NETWORKS["linear"], LIKELIHOODS["gaussian-learned"], generator)
+    n = 40_000
+    theta, noise_std = density.split(density.sample_prior(n, generator=generator))
+    normal = theta / density.prior.scale
+    half_normal = noise_std / NOISE_PRIOR_SCALE
+    mean = (2 / math.pi) ** 0.5
+    assert float(normal.mean(0).abs().max()) < 5 / n**0.5
+    assert float((normal.square().mean(0) - 1).abs().max()) < 5 * (2 / n) ** 0.5
+    assert float((half_normal.mean(0) - mean).abs().max()) < 5 * ((1 - mean**2) / n) ** 0.5
+    assert float((half_normal.square().mean(0) - 1).abs().max()) < 5 * (2 / n) ** 0.5
+
+
+@every_likelihood
+def test_split(case, generator):
+    density = posterior(NETWORKS["one-layer-tanh"], case, generator)
+    draws = positions(density, generator, n=6).unflatten(0, (2, 3))
+    theta, noise_std = density.split(draws)
+    n = density.network.layout.n_params
+    assert torch.equal(theta, draws[..., :n])
+    fixed = case.likelihood.noise_std.expand(2, 3, -1)
+    assert_close(noise_std, draws[..., n:].exp() if case.likelihood.n_params else fixed)
+
+
+def test_float32(generator):
+    case, network = LIKELIHOODS["gaussian-learned"], NETWORKS["two-layers-tanh"]
+    density = posterior(network, case, generator, dtype=torch.float32)
+    position = positions(density, generator).float()
+    exact = density.data._replace(**{k: t.double() for k, t in density.data._asdict().items()})
+    double = MLPPosterior(
+        density.network, case.likelihood, density.prior, exact, density.noise_prior_scale
+    )
+    value, gradient = density.evaluate(position)
+    expected = double.evaluate(position.double())
+    assert value.dtype == gradient.dtype == torch.float32
+    assert density.sample_prior(2, generator=generator).dtype == torch.float32
+    assert_close(value.double(), expected.value, rtol=1e-5, atol=0)
+    size = expected.gradient.abs().amax(1, keepdim=True)
+    assert_close(gradient / size, expected.gradient / size, rtol=0, atol=1e-5, check_dtype=False)
+
+
+def test_survives_pickling(generator):
+    density = posterior(NETWORKS["one-layer-tanh"], LIKELIHOODS["gaussian-learned"], generator)
+    position = positions(density, generator)
+    before = density.evaluate(position)
+    after = pickle.loads(pickle.dumps(density)).evaluate(position)
+    assert torch.equal(before.value, after.value)
+    assert torch.equal(before.gradient, after.gradient)
