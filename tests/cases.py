@@ -9,11 +9,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.mcmc.aligned import AlignedKernel
+from skbayes_sym.inference.mcmc.hmc import HMC
+from skbayes_sym.inference.mcmc.nuts import NUTS
 from skbayes_sym.models.activations import ACTIVATIONS, RELU, TANH
 from skbayes_sym.models.likelihoods import Categorical, Gaussian
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.domain import FundamentalDomain
 from skbayes_sym.symmetry.gap import Exact, Importance, InfoNCE, Soules
+from skbayes_sym.symmetry.places import Places
 
 NETWORKS: dict[str, MLP] = {
     "linear": MLP(3, (), 2, RELU),
@@ -77,4 +82,12 @@ LOWER_ESTIMATES: dict[str, Any] = {
     "infonce": InfoNCE(5),
     "infonce-iid": InfoNCE(5, replacement=True),
     "soules": Soules(),
+}
+
+KERNELS: dict[str, Any] = {
+    "hmc": HMC(),
+    "aligned": AlignedKernel(
+        FundamentalDomain(Trivial(), Places(torch.zeros(1), torch.ones(1)))
+    ),  # the whole space
+    "nuts": NUTS(skip_finished=False),  # calibration has a data set a chain
 }

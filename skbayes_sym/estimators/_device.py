@@ -1,11 +1,9 @@
 """Where and in which precision a fit computes."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
+
+from skbayes_sym.numerics.threads import one_thread as one_thread
 
 
 def resolve_device(device: str) -> torch.device:
@@ -38,42 +36,3 @@ def resolve_dtype(dtype: str, X: np.ndarray) -> torch.dtype:
     """The torch dtype; ``"auto"`` follows ``X`` (float32 stays float32)."""
     name = str(X.dtype) if dtype == "auto" else dtype
     return {"float32": torch.float32, "float64": torch.float64}[name]
-
-
-class _OneThread:
-    """Counts who is inside, so that overlapping fits in several threads restore the right value."""
-
-    def __init__(self) -> None:
-        self._lock, self._inside, self._before = threading.Lock(), 0, 1
-
-    def enter(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._before = torch.get_num_threads()
-            self._inside += 1
-            torch.set_num_threads(1)
-
-    def leave(self) -> None:
-        with self._lock:
-            self._inside -= 1
-            # The setting is partly a thread's own: the main thread always gets its own back.
-            if self._inside == 0 or threading.current_thread() is threading.main_thread():
-                torch.set_num_threads(self._before)
-
-
-_ONE_THREAD = _OneThread()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch's CPU kernels in one thread, then restore the setting.
-
-    Sums split over threads round differently, so the number of threads would change the fit;
-    with one, the result is the same alone and inside any ``n_jobs``. At the sizes of this package
-    one thread is also as fast as several.
-    """
-    _ONE_THREAD.enter()
-    try:
-        yield
-    finally:
-        _ONE_THREAD.leave()

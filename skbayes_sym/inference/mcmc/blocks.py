@@ -1,0 +1,252 @@
+"""One block of chains: warm-up, then draws.
+
+A block has its own random stream, pools scales and trajectory lengths within itself only, and
+computes in one thread, so that its draws depend on nothing but where it started: they are the same
+in this process, in another, on another machine, or when run again after a machine was lost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.inference.mcmc.adaptation import (
+    DualAveraging,
+    Moments,
+    WhiteningAdaptation,
+    Window,
+    reasonable_step_size,
+)
+from skbayes_sym.inference.mcmc.base import Info, Kernel, State, Whitening
+from skbayes_sym.numerics.optimise import OnStep
+from skbayes_sym.numerics.threads import one_thread
+
+# Moves of a block between two calls of on_step.
+REPORT_EVERY = 10
+
+# Acceptances are summed in multiples of 2^-30: such sums are exact for 8e6 moves, and so don't
+# depend on how a run was cut into parts.
+_FINE = 2.0**30
+
+Array = npt.NDArray[Any]
+
+
+class Block(NamedTuple):
+    """C chains that run together, and all that their next move needs."""
+
+    state: State
+    step_size: Tensor  # (C,)
+    whitening: Whitening
+    random_state: Tensor  # of the block's generator
+
+
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """How chains are run: everything but where they start and how long they are.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    log_density : LogDensity
+    adaptation : WhiteningAdaptation
+        What warm-up does to the whitenings.
+    target_acceptance : float, default=0.8
+        Mean acceptance probability that warm-up tunes each chain's step size to.
+    """
+
+    kernel: Kernel
+    log_density: LogDensity
+    adaptation: WhiteningAdaptation
+    target_acceptance: float = 0.8
+
+
+class Tally(NamedTuple):
+    """What the moves of C chains came to, one number a chain."""
+
+    n_moves: Tensor  # (C,), int64
+    acceptance: Tensor  # (C,), float64, summed over moves
+    n_accepted: Tensor  # (C,), int64
+    n_divergent: Tensor  # (C,), int64
+    n_gradients: Tensor  # (C,), int64
+
+    @classmethod
+    def zeros(cls, n_chains: int, device: torch.device | str = "cpu") -> "Tally":
+        count = torch.zeros(n_chains, dtype=torch.int64, device=device)
+        return cls(count, count.double(), count.clone(), count.clone(), count.clone())
+
+    def add_(self, info: Info) -> None:
+        """Take in one move."""
+        self.n_moves.add_(1)
+        self.acceptance.add_((info.acceptance.double() * _FINE).round_() / _FINE)
+        self.n_accepted.add_(info.accepted)
+        self.n_divergent.add_(info.divergent)
+        self.n_gradients.add_(info.n_gradients)
+
+    def add_to(self, chains: slice, other: "Tally") -> None:
+        """Add the numbers of another tally to those of ``chains``."""
+        for mine, its in zip(self, other, strict=True):
+            mine[chains].add_(its)
+
+    def cpu(self) -> "Tally":
+        return Tally(*(number.cpu() for number in self))
+
+    @property
+    def mean_acceptance(self) -> Tensor:
+        """(C,); nan for chains that made no move."""
+        return self.acceptance / self.n_moves
+
+
+class BlockDraws(NamedTuple):
+    """What `run_block` leaves behind."""
+
+    draws: Array  # (C, n_draws made, D)
+    log_density: Array  # (C, n_draws made), nats
+    block: Block  # where the chains are now
+    warmup: Tally
+    sampling: Tally
+    stopped: str  # "complete", "on_step" or "interrupted"
+
+    def summary(self) -> Mapping[str, float]:
+        """Figures for ``on_step``."""
+        return _summary(self.block.state, self.sampling)
+
+
+def _summary(state: State, tally: Tally) -> Mapping[str, float]:
+    return {
+        "log_density": float(state.value.mean()),
+        "acceptance": float(tally.mean_acceptance.mean()),
+        "n_divergent": float(tally.n_divergent.sum()),
+    }
+
+
+def run_block(
+    sampler: Sampler,
+    block: Block,
+    *,
+    n_warmup: int,
+    n_draws: int,
+    thin: int = 1,
+    on_step: OnStep | None = None,
+) -> BlockDraws:
+    """Warm one block of chains up, then draw from it.
+
+    Parameters
+    ----------
+    sampler : Sampler
+    block : Block
+        Left as it is. With ``n_warmup=0`` the run that left it goes on, bit for bit as if it had
+        not been cut in two.
+    n_warmup : int
+        Moves that adapt step sizes and whitening; thrown away.
+    n_draws, thin : int
+        Every ``thin``-th of ``n_draws * thin`` further moves is kept.
+    on_step : callable (step, info) -> bool, optional
+        Told every `REPORT_EVERY` moves how many were made; True stops.
+
+    Notes
+    -----
+    A `KeyboardInterrupt` ends the run between two moves and is reported in ``stopped``: the caller
+    decides what to keep and raises it again. The log density is evaluated under `torch.no_grad`.
+    """
+    run = _Run(sampler, block, n_draws, on_step)
+    stopped = "complete"
+    with one_thread(), torch.no_grad():
+        try:
+            run.warm_up(n_warmup)
+            run.draw(n_draws, thin)
+        except _StopRequested:
+            stopped = "on_step"
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+    return run.result(stopped)
+
+
+class _StopRequested(Exception):
+    """``on_step`` said so."""
+
+
+class _Run:
+    """One block on its way."""
+
+    def __init__(
+        self, sampler: Sampler, block: Block, n_draws: int, on_step: OnStep | None
+    ) -> None:
+        self._sampler, self._on_step = sampler, on_step
+        self._state, self._step_size, self._whitening, random_state = block
+        position = block.state.position
+        self._generator = torch.Generator(device=position.device)
+        self._generator.set_state(random_state)
+        n_chains, n_dims = position.shape
+        self._warmup, self._sampling = (Tally.zeros(n_chains, position.device) for _ in range(2))
+        numpy_dtype = torch.empty(0, dtype=position.dtype).numpy().dtype
+        self._draws = np.empty((n_chains, n_draws, n_dims), numpy_dtype)
+        self._log_density = np.empty((n_chains, n_draws), numpy_dtype)
+        self._n_draws = self._n_moves = self._reported = 0
+
+    def warm_up(self, n_warmup: int) -> None:
+        for window in self._sampler.adaptation.windows(n_warmup):
+            self._search_step_size()
+            moments = self._adapt_step_size(window)
+            if window.learns_scale:
+                self._whitening = self._sampler.adaptation.fit(
+                    self._whitening, moments, like=self._state.position
+                )
+
+    def _search_step_size(self) -> None:
+        self._step_size, n_gradients = reasonable_step_size(
+            self._state, self._sampler.log_density, step_size=self._step_size,
+            whitening=self._whitening, generator=self._generator,
+            target=self._sampler.target_acceptance,
+        )  # fmt: skip
+        self._warmup.n_gradients.add_(n_gradients)
+
+    def _adapt_step_size(self, window: Window) -> Moments:
+        averaging = DualAveraging.start(self._step_size)
+        moments = Moments.empty(self._state.position)
+        for _ in range(window.n_moves):
+            info = self._move(self._warmup)
+            self._report(self._warmup)
+            averaging = averaging.update(info.acceptance, self._sampler.target_acceptance)
+            self._step_size = averaging.log_step_size.exp().to(self._step_size)
+            if window.learns_scale:
+                moments = moments.add(self._state.position)
+        self._step_size = averaging.log_average.exp().to(self._step_size)
+        return moments
+
+    def draw(self, n_draws: int, thin: int) -> None:
+        for n in range(n_draws):
+            for _ in range(thin):
+                self._move(self._sampling)
+            self._draws[:, n] = self._state.position.cpu().numpy()
+            self._log_density[:, n] = self._state.value.cpu().numpy()
+            self._n_draws = n + 1
+            self._report(self._sampling)
+
+    def _move(self, tally: Tally) -> Info:
+        self._state, info = self._sampler.kernel.step(
+            self._state, self._sampler.log_density, step_size=self._step_size,
+            whitening=self._whitening, generator=self._generator,
+        )  # fmt: skip
+        tally.add_(info)
+        self._n_moves += 1
+        return info
+
+    def _report(self, tally: Tally) -> None:
+        if self._on_step is None or self._n_moves - self._reported < REPORT_EVERY:
+            return
+        self._reported = self._n_moves
+        if self._on_step(self._n_moves, _summary(self._state, tally)):
+            raise _StopRequested
+
+    def result(self, stopped: str) -> BlockDraws:
+        block = Block(self._state, self._step_size, self._whitening, self._generator.get_state())
+        made = self._n_draws
+        return BlockDraws(
+            self._draws[:, :made], self._log_density[:, :made], block,
+            self._warmup.cpu(), self._sampling.cpu(), stopped,
+        )  # fmt: skip
