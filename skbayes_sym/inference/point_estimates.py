@@ -1,0 +1,62 @@
+"""Modes of a posterior, many searches at once."""
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.log_density import LogDensity
+
+
+class MapObjective:
+    """Minus the log posterior density of M positions, as `numerics.optimise.minimise` wants it.
+
+    Each search goes its own way: the loss is a sum over positions, and Adam treats every
+    coordinate by itself.
+
+    Parameters
+    ----------
+    log_density : LogDensity
+        Over positions ``[theta | log sigma]``.
+    n_theta : int
+        Length of ``theta``. The mode looked for is that of the density of (theta, sigma), which
+        is the density of (theta, log sigma) divided by sigma.
+    position : Tensor of shape (M, D)
+        Where the searches start.
+
+    Attributes
+    ----------
+    params, gradient : Tensor of shape (M * D,)
+        ``theta`` of all positions one after the other, then ``log sigma`` of all: two stretches
+        with ranges of their own.
+    """
+
+    def __init__(self, log_density: LogDensity, n_theta: int, position: Tensor) -> None:
+        self._log_density, self._split = log_density, [n_theta, position.shape[1] - n_theta]
+        self._n = len(position)
+        self.params = self._flat(position)
+        self.gradient = torch.zeros_like(self.params)
+
+    @property
+    def n_theta(self) -> int:
+        """Length of the stretch of ``params`` that holds ``theta``."""
+        return self._n * self._split[0]
+
+    @property
+    def position(self) -> Tensor:
+        """(M, D)."""
+        parts = self.params.split([self._n * n for n in self._split])
+        return torch.cat([p.view(self._n, -1) for p in parts if p.numel()], 1)
+
+    def log_posterior(self, position: Tensor) -> Tensor:
+        """Log density of (theta, sigma), (M, D) -> (M,) nats."""
+        return self._log_density(position) - position[:, self._split[0] :].sum(1)
+
+    def __call__(self, step: int) -> Tensor:
+        """Mean of the losses, 0-d; the gradient written is that of their sum."""
+        position = self.position
+        value, gradient = self._log_density.evaluate(position)
+        torch.neg(self._flat(gradient), out=self.gradient)
+        self.gradient[self.n_theta :] += 1.0
+        return (position[:, self._split[0] :].sum(1) - value).mean()
+
+    def _flat(self, position: Tensor) -> Tensor:
+        return torch.cat([part.flatten() for part in position.split(self._split, 1)])
