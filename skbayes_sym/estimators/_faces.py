@@ -3,11 +3,11 @@
 An estimator behind a face brings
 
     _predictive(x) -> NormalMixture | CategoricalMixture     in scaled target units
-    _sample_outputs(x, n, generator) -> (n, N, T)            coherent functions (regressors)
+    _sample_outputs(x, n, generator) -> SampledOutputs       coherent functions (regressors)
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,13 @@ from skbayes_sym.estimators._data import Array
 from skbayes_sym.estimators._device import one_thread
 from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.numerics.random import generator_from
+
+
+class SampledOutputs(NamedTuple):
+    """Functions drawn from a posterior, each with the noise that goes with it."""
+
+    outputs: Tensor  # (n, N, T), in scaled target units
+    noise_std: Array  # broadcastable to (n, N, T), in target units; the same for every x
 
 
 class RegressorFace(RegressorMixin):
@@ -145,13 +152,14 @@ class RegressorFace(RegressorMixin):
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         noise_seed = np.random.SeedSequence(seed).generate_state(1)[0]
         with one_thread(), torch.no_grad():
-            functions = [
-                self._sample_outputs(x, n_samples, generator_from(seed)).cpu().double().numpy()
+            blocks = [
+                self._sample_outputs(x, n_samples, generator_from(seed))
                 for x in self._input_blocks(X)
             ]
-        values = np.concatenate(functions, axis=1) * self.y_scale_ + self.y_mean_
+        outputs = np.concatenate([b.outputs.cpu().double().numpy() for b in blocks], axis=1)
+        values = outputs * self.y_scale_ + self.y_mean_
         noise = np.random.default_rng(noise_seed).standard_normal(values.shape)
-        values += noise * np.atleast_1d(self.noise_std_)
+        values += noise * blocks[0].noise_std
         return self._shaped(np.moveaxis(values, 0, -1), extra=1)
 
     def _reduce(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._base import BayesianEstimator, FitContext, Fitted
 from skbayes_sym.estimators._data import Array, Scaling, column_scaling
-from skbayes_sym.estimators._faces import ClassifierFace, RegressorFace
+from skbayes_sym.estimators._faces import ClassifierFace, RegressorFace, SampledOutputs
 from skbayes_sym.estimators._model import gaussian_prior, hidden_layer_sizes, symmetry_group
 from skbayes_sym.estimators._vi_recipe import (
     CONSTRAINTS,
@@ -272,9 +272,9 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
         noise_variance = torch.as_tensor(np.atleast_1d(self.noise_std_) / self.y_scale_).to(x) ** 2
         return NormalMixture(mean, variance, noise_variance)
 
-    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         theta = self.posterior_.sample(n, generator=generator).to(x)
-        return self.network_.forward(theta, x)
+        return SampledOutputs(self.network_.forward(theta, x), np.atleast_1d(self.noise_std_))
 
 
 class SymmetrizedVIClassifier(ClassifierFace, BayesianEstimator):
