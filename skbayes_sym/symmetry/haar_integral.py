@@ -142,14 +142,19 @@ def _log_i0(z: Tensor) -> Tensor:
     return torch.special.i0e(z).log() + z.abs()
 
 
+def _log_mean(a: Tensor, b: Tensor) -> Tensor:
+    """log of the mean of two exponentials; second derivatives of logaddexp overflow."""
+    return torch.stack([a, b]).logsumexp(0) - log(2.0)
+
+
 def _order_2(s: Tensor) -> Tensor:
     total, gap = s[..., 0] + s[..., 1], s[..., 0] - s[..., 1]
-    return torch.logaddexp(_log_i0(total), _log_i0(gap)) - log(2.0)
+    return _log_mean(_log_i0(total), _log_i0(gap))
 
 
 def _order_3(s: Tensor) -> Tensor:
     a, b, c = s.sort(dim=-1, descending=True).values.unbind(-1)
-    return torch.logaddexp(_rotations_3(a, b, c), _rotations_3(a, b, -c)) - log(2.0)
+    return _log_mean(_rotations_3(a, b, c), _rotations_3(a, b, -c))
 
 
 def _rotations_3(a: Tensor, b: Tensor, c: Tensor) -> Tensor:

@@ -59,6 +59,9 @@ def anchored_inner(anchors: Tensor, rows: Tensor) -> Tensor:
     return anchors.mT @ rows
 
 
+_ROW_BLOCK = 2048  # rows whose (k, k) matrices are worked on at once
+
+
 class Pull(NamedTuple):
     """How a gap pulls at the rows of q: its value, and derivatives for a Newton-like update.
 
@@ -75,7 +78,7 @@ class LangevinExpansion(NamedTuple):
     """``tr B - F(B)`` at draws of B, to second order."""
 
     value: Tensor  # (D,)
-    rest: Tensor  # (k, k), identity minus the mean rotation, averaged over draws
+    rest: Tensor  # (D, k, k), the gradient: identity minus the mean rotation
     left: Tensor  # (D, k, k), U of B = U diag(s) V'
     right: Tensor  # (D, k, k), V
     even: Tensor  # (D, k, k), see `pair_curvature`, halved
@@ -92,7 +95,7 @@ def expand_langevin(inner: Tensor) -> LangevinExpansion:
     trace = inner.diagonal(dim1=-2, dim2=-1).sum(-1)
     return LangevinExpansion(
         trace - expansion.value.to(s),
-        identity - rotation.mean(0),
+        identity - rotation,
         left,
         right_t.mT,
         0.5 * even.to(s),
@@ -105,7 +108,7 @@ def force(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:
 
     Optimal anchors are stationary, so holding them costs nothing.
     """
-    return anchors @ expansion.rest
+    return anchors @ expansion.rest.mean(0)
 
 
 def stiffness(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:
@@ -113,10 +116,17 @@ def stiffness(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:
 
     Positive semi-definite, since F is convex. O(n_rows k^3) a draw.
     """
-    total = torch.zeros((), dtype=anchors.dtype, device=anchors.device)
+    blocks = [_stiffness_block(block, expansion) for block in anchors.split(_ROW_BLOCK)]
+    return torch.cat(blocks)
+
+
+def _stiffness_block(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:
+    k = anchors.shape[1]
+    total = anchors.new_zeros(len(anchors), k, k)
+    share = 1.0 / len(expansion.left)
     for u, v, even, mixed in zip(*expansion[2:], strict=True):
         turned = anchors @ u
-        local = turned.unsqueeze(-1) * turned.unsqueeze(-2) * mixed
-        local.diagonal(dim1=-2, dim2=-1).add_(turned.square() @ even)
-        total = total + v @ local @ v.mT
-    return total / len(expansion.left)
+        local = turned.unsqueeze(-1) * (turned.unsqueeze(-2) * (share * mixed))
+        local.diagonal(dim1=-2, dim2=-1).add_(turned.square() @ even, alpha=share)
+        total += v @ (local @ v.mT)
+    return total

@@ -1,0 +1,348 @@
+"""The recipes of matrix factorisation: checked entries in, fitted attributes out."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from skbayes_sym.estimators._base import Fitted, logger
+from skbayes_sym.estimators._callbacks import FitTask
+from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._entries import Observed
+from skbayes_sym.inference.bounds import BoundEstimate
+from skbayes_sym.inference.factor_analytic import analytic_mean_field
+from skbayes_sym.inference.factor_covariance import (
+    CovarianceFamily,
+    DiagonalCovariance,
+    FullCovariance,
+    IsotropicCovariance,
+    PointMass,
+    RowCovariance,
+)
+from skbayes_sym.inference.factor_data import Entries
+from skbayes_sym.inference.factor_gaps import (
+    AnchoredRotationGap,
+    IsotropicRotationGap,
+    SignedPermutationGap,
+    SignFlipGap,
+)
+from skbayes_sym.inference.factor_gibbs import sample_factors
+from skbayes_sym.inference.factorization import (
+    FactorPosterior,
+    fit_factors,
+    mean_field_elbo,
+    start_at_random,
+)
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.symmetry.orthogonal import Orthogonal
+
+COVARIANCES: dict[str, CovarianceFamily] = {
+    "isotropic": IsotropicCovariance(),
+    "row": RowCovariance(),
+    "diag": DiagonalCovariance(),
+    "full": FullCovariance(),
+}
+MAX_PERMUTED = 14  # components whose signed permutations are summed exactly
+_INITIAL_NOISE = 0.5  # in units of the spread of the observed entries
+_NOISE_RANGE = (1e-3, 1e2)  # likewise
+
+
+class MatrixContext(NamedTuple):
+    """What a recipe gets besides the estimator's own parameters."""
+
+    observed: Observed  # centred and scaled
+    mean: float
+    scale: float
+    spread: float  # standard deviation of the observed entries, in scaled units
+    seed: int
+    device: torch.device
+    dtype: torch.dtype
+    begin: Callable[[int], FitTask]  # opens the callbacks' task, given the number of sweeps
+
+
+class GaussianRows(NamedTuple):
+    """Moments of the rows of one factor."""
+
+    mean: Array  # (n, k)
+    cov: Array  # (n, k, k)
+
+
+class MatrixPosterior(NamedTuple):
+    """Independent Gaussian rows of U and of V, in scaled units."""
+
+    rows: GaussianRows
+    columns: GaussianRows
+
+
+class _Seeds(NamedTuple):
+    """One seed a purpose."""
+
+    start: int
+    gap: int
+    report: int
+    gibbs: int
+
+
+def fit_matrix(estimator: Any, context: MatrixContext) -> Fitted:
+    """Fit by the estimator's solver."""
+    recipes = {"vi": _fit_vi, "map": _fit_map, "mfvi_analytic": _fit_analytic, "gibbs": _fit_gibbs}
+    seeds = _Seeds(*spawn_seeds(context.seed, len(_Seeds._fields)))
+    with torch.no_grad():
+        return recipes[estimator.solver](estimator, context, seeds)
+
+
+def _start(estimator: Any, context: MatrixContext, data: Entries, seed: int) -> FactorPosterior:
+    return start_at_random(
+        context.observed.shape,
+        estimator.n_components,
+        prior_scale=estimator.prior_scale,
+        noise_variance=_noise_variance(estimator, context),
+        generator=generator_from(seed, context.device),
+        like=data.by_row.value,
+    )
+
+
+def _noise_variance(estimator: Any, context: MatrixContext) -> float:
+    if estimator.noise_std == "learn":
+        return float((_INITIAL_NOISE * context.spread) ** 2)
+    return float((estimator.noise_std / context.scale) ** 2)
+
+
+def _noise_range(estimator: Any, context: MatrixContext) -> tuple[float, float] | None:
+    """Range of a learned noise variance, None if it is given or there is nothing to learn from."""
+    if estimator.noise_std != "learn" or len(context.observed.values) == 0:
+        return None
+    low, high = (float((r * context.spread) ** 2) for r in _NOISE_RANGE)
+    return low, high
+
+
+def _gap(estimator: Any, generator: torch.Generator) -> Any:
+    """The gap term of the estimator's symmetry, None without one."""
+    covariance = COVARIANCES[estimator.covariance]
+    if estimator.symmetry is None:
+        return None
+    if estimator.symmetry == "orthogonal":
+        if estimator.n_components == 1:  # O(1) is a sign flip
+            return SignFlipGap()
+        if covariance.is_isotropic:
+            return IsotropicRotationGap(generator)
+        return AnchoredRotationGap(generator)
+    return SignFlipGap() if estimator.symmetry == "signflip" else SignedPermutationGap(generator)
+
+
+def check_symmetry(estimator: Any) -> None:
+    """Raise ValueError where the group's average isn't available for the covariance."""
+    if estimator.solver != "vi" or estimator.symmetry in {None, "orthogonal"}:
+        return
+    if not COVARIANCES[estimator.covariance].is_elementwise:
+        raise ValueError(
+            f"symmetry={estimator.symmetry!r} needs a diagonal covariance, got "
+            f"covariance={estimator.covariance!r}: use 'diag', or symmetry='orthogonal'."
+        )
+    if estimator.symmetry == "signed_permutation" and estimator.n_components > MAX_PERMUTED:
+        raise ValueError(
+            f"symmetry='signed_permutation' sums over 2^n_components subsets, too many for "
+            f"n_components={estimator.n_components}: use at most {MAX_PERMUTED}, or "
+            "symmetry='orthogonal'."
+        )
+
+
+def _fit_vi(estimator: Any, context: MatrixContext, seeds: _Seeds) -> Fitted:
+    data = context.observed.tensors(context.device, context.dtype)
+    gap = _gap(estimator, generator_from(seeds.gap, context.device))
+    covariance = COVARIANCES[estimator.covariance]
+    fitted, attributes = _sweeps(estimator, context, data, covariance, gap, seeds)
+    precise = data if context.dtype == torch.float64 else _double(context)
+    posterior = fitted.posterior.to(torch.float64)
+    bound = mean_field_elbo(precise, posterior, estimator.prior_scale) + _offset(context)
+    report = BoundEstimate(0.0, 0.0)
+    if gap is not None:
+        fresh = _gap(estimator, generator_from(seeds.report, context.device))
+        report = fresh.report(posterior)
+    bounds = _bounds(bound, report)
+    logger.info(
+        "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped by %s after %d sweeps",
+        bounds["elbo_"], bound, report.value, fitted.stopped, fitted.n_iter,
+    )  # fmt: skip
+    return Fitted({**attributes, **bounds}, _stop_reason(fitted.stopped))
+
+
+def _fit_map(estimator: Any, context: MatrixContext, seeds: _Seeds) -> Fitted:
+    data = context.observed.tensors(context.device, context.dtype)
+    fitted, attributes = _sweeps(estimator, context, data, PointMass(), None, seeds)
+    return Fitted(attributes, _stop_reason(fitted.stopped))
+
+
+def _sweeps(
+    estimator: Any,
+    context: MatrixContext,
+    data: Entries,
+    covariance: CovarianceFamily,
+    gap: Any,
+    seeds: _Seeds,
+) -> tuple[Any, dict[str, Any]]:
+    """Run `fit_factors` under the callbacks; its result and the attributes that predict."""
+    task = context.begin(estimator.max_iter)
+    latest: list[FactorPosterior] = []
+
+    def reconstruct() -> Mapping[str, Any]:
+        return _posterior_attributes(context, latest[-1]) if latest else {}
+
+    def on_step(sweep: int, info: Mapping[str, Any]) -> bool:
+        logger.debug("sweep %d: ELBO %.6g", sweep, info["elbo"] + _offset(context))
+        latest[:] = [info["posterior"]]
+        return task.end_block(reconstruct)
+
+    n_observed = max(1, data.n_observed)
+    fitted = fit_factors(
+        data,
+        _start(estimator, context, data, seeds.start),
+        prior_scale=estimator.prior_scale,
+        covariance=covariance,
+        gap=gap,
+        noise_range=_noise_range(estimator, context),
+        max_iter=estimator.max_iter,
+        tol=estimator.tol * n_observed,
+        on_step=on_step,
+    )
+    latest[:] = [fitted.posterior]
+    task.end(reconstruct)
+    _warn_unless_converged(estimator, fitted)
+    curve = np.array(fitted.elbo_curve) + _offset(context)
+    attributes = _posterior_attributes(context, fitted.posterior)
+    return fitted, {**attributes, "elbo_curve_": curve, "n_iter_": fitted.n_iter}
+
+
+def _warn_unless_converged(estimator: Any, fitted: Any) -> None:
+    if fitted.stopped == "max_iter":
+        warnings.warn(
+            f"not converged: the ELBO was still rising after max_iter={estimator.max_iter} sweeps "
+            f"(tol={estimator.tol:g} nats an observed entry). Raise max_iter or tol.",
+            ConvergenceWarning,
+            stacklevel=7,
+        )
+
+
+def _fit_analytic(estimator: Any, context: MatrixContext, seeds: _Seeds) -> Fitted:
+    observed = context.observed
+    n, m = observed.shape
+    if len(observed.values) < n * m:
+        raise ValueError(
+            f"solver='mfvi_analytic' needs every entry, but X has {n * m - len(observed.values)} "
+            "missing ones: use solver='vi' with symmetry=None, whose optimum it is."
+        )
+    task = context.begin(1)
+    data = context.observed.tensors(context.device, context.dtype)
+    posterior = analytic_mean_field(
+        data.by_row.value.view(n, m).double(),
+        estimator.n_components,
+        prior_scale=estimator.prior_scale,
+        noise_variance=_noise_variance(estimator, context),
+        noise_range=_noise_range(estimator, context),
+    )
+    task.end(lambda: _posterior_attributes(context, posterior))
+    bound = mean_field_elbo(_double(context), posterior, estimator.prior_scale) + _offset(context)
+    attributes = {
+        **_posterior_attributes(context, posterior),
+        **_bounds(bound, BoundEstimate(0.0, 0.0)),
+        "elbo_curve_": np.array([bound]),
+        "n_iter_": 1,
+    }
+    return Fitted(attributes, "tol")
+
+
+def _fit_gibbs(estimator: Any, context: MatrixContext, seeds: _Seeds) -> Fitted:
+    data = context.observed.tensors(context.device, context.dtype)
+    n_warmup = estimator.max_iter // 2
+    task = context.begin(estimator.max_iter)
+    draws = sample_factors(
+        data,
+        _start(estimator, context, data, seeds.start),
+        prior_scale=estimator.prior_scale,
+        noise_range=_noise_range(estimator, context),
+        n_warmup=n_warmup,
+        n_sweeps=estimator.max_iter,
+        n_kept=min(estimator.n_samples, estimator.max_iter - n_warmup),
+        generator=generator_from(seeds.gibbs, context.device),
+        on_step=lambda sweep, info: task.end_block(dict),
+    )
+    aligned = _aligned(draws.rows.double())
+    centred = aligned - aligned.mean(0)
+    cov = torch.einsum("sip,siq->ipq", centred, centred) / len(aligned)
+    noise = float(draws.noise_variance.double().mean())
+    posterior = FactorPosterior(aligned.mean(0), cov, noise)
+    turn = _canonical_rotation(posterior, context.observed.shape[0])
+    attributes = {
+        **_posterior_attributes(context, posterior),
+        "samples_": (aligned @ turn).cpu().numpy(),
+        "elbo_curve_": np.array(draws.log_lik_curve),
+        "n_iter_": len(draws.log_lik_curve),
+    }
+    task.end(lambda: attributes)
+    return Fitted(attributes, _stop_reason(draws.stopped))
+
+
+def _aligned(draws: Tensor) -> Tensor:
+    """Draws (S, n + m, k) rotated to the last one, whose orientation is as good as any."""
+    _, n_rows, k = draws.shape
+    index = torch.arange(n_rows * k, device=draws.device).view(n_rows, k)
+    flat = draws.flatten(1)
+    moved, _ = Orthogonal(index).align(flat, flat[-1])
+    return moved.view(draws.shape)
+
+
+def _stop_reason(stopped: str) -> str:
+    return {"on_step": "callback"}.get(stopped, stopped)
+
+
+def _double(context: MatrixContext) -> Entries:
+    return context.observed.tensors(context.device, torch.float64)
+
+
+def _offset(context: MatrixContext) -> float:
+    """Turns a log density of scaled entries into that of the entries as given, nats."""
+    return -len(context.observed.values) * float(np.log(context.scale))
+
+
+def _bounds(mean_field: float, gap: BoundEstimate) -> dict[str, float]:
+    return {
+        "elbo_": mean_field + gap.value,
+        "elbo_mean_field_": mean_field,
+        "symmetry_gap_": gap.value,
+        "elbo_std_error_": gap.standard_error,
+    }
+
+
+def _canonical_rotation(posterior: FactorPosterior, n_rows: int) -> Tensor:
+    """Makes the columns of V's mean orthogonal, by decreasing norm, largest loading positive."""
+    columns = posterior.mean[n_rows:].double()
+    _, vectors = torch.linalg.eigh(columns.mT @ columns)
+    turn = vectors.flip(-1)
+    loadings = columns @ turn
+    largest = loadings.gather(0, loadings.abs().argmax(0, keepdim=True))
+    return turn * torch.where(largest < 0.0, -1.0, 1.0).to(turn)
+
+
+def _posterior_attributes(context: MatrixContext, posterior: FactorPosterior) -> dict[str, Any]:
+    """Everything that predicting needs, as NumPy arrays, in the canonical orientation."""
+    n, k = context.observed.shape[0], posterior.mean.shape[1]
+    turn = _canonical_rotation(posterior, n).to(posterior.mean)
+    mean = (posterior.mean @ turn).cpu().numpy()
+    cov = (turn.mT @ posterior.cov @ turn).cpu().numpy()
+    return {
+        "posterior_": MatrixPosterior(
+            GaussianRows(mean[:n], cov[:n]), GaussianRows(mean[n:], cov[n:])
+        ),
+        "components_": np.ascontiguousarray(mean[n:].T) / np.sqrt(k),
+        "components_cov_": cov[n:] / k,
+        "noise_std_": float(np.sqrt(posterior.noise_variance) * context.scale),
+        "mean_": context.mean,
+        "scale_": context.scale,
+        "device_": str(context.device),
+        "dtype_": str(context.dtype).removeprefix("torch."),
+        "_cache": {},
+    }
