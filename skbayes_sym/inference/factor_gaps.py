@@ -53,6 +53,7 @@ class IsotropicRotationGap:
     """O(k), rows of covariance ``c_i 1``: the gap itself, up to F beyond k = 3."""
 
     generator: torch.Generator
+    is_random: bool = True
 
     def __call__(self, posterior: FactorPosterior) -> Pull:
         anchors = plain_anchors(posterior)
@@ -77,6 +78,7 @@ class AnchoredRotationGap:
     """
 
     generator: torch.Generator
+    is_random: bool = True
 
     def __call__(self, posterior: FactorPosterior) -> Pull:
         anchors = plain_anchors(posterior)
@@ -155,6 +157,8 @@ def _mixing_basis(k: int) -> Tensor:
 class SignFlipGap:
     """Flips of single components, elementwise variances: exact, no draws."""
 
+    is_random: bool = False
+
     def __call__(self, posterior: FactorPosterior) -> Pull:
         mean, variance = posterior.mean, posterior.cov.diagonal(dim1=-2, dim2=-1)
         anchors = mean / variance
@@ -174,6 +178,7 @@ class SignedPermutationGap:
     """Exchanges and flips of components, elementwise variances: permanents, O(2^k k) a draw."""
 
     generator: torch.Generator
+    is_random: bool = True
 
     def __call__(self, posterior: FactorPosterior) -> Pull:
         mean, variance = posterior.mean, posterior.cov.diagonal(dim1=-2, dim2=-1)

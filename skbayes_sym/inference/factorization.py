@@ -53,6 +53,11 @@ class FactorPosterior(NamedTuple):
 class GapTerm(Protocol):
     """The symmetrisation gap of q as the sweeps see it."""
 
+    @property
+    def is_random(self) -> bool:
+        """Whether a call draws; then the sweeps follow a running mean of its answers."""
+        ...
+
     def __call__(self, posterior: FactorPosterior) -> Pull:
         """Value, force and stiffness, possibly from a few fresh draws."""
         ...
@@ -132,7 +137,8 @@ def fit_factors(
     try:
         for sweep in range(max_iter):
             if gap is not None and sweep > 0:
-                pull = _running_mean(pull, gap(posterior), sweep)
+                new = gap(posterior)
+                pull = _running_mean(pull, new, sweep) if gap.is_random else new
             learned = noise_range if sweep >= _FIXED_NOISE_SWEEPS else None
             posterior, elbo = _sweep(data, posterior, prior_scale, covariance, pull, learned)
             curve.append(elbo + (0.0 if pull is None else float(pull.value)))
