@@ -10,7 +10,7 @@ values repeat or vanish, never singular vectors.
 """
 
 from collections.abc import Callable
-from math import lgamma, log, pi, sqrt
+from math import log, pi, sqrt
 from typing import NamedTuple
 
 import torch
@@ -273,20 +273,3 @@ def _saddle_expansion(s: Tensor) -> HaarExpansion:
     )
     value = r.sum(-1) - 0.25 * (pair.log() * off).sum((-2, -1)) - 0.5 * x.squeeze(-1)
     return HaarExpansion(value + _saddle_constant(k), cosine * share, hessian)
-
-
-def log_haar_integral_far(singular_values: Tensor) -> Tensor:
-    """Limit of `log_haar_integral` for large singular values, (*B, k) -> (*B,), nats.
-
-    Both components of O(k) around their nearest points,
-    ``sum s - 1/2 sum_{i<j} log(s_i + s_j) + k (k - 1) / 4 log 2 pi - log vol O(k)``; a check of
-    the other branches, off by O(1/s).
-    """
-    s = singular_values
-    k = s.shape[-1]
-    log_volume = log(2.0) + sum(
-        log(2.0) + 0.5 * (i + 1) * log(pi) - lgamma(0.5 * (i + 1)) for i in range(1, k)
-    )
-    upper = torch.ones(k, k, dtype=torch.bool, device=s.device).triu(1)
-    pairs = (s.unsqueeze(-1) + s.unsqueeze(-2)).where(upper, 1.0).log().sum((-2, -1))
-    return s.sum(-1) - 0.5 * pairs + 0.25 * k * (k - 1) * log(2.0 * pi) - log_volume
