@@ -57,10 +57,11 @@ for row, r in enumerate(observed):
 # %%
 # Eighty matrices
 # ---------------
-# Matrices of 40 x 40 entries, :math:`R = U V^\top / \sqrt{20} + 2 \epsilon` with standard normal U,
-# V and noise: the signal has 20 components, most of them below the noise. The solvers know the noise
-# and the prior. The error is that of the posterior mean against :math:`U V^\top / \sqrt{20}`, and
-# Gibbs sampling, the posterior itself, shows what there is to reach.
+# Matrices of 40 x 40 entries, :math:`R = U V^\top / \sqrt{20} + 2 \epsilon` with standard normal
+# U, V and noise: the signal has 20 components, most of them below the noise. The solvers know the
+# noise and the prior. The error is that of the posterior mean against
+# :math:`U V^\top / \sqrt{20}`, and Gibbs sampling, the posterior itself, shows what there is to
+# reach.
 
 N_MATRICES, SIZE, RANK, NOISE = 80, 40, 20, 2.0
 MATRIX = {"center": False, "scale": False, "noise_std": NOISE, "random_state": 0}
@@ -100,7 +101,7 @@ def errors_and_values(n: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarr
 
 rmse, values = errors_and_values(N_MATRICES)
 
-print(f"\n{N_MATRICES} matrices       RMSE           against MAP        against Gibbs     components")
+print(f"\n{N_MATRICES} matrices       RMSE             against MAP       against Gibbs  components")
 for name, error in rmse.items():
     against = [error - rmse["MAP"], error - rmse["Gibbs"]]
     cells = [f"{a.mean():+.4f} ({a.std() / N_MATRICES**0.5:.4f})" for a in against]
@@ -134,7 +135,8 @@ for name, found in values.items():
         np.arange(1, RANK + 1), found.mean(axis=0), color=COLOURS[name],
         ls=STYLES.get(name, "-"), lw=2, label=name,
     )  # fmt: skip
-middle.set(xlabel="component", ylabel="singular value", title="posterior mean", xticks=[1, 5, 10, 20])
+middle.set(xlabel="component", ylabel="singular value", title="posterior mean")
+middle.set_xticks([1, 5, 10, 15, 20])
 middle.legend(frameon=False, fontsize=9)
 boxes = right.boxplot(
     list(rmse.values()), orientation="horizontal", widths=0.6, patch_artist=True,
