@@ -168,7 +168,8 @@ def _fit_vi(estimator: Any, context: MatrixContext, seeds: _Seeds) -> Fitted:
         "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped by %s after %d sweeps",
         bounds["elbo_"], bound, report.value, fitted.stopped, fitted.n_iter,
     )  # fmt: skip
-    return Fitted({**attributes, **bounds}, _stop_reason(fitted.stopped))
+    curve = np.array(fitted.elbo_curve) + _offset(context)
+    return Fitted({**attributes, **bounds, "elbo_curve_": curve}, _stop_reason(fitted.stopped))
 
 
 def _fit_map(estimator: Any, context: MatrixContext, seeds: _Seeds) -> Fitted:
@@ -212,9 +213,8 @@ def _sweeps(
     latest[:] = [fitted.posterior]
     task.end(reconstruct)
     _warn_unless_converged(estimator, fitted)
-    curve = np.array(fitted.elbo_curve) + _offset(context)
     attributes = _posterior_attributes(context, fitted.posterior)
-    return fitted, {**attributes, "elbo_curve_": curve, "n_iter_": fitted.n_iter}
+    return fitted, {**attributes, "n_iter_": fitted.n_iter}
 
 
 def _warn_unless_converged(estimator: Any, fitted: Any) -> None:
@@ -274,13 +274,12 @@ def _fit_gibbs(estimator: Any, context: MatrixContext, seeds: _Seeds) -> Fitted:
     centred = aligned - aligned.mean(0)
     cov = torch.einsum("sip,siq->ipq", centred, centred) / len(aligned)
     noise = float(draws.noise_variance.double().mean())
-    posterior = FactorPosterior(aligned.mean(0), cov, noise)
+    posterior = FactorPosterior(aligned.mean(0), cov, noise).to(context.dtype)
     turn = _canonical_rotation(posterior, context.observed.shape[0])
     attributes = {
         **_posterior_attributes(context, posterior),
-        "samples_": (aligned @ turn).cpu().numpy(),
-        "elbo_curve_": np.array(draws.log_lik_curve),
-        "n_iter_": len(draws.log_lik_curve),
+        "samples_": (aligned @ turn).to(context.dtype).cpu().numpy(),
+        "n_iter_": draws.n_sweeps,
     }
     task.end(lambda: attributes)
     return Fitted(attributes, _stop_reason(draws.stopped))
@@ -337,7 +336,7 @@ def _posterior_attributes(context: MatrixContext, posterior: FactorPosterior) ->
         "posterior_": MatrixPosterior(
             GaussianRows(mean[:n], cov[:n]), GaussianRows(mean[n:], cov[n:])
         ),
-        "components_": np.ascontiguousarray(mean[n:].T) / np.sqrt(k),
+        "components_": np.ascontiguousarray(mean[n:].T) / k**0.5,
         "components_cov_": cov[n:] / k,
         "noise_std_": float(np.sqrt(posterior.noise_variance) * context.scale),
         "mean_": context.mean,

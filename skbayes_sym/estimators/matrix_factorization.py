@@ -277,14 +277,13 @@ class SymVIMatrixFactorization(
         return fit_matrix(self, context)
 
     def _check_matrix(self, X: Any, *, reset: bool) -> Any:
-        return validate_data(
-            self,
-            X,
-            reset=reset,
-            accept_sparse=("csr", "csc", "coo"),
-            dtype=FLOATS,
-            ensure_all_finite="allow-nan",
-        )
+        settings = {"accept_sparse": ("csr", "csc", "coo"), "ensure_all_finite": "allow-nan"}
+        try:
+            return validate_data(self, X, reset=reset, dtype=FLOATS, **settings)
+        except ValueError as error:
+            if "could not convert" in str(error):
+                raise ValueError(f"X must hold numbers: {error}") from error
+            raise
 
     def transform(self, X: Any) -> Array:
         """Posterior means of the row factors; rows may be new.

@@ -26,7 +26,7 @@ class GibbsDraws(NamedTuple):
 
     rows: Tensor  # (S, n + m, k), those of U first, then those of V
     noise_variance: Tensor  # (S,)
-    log_lik_curve: list[float]  # of every sweep, nats
+    n_sweeps: int
     stopped: str
 
 
@@ -65,7 +65,7 @@ def sample_factors(
     """
     mean, noise, n = start.mean.clone(), start.noise_variance, data.n_rows
     keep = set(torch.linspace(n_warmup, n_sweeps - 1, n_kept).round().long().tolist())
-    kept, noises, curve, stopped = list[Tensor](), list[float](), list[float](), "max_iter"
+    kept, noises, n_made, stopped = list[Tensor](), list[float](), 0, "max_iter"
     try:
         for sweep in range(n_sweeps):
             mean = mean.clone()
@@ -75,17 +75,17 @@ def sample_factors(
             squares = float((data.by_row.value - fitted).double().square().sum())
             if noise_range is not None:
                 noise = _draw_noise(squares, data.n_observed, noise_range, generator)
-            curve.append(-0.5 * squares / noise)
+            n_made = sweep + 1
             if sweep in keep:
                 kept.append(mean)
                 noises.append(noise)
-            if on_step(sweep + 1, {"elbo": curve[-1]}):
+            if on_step(n_made, {"squared_error": squares}):
                 stopped = "on_step"
                 break
     except KeyboardInterrupt:
         stopped = "interrupted"
     draws = kept or [mean]
-    return GibbsDraws(torch.stack(draws), torch.tensor(noises or [noise]), curve, stopped)
+    return GibbsDraws(torch.stack(draws), torch.tensor(noises or [noise]), n_made, stopped)
 
 
 def _sides(data: Entries) -> list[tuple[Incidence, slice, slice]]:
