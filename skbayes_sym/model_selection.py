@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -42,8 +41,10 @@ class EntryKFold:
     [0 2] [1 3]
     """
 
-    def __init__(self, n_splits: int = 5, *, shuffle: bool = True, random_state: Any = None):
-        if not isinstance(n_splits, Integral) or n_splits < 2:
+    def __init__(
+        self, n_splits: int = 5, *, shuffle: bool = True, random_state: Any = None
+    ) -> None:
+        if not isinstance(n_splits, (int, np.integer)) or n_splits < 2:
             raise ValueError(f"n_splits must be an integer of at least 2, got {n_splits!r}.")
         self.n_splits = int(n_splits)
         self.shuffle = shuffle
@@ -125,7 +126,7 @@ def cross_validate_entries(
     1 1.0
     2 0.6
     """
-    splitter = EntryKFold(cv, random_state=0) if isinstance(cv, Integral) else cv
+    splitter = EntryKFold(int(cv), random_state=0) if isinstance(cv, (int, np.integer)) else cv
     checked = _checked(X)
     observed = observed_entries(checked)
     runs = Parallel(n_jobs=n_jobs)(

@@ -34,8 +34,9 @@ _NUMBERS_A_SWEEP = 1 << 16
 _MOST_DRAWS = 4
 _REPORT_DRAWS = 256
 _REPORT_NUMBERS = 1 << 24  # most numbers drawn for a report
+_LEARNING_SHARE = 8  # draws that anchors are learned from, as a part of those that report
 _MIXING_STEPS = 20
-_FREE_MIXING_UP_TO = 5
+_FREE_MIXING_UP_TO = 3
 
 
 def mean_variances(posterior: FactorPosterior) -> Tensor:
@@ -97,7 +98,7 @@ class AnchoredRotationGap:
             rows = (self._rows(posterior, root, 1) for _ in range(n))
             return torch.cat([anchored_inner(features, x) for x in rows])
 
-        mixing = learn_mixing(draw(n_draws // 4))
+        mixing = learn_mixing(draw(n_draws // _LEARNING_SHARE))
         return _mean(langevin_gap(mixing @ draw(n_draws)))
 
     def _rows(self, posterior: FactorPosterior, root: Tensor, n_draws: int) -> Tensor:

@@ -28,11 +28,14 @@ from skbayes_sym.inference.factor_data import (
 )
 from skbayes_sym.symmetry.orthogonal_gap import Pull
 
-# Share of a new pull in the running mean: its draws are fresh in every sweep, so the mean holds
-# some 2 / _LEAST_SHARE sweeps of them at the end.
+# Share of a new pull in the running mean: its draws are fresh, so the mean holds those of some
+# 2 / _LEAST_SHARE pulls at the end.
 _LEAST_SHARE, _SHARE_POWER = 0.05, 0.7
 # Sweeps before the noise is learned: from a random start everything looks like noise.
 _FIXED_NOISE_SWEEPS = 5
+# Sweeps between two looks at a random gap, after as many that look every time: a look costs as much
+# as a sweep over few entries, and what it finds changes slowly.
+_RENEW_EVERY = 4
 WINDOW = 10  # sweeps averaged to judge convergence
 
 OnStep = Callable[[int, Mapping[str, Any]], bool]
@@ -137,8 +140,7 @@ def fit_factors(
     try:
         for sweep in range(max_iter):
             if gap is not None and sweep > 0:
-                new = gap(posterior)
-                pull = _running_mean(pull, new, sweep) if gap.is_random else new
+                pull = _next_pull(pull, gap, posterior, sweep)
             learned = noise_range if sweep >= _FIXED_NOISE_SWEEPS else None
             posterior, elbo = _sweep(data, posterior, prior_scale, covariance, pull, learned)
             curve.append(elbo + (0.0 if pull is None else float(pull.value)))
@@ -153,12 +155,17 @@ def fit_factors(
     return FactorFit(posterior, curve, len(curve), stopped)
 
 
-def _running_mean(mean: Pull | None, new: Pull, sweep: int) -> Pull:
-    if mean is None:
-        return new
-    share = max(_LEAST_SHARE, float(sweep) ** -_SHARE_POWER)
+def _next_pull(mean: Pull | None, gap: GapTerm, posterior: FactorPosterior, sweep: int) -> Pull:
+    """The gap's own answer if it is exact; else the running mean of answers, renewed at times."""
+    if mean is None or not gap.is_random:
+        return gap(posterior)
+    if sweep > _RENEW_EVERY and sweep % _RENEW_EVERY:
+        return mean
+    n_renewals = sweep if sweep <= _RENEW_EVERY else _RENEW_EVERY + sweep // _RENEW_EVERY
+    share = max(_LEAST_SHARE, float(n_renewals) ** -_SHARE_POWER)
+    new = gap(posterior)
     return Pull(
-        new.value,
+        torch.lerp(mean.value, new.value, share),
         mean.force.lerp_(new.force, share),
         mean.stiffness.lerp_(new.stiffness, share),
     )
