@@ -128,7 +128,10 @@ for covariance, marker in (("isotropic", "^"), ("diagonal", "s"), ("full", "o"))
     left.plot(elbos, densities, "-", color="0.6", lw=1)
     left.plot(elbos[0], densities[0], marker, color=BLUE, mfc="white", ms=8)
     left.plot(elbos[1], densities[1], marker, color=ORANGE, ms=8)
-    left.annotate(f"{covariance} ", (elbos[0], densities[0]), ha="right", va="center")
+    left.annotate(
+        covariance, (elbos[0], densities[0]), (-9, 0), textcoords="offset points",
+        ha="right", va="center",
+    )  # fmt: skip
 left.plot([], [], "o", color=BLUE, mfc="white", label="plain")
 left.plot([], [], "o", color=ORANGE, label="orthogonal")
 left.legend(frameon=False, loc="lower right")

@@ -22,7 +22,8 @@ from skbayes_sym.estimators._factor_recipe import MatrixContext, check_symmetry,
 from skbayes_sym.inference.factor_data import Incidence
 from skbayes_sym.inference.factor_predictive import (
     draw_moments,
-    entry_moments,
+    entry_means,
+    entry_variances,
     row_log_densities,
     row_means,
 )
@@ -362,17 +363,21 @@ class SymVIMatrixFactorization(
         if len(i) != len(j):
             raise ValueError(f"rows has {len(i)} positions and columns {len(j)}: they must match.")
         with one_thread(), torch.no_grad():
-            if hasattr(self, "samples_"):
-                draws = torch.as_tensor(self.samples_)
-                moments = draw_moments(draws, len(posterior.rows.mean), i, j)
-            else:
-                u, u_cov, v, v_cov = (torch.as_tensor(a) for side in posterior for a in side)
-                moments = entry_moments((u, u_cov), (v, v_cov), i, j)
-        mean, variance = (t.double().numpy() for t in moments)
+            mean, variance = (a.double().numpy() for a in self._entry_moments(i, j, return_std))
         mean = mean * self.scale_ + self.mean_
         if not return_std:
             return mean
         return mean, np.sqrt(variance * self.scale_**2 + self.noise_std_**2)
+
+    def _entry_moments(self, i: Tensor, j: Tensor, with_variance: bool) -> tuple[Tensor, Tensor]:
+        """Mean and variance in scaled units; no variance, where it costs, unless asked for."""
+        u, u_cov, v, v_cov = (torch.as_tensor(a) for side in self.posterior_ for a in side)
+        if hasattr(self, "samples_"):
+            return draw_moments(torch.as_tensor(self.samples_), len(u), i, j)
+        mean = entry_means(u, v, i, j)
+        if not with_variance:
+            return mean, mean.new_zeros(0)
+        return mean, entry_variances((u, u_cov), (v, v_cov), i, j)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Log density of the observed entries of rows, each row's factor integrated out.

@@ -76,26 +76,32 @@ def row_log_densities(
     return -0.5 * (total + torch.cat(parts))
 
 
-def entry_moments(
+def entry_means(u: Tensor, v: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """Mean of ``u_i . v_j / sqrt(k)`` under independent rows with these means, (E,)."""
+    parts = [
+        (u[a] * v[b]).sum(-1)
+        for a, b in zip(i.split(_ENTRY_BLOCK), j.split(_ENTRY_BLOCK), strict=True)
+    ]
+    return torch.cat(parts) / sqrt(u.shape[1])
+
+
+def entry_variances(
     rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor], i: Tensor, j: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Mean and variance of ``u_i . v_j / sqrt(k)`` under q, without the noise, (E,) each.
+) -> Tensor:
+    """Variance of ``u_i . v_j / sqrt(k)`` under q, without the noise, (E,).
 
     Parameters
     ----------
     rows, columns : (mean (n, k), cov (n, k, k))
     i, j : int64 Tensor of shape (E,)
     """
-    k = rows[0].shape[1]
-    means, variances = [rows[0].new_zeros(0)], [rows[0].new_zeros(0)]
+    parts = []
     for a, b in zip(i.split(_ENTRY_BLOCK), j.split(_ENTRY_BLOCK), strict=True):
         u, v, u_cov, v_cov = rows[0][a], columns[0][b], rows[1][a], columns[1][b]
-        means.append((u * v).sum(-1) / sqrt(k))
-        across = (u_cov @ v.unsqueeze(-1)).squeeze(-1) * v + (v_cov @ u.unsqueeze(-1)).squeeze(
-            -1
-        ) * u
-        variances.append((across.sum(-1) + (u_cov * v_cov).sum((-2, -1))) / k)
-    return torch.cat(means), torch.cat(variances)
+        by_u = (u_cov @ v.unsqueeze(-1)).squeeze(-1) * v
+        by_v = (v_cov @ u.unsqueeze(-1)).squeeze(-1) * u
+        parts.append((by_u + by_v).sum(-1) + (u_cov * v_cov).sum((-2, -1)))
+    return torch.cat(parts) / rows[0].shape[1]
 
 
 def draw_moments(draws: Tensor, n: int, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
