@@ -11,16 +11,13 @@ from torch import Tensor
 
 from skbayes_sym.estimators._base import Fitted, logger
 from skbayes_sym.estimators._callbacks import FitTask
-from skbayes_sym.estimators._data import Array
 from skbayes_sym.estimators._entries import Observed
 from skbayes_sym.inference.bounds import BoundEstimate
-from skbayes_sym.inference.factor_analytic import analytic_mean_field
 from skbayes_sym.inference.factor_covariance import (
     CovarianceFamily,
     DiagonalCovariance,
     FullCovariance,
     IsotropicCovariance,
-    PointMass,
     RowCovariance,
 )
 from skbayes_sym.inference.factor_data import Entries
@@ -30,15 +27,14 @@ from skbayes_sym.inference.factor_gaps import (
     SignedPermutationGap,
     SignFlipGap,
 )
-from skbayes_sym.inference.factor_gibbs import sample_factors
 from skbayes_sym.inference.factorization import (
     FactorPosterior,
     fit_factors,
     mean_field_elbo,
     start_at_random,
 )
-from skbayes_sym.numerics.random import generator_from, spawn_seeds
-from skbayes_sym.symmetry.orthogonal import Orthogonal
+from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
+from skbayes_sym.numerics.random import generator_from
 
 COVARIANCES: dict[str, CovarianceFamily] = {
     "isotropic": IsotropicCovariance(),
@@ -64,21 +60,7 @@ class MatrixContext(NamedTuple):
     begin: Callable[[int], FitTask]  # opens the callbacks' task, given the number of sweeps
 
 
-class GaussianRows(NamedTuple):
-    """Moments of the rows of one factor."""
-
-    mean: Array  # (n, k)
-    cov: Array  # (n, k, k)
-
-
-class MatrixPosterior(NamedTuple):
-    """Independent Gaussian rows of U and of V, in scaled units."""
-
-    rows: GaussianRows
-    columns: GaussianRows
-
-
-class _Seeds(NamedTuple):
+class Seeds(NamedTuple):
     """One seed a purpose."""
 
     start: int
@@ -87,32 +69,26 @@ class _Seeds(NamedTuple):
     gibbs: int
 
 
-def fit_matrix(estimator: Any, context: MatrixContext) -> Fitted:
-    """Fit by the estimator's solver."""
-    recipes = {"vi": _fit_vi, "map": _fit_map, "mfvi_analytic": _fit_analytic, "gibbs": _fit_gibbs}
-    seeds = _Seeds(*spawn_seeds(context.seed, len(_Seeds._fields)))
-    with torch.no_grad():
-        return recipes[estimator.solver](estimator, context, seeds)
-
-
-def _start(estimator: Any, context: MatrixContext, data: Entries, seed: int) -> FactorPosterior:
+def start_of(estimator: Any, context: MatrixContext, data: Entries, seed: int) -> FactorPosterior:
+    """Random start of the sweeps."""
     return start_at_random(
         context.observed.shape,
         estimator.n_components,
         prior_scale=estimator.prior_scale,
-        noise_variance=_noise_variance(estimator, context),
+        noise_variance=start_noise(estimator, context),
         generator=generator_from(seed, context.device),
         like=data.by_row.value,
     )
 
 
-def _noise_variance(estimator: Any, context: MatrixContext) -> float:
+def start_noise(estimator: Any, context: MatrixContext) -> float:
+    """Noise variance in scaled units, as given or to start learning from."""
     if estimator.noise_std == "learn":
         return float((_INITIAL_NOISE * context.spread) ** 2)
     return float((estimator.noise_std / context.scale) ** 2)
 
 
-def _noise_range(estimator: Any, context: MatrixContext) -> tuple[float, float] | None:
+def noise_range(estimator: Any, context: MatrixContext) -> tuple[float, float] | None:
     """Range of a learned noise variance, None if it is given or there is nothing to learn from."""
     if estimator.noise_std != "learn" or len(context.observed.values) == 0:
         return None
@@ -151,61 +127,55 @@ def check_symmetry(estimator: Any) -> None:
         )
 
 
-def _fit_vi(estimator: Any, context: MatrixContext, seeds: _Seeds) -> Fitted:
+def fit_vi(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
     data = context.observed.tensors(context.device, context.dtype)
     gap = _gap(estimator, generator_from(seeds.gap, context.device))
     covariance = COVARIANCES[estimator.covariance]
-    fitted, attributes = _sweeps(estimator, context, data, covariance, gap, seeds)
-    precise = data if context.dtype == torch.float64 else _double(context)
+    fitted, attributes = run_sweeps(estimator, context, data, covariance, gap, seeds)
+    precise = data if context.dtype == torch.float64 else in_double(context)
     posterior = fitted.posterior.to(torch.float64)
-    bound = mean_field_elbo(precise, posterior, estimator.prior_scale) + _offset(context)
+    bound = mean_field_elbo(precise, posterior, estimator.prior_scale) + log_jacobian(context)
     report = BoundEstimate(0.0, 0.0)
     if gap is not None:
         fresh = _gap(estimator, generator_from(seeds.report, context.device))
         report = fresh.report(posterior)
-    bounds = _bounds(bound, report)
+    bounds = bounds_of(bound, report)
     logger.info(
         "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped by %s after %d sweeps",
         bounds["elbo_"], bound, report.value, fitted.stopped, fitted.n_iter,
     )  # fmt: skip
-    curve = np.array(fitted.elbo_curve) + _offset(context)
-    return Fitted({**attributes, **bounds, "elbo_curve_": curve}, _stop_reason(fitted.stopped))
+    curve = np.array(fitted.elbo_curve) + log_jacobian(context)
+    return Fitted({**attributes, **bounds, "elbo_curve_": curve}, stop_reason(fitted.stopped))
 
 
-def _fit_map(estimator: Any, context: MatrixContext, seeds: _Seeds) -> Fitted:
-    data = context.observed.tensors(context.device, context.dtype)
-    fitted, attributes = _sweeps(estimator, context, data, PointMass(), None, seeds)
-    return Fitted(attributes, _stop_reason(fitted.stopped))
-
-
-def _sweeps(
+def run_sweeps(
     estimator: Any,
     context: MatrixContext,
     data: Entries,
     covariance: CovarianceFamily,
     gap: Any,
-    seeds: _Seeds,
+    seeds: Seeds,
 ) -> tuple[Any, dict[str, Any]]:
     """Run `fit_factors` under the callbacks; its result and the attributes that predict."""
     task = context.begin(estimator.max_iter)
     latest: list[FactorPosterior] = []
 
     def reconstruct() -> Mapping[str, Any]:
-        return _posterior_attributes(context, latest[-1]) if latest else {}
+        return posterior_attributes(context, latest[-1]) if latest else {}
 
     def on_step(sweep: int, info: Mapping[str, Any]) -> bool:
-        logger.debug("sweep %d: ELBO %.6g", sweep, info["elbo"] + _offset(context))
+        logger.debug("sweep %d: ELBO %.6g", sweep, info["elbo"] + log_jacobian(context))
         latest[:] = [info["posterior"]]
         return task.end_block(reconstruct)
 
     n_observed = max(1, data.n_observed)
     fitted = fit_factors(
         data,
-        _start(estimator, context, data, seeds.start),
+        start_of(estimator, context, data, seeds.start),
         prior_scale=estimator.prior_scale,
         covariance=covariance,
         gap=gap,
-        noise_range=_noise_range(estimator, context),
+        noise_range=noise_range(estimator, context),
         max_iter=estimator.max_iter,
         tol=estimator.tol * n_observed,
         on_step=on_step,
@@ -213,7 +183,7 @@ def _sweeps(
     latest[:] = [fitted.posterior]
     task.end(reconstruct)
     _warn_unless_converged(estimator, fitted)
-    attributes = _posterior_attributes(context, fitted.posterior)
+    attributes = posterior_attributes(context, fitted.posterior)
     return fitted, {**attributes, "n_iter_": fitted.n_iter}
 
 
@@ -223,91 +193,24 @@ def _warn_unless_converged(estimator: Any, fitted: Any) -> None:
             f"not converged: the ELBO was still rising after max_iter={estimator.max_iter} sweeps "
             f"(tol={estimator.tol:g} nats an observed entry). Raise max_iter or tol.",
             ConvergenceWarning,
-            stacklevel=7,
+            stacklevel=8,
         )
 
 
-def _fit_analytic(estimator: Any, context: MatrixContext, seeds: _Seeds) -> Fitted:
-    observed = context.observed
-    n, m = observed.shape
-    if len(observed.values) < n * m:
-        raise ValueError(
-            f"solver='mfvi_analytic' needs every entry, but X has {n * m - len(observed.values)} "
-            "missing ones: use solver='vi' with symmetry=None, whose optimum it is."
-        )
-    task = context.begin(1)
-    data = context.observed.tensors(context.device, context.dtype)
-    posterior = analytic_mean_field(
-        data.by_row.value.view(n, m).double(),
-        estimator.n_components,
-        prior_scale=estimator.prior_scale,
-        noise_variance=_noise_variance(estimator, context),
-        noise_range=_noise_range(estimator, context),
-    )
-    task.end(lambda: _posterior_attributes(context, posterior))
-    bound = mean_field_elbo(_double(context), posterior, estimator.prior_scale) + _offset(context)
-    attributes = {
-        **_posterior_attributes(context, posterior),
-        **_bounds(bound, BoundEstimate(0.0, 0.0)),
-        "elbo_curve_": np.array([bound]),
-        "n_iter_": 1,
-    }
-    return Fitted(attributes, "tol")
-
-
-def _fit_gibbs(estimator: Any, context: MatrixContext, seeds: _Seeds) -> Fitted:
-    data = context.observed.tensors(context.device, context.dtype)
-    n_warmup = estimator.max_iter // 2
-    task = context.begin(estimator.max_iter)
-    draws = sample_factors(
-        data,
-        _start(estimator, context, data, seeds.start),
-        prior_scale=estimator.prior_scale,
-        noise_range=_noise_range(estimator, context),
-        n_warmup=n_warmup,
-        n_sweeps=estimator.max_iter,
-        n_kept=min(estimator.n_samples, estimator.max_iter - n_warmup),
-        generator=generator_from(seeds.gibbs, context.device),
-        on_step=lambda sweep, info: task.end_block(dict),
-    )
-    aligned = _aligned(draws.rows.double())
-    centred = aligned - aligned.mean(0)
-    cov = torch.einsum("sip,siq->ipq", centred, centred) / len(aligned)
-    noise = float(draws.noise_variance.double().mean())
-    posterior = FactorPosterior(aligned.mean(0), cov, noise).to(context.dtype)
-    turn = _canonical_rotation(posterior, context.observed.shape[0])
-    attributes = {
-        **_posterior_attributes(context, posterior),
-        "samples_": (aligned @ turn).to(context.dtype).cpu().numpy(),
-        "n_iter_": draws.n_sweeps,
-    }
-    task.end(lambda: attributes)
-    return Fitted(attributes, _stop_reason(draws.stopped))
-
-
-def _aligned(draws: Tensor) -> Tensor:
-    """Draws (S, n + m, k) rotated to the last one, whose orientation is as good as any."""
-    _, n_rows, k = draws.shape
-    index = torch.arange(n_rows * k, device=draws.device).view(n_rows, k)
-    flat = draws.flatten(1)
-    moved, _ = Orthogonal(index).align(flat, flat[-1])
-    return moved.view(draws.shape)
-
-
-def _stop_reason(stopped: str) -> str:
+def stop_reason(stopped: str) -> str:
     return {"on_step": "callback"}.get(stopped, stopped)
 
 
-def _double(context: MatrixContext) -> Entries:
+def in_double(context: MatrixContext) -> Entries:
     return context.observed.tensors(context.device, torch.float64)
 
 
-def _offset(context: MatrixContext) -> float:
+def log_jacobian(context: MatrixContext) -> float:
     """Turns a log density of scaled entries into that of the entries as given, nats."""
     return -len(context.observed.values) * float(np.log(context.scale))
 
 
-def _bounds(mean_field: float, gap: BoundEstimate) -> dict[str, float]:
+def bounds_of(mean_field: float, gap: BoundEstimate) -> dict[str, float]:
     return {
         "elbo_": mean_field + gap.value,
         "elbo_mean_field_": mean_field,
@@ -316,7 +219,7 @@ def _bounds(mean_field: float, gap: BoundEstimate) -> dict[str, float]:
     }
 
 
-def _canonical_rotation(posterior: FactorPosterior, n_rows: int) -> Tensor:
+def canonical_rotation(posterior: FactorPosterior, n_rows: int) -> Tensor:
     """Makes the columns of V's mean orthogonal, by decreasing norm, largest loading positive."""
     columns = posterior.mean[n_rows:].double()
     _, vectors = torch.linalg.eigh(columns.mT @ columns)
@@ -326,10 +229,10 @@ def _canonical_rotation(posterior: FactorPosterior, n_rows: int) -> Tensor:
     return turn * torch.where(largest < 0.0, -1.0, 1.0).to(turn)
 
 
-def _posterior_attributes(context: MatrixContext, posterior: FactorPosterior) -> dict[str, Any]:
+def posterior_attributes(context: MatrixContext, posterior: FactorPosterior) -> dict[str, Any]:
     """Everything that predicting needs, as NumPy arrays, in the canonical orientation."""
     n, k = context.observed.shape[0], posterior.mean.shape[1]
-    turn = _canonical_rotation(posterior, n).to(posterior.mean)
+    turn = canonical_rotation(posterior, n).to(posterior.mean)
     mean = (posterior.mean @ turn).cpu().numpy()
     cov = (turn.mT @ posterior.cov @ turn).cpu().numpy()
     return {

@@ -18,7 +18,8 @@ from skbayes_sym.estimators._callbacks import FitTask
 from skbayes_sym.estimators._data import Array
 from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
 from skbayes_sym.estimators._entries import Observed, observed_entries
-from skbayes_sym.estimators._factor_recipe import MatrixContext, check_symmetry, fit_matrix
+from skbayes_sym.estimators._factor_recipe import MatrixContext, Seeds, check_symmetry, fit_vi
+from skbayes_sym.estimators._factor_rivals import fit_analytic, fit_gibbs, fit_map
 from skbayes_sym.inference.factor_data import Incidence
 from skbayes_sym.inference.factor_predictive import (
     draw_moments,
@@ -27,6 +28,9 @@ from skbayes_sym.inference.factor_predictive import (
     row_log_densities,
     row_means,
 )
+from skbayes_sym.numerics.random import spawn_seeds
+
+_RECIPES = {"vi": fit_vi, "map": fit_map, "mfvi_analytic": fit_analytic, "gibbs": fit_gibbs}
 
 
 class SymVIMatrixFactorization(
@@ -168,7 +172,7 @@ class SymVIMatrixFactorization(
         "prior_scale": [Interval(Real, 0, None, closed="neither")],
         "center": ["boolean"],
         "scale": ["boolean"],
-        "solver": [StrOptions({"vi", "map", "mfvi_analytic", "gibbs"})],
+        "solver": [StrOptions(set(_RECIPES))],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "n_samples": [Interval(Integral, 1, None, closed="left")],
@@ -275,7 +279,9 @@ class SymVIMatrixFactorization(
         )
 
     def _fit_recipe(self, context: MatrixContext) -> Fitted:
-        return fit_matrix(self, context)
+        seeds = Seeds(*spawn_seeds(context.seed, len(Seeds._fields)))
+        with torch.no_grad():
+            return _RECIPES[self.solver](self, context, seeds)
 
     def _check_matrix(self, X: Any, *, reset: bool) -> Any:
         settings = {"accept_sparse": ("csr", "csc", "coo"), "ensure_all_finite": "allow-nan"}
@@ -447,5 +453,5 @@ def _warn_of_empty(observed: Observed) -> None:
             f"{empty_rows} rows and {empty_columns} columns of X have no observed entry: their "
             "factors stay at the prior.",
             UserWarning,
-            stacklevel=5,
+            stacklevel=7,
         )

@@ -26,6 +26,7 @@ from skbayes_sym.inference.factor_data import (
     packed_second_moments,
     sums_over_entries,
 )
+from skbayes_sym.numerics.optimise import DivergenceError
 from skbayes_sym.symmetry.orthogonal_gap import Pull
 
 # Share of a new pull in the running mean: its draws are fresh, so the mean holds those of some
@@ -266,7 +267,13 @@ def row_conditionals(
     rows: slice = slice(0),
     mean: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Cholesky factor, precision (n, k, k) and target ``P m`` (n, k) of rows given the others."""
+    """Cholesky factor, precision (n, k, k) and target ``P m`` (n, k) of rows given the others.
+
+    Raises
+    ------
+    DivergenceError
+        If a precision can't be factorised.
+    """
     second, first = sums
     k = first.shape[1]
     precision = second / (k * noise)
@@ -280,7 +287,13 @@ def row_conditionals(
         # Only a stiffness estimated from draws, never a true one, is negative.
         diagonal = precision.diagonal(dim1=-2, dim2=-1)
         diagonal.copy_(torch.maximum(diagonal, least))
-    return torch.linalg.cholesky(precision), precision, target
+    factor, failed = torch.linalg.cholesky_ex(precision)
+    if bool(failed.any()):
+        raise DivergenceError(
+            "the precision of a row is singular in this arithmetic: the noise is too small next to "
+            "prior_scale. Give a larger noise_std, or use dtype='float64'."
+        )
+    return factor, precision, target
 
 
 def mean_field_elbo(data: Entries, posterior: FactorPosterior, prior_scale: float) -> float:

@@ -381,6 +381,7 @@ def test_empty_rows_and_columns_predict_the_prior_and_warn_once():
     with pytest.warns(UserWarning, match="1 rows and 2 columns of X have no observed") as caught:
         model = clone(MODEL).fit(holed)
     assert len(caught) == 1
+    assert caught[0].filename == __file__
     np.testing.assert_allclose(model.posterior_.rows.mean[4], 0.0, atol=1e-12)
     np.testing.assert_allclose(model.posterior_.rows.cov[4], np.eye(2), atol=1e-12)
     np.testing.assert_allclose(model.components_[:, [2, 9]], 0.0, atol=1e-12)
@@ -522,8 +523,9 @@ def test_unfitted(method):
 
 
 def test_too_few_sweeps_warn():
-    with pytest.warns(ConvergenceWarning, match="max_iter=3"):
+    with pytest.warns(ConvergenceWarning, match="max_iter=3") as caught:
         clone(MODEL).set_params(max_iter=3).fit(X)
+    assert caught[0].filename == __file__  # the caller's line, not ours
 
 
 class StopAt:
