@@ -145,35 +145,40 @@ def test_a_stored_zero_is_observed():
     assert clone(MODEL).fit(sparse).elbo_ == clone(MODEL).fit(there).elbo_
 
 
-def test_new_rows_are_embedded_by_ridge_regression(fitted):
+@pytest.mark.parametrize("prior_scale", [1.0, 0.6])
+def test_new_rows_are_embedded_by_ridge_regression(prior_scale):
     """Against the normal equations of one row."""
+    model = clone(MODEL).set_params(prior_scale=prior_scale).fit(X)
     new, _ = ratings(n=5, seed=1)
-    factors = fitted.transform(new)
-    noise = (fitted.noise_std_ / fitted.scale_) ** 2
+    factors = model.transform(new)
+    noise = (model.noise_std_ / model.scale_) ** 2
     for row, factor in zip(new, factors, strict=True):
         seen = ~np.isnan(row)
-        loadings = fitted.components_.T[seen]
-        second = loadings.T @ loadings + fitted.components_cov_[seen].sum(axis=0)
-        precision = np.eye(2) + second / noise
-        target = loadings.T @ ((row[seen] - fitted.mean_) / fitted.scale_) / noise
+        loadings = model.components_.T[seen]
+        second = loadings.T @ loadings + model.components_cov_[seen].sum(axis=0)
+        precision = np.eye(2) / prior_scale**2 + second / noise
+        target = loadings.T @ ((row[seen] - model.mean_) / model.scale_) / noise
         np.testing.assert_allclose(factor, np.linalg.solve(precision, target), atol=1e-10)
     np.testing.assert_allclose(
-        fitted.inverse_transform(factors),
-        fitted.mean_ + fitted.scale_ * factors @ fitted.components_,
+        model.inverse_transform(factors),
+        model.mean_ + model.scale_ * factors @ model.components_,
     )
 
 
-def test_score_is_a_normal_density_of_whole_rows(fitted):
+@pytest.mark.parametrize("prior_scale", [1.0, 0.6])
+def test_score_is_a_normal_density_of_whole_rows(prior_scale):
+    model = clone(MODEL).set_params(prior_scale=prior_scale).fit(X)
     new, _ = ratings(n=4, seed=2)
-    loadings, total = fitted.components_.T * fitted.scale_, 0.0
-    spread = np.trace(fitted.components_cov_, axis1=1, axis2=2) * fitted.scale_**2
+    unit = prior_scale * model.scale_
+    loadings, total = unit * model.components_.T, 0.0
+    spread = unit**2 * np.trace(model.components_cov_, axis1=1, axis2=2)
     for row in new:
         seen = ~np.isnan(row)
         cov = loadings[seen] @ loadings[seen].T
-        cov += np.diag(spread[seen] + fitted.noise_std_**2)
-        mean = np.full(seen.sum(), fitted.mean_)
+        cov += np.diag(spread[seen] + model.noise_std_**2)
+        mean = np.full(seen.sum(), model.mean_)
         total += multivariate_normal(mean, cov).logpdf(row[seen])
-    assert fitted.score(new) == pytest.approx(total / np.sum(~np.isnan(new)), rel=1e-10)
+    assert model.score(new) == pytest.approx(total / np.sum(~np.isnan(new)), rel=1e-10)
 
 
 def test_std_of_an_entry_is_that_of_the_product(fitted):
