@@ -1,5 +1,6 @@
 """The recipes of the rivals: MAP, the analytic mean-field optimum, Gibbs sampling."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,10 @@ def fit_gibbs(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
     data = context.observed.tensors(context.device, context.dtype)
     n_warmup = estimator.max_iter // 2
     task = context.begin(estimator.max_iter)
+
+    def on_step(sweep: int, info: Mapping[str, Any]) -> bool:
+        return task.end_block(lambda: posterior_attributes(context, _one_draw(**info)))
+
     draws = sample_factors(
         data,
         start_of(estimator, context, data, seeds.start),
@@ -82,7 +87,7 @@ def fit_gibbs(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
         n_sweeps=estimator.max_iter,
         n_kept=min(estimator.n_samples, estimator.max_iter - n_warmup),
         generator=generator_from(seeds.gibbs, context.device),
-        on_step=lambda sweep, info: task.end_block(dict),
+        on_step=on_step,
     )
     aligned = _aligned(draws.rows.double())
     centred = aligned - aligned.mean(0)
@@ -97,6 +102,12 @@ def fit_gibbs(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
     }
     task.end(lambda: attributes)
     return Fitted(attributes, stop_reason(draws.stopped))
+
+
+def _one_draw(rows: Tensor, noise_variance: float) -> FactorPosterior:
+    """A draw as a posterior without spread, for callbacks that look at the model mid-way."""
+    k = rows.shape[1]
+    return FactorPosterior(rows, rows.new_zeros(len(rows), k, k), noise_variance)
 
 
 def _aligned(draws: Tensor) -> Tensor:

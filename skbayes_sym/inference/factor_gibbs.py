@@ -4,7 +4,6 @@ The sampler of Salakhutdinov & Mnih (2008) with fixed hyperparameters: rows of U
 independent Gaussians, and the other way round.
 """
 
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -18,7 +17,7 @@ from skbayes_sym.inference.factor_data import (
     products,
     sums_over_entries,
 )
-from skbayes_sym.inference.factorization import FactorPosterior, row_conditionals
+from skbayes_sym.inference.factorization import FactorPosterior, OnStep, row_conditionals
 
 
 class GibbsDraws(NamedTuple):
@@ -40,7 +39,7 @@ def sample_factors(
     n_sweeps: int,
     n_kept: int,
     generator: torch.Generator,
-    on_step: Callable[[int, Mapping[str, float]], bool],
+    on_step: OnStep,
 ) -> GibbsDraws:
     """Alternate between the rows of U, of V and the noise.
 
@@ -57,7 +56,8 @@ def sample_factors(
         Sweeps thrown away, sweeps in all, and draws kept of the others at equal distances.
     generator : torch.Generator
     on_step : callable (sweep, info) -> bool
-        True stops; at least one draw is kept.
+        Told ``{"rows": ..., "noise_variance": ...}`` of every sweep; True stops, with at least one
+        draw kept.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def sample_factors(
             if sweep in keep:
                 kept.append(mean)
                 noises.append(noise)
-            if on_step(n_made, {"squared_error": squares}):
+            if on_step(n_made, {"rows": mean, "noise_variance": noise}):
                 stopped = "on_step"
                 break
     except KeyboardInterrupt:

@@ -562,6 +562,27 @@ def test_callback_stops_the_fit(settings):
     model.transform(X)
 
 
+class Watch(StopAt):
+    """Score the model of the moment after every sweep."""
+
+    def __init__(self):
+        super().__init__(10**9)
+        self.scores = []
+
+    def on_fit_task_end(self, estimator, context, *, X=None, fitted_estimator=None):
+        self.scores.append(fitted_estimator.score(X))
+
+
+@every_solver
+def test_callbacks_see_the_model_of_the_moment(settings):
+    watch = Watch()
+    model = clone(MODEL).set_params(**settings).set_callbacks(watch).fit(X)
+    *sweeps, whole = watch.scores
+    assert len(sweeps) - model.n_iter_ in {0, 1}  # one more has begun where tol ends the fit
+    assert whole == pytest.approx(model.score(X))
+    assert sweeps[0] < max(sweeps[5:])
+
+
 def test_interrupt_keeps_a_marked_usable_model_and_goes_on_up(monkeypatch):
     sweeps = iter(range(100))
 
