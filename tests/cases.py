@@ -15,10 +15,13 @@ from skbayes_sym.inference.mcmc.nuts import NUTS
 from skbayes_sym.models.activations import ACTIVATIONS, RELU, TANH
 from skbayes_sym.models.likelihoods import Categorical, Gaussian
 from skbayes_sym.models.networks import MLP
+from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.domain import FundamentalDomain
 from skbayes_sym.symmetry.gap import Exact, Importance, InfoNCE, Soules
+from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.places import Places
+from skbayes_sym.symmetry.sign_flip import SignFlip
 
 NETWORKS: dict[str, MLP] = {
     "linear": MLP(3, (), 2, RELU),
@@ -28,9 +31,23 @@ NETWORKS: dict[str, MLP] = {
 }
 
 
+class Factorisation(NamedTuple):
+    """R = U V' as the laws want a model: inputs are ignored."""
+
+    layout: ParamLayout = ParamLayout({"U": (3, 2), "V": (4, 2)})
+    n_inputs: int = 1
+
+    def forward(self, theta: Tensor, x: Tensor) -> Tensor:
+        rows = theta.unflatten(-1, (7, 2))
+        return rows[..., :3, :] @ rows[..., 3:, :].mT
+
+
+_ROWS = torch.arange(14).reshape(7, 2)
+
+
 class GroupCase(NamedTuple):
     group: Any
-    network: MLP  # a model that has the symmetry
+    network: Any  # a model that has the symmetry
 
 
 GROUPS: dict[str, GroupCase] = {
@@ -48,6 +65,8 @@ GROUPS: dict[str, GroupCase] = {
     "product-permutation": GroupCase(
         NETWORKS["three-layers-relu"].symmetry(), NETWORKS["three-layers-relu"]
     ),
+    "sign-flip": GroupCase(SignFlip(_ROWS.mT), Factorisation()),
+    "orthogonal": GroupCase(Orthogonal(_ROWS), Factorisation()),
 }
 
 

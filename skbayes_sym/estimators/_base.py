@@ -83,15 +83,19 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             If interrupted, after keeping the model reached so far with
             ``stop_reason_ = "interrupted"``. Any other error leaves the previous fit untouched.
         """
+        return self._run_fit(lambda: self._open_fit(X, y, sample_weight))
+
+    def _run_fit(self, open_fit: Callable[[], Any]) -> Any:
+        """Check the input, follow the recipe, swap the result in; all or nothing."""
         with _unchanged_on_error(self), one_thread(), _logging_to_stderr(self.verbose):
-            fitted = self._fit_recipe(self._open_fit(X, y, sample_weight))
+            fitted = self._fit_recipe(open_fit())
             _replace_fit(self, {**fitted.attributes, "stop_reason_": fitted.stop_reason})
         if fitted.stop_reason == "interrupted":
             warnings.warn(
                 f"fit was interrupted after {self.n_iter_} steps: the model is usable but not "
                 "converged (stop_reason_ = 'interrupted').",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
             raise KeyboardInterrupt
         return self

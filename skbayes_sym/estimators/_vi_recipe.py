@@ -225,7 +225,7 @@ def _batch_size(estimator: Any, n_rows: int) -> int:
             f"batch_size={estimator.batch_size} exceeds the {n_rows} distinct training rows: "
             "every step uses all of them.",
             UserWarning,
-            stacklevel=6,
+            stacklevel=7,
         )
     return min(int(estimator.batch_size), n_rows)
 
@@ -345,7 +345,7 @@ def _report(
             f"not converged: the last tenth of the {result.n_iter} steps still raised the ELBO by "
             f"{gain:.2g} nats a datum (tol={estimator.tol:g}). Raise max_iter or learning_rate.",
             ConvergenceWarning,
-            stacklevel=6,
+            stacklevel=7,
         )
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import log, pi
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,3 +43,17 @@ class MeanFieldGaussian:
         ratio = (self.scale / np.asarray(prior_scale)) ** 2
         shift = (self.loc / np.asarray(prior_scale)) ** 2
         return float(0.5 * np.sum(ratio + shift - 1.0 - np.log(ratio)))
+
+
+class GaussianRows(NamedTuple):
+    """Moments of the rows of one factor."""
+
+    mean: npt.NDArray[Any]  # (n, k)
+    cov: npt.NDArray[Any]  # (n, k, k)
+
+
+class MatrixPosterior(NamedTuple):
+    """Independent Gaussian rows of U and of V, in scaled units."""
+
+    rows: GaussianRows
+    columns: GaussianRows

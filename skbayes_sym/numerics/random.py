@@ -40,6 +40,20 @@ def random_permutations(shape: Sequence[int], d: int, *, generator: torch.Genera
     return keys.argsort(dim=-1)
 
 
+def random_orthogonal(shape: Sequence[int], k: int, *, generator: torch.Generator) -> Tensor:
+    """Independent Haar-uniform orthogonal matrices, float64 of shape (*shape, k, k).
+
+    The Q of a QR decomposition of normal noise, with the signs that make R's diagonal positive:
+    without them the law depends on the signs LAPACK happens to choose (Mezzadri 2007).
+    """
+    noise = torch.randn(
+        (*shape, k, k), generator=generator, device=generator.device, dtype=torch.float64
+    )
+    q, r = torch.linalg.qr(noise)
+    sign = torch.where(r.diagonal(dim1=-2, dim2=-1) < 0.0, -1.0, 1.0).to(q)
+    return q * sign.unsqueeze(-2)
+
+
 def distinct_permutations(n: int, d: int, *, generator: torch.Generator) -> Tensor:
     """``n`` different permutations of ``d`` items, none of them the identity.
 

@@ -1,0 +1,152 @@
+"""Matrix factorisation: cost against entries and components, and of the symmetry."""
+
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from sklearn.exceptions import ConvergenceWarning
+
+from skbayes_sym import SymVIMatrixFactorization
+from skbayes_sym.inference.factor_covariance import FullCovariance, RowCovariance
+from skbayes_sym.inference.factor_data import entries
+from skbayes_sym.inference.factor_gaps import AnchoredRotationGap, IsotropicRotationGap
+from skbayes_sym.inference.factorization import fit_factors, start_at_random
+
+from .common import SingleThread
+
+SHAPES = {  # rows, columns, observed entries, components
+    "40 x 40": (40, 40, 1_600, 20),
+    "300 x 64": (300, 64, 9_600, 10),
+    "2,000 x 1,500": (2_000, 1_500, 300_000, 20),
+    "6,000 x 4,000": (6_000, 4_000, 1_000_000, 20),
+}
+SWEEPS = 10
+
+
+def ratings(n: int, m: int, n_observed: int, k: int) -> sp.csr_array:
+    """Low rank plus noise at random places."""
+    rng = np.random.default_rng(0)
+    rows, columns = np.divmod(rng.choice(n * m, n_observed, replace=False), m)
+    u, v = rng.standard_normal((n, k)), rng.standard_normal((m, k))
+    values = (u[rows] * v[columns]).sum(axis=1) / np.sqrt(k) + rng.standard_normal(n_observed)
+    return sp.csr_array((values, (rows, columns)), shape=(n, m))
+
+
+def fit_quietly(model: Any, X: Any) -> None:
+    """Fit, without the warning that so few sweeps don't converge."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X)
+
+
+class Entries(SingleThread):
+    """Ten sweeps and the bounds on 6,000 x 4,000, against the number of observed entries."""
+
+    params = ([125_000, 250_000, 500_000, 1_000_000], [10, 20])
+    param_names = ("entries", "components")
+    timeout = 300
+
+    def setup(self, n_observed: int, k: int) -> None:
+        super().setup()
+        self.X = ratings(6_000, 4_000, n_observed, k)
+        self.model = SymVIMatrixFactorization(k, max_iter=SWEEPS, random_state=0)
+
+    def time_fit(self, n_observed: int, k: int) -> None:
+        fit_quietly(self.model, self.X)
+
+    def peakmem_fit(self, n_observed: int, k: int) -> None:
+        self.time_fit(n_observed, k)
+
+
+class Ratings(SingleThread):
+    """The whole fit of a million entries, to convergence: targets minutes and 4 GB."""
+
+    params = (["orthogonal", None],)
+    param_names = ("symmetry",)
+    timeout = 600
+    number = repeat = 1
+
+    def setup(self, symmetry: str | None) -> None:
+        super().setup()
+        self.X = ratings(*SHAPES["6,000 x 4,000"])
+        self.model = SymVIMatrixFactorization(20, symmetry=symmetry, random_state=0)
+
+    def time_fit(self, symmetry: str | None) -> None:
+        self.model.fit(self.X)
+
+    def peakmem_fit(self, symmetry: str | None) -> None:
+        self.model.fit(self.X)
+
+
+class Predict(SingleThread):
+    """Entries and new rows of a fitted model."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.X = ratings(*SHAPES["2,000 x 1,500"])
+        self.model = SymVIMatrixFactorization(20, max_iter=2, random_state=0)
+        fit_quietly(self.model, self.X)
+        rng = np.random.default_rng(1)
+        self.rows, self.columns = rng.integers(0, 1_500, size=(2, 100_000))
+
+    def time_100k_entries(self) -> None:
+        self.model.predict_entries(self.rows, self.columns)
+
+    def time_100k_entries_with_std(self) -> None:
+        self.model.predict_entries(self.rows, self.columns, return_std=True)
+
+    def peakmem_100k_entries_with_std(self) -> None:
+        self.time_100k_entries_with_std()
+
+    def time_transform(self) -> None:
+        self.model.transform(self.X)
+
+    def time_score(self) -> None:
+        self.model.score(self.X)
+
+
+class SymmetrizedSweep(SingleThread):
+    """Seconds of a symmetrised sweep over those of a plain one: target at most 1.3."""
+
+    params = (list(SHAPES), ["full", "row"])
+    param_names = ("matrix", "covariance")
+    timeout = 300
+
+    def setup(self, shape: str, covariance: str) -> None:
+        super().setup()
+        n, m, n_observed, k = SHAPES[shape]
+        table = ratings(n, m, n_observed, k).tocoo()
+        rows, columns = (torch.as_tensor(a.astype(np.int64)) for a in (table.row, table.col))
+        self.data = entries(rows, columns, torch.as_tensor(table.data), (n, m))
+        self.start = start_at_random(
+            (n, m), k, prior_scale=1.0, noise_variance=1.0,
+            generator=torch.Generator().manual_seed(0), like=self.data.by_row.value,
+        )  # fmt: skip
+        self.n_sweeps = 100 if n_observed < 10_000 else 2 * SWEEPS
+        generator = torch.Generator().manual_seed(0)
+        if covariance == "full":
+            self.family, self.gap = FullCovariance(), AnchoredRotationGap(generator)
+        else:
+            self.family, self.gap = RowCovariance(), IsotropicRotationGap(generator)
+
+    def sweeps(self, gap: Any) -> float:
+        """CPU seconds, the least of three."""
+        seconds = []
+        for _ in range(3):
+            begin = time.process_time()
+            with torch.no_grad():
+                fit_factors(
+                    self.data, self.start, prior_scale=1.0, covariance=self.family, gap=gap,
+                    noise_range=None, max_iter=self.n_sweeps, tol=-1e12,
+                    on_step=lambda step, info: False,
+                )  # fmt: skip
+            seconds.append(time.process_time() - begin)
+        return min(seconds)
+
+    def track_ratio(self, shape: str, covariance: str) -> float:
+        return self.sweeps(self.gap) / self.sweeps(None)
+
+    track_ratio.unit = "sweeps"  # type: ignore[attr-defined]

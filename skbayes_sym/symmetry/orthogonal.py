@@ -1,0 +1,94 @@
+"""Rotations and reflections of rows: the symmetry of a matrix factorisation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import cos, inf, sin
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.numerics.random import random_orthogonal
+from skbayes_sym.symmetry.haar_integral import log_haar_integral
+from skbayes_sym.symmetry.permutation import put_units, units_of
+
+__all__ = ["Orthogonal", "log_haar_integral"]
+
+# An angle that is no rational part of a turn: its multiples fill the circle.
+_ANGLE = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Orthogonal:
+    """One orthogonal matrix applied to many rows at once: O(k), Moore 2016, section 3.2.
+
+    In ``R = U V'`` the rows of U and V can be rotated and reflected together without changing R.
+    An element is a tensor ``g`` of shape (*B, k, k) with ``g g' = I``; row ``x`` becomes ``g x``.
+
+    Parameters
+    ----------
+    index : int64 Tensor of shape (n_rows, k)
+        Positions in the flat ``theta`` of the ``k`` entries of each row.
+
+    Notes
+    -----
+    The group is continuous: ``log_order`` is inf, and elements are exact up to rounding only.
+    """
+
+    index: Tensor
+
+    @property
+    def n_components(self) -> int:
+        """Length k of a row."""
+        return int(self.index.shape[1])
+
+    @property
+    def log_order(self) -> float:
+        return inf
+
+    @property
+    def is_compact(self) -> bool:
+        return True
+
+    @property
+    def factors(self) -> tuple["Orthogonal", ...]:
+        return (self,)
+
+    def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> Tensor:
+        return random_orthogonal(shape, self.n_components, generator=generator)
+
+    def act(self, g: Tensor, theta: Tensor) -> Tensor:
+        rows = units_of(theta, self.index)
+        return put_units(theta, self.index, rows @ g.to(theta).mT)
+
+    def inverse(self, g: Tensor) -> Tensor:
+        return g.mT
+
+    def compose(self, g: Tensor, h: Tensor) -> Tensor:
+        return g @ h
+
+    def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+        """Nearest orbit point in Euclidean distance: the orthogonal Procrustes problem.
+
+        With ``Y' X = P diag(s) Q'`` for rows X of ``theta`` and Y of ``reference``, ``g = P Q'``
+        (Schonemann 1966). One SVD of size k a draw.
+        """
+        ours, theirs = units_of(theta, self.index), units_of(reference, self.index)
+        left, _, right = torch.linalg.svd(theirs.mT @ ours)
+        g = left @ right
+        return self.act(g, theta), g
+
+    def identity(self) -> Tensor:
+        return torch.eye(self.n_components, dtype=torch.float64)
+
+    def generators(self) -> list[tuple[str, Tensor]]:
+        """A reflection, and a rotation in each plane of neighbours; they reach a dense subset."""
+        k = self.n_components
+        reflection = self.identity()
+        reflection[0, 0] = -1.0
+        named = [("component 0 reflected", reflection)]
+        for i in range(k - 1):
+            rotation = self.identity()
+            rotation[i, i] = rotation[i + 1, i + 1] = cos(_ANGLE)
+            rotation[i, i + 1], rotation[i + 1, i] = -sin(_ANGLE), sin(_ANGLE)
+            named.append((f"components {i} and {i + 1} rotated", rotation))
+        return named

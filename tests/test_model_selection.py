@@ -1,0 +1,115 @@
+"""Splits of entries, and scores on held-out ones."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+
+from skbayes_sym import SymVIMatrixFactorization
+from skbayes_sym.estimators._entries import observed_entries
+from skbayes_sym.model_selection import EntryKFold, cross_validate_entries
+
+
+def matrix(seed=0, noise=0.4, n=50, m=40, k=2):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, k)) @ rng.normal(size=(k, m)) + noise * rng.normal(size=(n, m))
+    X[rng.random(X.shape) < 0.2] = np.nan
+    return X
+
+
+X = matrix()
+N = int(np.sum(~np.isnan(X)))
+MODEL = SymVIMatrixFactorization(2, random_state=0)
+
+
+@pytest.mark.parametrize("n_splits", [2, 3, 7])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_folds_are_a_partition_of_the_entries(n_splits, shuffle):
+    folds = list(EntryKFold(n_splits, shuffle=shuffle, random_state=0).split(X))
+    assert len(folds) == n_splits == EntryKFold(n_splits).get_n_splits()
+    assert np.array_equal(np.sort(np.concatenate([test for _, test in folds])), np.arange(N))
+    sizes = [len(test) for _, test in folds]
+    assert max(sizes) - min(sizes) <= 1
+    for train, test in folds:
+        assert np.array_equal(np.sort(np.concatenate([train, test])), np.arange(N))
+
+
+def test_folds_follow_the_random_state():
+    folds = [next(EntryKFold(3, random_state=seed).split(X))[1] for seed in (0, 0, 1)]
+    assert np.array_equal(folds[0], folds[1])
+    assert not np.array_equal(folds[0], folds[2])
+
+
+def test_sparse_and_dense_split_alike():
+    rows, columns, values, shape = observed_entries(X)
+    sparse = sp.coo_array((values[::-1], (rows[::-1], columns[::-1])), shape=shape)
+    splitter = EntryKFold(3, random_state=0)
+    for (a, b), (c, d) in zip(splitter.split(X), splitter.split(sparse), strict=True):
+        assert np.array_equal(a, c)
+        assert np.array_equal(b, d)
+    dense = cross_validate_entries(MODEL, X, cv=2)
+    assert np.array_equal(
+        dense["test_rmse"], cross_validate_entries(MODEL, sparse, cv=2)["test_rmse"]
+    )
+
+
+def test_held_out_entries_are_not_seen():
+    """Values of the test fold, made absurd, change nothing in the fits."""
+    splitter = EntryKFold(2, random_state=0)
+    train, test = next(splitter.split(X))
+    rows, columns, *_ = observed_entries(X)
+    spoiled = X.copy()
+    spoiled[rows[test], columns[test]] = 1e6
+
+    class First:
+        def split(self, X):
+            yield train, test
+
+    settings = {"cv": First(), "return_estimator": True}
+    clean = cross_validate_entries(MODEL, X, **settings)
+    dirty = cross_validate_entries(MODEL, spoiled, **settings)
+    first, second = clean["estimator"][0], dirty["estimator"][0]
+    assert np.array_equal(first.components_, second.components_)
+    assert dirty["test_rmse"][0] > 1e5
+
+
+def test_scores_say_what_they_say():
+    scores = cross_validate_entries(MODEL, X, cv=3, return_estimator=True)
+    rows, columns, values, _ = observed_entries(X)
+    for i, (_, test) in enumerate(EntryKFold(3, random_state=0).split(X)):
+        mean, std = scores["estimator"][i].predict_entries(
+            rows[test], columns[test], return_std=True
+        )
+        off = values[test] - mean
+        assert scores["test_rmse"][i] == pytest.approx(np.sqrt(np.mean(off**2)))
+        density = np.mean(-0.5 * (off / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi))
+        assert scores["test_log_density"][i] == pytest.approx(density)
+        assert 0.8 < scores["test_coverage"][i] < 1.0
+    assert set(scores) == {
+        "test_rmse", "test_log_density", "test_coverage", "fit_time", "score_time", "estimator",
+    }  # fmt: skip
+
+
+def test_a_grid_over_components_finds_the_right_number():
+    density = {}
+    for k in (1, 2, 3):
+        model = clone(MODEL).set_params(n_components=k)
+        density[k] = cross_validate_entries(model, X, cv=3)["test_log_density"].mean()
+    assert density[2] > density[1] + 0.1
+    assert density[2] > density[3] - 0.02  # a third one hardly hurts a Bayesian
+
+
+def test_jobs_dont_change_the_scores():
+    one, two = (cross_validate_entries(MODEL, X, cv=2, n_jobs=n) for n in (None, 2))
+    assert np.array_equal(one["test_log_density"], two["test_log_density"])
+
+
+@pytest.mark.parametrize("n_splits", [1, 0, 2.5, "five"])
+def test_bad_number_of_folds(n_splits):
+    with pytest.raises(ValueError, match="n_splits"):
+        EntryKFold(n_splits)
+
+
+def test_more_folds_than_entries():
+    with pytest.raises(ValueError, match="n_splits=5 is more than the 3 observed"):
+        next(EntryKFold(5).split([[1.0, np.nan], [2.0, 3.0]]))
