@@ -268,4 +268,4 @@ def test_mean_never_collapses_variance_does():
     assert q_0.output_mean == pytest.approx(model.posterior().output_mean, rel=1e-9)
     assert q_0.output_variance == pytest.approx(1.0, rel=1e-3)
     assert model.gap(theta) == pytest.approx(a**2 / 4e5, rel=1e-3)
-    assert q_0.kl(model.prior) == pytest.approx(model.posterior().output_mean ** 2 / 2, rel=1e-3)
+    assert q_0.kl(model.prior) == pytest.approx(model.posterior().output_mean ** 2 / 2, rel=3e-3)
