@@ -1,10 +1,16 @@
 """Bayesian models that know their own symmetries, with scikit-learn's interface."""
 
+from skbayes_sym.estimators.linear import (
+    InvarianceAbidingClassifier,
+    InvarianceAbidingRegressor,
+)
 from skbayes_sym.estimators.symmetry_removal import remove_symmetries
 from skbayes_sym.estimators.vi import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.inference.chain_bound import n_chains_required
 
 __all__ = [
+    "InvarianceAbidingClassifier",
+    "InvarianceAbidingRegressor",
     "SymmetrizedVIClassifier",
     "SymmetrizedVIRegressor",
     "n_chains_required",
