@@ -240,7 +240,7 @@ def _bounds(
     offset = _log_jacobian(context, model)
     likelihoods = model.final_likelihoods or (state.likelihood,)
     values = [
-        [float(s.elbo + (each(s.mean, s.output_covariance, data.y).value - s.terms.value)
+        [float(s.elbo + (each.value(s.mean, s.output_covariance, data.y) - s.terms.value)
                @ data.weight) for s in (state, best)]
         for each in likelihoods
     ]  # fmt: skip

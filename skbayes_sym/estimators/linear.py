@@ -335,7 +335,7 @@ class InvarianceAbidingClassifier(_LinearFace, ClassifierFace, BayesianEstimator
     fit_intercept : bool, default=True
         Whether there is an intercept: a parameter without prior that maximises the ELBO. The
         columns of ``X`` are centred.
-    n_points : int, default=512
+    n_points : int, default=1024
         Quasi-Monte Carlo points of the expectations under "multinomial" (a power of two).
     max_iter : int, default=500
         Most natural gradient updates of the sites.
@@ -441,7 +441,7 @@ class InvarianceAbidingClassifier(_LinearFace, ClassifierFace, BayesianEstimator
         *,
         prior_scale: Any = "learn",
         fit_intercept: bool = True,
-        n_points: int = 512,
+        n_points: int = 1024,
         max_iter: int = 500,
         tol: float = 1e-6,
         standardize: bool = False,

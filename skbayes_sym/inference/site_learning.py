@@ -10,6 +10,7 @@ evidence itself and the first round ends at its maximum.
 
 from collections.abc import Callable
 from itertools import product
+from math import inf, log
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,10 @@ from skbayes_sym.inference.sites import (
 # Sites are close enough for a round of learning if outputs move by less than this many std, or
 # than this share of the last round's step.
 _CLOSE, _SHARE = 0.3, 0.1
+# Longest step between rounds, in multiples of the plain one.
+_LONGEST_STRIDE = 10.0
+# Distance in log variance kept from a posterior that isn't normalisable.
+_MARGIN = 0.1
 # First look, as offsets of the log variance of the prior and of the log noise.
 _PRIOR_GRID = np.linspace(-9.0, 9.0, 13)
 _NOISE_GRID = np.array([0.0, -1.0, -2.0, -3.5])
@@ -67,32 +72,41 @@ class SitesFit(NamedTuple):
     stopped: str  # "tol", "max_iter", "on_step" or "interrupted"
 
 
-def elbo_at_sites(data: LinearData, state: State) -> Callable[[Tensor, Tensor], Tensor]:
+class ElboAtSites:
     """The ELBO as a function of log prior variance (0-d) and likelihood params, sites given.
 
     One eigendecomposition, O((C r)^3); then O(N C^2 r) a value, differentiable.
     """
-    n_outputs, r = data.n_outputs, data.features.shape[1]
-    values, vectors = torch.linalg.eigh(weighted_precision(data, state.sites))
-    basis = torch.einsum("nr,crk->nck", data.features, vectors.reshape(n_outputs, r, -1))
-    offset = torch.einsum("ncd,d->nc", state.sites.precision, state.intercept)
-    shift = data.weight[:, None] * (state.sites.shift - offset)
-    right = torch.einsum("nck,nc->k", basis, shift)
-    likelihood, start = state.likelihood, state.likelihood.params
 
-    def elbo(log_variance: Tensor, params: Tensor) -> Tensor:
-        scale = (2.0 * (start - params)).exp().prod()  # of the sites' precisions; 1 without params
-        variance = (1.0 / (log_variance.neg().exp() + scale * values)).clamp_min(0.0)
-        loc = variance * scale * right
+    def __init__(self, data: LinearData, state: State) -> None:
+        n_outputs, r = data.n_outputs, data.features.shape[1]
+        self._data, self._state = data, state
+        self._values, vectors = torch.linalg.eigh(weighted_precision(data, state.sites))
+        vectors = vectors.reshape(n_outputs, r, -1)
+        self._basis = torch.einsum("nr,crk->nck", data.features, vectors)
+        offset = torch.einsum("ncd,d->nc", state.sites.precision, state.intercept)
+        shift = data.weight[:, None] * (state.sites.shift - offset)
+        self._right = torch.einsum("nck,nc->k", self._basis, shift)
+
+    @property
+    def highest_log_variance(self) -> float:
+        """Where the sites' product with the prior stops being normalisable; inf if nowhere."""
+        lowest = float(self._values[0])
+        return -log(-lowest) - _MARGIN if lowest < 0.0 else inf
+
+    def __call__(self, log_variance: Tensor, params: Tensor) -> Tensor:
+        data, state, basis = self._data, self._state, self._basis
+        # Of the sites' precisions; 1 without params.
+        scale = (2.0 * (state.likelihood.params - params)).exp().prod()
+        variance = 1.0 / (log_variance.neg().exp() + scale * self._values)
+        loc = variance * scale * self._right
         mean = state.intercept + basis @ loc
-        covariance = torch.einsum("nck,k,ndk->ncd", basis, variance, basis)
-        terms = likelihood.at(params)(mean, covariance, data.y)
+        covariance = (basis * variance) @ basis.mT
+        value = state.likelihood.at(params).value(mean, covariance, data.y)
         ratio = variance * log_variance.neg().exp()
         quadratic = (loc * loc).sum() * log_variance.neg().exp()
         kl = 0.5 * ((ratio - 1.0 - ratio.log()).sum() + quadratic)
-        return terms.value @ data.weight - kl
-
-    return elbo
+        return value @ data.weight - kl
 
 
 def learn_at_sites(
@@ -103,8 +117,8 @@ def learn_at_sites(
     *,
     explore: bool,
 ) -> Hyper:
-    """Maximise `elbo_at_sites` by L-BFGS, from the best point of a grid if ``explore``."""
-    elbo = elbo_at_sites(data, state)
+    """Maximise `ElboAtSites` by L-BFGS, from the best point of a grid if ``explore``."""
+    elbo = ElboAtSites(data, state)
     like = data.features
     learn_prior = learning.prior is not None
 
@@ -119,7 +133,9 @@ def learn_at_sites(
             return 1e100, np.zeros_like(x)
         return float(value.detach()), gradient.cpu().numpy().astype(np.float64)
 
-    ranges = [learning.prior] if learning.prior is not None else []
+    ranges = []
+    if learning.prior is not None:
+        ranges = [Range(learning.prior.low, min(learning.prior.high, elbo.highest_log_variance))]
     ranges += [learning.noise] * len(hyper.log_noise)
     start = np.array([hyper.log_prior_variance] * learn_prior + list(hyper.log_noise))
     starts = [start]
@@ -170,27 +186,27 @@ def fit_sites(
     """
     hyper = Hyper(log_prior_variance, tuple(likelihood.params.tolist()))
     variance = data.features.new_tensor(log_prior_variance).exp()
-    state = _solved(data, sites, variance, likelihood)
-    learns = learning.prior is not None or bool(hyper.log_noise)
+    state = solve(data, sites, variance, likelihood)
+    if state is None or not bool(torch.isfinite(state.elbo)):
+        raise ArithmeticError(
+            "the starting point has no finite ELBO: standardize the features or lower prior_scale."
+        )
+    rounds = _Rounds(data, hyper, learning, tol)
     curve: list[float] = []
-    explore, change, stopped = True, float("inf"), "max_iter"
-    close, acceleration = _CLOSE, Acceleration()
+    change, stopped = inf, "max_iter"
+    acceleration = Acceleration()
     try:
         for _ in range(max_iter):
             moved = update(data, state, acceleration=acceleration)
-            state, change, settled = moved.state, moved.change, not learns
-            if learns and change < close:
-                new = learn_at_sites(data, state, hyper, learning, explore=explore)
-                steps = np.subtract(_flat(new), _flat(hyper))
-                step, explore = float(np.abs(steps).max()), False
-                settled, close = step < tol, min(_CLOSE, max(_SHARE * step, tol))
+            state, change = moved.state, moved.change
+            if rounds.learns and change < rounds.close:
+                state = rounds.next(state)
                 acceleration = Acceleration()  # another map from here on
-                state, hyper = _moved(data, state, new, float(steps[1:].sum())), new
             curve.append(float(state.elbo))
             if on_step(state):
                 stopped = "on_step"
                 break
-            if change < tol and settled:
+            if change < tol and rounds.settled:
                 stopped = "tol"
                 break
     except KeyboardInterrupt:
@@ -198,23 +214,60 @@ def fit_sites(
     return SitesFit(state, len(curve), curve, change, stopped)
 
 
-def _flat(hyper: Hyper) -> tuple[float, ...]:
-    return (hyper.log_prior_variance, *hyper.log_noise)
+class _Rounds:
+    """Rounds of learning with the step of a secant: they converge linearly by themselves."""
+
+    def __init__(self, data: LinearData, hyper: Hyper, learning: Learning, tol: float) -> None:
+        self._data, self._hyper, self._learning, self._tol = data, hyper, learning, tol
+        self.learns = learning.prior is not None or bool(hyper.log_noise)
+        self.settled = not self.learns
+        self.close = _CLOSE  # how still the sites must be for the next round
+        self._last: tuple[np.ndarray, np.ndarray] | None = None  # where it was, and plain step
+
+    def next(self, state: State) -> State:
+        """The state at better hyperparameters."""
+        first = self._last is None
+        new = learn_at_sites(self._data, state, self._hyper, self._learning, explore=first)
+        at, goal = _flat(self._hyper), _flat(new)
+        plain = goal - at
+        size = float(np.abs(plain).max())
+        self.settled, self.close = size < self._tol, min(_CLOSE, max(_SHARE * size, self._tol))
+        far = self._within(at + self._stride(at, plain) * plain, goal)
+        self._last = at, plain
+        for target in (far, goal, at):  # `at` always works: it is where we are
+            moved = _moved(self._data, state, target, float((target - at)[1:].sum()))
+            if moved is not None:
+                self._hyper = Hyper(float(target[0]), tuple(map(float, target[1:])))
+                return moved
+        raise ArithmeticError("the sites have no finite ELBO any more.")
+
+    def _stride(self, at: np.ndarray, plain: np.ndarray) -> np.ndarray:
+        if self._last is None:
+            return np.ones_like(at)
+        before, plain_before = self._last
+        with np.errstate(divide="ignore", invalid="ignore"):
+            secant = -(at - before) / (plain - plain_before)
+        return np.clip(np.nan_to_num(secant, nan=1.0, posinf=1.0, neginf=1.0), 1.0, _LONGEST_STRIDE)
+
+    def _within(self, goal: np.ndarray, safe: np.ndarray) -> np.ndarray:
+        """Within the ranges; the plain goal where the longer one isn't."""
+        prior, noise = self._learning.prior, self._learning.noise
+        ranges = [prior or Range(-inf, inf)] + [noise] * (len(goal) - 1)
+        low, high = np.array(ranges).T
+        return np.where((goal < low) | (goal > high), safe, goal)
 
 
-def _moved(data: LinearData, state: State, hyper: Hyper, log_noise_step: float) -> State:
+def _flat(hyper: Hyper) -> np.ndarray:
+    return np.array([hyper.log_prior_variance, *hyper.log_noise])
+
+
+def _moved(
+    data: LinearData, state: State, hyper: np.ndarray, log_noise_step: float
+) -> State | None:
     """The state at new hyperparameters; the sites' variances go with the square of the noise."""
     like = data.features
     factor = float(np.exp(-2.0 * log_noise_step))
     sites = Sites(state.sites.shift * factor, state.sites.precision * factor)
-    likelihood = state.likelihood.at(like.new_tensor(hyper.log_noise))
-    return _solved(data, sites, like.new_tensor(hyper.log_prior_variance).exp(), likelihood)
-
-
-def _solved(data: LinearData, sites: Sites, variance: Tensor, likelihood: SiteLikelihood) -> State:
-    state = solve(data, sites, variance, likelihood)
-    if state is None or not bool(torch.isfinite(state.elbo)):
-        raise ArithmeticError(
-            "the starting point has no finite ELBO: standardize the features, or lower prior_scale."
-        )
-    return state
+    likelihood = state.likelihood.at(like.new_tensor(hyper[1:]))
+    moved = solve(data, sites, like.new_tensor(hyper[0]).exp(), likelihood)
+    return moved if moved is not None and bool(torch.isfinite(moved.elbo)) else None

@@ -1,12 +1,16 @@
 """What a site needs to know of a likelihood: its expectations over correlated outputs."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods import Likelihood, log_class_probabilities
+from skbayes_sym.models.likelihoods import Likelihood
+
+# Numbers of a block of outputs at the points: 1 MB, a core's L2 cache.
+_CACHE_NUMBERS = 1 << 17
 
 
 class SiteTerms(NamedTuple):
@@ -31,6 +35,10 @@ class SiteLikelihood(Protocol):
         ...
 
     def at(self, params: Tensor) -> "SiteLikelihood": ...
+
+    def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
+        """``E[l]`` alone, (N,) nats, differentiable."""
+        ...
 
     def __call__(self, mean: Tensor, covariance: Tensor, y: Tensor) -> SiteTerms:
         """(N, C), (N, C, C) and targets -> SiteTerms."""
@@ -57,6 +65,10 @@ class ScalarSites:
 
     def at(self, params: Tensor) -> "ScalarSites":
         return replace(self, likelihood=self.likelihood.at(params))
+
+    def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
+        likelihood = self.likelihood.to(mean)
+        return likelihood.expected_log_prob(mean, covariance[..., 0], y, None).value
 
     def __call__(self, mean: Tensor, covariance: Tensor, y: Tensor) -> SiteTerms:
         expected = self.likelihood.to(mean).expected_log_prob(mean, covariance[..., 0], y, None)
@@ -94,20 +106,40 @@ class SoftmaxSites:
     def at(self, params: Tensor) -> "SoftmaxSites":
         return self
 
+    def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
+        blocks = self._blocks(mean, covariance)
+        normaliser = torch.cat([f.logsumexp(1).mean(-1) for f, _, _ in blocks])
+        # The points come in pairs z, -z: the mean of an output is exactly its own.
+        return mean.gather(-1, y.unsqueeze(-1)).squeeze(-1) - normaliser
+
     def __call__(self, mean: Tensor, covariance: Tensor, y: Tensor) -> SiteTerms:
+        parts = [self._derivatives(*block) for block in self._blocks(mean, covariance)]
+        normaliser, average, by_covariance = (torch.cat(t) for t in zip(*parts, strict=True))
+        index = y.unsqueeze(-1)
+        value = mean.gather(-1, index).squeeze(-1) - normaliser
+        return SiteTerms(value, (-average).scatter_add_(-1, index, torch.ones_like(index).to(mean)),
+                         -(by_covariance + by_covariance.mT))  # fmt: skip
+
+    def _blocks(self, mean: Tensor, covariance: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Outputs (n, C, S) at the points, with factor and points, in rows that fit the cache."""
         points, factor = self.points.to(mean), output_factor(covariance)
-        log_p = log_class_probabilities(mean + torch.einsum("ncd,sd->snc", factor, points))
-        index = y.expand(len(points), -1).unsqueeze(-1)
-        value = log_p.gather(-1, index).squeeze(-1).mean(0)
-        p = log_p.exp()
-        chosen = torch.zeros_like(mean).scatter_(-1, y.unsqueeze(-1), 1.0)
+        rows = max(1, _CACHE_NUMBERS // points.numel())
+        for start in range(0, len(mean), rows):
+            block = factor[start : start + rows]
+            yield mean[start : start + rows, :, None] + block @ points.T, block, points
+
+    @staticmethod
+    def _derivatives(f: Tensor, factor: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean log normaliser, mean probabilities and half the derivative by the covariance."""
+        normaliser = f.logsumexp(1)
+        p = f.sub_(normaliser.unsqueeze(1)).exp_()
         # E[l' z'] with l' = chosen - p; the points' own mean is 0.
-        slope = torch.einsum("snc,sd->ncd", p, points).div_(-len(points))
+        slope = (p @ points).div_(-len(points))
         inner = (factor.mT @ slope.tril()).tril()
         inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
         half = torch.linalg.solve_triangular(factor.mT, inner, upper=True)
         by_covariance = torch.linalg.solve_triangular(factor, half, upper=False, left=False)
-        return SiteTerms(value, chosen - p.mean(0), -(by_covariance + by_covariance.mT))
+        return normaliser.mean(-1), p.mean(-1), by_covariance
 
 
 def output_factor(covariance: Tensor) -> Tensor:
