@@ -62,6 +62,7 @@ class LinearModel(NamedTuple):
     is_location_scale: bool
     has_outputs_axis: bool  # whether coefficients are reported with one
     final_likelihoods: tuple[SiteLikelihood, ...] = ()  # of the reported bound, if not the same
+    predict_seed: int = 0
 
 
 class _Design(NamedTuple):
@@ -204,6 +205,7 @@ def _prediction_attributes(
         "device_": str(context.device),
         "dtype_": str(context.dtype).removeprefix("torch."),
         "_offset_": offset,
+        "_predict_seed_": model.predict_seed,
         "_cache": {},
         **own,
     }

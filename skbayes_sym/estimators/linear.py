@@ -480,11 +480,12 @@ class InvarianceAbidingClassifier(_LinearFace, ClassifierFace, BayesianEstimator
             y, Scaling(np.zeros(1), np.ones(1)),
             logits[1:] - logits[:1] if is_binary else logits,
             1.0, False, has_outputs_axis=True, final_likelihoods=tuple(rules[1:]),
+            predict_seed=seeds[0],
         )  # fmt: skip
         fitted = fit_linear(self, context, model)
         unused = ("y_mean_", "y_scale_")
         attributes = {k: v for k, v in fitted.attributes.items() if k not in unused}
-        return Fitted({**attributes, "_predict_seed_": seeds[0]}, fitted.stop_reason)
+        return Fitted(attributes, fitted.stop_reason)
 
     def _softmax(self, n_classes: int, seed: int) -> SoftmaxSites:
         return SoftmaxSites(sobol_normal(self.n_points, n_classes, seed=seed))
