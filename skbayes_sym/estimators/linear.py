@@ -16,7 +16,7 @@ from skbayes_sym.estimators._data import Array, Scaling, column_scaling
 from skbayes_sym.estimators._faces import ClassifierFace, RegressorFace
 from skbayes_sym.estimators._linear_recipe import LINEAR_CONSTRAINTS, LinearModel, fit_linear
 from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture, TargetMixture
-from skbayes_sym.inference.site_terms import ScalarSites, SoftmaxSites, output_factor
+from skbayes_sym.inference.site_terms import ScalarSites, SoftmaxSites
 from skbayes_sym.models.likelihoods import Gaussian, log_class_probabilities
 from skbayes_sym.models.scalar_likelihoods import N_NODES, Bernoulli, Poisson, StudentT
 from skbayes_sym.numerics.quadrature import gauss_hermite, sobol_normal
@@ -488,7 +488,7 @@ class InvarianceAbidingClassifier(_LinearFace, ClassifierFace, BayesianEstimator
         return Fitted(attributes, fitted.stop_reason)
 
     def _softmax(self, n_classes: int, seed: int) -> SoftmaxSites:
-        return SoftmaxSites(sobol_normal(self.n_points, n_classes, seed=seed))
+        return SoftmaxSites(sobol_normal(self.n_points, n_classes - 1, seed=seed))
 
     def _predictive(self, x: Tensor) -> CategoricalMixture:
         mean, covariance = self._outputs(x)
@@ -497,7 +497,6 @@ class InvarianceAbidingClassifier(_LinearFace, ClassifierFace, BayesianEstimator
             output = mean + covariance[..., 0].sqrt() * nodes[:, None, None]
             log_probs = torch.cat([logsigmoid(-output), logsigmoid(output)], dim=-1)
             return CategoricalMixture(log_probs.to(x), weights.log().to(x))
-        points = self._cached("points", lambda: self._softmax(len(mean[0]), self._predict_seed_))
-        z = points.points.to(mean)
-        outputs = mean + torch.einsum("ncd,sd->snc", output_factor(covariance), z)
-        return CategoricalMixture(log_class_probabilities(outputs).to(x))
+        rule = self._cached("rule", lambda: self._softmax(len(mean[0]), self._predict_seed_))
+        log_probs = log_class_probabilities(rule.outputs(mean, covariance))
+        return CategoricalMixture(log_probs.to(x))

@@ -82,15 +82,16 @@ class SoftmaxSites:
 
     Parameters
     ----------
-    points : Tensor of shape (S, C)
+    points : Tensor of shape (S, C - 1)
         Of ``N(0, I)`` (`skbayes_sym.numerics.quadrature.sobol_normal`), the same for all data.
 
     Notes
     -----
     Gradient and curvature are those of the S-point value itself, so that a fixed point is its
-    stationary point. With ``f = m + L z`` and L the Cholesky factor of the covariance, the
-    derivative by the covariance is ``sym(L^-T Phi(L' E[l' z']) L^-1)``, where Phi takes the lower
-    triangle and halves its diagonal (Murray 2016, eq. 10).
+    stationary point. A shift of all outputs changes nothing, so only C - 1 orthonormal contrasts
+    ``g = H f`` are random: ``g = H m + L z`` with L the Cholesky factor of their covariance. The
+    derivative by that is ``sym(L^-T Phi(L' E[l' z']) L^-1)``, where Phi takes the lower triangle
+    and halves its diagonal (Murray 2016, eq. 10).
     """
 
     points: Tensor
@@ -108,43 +109,63 @@ class SoftmaxSites:
 
     def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
         blocks = self._blocks(mean, covariance)
-        normaliser = torch.cat([f.logsumexp(1).mean(-1) for f, _, _ in blocks])
+        normaliser = torch.cat([f.logsumexp(1).mean(-1) for f, _ in blocks])
         # The points come in pairs z, -z: the mean of an output is exactly its own.
         return mean.gather(-1, y.unsqueeze(-1)).squeeze(-1) - normaliser
 
     def __call__(self, mean: Tensor, covariance: Tensor, y: Tensor) -> SiteTerms:
-        parts = [self._derivatives(*block) for block in self._blocks(mean, covariance)]
+        points = self.points.to(mean)
+        parts = [_softmax_slopes(*block, points) for block in self._blocks(mean, covariance)]
         normaliser, average, by_covariance = (torch.cat(t) for t in zip(*parts, strict=True))
         index = y.unsqueeze(-1)
         value = mean.gather(-1, index).squeeze(-1) - normaliser
-        return SiteTerms(value, (-average).scatter_add_(-1, index, torch.ones_like(index).to(mean)),
-                         -(by_covariance + by_covariance.mT))  # fmt: skip
+        gradient = (-average).scatter_add_(-1, index, torch.ones_like(index).to(mean))
+        return SiteTerms(value, gradient, -(by_covariance + by_covariance.mT))
 
-    def _blocks(self, mean: Tensor, covariance: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Outputs (n, C, S) at the points, with factor and points, in rows that fit the cache."""
-        points, factor = self.points.to(mean), output_factor(covariance)
-        rows = max(1, _CACHE_NUMBERS // points.numel())
+    def outputs(self, mean: Tensor, covariance: Tensor) -> Tensor:
+        """Outputs at the points, (S, N, C), up to a shift of all outputs of a row."""
+        return torch.cat([f for f, _ in self._blocks(mean, covariance)]).movedim(-1, 0)
+
+    def _blocks(self, mean: Tensor, covariance: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Outputs (n, C, S) at the points and the contrasts' factor, in rows that fit the cache."""
+        points, contrasts = self.points.to(mean), _contrasts(mean)
+        factor = _cholesky(contrasts @ covariance @ contrasts.T)
+        rows = max(1, _CACHE_NUMBERS // (points.numel() + len(points)))
         for start in range(0, len(mean), rows):
             block = factor[start : start + rows]
-            yield mean[start : start + rows, :, None] + block @ points.T, block, points
-
-    @staticmethod
-    def _derivatives(f: Tensor, factor: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean log normaliser, mean probabilities and half the derivative by the covariance."""
-        normaliser = f.logsumexp(1)
-        p = f.sub_(normaliser.unsqueeze(1)).exp_()
-        # E[l' z'] with l' = chosen - p; the points' own mean is 0.
-        slope = (p @ points).div_(-len(points))
-        inner = (factor.mT @ slope.tril()).tril()
-        inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-        half = torch.linalg.solve_triangular(factor.mT, inner, upper=True)
-        by_covariance = torch.linalg.solve_triangular(factor, half, upper=False, left=False)
-        return normaliser.mean(-1), p.mean(-1), by_covariance
+            yield mean[start : start + rows, :, None] + contrasts.T @ block @ points.T, block
 
 
-def output_factor(covariance: Tensor) -> Tensor:
-    """Cholesky factor (*B, C, C) of the outputs' covariance."""
-    # Nothing is random along a direction that no weight moves: keep the factor finite.
+def _softmax_slopes(
+    outputs: Tensor, factor: Tensor, points: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean log normaliser, mean probabilities, and derivative by the covariance; uses ``outputs``.
+
+    (n, C, S), (n, C - 1, C - 1), (S, C - 1) -> (n,), (n, C), (n, C, C).
+    """
+    normaliser = outputs.logsumexp(1)
+    p = outputs.sub_(normaliser.unsqueeze(1)).exp_()
+    average, contrasts = p.mean(-1), _contrasts(p)
+    # E[l' z'] with l' = chosen - p; the points' own mean is 0.
+    slope = contrasts @ (p @ points).div_(-len(points))
+    inner = (factor.mT @ slope.tril()).tril()
+    inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+    half = torch.linalg.solve_triangular(factor.mT, inner, upper=True)
+    by_contrasts = torch.linalg.solve_triangular(factor, half, upper=False, left=False)
+    return normaliser.mean(-1), average, contrasts.T @ by_contrasts @ contrasts
+
+
+def _contrasts(outputs: Tensor) -> Tensor:
+    """Orthonormal rows H (C - 1, C) orthogonal to (1, ..., 1) (Helmert), for (N, C, ...)."""
+    n = outputs.shape[1]
+    rows = torch.ones(n, n, dtype=outputs.dtype, device=outputs.device).tril(-1)[1:]
+    index = torch.arange(1, n, dtype=outputs.dtype, device=outputs.device)
+    rows.diagonal(offset=1).copy_(-index)
+    return rows / (index * (index + 1)).sqrt().unsqueeze(1)
+
+
+def _cholesky(covariance: Tensor) -> Tensor:
+    """Cholesky factor (*B, C, C), finite where nothing is random."""
     tiny = 1e-12 * covariance.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(1e-300)
     eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
     return torch.linalg.cholesky(covariance + tiny[..., None, None] * eye)
