@@ -261,13 +261,17 @@ def _bounds(
 def _site_attributes(context: FitContext, model: LinearModel, state: State) -> dict[str, Any]:
     """Location and variance of the site of every row given, in units of the outputs as given."""
     precision, shift = (t.cpu().numpy() for t in (state.sites.precision, state.sites.shift))
-    variance = np.linalg.pinv(precision, rcond=1e-10, hermitian=True)
-    location = np.einsum("ncd,nd->nc", variance, shift)
-    if precision.shape[-1] == 1:  # one output: an empty site has an infinite variance
-        with np.errstate(divide="ignore"):
-            variance = 1.0 / precision
-        mean = state.mean.cpu().numpy()
-        location = np.where(np.isfinite(variance[..., 0]), location, mean)
+    n_outputs = precision.shape[-1]
+    if n_outputs == 1:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            variance, location = 1.0 / precision, shift / precision[..., 0]
+        # An empty site has an infinite variance; then any location will do.
+        location = np.where(np.isfinite(variance[..., 0]), location, state.mean.cpu().numpy())
+    else:
+        # A softmax says nothing of a shift of all outputs, exactly.
+        centre = np.eye(n_outputs) - 1.0 / n_outputs
+        variance = centre @ np.linalg.pinv(precision, rcond=1e-10, hermitian=True) @ centre
+        location = np.einsum("ncd,nd->nc", variance, shift)
     scale = model.y_scaling.scale
     location, variance = location * scale + model.y_scaling.mean, variance * scale**2
     if location.shape[1] == 1:

@@ -260,6 +260,11 @@ class InvarianceAbidingRegressor(_LinearFace, RegressorFace, BayesianEstimator):
         spread = float((column_scaling(y, weight, enabled=True).scale / scaling.scale)[0])
         scaled = scaling.apply(y)
         average = np.atleast_1d(weight @ scaled[:, 0] / weight.sum())
+        if is_poisson and self.fit_intercept and average[0] == 0.0:
+            raise ValueError(
+                "likelihood='poisson' needs at least one positive count in y: without any, the "
+                "best intercept is minus infinity. Use fit_intercept=False."
+            )
         # The log of the mean count; half a count where there was none.
         constant = np.log(np.maximum(average, 0.5 / weight.sum())) if is_poisson else average
         sites = ScalarSites(self._target_likelihood(spread, scaling.scale))
