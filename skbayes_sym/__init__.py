@@ -1,5 +1,6 @@
 """Bayesian models that know their own symmetries, with scikit-learn's interface."""
 
+from skbayes_sym.estimators.invariance_gap import invariance_gap
 from skbayes_sym.estimators.linear import (
     InvarianceAbidingClassifier,
     InvarianceAbidingRegressor,
@@ -13,6 +14,7 @@ __all__ = [
     "InvarianceAbidingRegressor",
     "SymmetrizedVIClassifier",
     "SymmetrizedVIRegressor",
+    "invariance_gap",
     "n_chains_required",
     "remove_symmetries",
 ]

@@ -215,7 +215,7 @@ def test_multinomial_reports_sites_of_rank_c():
     # Nothing is said about a shift of all outputs; the datum's own class is pulled up.
     size = np.abs(clf.site_variance_).max(axis=(1, 2))[:, None]
     np.testing.assert_allclose(clf.site_variance_.sum(axis=2) / size, 0.0, atol=1e-12)
-    assert (clf.site_location_.argmax(axis=1) == y).mean() > 0.95
+    assert (clf.site_location_.argmax(axis=1) == y).mean() > 0.9
     assert clf.score(X, names) > 0.95
     assert clf.coef_.shape == (3, 4)
     assert clf.coef_cov_.shape == (12, 12)
