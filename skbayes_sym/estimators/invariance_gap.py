@@ -77,6 +77,6 @@ def invariance_gap(estimator: Any, *, n_draws: Any = "auto", random_state: Any =
             "its last step)."
         )
     check_is_fitted(estimator)
-    if n_draws != "auto" and not (isinstance(n_draws, Integral) and n_draws >= 1):
+    if n_draws != "auto" and not (isinstance(n_draws, Integral) and int(n_draws) >= 1):
         raise ValueError(f"n_draws must be 'auto' or a positive integer, got {n_draws!r}.")
     return ask(n_draws=n_draws, random_state=random_state)

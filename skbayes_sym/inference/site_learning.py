@@ -37,8 +37,8 @@ _LONGEST_STRIDE = 10.0
 # Distance in log variance kept from a posterior that isn't normalisable.
 _MARGIN = 0.1
 # First look, as offsets of the log variance of the prior and of the log noise.
-_PRIOR_GRID = np.linspace(-9.0, 9.0, 13)
-_NOISE_GRID = np.array([0.0, -1.0, -2.0, -3.5])
+_PRIOR_GRID = np.linspace(-9.0, 9.0, 10)
+_NOISE_GRID = np.array([0.0, -1.2, -3.0])
 
 
 class Hyper(NamedTuple):
@@ -122,16 +122,22 @@ def learn_at_sites(
     like = data.features
     learn_prior = learning.prior is not None
 
+    def value(at: Tensor) -> Tensor:
+        prior = at[0] if learn_prior else like.new_tensor(hyper.log_prior_variance)
+        return -elbo(prior, at[1:] if learn_prior else at)
+
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
         at = torch.tensor(x, dtype=like.dtype, device=like.device, requires_grad=True)
         with torch.enable_grad():
-            prior = at[0] if learn_prior else like.new_tensor(hyper.log_prior_variance)
-            value = -elbo(prior, at[1:] if learn_prior else at)
-            (gradient,) = torch.autograd.grad(value, at)
-        finite = bool(torch.isfinite(value)) and bool(torch.isfinite(gradient).all())
+            result = value(at)
+            (gradient,) = torch.autograd.grad(result, at)
+        finite = bool(torch.isfinite(result)) and bool(torch.isfinite(gradient).all())
         if not finite:  # off the map: the line search turns back
             return 1e100, np.zeros_like(x)
-        return float(value.detach()), gradient.cpu().numpy().astype(np.float64)
+        return float(result.detach()), gradient.cpu().numpy().astype(np.float64)
+
+    def look(x: np.ndarray) -> float:
+        return float(value(torch.tensor(x, dtype=like.dtype, device=like.device)).nan_to_num(inf))
 
     ranges = []
     if learning.prior is not None:
@@ -144,7 +150,7 @@ def learn_at_sites(
         starts += [start + np.array(offset) for offset in product(*grids)]
     low, high = np.array(ranges).T
     starts = [np.clip(x, low, high) for x in starts]
-    best = min(starts, key=lambda x: loss(x)[0])
+    best = min(starts, key=look)
     found = minimize(
         loss, best, jac=True, method="L-BFGS-B", bounds=ranges,
         options={"ftol": 1e-15, "gtol": 1e-9, "maxiter": 200},

@@ -7,10 +7,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods import Likelihood
+from skbayes_sym.models.likelihoods import ExpectedLogProb, Likelihood
 
 # Numbers of a block of outputs at the points: 1 MB, a core's L2 cache.
 _CACHE_NUMBERS = 1 << 17
+_CACHE_ROWS = _CACHE_NUMBERS // 64  # of likelihoods with one output, times the nodes of their rule
 
 
 class SiteTerms(NamedTuple):
@@ -67,13 +68,19 @@ class ScalarSites:
         return replace(self, likelihood=self.likelihood.at(params))
 
     def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
-        likelihood = self.likelihood.to(mean)
-        return likelihood.expected_log_prob(mean, covariance[..., 0], y, None).value
+        return torch.cat([e.value for e in self._blocks(mean, covariance, y)])
 
     def __call__(self, mean: Tensor, covariance: Tensor, y: Tensor) -> SiteTerms:
-        expected = self.likelihood.to(mean).expected_log_prob(mean, covariance[..., 0], y, None)
-        curvature = -2.0 * expected.d_variance.unsqueeze(-1)
-        return SiteTerms(expected.value, expected.d_mean, curvature)
+        blocks = list(self._blocks(mean, covariance, y))
+        value, d_mean, d_variance, _ = (torch.cat(t) for t in zip(*blocks, strict=True))
+        return SiteTerms(value, d_mean, -2.0 * d_variance.unsqueeze(-1))
+
+    def _blocks(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Iterator[ExpectedLogProb]:
+        """Expectations in rows that fit the cache with all nodes of a quadrature."""
+        likelihood, variance = self.likelihood.to(mean), covariance[..., 0]
+        for start in range(0, len(mean), _CACHE_ROWS):
+            rows = slice(start, start + _CACHE_ROWS)
+            yield likelihood.expected_log_prob(mean[rows], variance[rows], y[rows], None)
 
 
 @dataclass(frozen=True, eq=False)
