@@ -367,9 +367,9 @@ class InvarianceAbidingClassifier(_LinearFace, ClassifierFace, BayesianEstimator
         Posterior mean of the coefficients, of ``X`` as given; one row for "bernoulli".
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts.
-    coef_std_ : ndarray, shaped as `coef_`
+    coef_std_ : ndarray of the shape of ``coef_``
         Posterior standard deviation of the coefficients.
-    coef_cov_ : ndarray of shape (coef_.size, coef_.size)
+    coef_cov_ : ndarray of shape (n_coefficients, n_coefficients)
         Posterior covariance of ``coef_.ravel()``, built on demand; a `MemoryError` names the
         bytes where it is too large.
     elbo_ : float
