@@ -1,14 +1,22 @@
 """Bayesian models that know their own symmetries, with scikit-learn's interface."""
 
+from skbayes_sym.estimators.invariance_gap import invariance_gap
+from skbayes_sym.estimators.linear import (
+    InvarianceAbidingClassifier,
+    InvarianceAbidingRegressor,
+)
 from skbayes_sym.estimators.matrix_factorization import SymVIMatrixFactorization
 from skbayes_sym.estimators.symmetry_removal import remove_symmetries
 from skbayes_sym.estimators.vi import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.inference.chain_bound import n_chains_required
 
 __all__ = [
+    "InvarianceAbidingClassifier",
+    "InvarianceAbidingRegressor",
     "SymVIMatrixFactorization",
     "SymmetrizedVIClassifier",
     "SymmetrizedVIRegressor",
+    "invariance_gap",
     "n_chains_required",
     "remove_symmetries",
 ]

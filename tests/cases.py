@@ -15,6 +15,7 @@ from skbayes_sym.inference.mcmc.nuts import NUTS
 from skbayes_sym.models.activations import ACTIVATIONS, RELU, TANH
 from skbayes_sym.models.likelihoods import Categorical, Gaussian
 from skbayes_sym.models.networks import MLP
+from skbayes_sym.models.scalar_likelihoods import Bernoulli, Poisson, StudentT
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.domain import FundamentalDomain
@@ -84,6 +85,14 @@ def _classes(n: int, generator: torch.Generator) -> Tensor:
     return torch.randint(0, 2, (n,), generator=generator)
 
 
+def _one_number(n: int, generator: torch.Generator) -> Tensor:
+    return 2.0 * torch.randn(n, 1, generator=generator, dtype=torch.float64)
+
+
+def _counts(n: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(0, 5, (n, 1), generator=generator).double()
+
+
 LIKELIHOODS: dict[str, LikelihoodCase] = {
     "gaussian-learned": LikelihoodCase(
         Gaussian(torch.tensor([-0.3, 0.2], dtype=torch.float64)), _numbers, 2
@@ -92,6 +101,11 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
         Gaussian(torch.tensor([-0.3, 0.2], dtype=torch.float64), learn=False), _numbers, 2
     ),
     "categorical": LikelihoodCase(Categorical(), _classes, 2),
+    "bernoulli": LikelihoodCase(Bernoulli(), _classes, 1),
+    "poisson": LikelihoodCase(Poisson(), _counts, 1),
+    "student-t": LikelihoodCase(
+        StudentT(torch.tensor([-0.3], dtype=torch.float64)), _one_number, 1
+    ),
 }
 
 LOWER_ESTIMATES: dict[str, Any] = {

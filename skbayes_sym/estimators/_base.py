@@ -33,6 +33,7 @@ class FitContext(NamedTuple):
     """What a recipe gets besides the estimator's own parameters."""
 
     rows: Rows
+    present: Array  # which of the rows given have a positive weight, bool
     x_scaling: Scaling
     seed: int
     device: torch.device
@@ -113,8 +114,10 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         return FitContext(
             rows=rows,
+            present=present,
             x_scaling=column_scaling(rows.X, rows.weight, enabled=self.standardize),
-            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            # An estimator without a random_state has nothing random about it.
+            seed=int(check_random_state(getattr(self, "random_state", 0)).randint(2**31 - 1)),
             device=device,
             dtype=resolve_dtype(self.dtype, X_checked),
             begin=lambda n_blocks: FitTask(self, X, y, metadata, n_blocks),

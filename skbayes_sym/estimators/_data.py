@@ -14,6 +14,7 @@ class Rows(NamedTuple):
     X: Array  # (n, n_features)
     y: Array  # (n, n_targets) numbers, or (n,) class codes
     weight: Array  # (n,), positive
+    origin: Array  # for every row given, its place among these
 
 
 class Scaling(NamedTuple):
@@ -39,7 +40,7 @@ def canonical_rows(X: Array, y: Array, weight: Array) -> Rows:
     # Equal rows are summed from the smallest weight up: the order given must not matter.
     order = np.argsort(weight, kind="stable")
     merged = np.bincount(inverse.ravel()[order], weights=weight[order], minlength=len(first))
-    return Rows(X[first] + 0.0, y[first], merged)
+    return Rows(X[first] + 0.0, y[first], merged, inverse.ravel())
 
 
 def column_scaling(values: Array, weight: Array, *, enabled: bool) -> Scaling:

@@ -2,7 +2,7 @@
 
 An estimator behind a face brings
 
-    _predictive(x) -> NormalMixture | CategoricalMixture     in scaled target units
+    _predictive(x) -> NormalMixture | TargetMixture | CategoricalMixture     in scaled units
     _sample_outputs(x, n, generator) -> SampledOutputs       coherent functions (regressors)
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from skbayes_sym.estimators._base import FLOATS
 from skbayes_sym.estimators._data import Array
 from skbayes_sym.estimators._device import one_thread
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture, TargetMixture
 from skbayes_sym.numerics.random import generator_from
 
 
@@ -157,10 +157,14 @@ class RegressorFace(RegressorMixin):
                 for x in self._input_blocks(X)
             ]
         outputs = np.concatenate([b.outputs.cpu().double().numpy() for b in blocks], axis=1)
-        values = outputs * self.y_scale_ + self.y_mean_
-        noise = np.random.default_rng(noise_seed).standard_normal(values.shape)
-        values += noise * blocks[0].noise_std
+        functions = outputs * self.y_scale_ + self.y_mean_
+        rng = np.random.default_rng(noise_seed)
+        values = self._observe(functions, blocks[0].noise_std, rng)
         return self._shaped(np.moveaxis(values, 0, -1), extra=1)
+
+    def _observe(self, functions: Array, noise_std: Array, rng: np.random.Generator) -> Array:
+        """Targets drawn given function values (n, N, T), all in target units."""
+        return functions + rng.standard_normal(functions.shape) * noise_std
 
     def _reduce(
         self, X: Any, functional: Callable[..., list[Tensor]], y: Array | None = None
@@ -177,15 +181,9 @@ class RegressorFace(RegressorMixin):
                 start += len(x)
         return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
-    def _in_units(self, x: Tensor) -> NormalMixture:
-        mixture = self._predictive(x)
+    def _in_units(self, x: Tensor) -> NormalMixture | TargetMixture:
         mean, scale = (torch.as_tensor(a).to(x) for a in (self.y_mean_, self.y_scale_))
-        return NormalMixture(
-            mixture.loc * scale + mean,
-            mixture.variance * scale**2,
-            mixture.noise_variance * scale**2,
-            mixture.log_weights,
-        )
+        return self._predictive(x).in_units(mean, scale)
 
     def _shaped(self, values: Array, extra: int = 0) -> Array:
         """Drop the axis of targets if ``y`` had none."""

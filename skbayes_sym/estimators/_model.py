@@ -52,8 +52,13 @@ def symmetry_group(estimator: Any, network: MLP, prior: GaussianPrior) -> Any:
     """The declared symmetry, after checking that the prior has it too."""
     if estimator.symmetry is None:
         return Trivial()
+    return checked_group(estimator.symmetry, network, prior)
+
+
+def checked_group(symmetry: str, network: MLP, prior: GaussianPrior) -> Any:
+    """The network's group by name, after checking that the prior has it too."""
     signed = {"auto": None, "permutation": False, "signed_permutation": True}
-    group = network.symmetry(signed=signed[estimator.symmetry])
+    group = network.symmetry(signed=signed[symmetry])
     check_invariant(
         group,
         prior.log_prob,

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils import Bunch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from skbayes_sym.estimators._base import BayesianEstimator, FitContext, Fitted
 from skbayes_sym.estimators._data import Array, Scaling, column_scaling
 from skbayes_sym.estimators._faces import ClassifierFace, RegressorFace, SampledOutputs
 from skbayes_sym.estimators._model import gaussian_prior, hidden_layer_sizes, symmetry_group
+from skbayes_sym.estimators._vi_gap import unit_gap_of_fit
 from skbayes_sym.estimators._vi_recipe import (
     CONSTRAINTS,
     INITIAL_NOISE,
@@ -276,6 +278,9 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
         theta = self.posterior_.sample(n, generator=generator).to(x)
         return SampledOutputs(self.network_.forward(theta, x), np.atleast_1d(self.noise_std_))
 
+    def _invariance_gap(self, *, n_draws: Any, random_state: Any) -> Bunch:
+        return unit_gap_of_fit(self, n_draws=n_draws, random_state=random_state)
+
 
 class SymmetrizedVIClassifier(ClassifierFace, BayesianEstimator):
     r"""Bayesian neural network classification by symmetrised variational inference.
@@ -477,3 +482,6 @@ class SymmetrizedVIClassifier(ClassifierFace, BayesianEstimator):
         mean, variance = output_moments(self.network_, loc, variance, x, noise[:-1])
         outputs = mean.addcmul_(variance.sqrt_(), noise[-1])
         return CategoricalMixture(log_class_probabilities(outputs))
+
+    def _invariance_gap(self, *, n_draws: Any, random_state: Any) -> Bunch:
+        return unit_gap_of_fit(self, n_draws=n_draws, random_state=random_state)

@@ -5,13 +5,15 @@ regression, of class probabilities in classification. Everything a user asks for
 of that mixture.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log, pi
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from skbayes_sym.models.scalar_likelihoods import TargetLikelihood
 
 # Bisection halves the bracket each time: 60 steps end below float64's resolution.
 _BISECTIONS = 60
@@ -57,6 +59,15 @@ class NormalMixture:
     def _scale(self) -> Tensor:
         return (self.variance + self.noise_variance).sqrt().expand_as(self.loc)
 
+    def in_units(self, mean: Tensor, scale: Tensor) -> "NormalMixture":
+        """The law of ``mean + scale * target``."""
+        return replace(
+            self,
+            loc=self.loc * scale + mean,
+            variance=self.variance * scale**2,
+            noise_variance=self.noise_variance * scale**2,
+        )
+
     def mean(self) -> Tensor:
         """(N, T)."""
         return (self._weights * self.loc).sum(0)
@@ -96,6 +107,76 @@ class NormalMixture:
             below = self.cdf(middle) < probability
             lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
         return 0.5 * (lower + upper)
+
+
+@dataclass(frozen=True, eq=False)
+class TargetMixture:
+    """Mixture over S values of the output of any likelihood of one real target.
+
+    Parameters
+    ----------
+    likelihood : TargetLikelihood
+        Law of the target given its output.
+    outputs : Tensor of shape (S, N, 1)
+        Draws, or nodes of a quadrature.
+    log_weights : Tensor of shape (S,)
+        Their normalised log weights.
+    """
+
+    likelihood: TargetLikelihood
+    outputs: Tensor
+    log_weights: Tensor
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        return self.log_weights.exp().reshape(-1, 1, 1)
+
+    def in_units(self, mean: Tensor, scale: Tensor) -> "TargetMixture":
+        """The law of ``mean + scale * target``."""
+        likelihood = self.likelihood.rescaled(scale)
+        return TargetMixture(likelihood, self.outputs * scale + mean, self.log_weights)
+
+    def mean(self) -> Tensor:
+        """(N, 1)."""
+        return (self._weights * self.likelihood.mean(self.outputs)).sum(0)
+
+    def uncertainty(self) -> Uncertainty:
+        """Variances (N, 1): of the target's mean (epistemic) and around it (aleatoric)."""
+        spread = (self.likelihood.mean(self.outputs) - self.mean()) ** 2
+        epistemic = (self._weights * spread).sum(0)
+        aleatoric = (self._weights * self.likelihood.variance(self.outputs)).sum(0)
+        return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
+
+    def std(self) -> Tensor:
+        """Standard deviation of a new target, (N, 1)."""
+        return self.uncertainty().total.sqrt()
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """(N, 1) -> (N,) nats."""
+        per_node = self.likelihood.log_prob(self.outputs, y)
+        return torch.logsumexp(per_node + self.log_weights.unsqueeze(-1), dim=0)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """P(target <= y), (N, 1)."""
+        return (self._weights * self.likelihood.cdf(y, self.outputs)).sum(0)
+
+    def quantile(self, probability: float) -> Tensor:
+        """By bisection of a bracket that doubles until it holds the quantile, (N, 1).
+
+        Of a discrete target it is the smallest value whose `cdf` reaches ``probability``.
+        """
+        middle, width = self.outputs.mean(0), torch.ones_like(self.outputs[0])
+        lower, upper = middle - width, middle + width
+        while bool((self.cdf(lower) >= probability).any() | (self.cdf(upper) < probability).any()):
+            width = 2.0 * width
+            lower = torch.where(self.cdf(lower) >= probability, middle - width, lower)
+            upper = torch.where(self.cdf(upper) < probability, middle + width, upper)
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (lower + upper)
+            below = self.cdf(middle) < probability
+            lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
+        value = 0.5 * (lower + upper)
+        return value.round() if self.likelihood.is_discrete else value
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,147 @@
+"""The posterior of a linear model with more weights than data, without a K x K array."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import log, pi
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Floats = npt.NDArray[np.float64]
+
+# Largest covariance that is built on demand, bytes. A request beyond is a mistake more often than
+# a wish, and the operating system would grant it before running out.
+MAX_COVARIANCE_BYTES = 1 << 32
+
+
+@dataclass(frozen=True, eq=False)
+class LowRankGaussian:
+    """Normal posterior of C rows of K weights that the data moved in r directions only.
+
+    Row c is ``loc[c] + scale * (Q u_c + z_c)`` with ``u ~ N(0, covariance)`` of length C r and, in
+    the directions the data don't see, ``z_c`` as under the prior: independent normals of variance
+    ``prior_variance`` orthogonal to Q's columns.
+
+    Parameters
+    ----------
+    loc : ndarray of shape (C, K)
+        Mean.
+    scale : ndarray of shape (K,)
+        Unit of every weight.
+    basis : ndarray of shape (K, r), or None
+        Orthonormal columns Q; None is the identity (r = K).
+    covariance : ndarray of shape (C r, C r)
+        Of the coordinates ``u``, row by row.
+    prior_variance : float
+    """
+
+    loc: Floats
+    scale: Floats
+    basis: Floats | None
+    covariance: Floats
+    prior_variance: float
+
+    @property
+    def n_weights(self) -> int:
+        """C K, all rows together."""
+        return self.loc.size
+
+    @cached_property
+    def _blocks(self) -> Floats:
+        """Covariance of the coordinates, (C, r, C, r)."""
+        n_rows = len(self.loc)
+        r = len(self.covariance) // n_rows
+        return self.covariance.reshape(n_rows, r, n_rows, r)
+
+    def variance(self) -> Floats:
+        """Variance of every weight, (C, K); O(C K r^2)."""
+        if self.basis is None:
+            return self.scale**2 * np.diag(self.covariance).reshape(self.loc.shape)
+        eye = self.prior_variance * np.eye(self.basis.shape[1])
+        change = [
+            np.einsum("kr,kr->k", self.basis @ (self._blocks[c, :, c] - eye), self.basis)
+            for c in range(len(self.loc))
+        ]
+        return self.scale**2 * (self.prior_variance + np.array(change))
+
+    def dense_covariance(self) -> Floats:
+        """Covariance of all weights, (C K, C K), rows of ``loc`` one after the other.
+
+        Raises
+        ------
+        MemoryError
+            If it would take more than `MAX_COVARIANCE_BYTES`.
+        """
+        n_rows, k = self.loc.shape
+        n_bytes = 8 * (n_rows * k) ** 2
+        if n_bytes > MAX_COVARIANCE_BYTES:
+            raise MemoryError(
+                f"the covariance of {n_rows * k} coefficients would take {n_bytes} bytes. "
+                "Use coef_std_, predict(X, return_std=True), or the factors in posterior_ "
+                "(basis, covariance, prior_variance, scale)."
+            )
+        if self.basis is None:
+            dense = self._blocks.copy()
+        else:
+            eye = np.einsum("cd,rs->crds", np.eye(n_rows), np.eye(self.basis.shape[1]))
+            change = self._blocks - self.prior_variance * eye
+            dense = np.empty((n_rows, k, n_rows, k))
+            for c in range(n_rows):
+                for d in range(n_rows):
+                    dense[c, :, d] = self.basis @ change[c, :, d] @ self.basis.T
+                dense[c, :, c].flat[:: k + 1] += self.prior_variance
+        dense *= self.scale[:, None, None] * self.scale
+        return dense.reshape(n_rows * k, n_rows * k)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws, (n, C K), float64 on the generator's device; O(n C K r)."""
+        n_rows, k = self.loc.shape
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(
+                shape, generator=generator, device=generator.device, dtype=torch.float64
+            )
+
+        loc, scale = self._tensor(self.loc, generator), self._tensor(self.scale, generator)
+        factor = torch.linalg.cholesky(self._tensor(self.covariance, generator))
+        inside = (normal(n, len(self.covariance)) @ factor.T).reshape(n, n_rows, -1)
+        if self.basis is not None:
+            basis = self._tensor(self.basis, generator)
+            free = normal(n, n_rows, k) * self.prior_variance**0.5
+            inside = free + (inside - free @ basis) @ basis.T
+        return (loc + scale * inside).flatten(1)
+
+    def log_prob(self, theta: Tensor | npt.ArrayLike) -> Tensor:
+        """Log density in nats, (*B, C K) -> (*B,)."""
+        theta = torch.as_tensor(theta, dtype=torch.float64)
+        loc, scale = torch.as_tensor(self.loc), torch.as_tensor(self.scale)
+        moved = (theta.unflatten(-1, self.loc.shape) - loc) / scale
+        inside = moved if self.basis is None else moved @ torch.as_tensor(self.basis)
+        free = (moved * moved).sum((-1, -2)) - (inside * inside).sum((-1, -2))
+        factor = torch.linalg.cholesky(torch.as_tensor(self.covariance))
+        z = torch.linalg.solve_triangular(factor, inside.flatten(-2).unsqueeze(-1), upper=False)
+        n_free = self.n_weights - len(self.covariance)
+        log_scale = len(self.loc) * float(np.log(self.scale).sum())
+        log_scale += 0.5 * n_free * log(self.prior_variance)
+        log_scale += float(factor.diagonal().log().sum()) + 0.5 * self.n_weights * log(2 * pi)
+        return -0.5 * ((z * z).sum((-1, -2)) + free / self.prior_variance) - log_scale
+
+    def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (N, C) and covariance (N, C, C) of ``x W'`` for inputs (N, K), float64."""
+        loc, scale = (torch.as_tensor(a).to(x) for a in (self.loc, self.scale))
+        scaled = x * scale
+        inside = scaled if self.basis is None else scaled @ torch.as_tensor(self.basis).to(x)
+        free = ((scaled * scaled).sum(-1) - (inside * inside).sum(-1)).clamp_min(0.0)
+        blocks = torch.as_tensor(self._blocks).to(x)
+        covariance = torch.einsum("nr,crds,ns->ncd", inside, blocks, inside)
+        if self.basis is not None:
+            eye = torch.eye(len(self.loc), dtype=x.dtype, device=x.device)
+            covariance = covariance + self.prior_variance * free[:, None, None] * eye
+        return x @ loc.T, covariance
+
+    @staticmethod
+    def _tensor(values: Any, generator: torch.Generator) -> Tensor:
+        return torch.as_tensor(values, dtype=torch.float64, device=generator.device)

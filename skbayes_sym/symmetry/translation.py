@@ -1,0 +1,106 @@
+"""Translations of a linear model's weights that no training input can see.
+
+The likelihood of a datum depends on ``x' w`` only, so ``w`` may move orthogonally to ``x`` (Kurle
+et al. 2022, eq. 12 and appendix D). Data with inputs x_1, ..., x_N leave the K - rank(X)
+directions with ``X v = 0`` free. The group isn't compact: the average of a posterior over it is
+improper, and its gap is a difference of two optima instead of a KL at one posterior.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Floats = npt.NDArray[np.float64]
+
+
+class Site(NamedTuple):
+    """Gaussian factor ``exp(-(x' w - location)^2 / (2 variance))`` of one datum."""
+
+    location: float
+    variance: float
+
+
+def marginal_site(loc: Floats, variance: Floats, x: Floats) -> Site:
+    """Marginalise ``N(w; loc, diag(variance))`` over all translations orthogonal to ``x``.
+
+    Kurle et al. (2022), eqs. 14 and 72. Of the 2 K numbers two remain, ``x' loc`` and
+    ``sum_k x_k^2 variance_k``. The limit of the density itself is 0 everywhere (eq. 14 holds up to
+    a factor), and no component of ``x`` need be different from 0 (the paper's B divides by one).
+    """
+    return Site(float(x @ loc), float(x**2 @ variance))
+
+
+@dataclass(frozen=True, eq=False)
+class Translation:
+    """The group ``w -> w + v`` with ``X v = 0``.
+
+    Parameters
+    ----------
+    inputs : Tensor of shape (N, K)
+        Training inputs, one a row.
+
+    Notes
+    -----
+    An element is a tensor ``v`` of shape (*B, K) in the null space of ``inputs``; `element` makes
+    one of any vector. Unlike the compact groups' actions a translation changes the norm of the
+    weights; it keeps volumes, so densities need no Jacobian. A Gaussian prior isn't invariant.
+    """
+
+    inputs: Tensor
+
+    @property
+    def log_order(self) -> float:
+        return inf if self._null_space.shape[1] else 0.0
+
+    @property
+    def is_compact(self) -> bool:
+        return self._null_space.shape[1] == 0
+
+    @property
+    def factors(self) -> tuple["Translation", ...]:
+        return (self,)
+
+    @cached_property
+    def _null_space(self) -> Tensor:
+        """Orthonormal basis (K, K - rank), columns."""
+        _, values, rows = torch.linalg.svd(self.inputs, full_matrices=True)
+        eps = torch.finfo(self.inputs.dtype).eps * max(self.inputs.shape)
+        rank = int((values > eps * values.max()).sum()) if len(values) else 0
+        return rows[rank:].T
+
+    def element(self, v: Tensor) -> Tensor:
+        """The element nearest to ``v``: its projection onto the null space, (*B, K)."""
+        return (v @ self._null_space) @ self._null_space.T
+
+    def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> Tensor:
+        raise ValueError(
+            "translations have no uniform distribution: the group isn't compact. "
+            "Compare the optima with and without it instead (`invariance_gap`)."
+        )
+
+    def act(self, g: Tensor, theta: Tensor) -> Tensor:
+        return theta + g
+
+    def inverse(self, g: Tensor) -> Tensor:
+        return -g
+
+    def compose(self, g: Tensor, h: Tensor) -> Tensor:
+        return g + h
+
+    def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+        """Nearest orbit point in Euclidean distance: take over the reference's unseen part."""
+        g = self.element(reference - theta)
+        return self.act(g, theta), g
+
+    def identity(self) -> Tensor:
+        return self.inputs.new_zeros(self.inputs.shape[1])
+
+    def generators(self) -> list[tuple[str, Tensor]]:
+        return [(f"unseen direction {i}", v) for i, v in enumerate(self._null_space.T)]

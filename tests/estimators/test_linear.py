@@ -1,0 +1,465 @@
+"""InvarianceAbidingRegressor and -Classifier: exact cases, what they report, hard data."""
+
+import logging
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import BayesianRidge, LogisticRegression
+
+from skbayes_sym import InvarianceAbidingClassifier, InvarianceAbidingRegressor
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    return load_diabetes(return_X_y=True)
+
+
+def at(ridge):
+    """Our model at a BayesianRidge's hyperparameters."""
+    return InvarianceAbidingRegressor(
+        prior_scale=ridge.lambda_**-0.5, noise_std=ridge.alpha_**-0.5,
+        fit_intercept=ridge.fit_intercept,
+    )  # fmt: skip
+
+
+def wide_data(n=30, k=200):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, k)) + 0.3
+    return X, X @ rng.normal(size=k) / k**0.5 + 0.3 * rng.normal(size=n)
+
+
+@pytest.mark.parametrize("data", [load_diabetes(return_X_y=True), wide_data()],
+                         ids=["diabetes", "K>N"])  # fmt: skip
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_gaussian_equals_bayesian_ridge_after_one_update(data, fit_intercept):
+    X, y = data
+    # A fixed noise precision keeps the ridge regular where it could interpolate.
+    ridge = BayesianRidge(fit_intercept=fit_intercept, alpha_1=1.0, alpha_2=1.0).fit(X, y)
+    reg = at(ridge).fit(X, y)
+    assert reg.n_iter_ == 1
+    scale = np.abs(ridge.coef_).max()
+    np.testing.assert_allclose(reg.coef_, ridge.coef_, rtol=1e-10, atol=1e-10 * scale)
+    variance = np.abs(ridge.sigma_).max()
+    np.testing.assert_allclose(reg.coef_cov_, ridge.sigma_, rtol=1e-10, atol=1e-10 * variance)
+    np.testing.assert_allclose(reg.coef_std_**2, np.diag(ridge.sigma_), rtol=1e-9)
+    assert reg.intercept_ == pytest.approx(ridge.intercept_, rel=1e-10, abs=1e-10 * np.ptp(y))
+    mean, std = reg.predict(X, return_std=True)
+    their_mean, their_std = ridge.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, their_mean, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(std, their_std, rtol=1e-9)
+
+
+def test_learned_scales_are_those_of_bayesian_ridge_without_hyperpriors(diabetes):
+    X, y = diabetes
+    none = dict.fromkeys(("alpha_1", "alpha_2", "lambda_1", "lambda_2"), 0.0)
+    ridge = BayesianRidge(max_iter=5000, tol=1e-12, **none).fit(X, y)
+    reg = InvarianceAbidingRegressor().fit(X, y)
+    assert reg.prior_scale_ == pytest.approx(ridge.lambda_**-0.5, rel=1e-6)
+    assert reg.noise_std_ == pytest.approx(ridge.alpha_**-0.5, rel=1e-6)
+    assert reg.score(X, y) == pytest.approx(ridge.score(X, y), abs=1e-8)
+
+
+def test_elbo_is_the_log_evidence(diabetes):
+    X, y = diabetes
+    reg = InvarianceAbidingRegressor(prior_scale=300.0, noise_std=50.0, fit_intercept=False)
+    reg.fit(X, y - 100.0)
+    covariance = 300.0**2 * X @ X.T + 50.0**2 * np.eye(len(y))
+    evidence = stats.multivariate_normal(np.zeros(len(y)), covariance).logpdf(y - 100.0)
+    assert reg.elbo_ == reg.log_evidence_ == pytest.approx(evidence, rel=1e-12)
+    precision = np.eye(10) / 300.0**2 + X.T @ X / 50.0**2
+    gap = 0.5 * (np.log(np.diag(precision)).sum() - np.linalg.slogdet(precision)[1])
+    assert reg.symmetry_gap_ == pytest.approx(gap, rel=1e-9)
+    assert reg.elbo_mean_field_ == pytest.approx(evidence - gap, rel=1e-12)
+
+
+def test_closed_form_oracle():
+    """Three data, four features with their own prior scales, noise variance 0.25."""
+    X = [[1.0, 2.0, -1.0, 0.5], [0.0, 1.0, 1.0, -2.0], [0.5, -1.0, 2.0, 1.0]]
+    y = [1.0, -0.5, 2.0]
+    reg = InvarianceAbidingRegressor(
+        prior_scale=np.sqrt([1.0, 0.5, 2.0, 1.0]), noise_std=0.5, fit_intercept=False
+    ).fit(X, y)
+    coef = [0.6447578499201697, 0.24720596061734995, 0.583288983501863, 0.6620542841937204]
+    variance = [0.584752527940394, 0.1874667376263971, 0.09686003193187871, 0.13810537519957428]
+    np.testing.assert_allclose(reg.coef_, coef, rtol=1e-9)
+    np.testing.assert_allclose(reg.coef_std_**2, variance, rtol=1e-9)
+    np.testing.assert_allclose(reg.site_location_, y, rtol=1e-12)
+    np.testing.assert_allclose(reg.site_variance_, 0.25, rtol=1e-12)
+    assert reg.log_evidence_ == pytest.approx(-6.103691982552147, abs=1e-9)
+    assert reg.symmetry_gap_ == pytest.approx(0.8608175185326168, abs=1e-9)
+    assert reg.elbo_mean_field_ == pytest.approx(-6.9645095010847635, abs=1e-9)
+
+
+def test_logistic_oracle():
+    X = [[1.0, 0.5], [-1.0, 2.0], [0.3, -1.0], [2.0, 1.0], [-0.5, -0.5], [1.5, -2.0]]
+    clf = InvarianceAbidingClassifier(prior_scale=2**0.5, fit_intercept=False, tol=1e-10)
+    clf.fit(X, ["yes", "no", "yes", "yes", "no", "yes"])
+    assert clf.elbo_ == pytest.approx(-2.8029370525398725, abs=1e-6)
+    assert clf.elbo_mean_field_ == pytest.approx(-2.8056618024528994, abs=1e-6)
+    np.testing.assert_allclose(clf.coef_, [[1.889139066916685, -0.5547202423011295]], atol=1e-6)
+    np.testing.assert_allclose(np.diag(clf.coef_cov_), [0.8476973296, 0.7474829309], atol=1e-6)
+    location = [3.0917450266, -4.5933336573, 2.7026020822, 4.8899118474, -2.3517458044, 5.46670794]
+    np.testing.assert_allclose(clf.site_location_, location, atol=2e-6)
+
+
+def test_units_of_the_data_dont_matter(diabetes):
+    X, y = diabetes
+    plain = InvarianceAbidingRegressor(prior_scale=2.0, noise_std=55.0)
+    plain = plain.set_params(standardize=True, normalize_y=True).fit(X, y)
+    scaled = clone(plain).set_params(noise_std=550.0)
+    units = np.geomspace(1e-3, 1e3, 10)
+    scaled.fit(X * units + 7.0, 10.0 * y - 3.0)
+    np.testing.assert_allclose(scaled.coef_ * units, 10.0 * plain.coef_, rtol=1e-7)
+    np.testing.assert_allclose(scaled.coef_std_ * units, 10.0 * plain.coef_std_, rtol=1e-7)
+    assert scaled.elbo_ == pytest.approx(plain.elbo_ - len(y) * np.log(10.0), abs=1e-6)
+    assert scaled.noise_std_ == pytest.approx(10 * plain.noise_std_)
+    np.testing.assert_allclose(scaled.site_location_, 10.0 * y - 3.0, rtol=1e-9)
+    np.testing.assert_allclose(scaled.predict(X * units + 7.0), X @ scaled.coef_ * 0 +
+                               10 * plain.predict(X) - 3, rtol=1e-7)  # fmt: skip
+    by_hand = X @ plain.coef_ + plain.intercept_
+    np.testing.assert_allclose(plain.predict(X), by_hand, rtol=1e-9)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student-t", "poisson"])
+def test_every_regression_predicts_consistently(likelihood, diabetes):
+    X, y = diabetes
+    X, y = X[:120], np.round(y[:120] / 20)
+    reg = InvarianceAbidingRegressor(likelihood, standardize=True).fit(X, y)
+    assert reg.elbo_mean_field_ < reg.elbo_
+    assert reg.symmetry_gap_ == pytest.approx(reg.elbo_ - reg.elbo_mean_field_)
+    assert hasattr(reg, "log_evidence_") == (likelihood == "gaussian")
+    assert hasattr(reg, "noise_std_") == (likelihood != "poisson")
+    assert reg.score(X, y) > 0.3
+    mean, std = reg.predict(X, return_std=True)
+    draws = reg.sample_y(X, 4000, random_state=1)
+    error = std / 4000**0.5
+    assert (np.abs(draws.mean(axis=1) - mean) < 6 * error).all()
+    interval = reg.predict_interval(X, 0.8)
+    inside = ((draws >= interval[:, :1]) & (draws <= interval[:, 1:])).mean(axis=1)
+    floor = 0.8 - 6 * (0.8 * 0.2 / 4000) ** 0.5
+    assert (inside > floor).all()
+    if likelihood == "poisson":
+        assert np.array_equal(interval, np.round(interval))
+    else:
+        assert (inside < 0.8 + 6 * (0.8 * 0.2 / 4000) ** 0.5).all()
+    parts = reg.predict_uncertainty(X)
+    np.testing.assert_allclose(parts.total, std**2, rtol=1e-9)
+    assert np.isfinite(reg.log_predictive_density(X, y)).all()
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student-t"])
+def test_predictive_density_integrates_to_one(likelihood, diabetes):
+    X, y = diabetes
+    reg = InvarianceAbidingRegressor(likelihood, normalize_y=True).fit(X, y)
+    grid = np.linspace(-6000, 6000, 20_001)
+    density = np.exp(reg.log_predictive_density(np.repeat(X[:1], 20_001, 0), grid))
+    assert np.trapezoid(density, grid) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_counts_add_up(diabetes):
+    X, y = diabetes
+    y = np.round(y[:60] / 40)
+    reg = InvarianceAbidingRegressor("poisson", standardize=True).fit(X[:60], y)
+    counts = np.arange(200.0)
+    density = np.exp(reg.log_predictive_density(np.repeat(X[:1], 200, 0), counts))
+    assert density.sum() == pytest.approx(1.0, abs=1e-9)
+    mean, std = reg.predict(X[:1], return_std=True)
+    assert counts @ density == pytest.approx(mean[0], rel=1e-7)
+    assert counts**2 @ density - mean[0] ** 2 == pytest.approx(std[0] ** 2, rel=1e-6)
+    median = reg.predict_quantiles(X[:1], [0.5])[0, 0]
+    below = density.cumsum()
+    assert below[int(median)] >= 0.5 > below[int(median) - 1]
+
+
+def test_heavy_tails_resist_outliers():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = X @ [1.0, -2.0] + 0.1 * rng.normal(size=60)
+    y[::10] += 30.0
+    heavy = InvarianceAbidingRegressor("student-t").fit(X, y)
+    normal = InvarianceAbidingRegressor().fit(X, y)
+    assert np.abs(heavy.coef_ - [1.0, -2.0]).max() < 0.1
+    assert np.abs(normal.coef_ - [1.0, -2.0]).max() > 0.3
+    assert (heavy.site_variance_[::10] < 0).all()
+    assert heavy.noise_std_ < 0.3
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "multinomial"])
+def test_binary_classifiers_agree_with_logistic_regression(likelihood):
+    X, y = load_breast_cancer(return_X_y=True)
+    X = (X - X.mean(0)) / X.std(0)
+    theirs = LogisticRegression(C=0.25).fit(X, y)
+    # Two softmax rows of variance v are one logistic row of variance 2 v.
+    scale = 0.5 if likelihood == "bernoulli" else 0.5 / 2**0.5
+    clf = InvarianceAbidingClassifier(likelihood, prior_scale=scale, random_state=0).fit(X, y)
+    assert (clf.predict(X) == theirs.predict(X)).mean() > 0.98
+    assert clf.coef_.shape == ((1, 30) if likelihood == "bernoulli" else (2, 30))
+    assert clf.elbo_mean_field_ < clf.elbo_
+    proba = clf.predict_proba(X)
+    np.testing.assert_allclose(proba.sum(axis=1), 1.0)
+    assert (clf.predict_uncertainty(X).epistemic >= 0).all()
+
+
+def test_multinomial_reports_sites_of_rank_c():
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    clf = InvarianceAbidingClassifier(prior_scale=2.0, random_state=0).fit(X, names)
+    assert clf.site_location_.shape == (150, 3)
+    assert clf.site_variance_.shape == (150, 3, 3)
+    # Nothing is said about a shift of all outputs; the datum's own class is pulled up.
+    size = np.abs(clf.site_variance_).max(axis=(1, 2))[:, None]
+    np.testing.assert_allclose(clf.site_variance_.sum(axis=2) / size, 0.0, atol=1e-12)
+    assert (clf.site_location_.argmax(axis=1) == y).mean() > 0.9
+    assert clf.score(X, names) > 0.95
+    assert clf.coef_.shape == (3, 4)
+    assert clf.coef_cov_.shape == (12, 12)
+    np.testing.assert_allclose(np.sqrt(np.diag(clf.coef_cov_)), clf.coef_std_.ravel(), rtol=1e-9)
+    assert 0.0 < clf.elbo_std_error_ < 0.2
+    other = clone(clf).set_params(random_state=1, n_points=4096).fit(X, names)
+    assert clf.elbo_ == pytest.approx(other.elbo_, abs=5 * clf.elbo_std_error_)
+    assert clf.elbo_curve_[-1] == pytest.approx(clf.elbo_, abs=6 * clf.elbo_std_error_ * 8**0.5)
+
+
+def test_sites_rebuild_the_posterior():
+    """Prior times sites is the posterior, in the rows' own order."""
+    X, y = load_breast_cancer(return_X_y=True)
+    X, y = X[:80, :5] / X[:80, :5].std(0), y[:80]
+    clf = InvarianceAbidingClassifier(prior_scale=1.5, tol=1e-10).fit(X, y)
+    centred = X - X.mean(0)
+    precision = np.eye(5) / 1.5**2 + centred.T @ (centred / clf.site_variance_[:, None])
+    np.testing.assert_allclose(clf.coef_cov_, np.linalg.inv(precision), rtol=1e-6)
+    offset = clf.intercept_ + X.mean(0) @ clf.coef_[0]
+    right = centred.T @ ((clf.site_location_ - offset) / clf.site_variance_)
+    np.testing.assert_allclose(clf.coef_[0], np.linalg.solve(precision, right), rtol=1e-5)
+
+
+def test_many_more_features_than_rows():
+    """No K x K array: 20,000 features would need 3.2 GB."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 20_000))
+    y = X[:, :50].sum(axis=1) + rng.normal(size=40)
+    reg = InvarianceAbidingRegressor(prior_scale=0.05, noise_std=1.0).fit(X, y)
+    assert reg.coef_.shape == reg.coef_std_.shape == (20_000,)
+    kernel = 0.05**2 * (X - X.mean(0)) @ (X - X.mean(0)).T
+    weights = np.linalg.solve(kernel + np.eye(40), y - y.mean())
+    np.testing.assert_allclose(reg.predict(X), y.mean() + kernel @ weights, rtol=1e-9)
+    wider = np.zeros((40, 30_000))
+    wider[:, :20_000] = X
+    with pytest.raises(MemoryError, match="30000 coefficients would take 7200000000 bytes"):
+        _ = at_most(wider, y).coef_cov_
+
+
+def at_most(X, y):
+    return InvarianceAbidingRegressor(prior_scale=0.05, noise_std=1.0).fit(X, y)
+
+
+def test_gap_grows_with_the_number_of_weights():
+    """The same prior over functions with more and more features: mean-field alone pays."""
+    rng = np.random.default_rng(0)
+    x, gaps, evidences = np.linspace(-3, 3, 20), [], []
+    y = np.sin(x) + 0.1 * rng.normal(size=20)
+    for k in (5, 50, 500):
+        features = np.cos(np.outer(x, rng.normal(size=k)) + rng.uniform(0, 6.28, k))
+        reg = InvarianceAbidingRegressor(
+            prior_scale=(2 / k) ** 0.5, noise_std=0.1, fit_intercept=False
+        ).fit(features, y)
+        gaps.append(reg.symmetry_gap_)
+        evidences.append(reg.log_evidence_)
+    assert gaps[0] < 10 < gaps[1] < gaps[2] / 2
+    assert abs(evidences[2] - evidences[1]) < 10
+
+
+# --- hard data -------------------------------------------------------------------------------
+
+X = np.random.default_rng(0).standard_normal((20, 3))
+Y, LABELS = X[:, 0] + 0.3 * np.sin(9 * X[:, 1]), (X[:, 0] + X[:, 1] ** 2 > 0.5).astype(int)
+REG = InvarianceAbidingRegressor(prior_scale=1.0, noise_std=0.5)
+CLF = InvarianceAbidingClassifier(prior_scale=1.0, random_state=0)
+every_estimator = pytest.mark.parametrize(
+    ("estimator", "y"), [(REG, Y), (CLF, LABELS)], ids=["regressor", "classifier"]
+)
+
+
+def with_value(value):
+    bad = X.copy()
+    bad[3, 1] = value
+    return bad
+
+
+@every_estimator
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (with_value(np.nan), "NaN"), (with_value(np.inf), "infinity"), (X[:0], "0 sample"),
+        (X[:, 0], "1D array"), (X[:, :0], "0 feature"), (X + 1j, "Complex"),
+        (np.full((20, 3), "a", dtype=object), "could not convert string"),
+        (X[:19], "inconsistent numbers"),
+    ],
+    ids=["nan", "inf", "empty", "1d", "no-features", "complex", "object", "short"],
+)  # fmt: skip
+def test_bad_X(estimator, y, bad, message):
+    y = y[: len(bad)] if message == "0 sample" else y
+    with pytest.raises(ValueError, match=message):
+        clone(estimator).fit(bad, y)
+
+
+@every_estimator
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("likelihood", "gamma"), ("prior_scale", 0.0), ("prior_scale", "guess"),
+        ("prior_scale", [1.0, 2.0]), ("prior_scale", [1.0, -1.0, 1.0]), ("max_iter", 0),
+        ("prior_scale", [1.0, np.inf, 1.0]), ("tol", 0.0), ("dtype", "float16"),
+        ("device", "tpu9"), ("fit_intercept", "maybe"), ("standardize", 2),
+    ],
+)  # fmt: skip
+def test_bad_parameters_are_named(estimator, y, parameter, value):
+    with pytest.raises(ValueError, match=parameter):
+        clone(estimator).set_params(**{parameter: value}).fit(X, y)
+
+
+def test_bad_parameters_of_one_face():
+    for parameter, value in (("noise_std", 0.0), ("noise_std", "guess"), ("df", -1.0)):
+        with pytest.raises(ValueError, match=parameter):
+            clone(REG).set_params(**{parameter: value}).fit(X, Y)
+    for parameter, value in (("n_points", 1), ("random_state", "today")):
+        with pytest.raises(ValueError, match=parameter):
+            clone(CLF).set_params(**{parameter: value}).fit(X, LABELS)
+    with pytest.raises(ValueError, match=r"likelihood='poisson'.*negative.*'gaussian'"):
+        clone(REG).set_params(likelihood="poisson").fit(X, Y)
+    with pytest.raises(ValueError, match="normalize_y=True has no meaning"):
+        clone(REG).set_params(likelihood="poisson", normalize_y=True).fit(X, np.abs(Y))
+    with pytest.raises(ValueError, match=r"'bernoulli' has two classes, y has 3.*'multinomial'"):
+        clone(CLF).set_params(likelihood="bernoulli").fit(X, np.arange(20) % 3)
+    with pytest.raises(ValueError, match="at least 2 classes"):
+        clone(CLF).fit(X, np.zeros(20))
+    with pytest.raises(ValueError, match="continuous"):
+        clone(CLF).fit(X, Y)
+
+
+@every_estimator
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [(-np.ones(20), "[Nn]egative"), (np.zeros(20), "zero"), (np.ones(19), "shape|inconsistent")],
+    ids=["negative", "all-zero", "short"],
+)
+def test_bad_weights(estimator, y, weight, message):
+    with pytest.raises(ValueError, match=message):
+        clone(estimator).fit(X, y, sample_weight=weight)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student-t", "poisson"])
+@pytest.mark.parametrize("prior_scale", [1.0, "learn"])
+def test_single_row(likelihood, prior_scale):
+    """Without a second row the intercept explains all: the coefficients stay at the prior."""
+    reg = clone(REG).set_params(likelihood=likelihood, prior_scale=prior_scale)
+    reg.fit(X[:1], [2.0])
+    np.testing.assert_allclose(reg.coef_, 0.0, atol=1e-12)
+    np.testing.assert_allclose(reg.coef_std_, reg.prior_scale_, rtol=1e-9)
+    assert reg.predict(X[:1]) == pytest.approx(2.0, rel=1e-6)
+    assert np.isfinite(reg.elbo_)
+
+
+def test_exact_fits_and_constant_targets_warn_and_are_defined():
+    for y in (np.full(20, 3.0), X @ [1.0, 2.0, 3.0]):
+        with pytest.warns(ConvergenceWarning, match=r"noise_std_ reached the lower end.*noise_std"):
+            reg = InvarianceAbidingRegressor().fit(X, y)
+        np.testing.assert_allclose(reg.predict(X), y, atol=1e-4)
+        assert np.isfinite(reg.elbo_)
+    with pytest.raises(ValueError, match=r"at least one positive count.*fit_intercept=False"):
+        InvarianceAbidingRegressor("poisson").fit(X, np.zeros(20))
+    zero = InvarianceAbidingRegressor("poisson", fit_intercept=False, prior_scale=1.0)
+    assert zero.fit(X, np.zeros(20)).predict(X).mean() < 1.2  # the prior's mean is e^1.5
+
+
+def test_perfect_separation_warns_and_is_defined():
+    y = (X[:, 0] > 0).astype(int)
+    with pytest.warns(ConvergenceWarning, match=r"prior_scale_ reached the upper end.*prior_scale"):
+        clf = InvarianceAbidingClassifier().fit(X[:, :1], y)
+    assert clf.score(X[:, :1], y) == 1.0
+    assert np.isfinite(clf.elbo_)
+    fixed = InvarianceAbidingClassifier(prior_scale=1.0).fit(X[:, :1], y)
+    assert fixed.predict_proba(X[:, :1]).min() > 0.0
+
+
+@every_estimator
+def test_constant_and_repeated_features(estimator, y):
+    """A constant column stays at the prior; two equal columns share their coefficient."""
+    plain = clone(estimator).fit(X, y)
+    constant = clone(estimator).fit(np.column_stack([X, np.full(20, 7.0)]), y)
+    coef, std = np.atleast_2d(constant.coef_)[0], np.atleast_2d(constant.coef_std_)[0]
+    assert coef[3] == 0.0
+    assert std[3] == pytest.approx(1.0)
+    np.testing.assert_allclose(coef[:3], np.atleast_2d(plain.coef_)[0], rtol=1e-6)
+    assert constant.elbo_ == pytest.approx(plain.elbo_, abs=1e-8)
+    twice = clone(estimator).set_params(prior_scale=[0.5**0.5, 1.0, 1.0, 0.5**0.5])
+    twice.fit(np.column_stack([X, X[:, 0]]), y)
+    coef = np.atleast_2d(twice.coef_)[0]
+    assert coef[0] == pytest.approx(coef[3])
+    assert 2 * coef[0] == pytest.approx(np.atleast_2d(plain.coef_)[0][0], rel=1e-6)
+    assert twice.elbo_ == pytest.approx(plain.elbo_, abs=1e-8)
+
+
+@every_estimator
+def test_only_constant_features(estimator, y):
+    for prior_scale in (1.0, "learn"):
+        fitted = clone(estimator).set_params(prior_scale=prior_scale).fit(np.ones((20, 2)), y)
+        np.testing.assert_allclose(fitted.coef_, 0.0, atol=1e-12)
+        assert np.isfinite(fitted.elbo_)
+        assert fitted.symmetry_gap_ == pytest.approx(0.0, abs=1e-9)
+
+
+@every_estimator
+def test_duplicated_rows_are_one_weighted_row(estimator, y):
+    twice = clone(estimator).fit(np.repeat(X, 2, axis=0), np.repeat(y, 2))
+    weighted = clone(estimator).fit(X, y, sample_weight=np.full(20, 2.0))
+    assert np.array_equal(twice.coef_, weighted.coef_)
+    assert twice.elbo_ == weighted.elbo_
+
+
+@every_estimator
+def test_more_features_than_rows(estimator, y):
+    rng = np.random.default_rng(1)
+    wide = np.column_stack([X, rng.normal(size=(20, 50))])
+    fitted = clone(estimator).fit(wide, y)
+    dense = np.sqrt(np.diag(fitted.coef_cov_))
+    np.testing.assert_allclose(np.ravel(fitted.coef_std_), dense, rtol=1e-9)
+    assert np.isfinite(fitted.elbo_)
+
+
+def test_not_converged_is_a_warning_with_the_figure():
+    with pytest.warns(ConvergenceWarning, match=r"last of 2 updates.*standard deviations.*tol"):
+        InvarianceAbidingClassifier(max_iter=2).fit(X, LABELS)
+
+
+def test_absent_cuda_is_an_error_not_a_fallback():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(ValueError, match=r"device='cuda'.*0 CUDA devices.*'cpu'"):
+        clone(REG).set_params(device="cuda").fit(X, Y)
+
+
+def test_verbose_logs(caplog):
+    with caplog.at_level(logging.INFO, logger="skbayes_sym"):
+        clone(REG).set_params(verbose=1).fit(X, Y)
+    assert "mean-field" in caplog.text
+
+
+def test_posterior_contract():
+    fitted = clone(REG).fit(X, Y)
+    draws = fitted.posterior_.sample(5, generator=torch.Generator().manual_seed(0))
+    assert draws.shape == (5, 3)
+    assert fitted.posterior_.log_prob(draws).shape == (5,)
+
+
+def test_no_warning_on_ordinary_data(diabetes):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for likelihood in ("gaussian", "student-t", "poisson"):
+            InvarianceAbidingRegressor(likelihood).fit(*diabetes)
