@@ -5,6 +5,7 @@ from math import log, pi
 from typing import NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -53,6 +54,14 @@ class Likelihood(Protocol):
     def expected_log_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None
     ) -> ExpectedLogProb: ...
+
+    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Gradient of `log_prob` in the outputs, (N, O)."""
+        ...
+
+    def hessian_root(self, outputs: Tensor) -> Tensor:
+        """Columns r_k of a root of ``-d^2 log p / d outputs^2 = sum_k r_k r_k'``, (O, N, O)."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +115,13 @@ class Gaussian:
         d_params = scaled - 1.0 if self.learn else scaled[:, :0]
         return ExpectedLogProb(value, residual * precision, d_variance, d_params)
 
+    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return (y - outputs) * (-2.0 * self.log_noise).exp()
+
+    def hessian_root(self, outputs: Tensor) -> Tensor:
+        root = (-self.log_noise).exp().expand(outputs.shape[-1]).diag()
+        return root.unsqueeze(1).expand(-1, outputs.shape[0], -1)
+
 
 def log_class_probabilities(outputs: Tensor) -> Tensor:
     """Log softmax over the last axis, (*B, N, C).
@@ -156,3 +172,13 @@ class Categorical:
         d_outputs.scatter_add_(-1, index, torch.ones_like(index, dtype=mean.dtype))
         d_variance = (d_outputs * noise).div_(sd).mul_(0.5)
         return ExpectedLogProb(value, d_outputs, d_variance, mean.new_zeros(len(mean), 0))
+
+    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return F.one_hot(y, outputs.shape[-1]).to(outputs) - outputs.softmax(-1)
+
+    def hessian_root(self, outputs: Tensor) -> Tensor:
+        """``diag(sqrt p) - p sqrt(p)'``, whose square is ``diag(p) - p p'``."""
+        p = outputs.softmax(-1)
+        root = (0.5 * outputs.log_softmax(-1)).exp()
+        columns = root.diag_embed() - p.unsqueeze(-1) * root.unsqueeze(-2)
+        return columns.movedim(-1, 0)
