@@ -109,12 +109,15 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         return FitContext(
             rows=rows,
-            x_scaling=column_scaling(rows.X, rows.weight, enabled=self.standardize),
+            x_scaling=self._scale_inputs(rows),
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             device=device,
             dtype=resolve_dtype(self.dtype, X_checked),
             begin=lambda n_blocks: FitTask(self, X, y, metadata, n_blocks),
         )
+
+    def _scale_inputs(self, rows: Rows) -> Scaling:
+        return column_scaling(rows.X, rows.weight, enabled=self.standardize)
 
     def _input_blocks(self, X: Array) -> Iterator[Tensor]:
         """Scaled inputs in blocks of rows, on the device, in the precision of the fit."""

@@ -74,7 +74,7 @@ class KroneckerPrecision:
 
     def map(self, convert: Convert) -> "KroneckerPrecision":
         layers = tuple(
-            LayerSpectrum(*map(convert, layer[:-1]), layer.has_bias)  # type: ignore[misc]
+            LayerSpectrum(*map(convert, layer[:4]), has_bias=layer.has_bias)  # type: ignore[misc]
             for layer in self.spectrum.layers
         )
         spectrum = replace(self.spectrum, layers=layers)

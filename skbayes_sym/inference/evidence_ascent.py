@@ -19,9 +19,6 @@ from skbayes_sym.inference.variational import Batches, Data
 from skbayes_sym.numerics.optimise import FlatAdam, ParamGroup
 from skbayes_sym.numerics.random import spawn_seeds
 
-# Called with everything of a step that the loss was computed from.
-_Watch = Callable[[Tensor, Data, torch.Generator], Tensor]
-
 
 class HyperRates(NamedTuple):
     """Adam's step sizes of the hyperparameters."""
@@ -77,12 +74,17 @@ class ModeObjective:
         self._owner = model.owner.to(theta.device)
         self._rest = theta.new_tensor([rest_precision])
         self._total_weight = float(data.weight.double().sum())
-        self.watch: OnlineEvidence | None = None
+        self._watch: OnlineEvidence | None = None
+        self._is_watched: Callable[[int], bool] = lambda step: False
 
     @property
     def theta(self) -> Tensor:
         """The weights' part of the vector, (P,)."""
         return self.params[: self._n]
+
+    def watch_with(self, watch: "OnlineEvidence", is_watched: Callable[[int], bool]) -> None:
+        """Let ``watch`` record the steps for which ``is_watched(step)``."""
+        self._watch, self._is_watched = watch, is_watched
 
     def __call__(self, step: int) -> Tensor:
         x, y, weight = batch = self._batches.next()
@@ -91,8 +93,8 @@ class ModeObjective:
         likelihood = self._likelihood.at(self._h["likelihood"])
         noise = self._model.noise(len(x), x, self._generator)
         with torch.enable_grad():
-            if self.watch is not None:
-                averaged, then = self.watch.record(leaf, self._hyper, batch, noise)
+            if self._watch is not None and self._is_watched(step):
+                averaged, then = self._watch.record(leaf[: self._n], self._hyper, batch, noise)
             else:
                 averaged, then = self._model.forward(leaf[: self._n], eta, x, noise), None
             loss = -(weight * likelihood.log_prob(averaged, y)).sum()

@@ -215,7 +215,8 @@ class LaplaceEvidence:
         log_lik = theta.new_zeros((), dtype=torch.float64)
         total: Factors = []
         for batch in self._batches():
-            part = self.batch_terms(theta, hyper, batch, generator)
+            with torch.enable_grad():  # of the outputs in the pre-activations only
+                part = self.batch_terms(theta, hyper, batch, generator)
             log_lik += part.log_likelihood.detach()
             total = add_factors(total, part.factors)
         return Pass(log_lik, total)

@@ -288,13 +288,13 @@ class InUnits:
     Parameters
     ----------
     part : Augmentation
-    mean, scale : Tensor of shape (D,)
+    mean, scale : tuple of float
         ``scaled = (x - mean) / scale``.
     """
 
     part: Augmentation
-    mean: Tensor
-    scale: Tensor
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
 
     @property
     def extent(self) -> LearnedExtent:
@@ -304,5 +304,7 @@ class InUnits:
         return replace(self, part=self.part.bind(scale))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
-        mean, scale = self.mean.to(x), self.scale.to(x)
+        mean, scale = (
+            torch.tensor(a, dtype=x.dtype, device=x.device) for a in (self.mean, self.scale)
+        )
         return (self.part.transform(x * scale + mean, eta, noise) - mean) / scale

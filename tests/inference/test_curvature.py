@@ -181,8 +181,8 @@ def test_float32_factors_have_no_negative_eigenvalues():
     assert torch.isfinite(spectrum.log_det(small).value)
 
 
-# KFAC-reduce with fisher_type="type-2" and separate biases of `problem("classes", hidden=(4,), n=6)`
-# with unit weights, by curvlinops 3.0.1: the operator times linspace(-1, 1).
+# KFAC-reduce with fisher_type="type-2" and separate biases, by curvlinops 3.0.1, of
+# `problem("classes", hidden=(4,), n=6)` with unit weights: the operator times linspace(-1, 1).
 CURVLINOPS_PRODUCT = [
     -7.5173845947,
     -2.8549343995,

@@ -42,7 +42,7 @@ TABULAR = {
     "log-scale": LogScale(),
     "log-scales": LogScale(columns=(0, 2), joint=False),
     "composed": Composed((Rotation2D(), Translation(columns=(2,)), Rotation2D((1, 2)))),
-    "in-units": InUnits(Rotation2D(), torch.tensor([1.0, 0.0, 2.0]), torch.tensor(SCALE)),
+    "in-units": InUnits(Rotation2D(), (1.0, 0.0, 2.0), SCALE),
 }
 IMAGES = {
     "similarity": Affine((2, 5, 4)),
@@ -153,11 +153,12 @@ def test_composition_applies_the_first_first(generator):
 
 
 def test_in_units_acts_on_the_inputs_as_given(generator):
-    mean, scale = torch.tensor([1.0, 2.0]).double(), torch.tensor([3.0, 0.5]).double()
+    part = InUnits(Rotation2D(), (1.0, 2.0), (3.0, 0.5))
+    mean, scale = torch.tensor(part.mean).double(), torch.tensor(part.scale).double()
     raw = torch.randn(4, 2, generator=generator, dtype=torch.float64)
     noise = stratified_noise(4, 5, 1, generator=generator, like=raw)
     eta = torch.tensor([0.8], dtype=torch.float64)
-    inside = InUnits(Rotation2D(), mean, scale).transform((raw - mean) / scale, eta, noise)
+    inside = part.transform((raw - mean) / scale, eta, noise)
     assert_close(inside * scale + mean, Rotation2D().transform(raw, eta, noise))
 
 
