@@ -1,11 +1,14 @@
 """Bayesian models that know their own symmetries, with scikit-learn's interface."""
 
 from skbayes_sym.estimators.laplace import LaplaceClassifier, LaplaceRegressor
+from skbayes_sym.estimators.lila import LILAClassifier, LILARegressor
 from skbayes_sym.estimators.symmetry_removal import remove_symmetries
 from skbayes_sym.estimators.vi import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.inference.chain_bound import n_chains_required
 
 __all__ = [
+    "LILAClassifier",
+    "LILARegressor",
     "LaplaceClassifier",
     "LaplaceRegressor",
     "SymmetrizedVIClassifier",

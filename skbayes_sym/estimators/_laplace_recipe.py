@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from math import cos, pi
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -38,12 +37,16 @@ from skbayes_sym.inference.tape import (
 )
 from skbayes_sym.inference.variational import Data
 from skbayes_sym.models.activations import ACTIVATIONS
-from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, minimise
+from skbayes_sym.numerics.optimise import (
+    OptimiseResult,
+    ParamGroup,
+    half_constant_half_linear,
+    minimise,
+)
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 EVALUATION_SAMPLES = 32  # transformations a row of the reported evidence and of predictions
 _EXACT_OUTPUTS = 4  # curvature="auto": all columns of the likelihood's root up to here
-_FINAL_RATE = 0.01  # step sizes fall to this share, along a cosine
 _COLLAPSE_NATS = 0.01  # a mode this close (a datum) to a constant prediction has collapsed ...
 _COLLAPSE_GROWTH = 10.0  # ... if the prior precision grew by this factor on the way
 
@@ -150,11 +153,6 @@ def _structure(estimator: Any, model: AveragedNetwork) -> tuple[Any, Any]:
     return Kronecker(layers), kronecker_precision
 
 
-def cosine(progress: float) -> float:
-    """Step-size factor: half a cosine from 1 down to 0.01."""
-    return _FINAL_RATE + (1.0 - _FINAL_RATE) * 0.5 * (1.0 + cos(pi * min(progress, 1.0)))
-
-
 def fit_laplace(estimator: Any, context: FitContext, plan: Plan) -> Fitted:
     """Train, then evaluate evidence and posterior at the best point found."""
     fit = _LaplaceFit(estimator, context, plan)
@@ -217,7 +215,8 @@ class _LaplaceFit:
             done = -(-step // block)
             self._move_eta()
             if ascent is not None and done > burn_in:
-                self._update(ascent, cosine((done - burn_in) / max(1, n_blocks - burn_in)))
+                progress = (done - burn_in) / max(1, n_blocks - burn_in)
+                self._update(ascent, half_constant_half_linear(progress))
             self.eta_history.append(self._named()["eta"].clone())
             return task.end_block(self.reconstruct)
 
@@ -228,7 +227,7 @@ class _LaplaceFit:
         ]
         result = minimise(
             self.objective, groups=groups, max_iter=estimator.max_iter, block_size=block,
-            on_step=on_step, schedule=cosine,
+            on_step=on_step,
         )  # fmt: skip
         self._move_eta()
         task.end(self.reconstruct)
@@ -244,7 +243,8 @@ class _LaplaceFit:
         )
         if not any(rates):
             return None
-        online = OnlineEvidence(self.evidence) if plan.online else None
+        has_gradient = rates.extent > 0 or rates.likelihood > 0
+        online = OnlineEvidence(self.evidence) if plan.online and has_gradient else None
         if online is not None:
             # Only the steps that see the data once before an update are worth recording.
             epoch = -(-len(self.data.x) // plan.batch_size)
@@ -257,10 +257,22 @@ class _LaplaceFit:
     def _update(self, ascent: HyperAscent, factor: float) -> None:
         before = self.snapshot()
         terms = ascent.update(self.objective.theta, factor)
+        if factor == 1.0:
+            self._keep_extents_alive()
         self.history.append(terms)
         logger.debug("update %d: log evidence %.6g", len(self.history), terms.value + self.offset)
         if self.best is None or terms.value > self.best[0]:
             self.best = (terms.value, before)
+
+    def _keep_extents_alive(self) -> None:
+        """Lift extents to where they started: at 0 their gradient vanishes for good.
+
+        Done while the steps are at their full size, when the weights aren't there yet; later the
+        evidence may take them to 0.
+        """
+        eta, start = self._named()["eta"], self.plan.eta.to(self.hyper)
+        sign = torch.where(eta < 0.0, -1.0, 1.0).to(eta)
+        eta.copy_(torch.where(eta.abs() < start.abs(), sign * start.abs(), eta))
 
     def _named(self) -> dict[str, Tensor]:
         return self.plan.model.hyper.unflatten(self.hyper)
@@ -309,6 +321,7 @@ class _LaplaceFit:
             **self._state(at, spectrum),
             "log_evidence_": terms.value + self.offset,
             "log_evidence_history_": curve,
+            "_eta_history_": [_array(eta) for eta in self.eta_history],
         }
 
     def reconstruct(self) -> Mapping[str, Any]:

@@ -76,7 +76,8 @@ class LaplaceRegressor(RegressorFace, BayesianEstimator):
     normalize_y : bool, default=True
         Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
     learning_rate : float, default=0.02
-        Adam's step size for the weights at the start; it falls to a hundredth along a cosine.
+        Adam's step size for the weights: constant over the first half of the steps, then falling
+        linearly.
     hyper_learning_rate : float, default=0.3
         Likewise for the logarithms of prior precision and noise.
     n_hyper_updates : int, default=100
@@ -267,7 +268,8 @@ class LaplaceClassifier(ClassifierFace, BayesianEstimator):
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     learning_rate : float, default=0.02
-        Adam's step size for the weights at the start; it falls to a hundredth along a cosine.
+        Adam's step size for the weights: constant over the first half of the steps, then falling
+        linearly.
     hyper_learning_rate : float, default=0.3
         Likewise for the logarithms of prior precision.
     n_hyper_updates : int, default=100

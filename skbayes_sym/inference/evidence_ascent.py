@@ -16,7 +16,7 @@ from skbayes_sym.inference.marginal_likelihood import (
     surrogate,
 )
 from skbayes_sym.inference.variational import Batches, Data
-from skbayes_sym.numerics.optimise import FlatAdam, ParamGroup
+from skbayes_sym.numerics.optimise import DivergenceError, FlatAdam, ParamGroup
 from skbayes_sym.numerics.random import spawn_seeds
 
 
@@ -118,7 +118,8 @@ class OnlineEvidence:
     """The evidence's factors and gradient, gathered from the training steps themselves.
 
     The preconditioner is the one of the previous update, and the weights move while the factors
-    are gathered: biased by what changes between two updates, and one pass instead of three.
+    are gathered: biased by what changes between two updates, and one pass instead of three. A
+    batch that holds all the data is its own preconditioner: then nothing is biased.
     """
 
     def __init__(self, evidence: LaplaceEvidence) -> None:
@@ -135,7 +136,8 @@ class OnlineEvidence:
         self, theta: Tensor, hyper: Tensor, batch: Data, noise: Tensor
     ) -> tuple[Tensor, Callable[[torch.Generator], None]]:
         """Averaged outputs of a step, and what to call once the step's own gradient is taken."""
-        model, learned = self._evidence.model, self._preconditioners is not None
+        model = self._evidence.model
+        learned = self._preconditioners is not None or self._is_whole(batch)
         leaf = hyper.detach().clone().requires_grad_(learned)
         h = model.hyper.unflatten(leaf)
         recording, averaged = model.record(theta, h["eta"], batch.x, noise)
@@ -145,18 +147,28 @@ class OnlineEvidence:
                 terms = self._evidence.recorded_terms(
                     recording, averaged, h["likelihood"], batch, generator, create_graph=learned
                 )
-                self._gather(terms, leaf, float(batch.weight.sum()))
+                self._gather(terms, leaf, batch)
 
         return averaged, then
 
-    def _gather(self, terms: Pass, hyper: Tensor, weight: float) -> None:
+    def _is_whole(self, batch: Data) -> bool:
+        return len(batch.x) == len(self._evidence.data.x)
+
+    def _gather(self, terms: Pass, hyper: Tensor, batch: Data) -> None:
+        if self._is_whole(batch):
+            spectrum = self._evidence.spectrum([f.detach() for f in terms.factors])
+            self._precondition(spectrum, hyper.detach())
         if self._preconditioners is not None:
             value = surrogate(terms, self._preconditioners)
             gradient = torch.autograd.grad(value, hyper)[0]
             self._gradient = gradient + (0.0 if self._gradient is None else self._gradient)
         self._factors = add_factors(self._factors, terms.factors)
         self._log_lik += float(terms.log_likelihood.detach())
-        self._seen += weight
+        self._seen += float(batch.weight.sum())
+
+    def _precondition(self, spectrum: Spectrum, hyper: Tensor) -> None:
+        log_precision = self._evidence.model.hyper.unflatten(hyper)["log_precision"]
+        self._preconditioners = spectrum.preconditioners(log_precision.double().exp())
 
     def collect(self, hyper: Tensor) -> tuple[Pass, Spectrum, Tensor | None]:
         """Sums since the last call, scaled to all data; the next steps use their spectrum."""
@@ -166,8 +178,7 @@ class OnlineEvidence:
         gradient = None if self._gradient is None else scale * self._gradient
         sums = Pass(torch.tensor(scale * self._log_lik, dtype=torch.float64), factors)
         self._reset()
-        precision = self._evidence.model.hyper.unflatten(hyper)["log_precision"].double().exp()
-        self._preconditioners = spectrum.preconditioners(precision)
+        self._precondition(spectrum, hyper)
         return sums, spectrum, gradient
 
 
@@ -232,4 +243,9 @@ class HyperAscent:
             self._loss_gradient -= gradient
         self._loss_gradient[self._precisions] = -slope.to(self._loss_gradient)
         self._adam.step(factor)
+        if not bool(torch.isfinite(self._hyper).all()):
+            raise DivergenceError(
+                "a hyperparameter stopped being finite: lower hyper_learning_rate or "
+                "invariance_learning_rate, standardize the data or use dtype='float64'."
+            )
         return terms

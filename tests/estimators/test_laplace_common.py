@@ -16,10 +16,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skbayes_sym import LaplaceClassifier, LaplaceRegressor
+from skbayes_sym import LaplaceClassifier, LaplaceRegressor, LILAClassifier, LILARegressor
+from skbayes_sym.models.augmentations import Translation
 
 FAST = {"hidden_layer_sizes": (5,), "max_iter": 100, "n_hyper_updates": 20, "random_state": 0}
-ESTIMATORS = [LaplaceRegressor(**FAST), LaplaceClassifier(**FAST)]
+PLAIN = [LaplaceRegressor(**FAST), LaplaceClassifier(**FAST), LILAClassifier(**FAST)]
+INVARIANT = [
+    LILARegressor(invariances=[Translation()], n_augmentations=3, **FAST),
+    LILAClassifier(invariances=[Translation()], n_augmentations=3, hyper="exact", **FAST),
+]
+ESTIMATORS = PLAIN + INVARIANT
 
 # Too few steps to converge on purpose: the checks fit each estimator some 50 times.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
