@@ -89,10 +89,10 @@ class ModeObjective:
     def __call__(self, step: int) -> Tensor:
         x, y, weight = batch = self._batches.next()
         leaf = self.params.detach().clone().requires_grad_()
-        eta = leaf[self._n :] if self._reward is not None else self._h["eta"]
         likelihood = self._likelihood.at(self._h["likelihood"])
         noise = self._model.noise(len(x), x, self._generator)
         with torch.enable_grad():
+            eta = leaf[self._n :] if self._reward is not None else self._h["eta"]
             if self._watch is not None and self._is_watched(step):
                 averaged, then = self._watch.record(leaf[: self._n], self._hyper, batch, noise)
             else:
