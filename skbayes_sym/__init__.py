@@ -1,6 +1,8 @@
 """Bayesian models that know their own symmetries, with scikit-learn's interface."""
 
 from skbayes_sym.estimators.invariance_gap import invariance_gap
+from skbayes_sym.estimators.laplace import LaplaceClassifier, LaplaceRegressor
+from skbayes_sym.estimators.lila import LILAClassifier, LILARegressor
 from skbayes_sym.estimators.linear import (
     InvarianceAbidingClassifier,
     InvarianceAbidingRegressor,
@@ -13,6 +15,10 @@ from skbayes_sym.inference.chain_bound import n_chains_required
 __all__ = [
     "InvarianceAbidingClassifier",
     "InvarianceAbidingRegressor",
+    "LILAClassifier",
+    "LILARegressor",
+    "LaplaceClassifier",
+    "LaplaceRegressor",
     "SymVIMatrixFactorization",
     "SymmetrizedVIClassifier",
     "SymmetrizedVIRegressor",

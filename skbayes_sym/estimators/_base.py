@@ -115,13 +115,16 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         return FitContext(
             rows=rows,
             present=present,
-            x_scaling=column_scaling(rows.X, rows.weight, enabled=self.standardize),
+            x_scaling=self._scale_inputs(rows),
             # An estimator without a random_state has nothing random about it.
             seed=int(check_random_state(getattr(self, "random_state", 0)).randint(2**31 - 1)),
             device=device,
             dtype=resolve_dtype(self.dtype, X_checked),
             begin=lambda n_blocks: FitTask(self, X, y, metadata, n_blocks),
         )
+
+    def _scale_inputs(self, rows: Rows) -> Scaling:
+        return column_scaling(rows.X, rows.weight, enabled=self.standardize)
 
     def _input_blocks(self, X: Array) -> Iterator[Tensor]:
         """Scaled inputs in blocks of rows, on the device, in the precision of the fit."""

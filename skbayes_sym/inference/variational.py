@@ -83,7 +83,7 @@ class SymmetrizedElbo:
         log_scale = float(prior.scale.double().log().sum())
         self._kl_constant = params.new_tensor(log_scale - 0.5 * n_params)
         self._minus_half = params.new_tensor(-0.5)
-        self._batches = _Batches(data, batch_size, generator)
+        self._batches = Batches(data, batch_size, generator)
         self._log_lik = ElboLikelihood(network, batch_size, n_draws, params)
         self._noise = _NoiseBuffer(
             network, batch_size * n_draws, likelihood.needs_noise, params, generator
@@ -118,7 +118,7 @@ class SymmetrizedElbo:
         return torch.add(self._kl_constant, quadratic, alpha=0.5)
 
 
-class _Batches:
+class Batches:
     """Rows of every step, and their weights scaled to the whole data set."""
 
     def __init__(self, data: Data, batch_size: int, generator: torch.Generator) -> None:

@@ -6,6 +6,7 @@ from math import log, pi
 from typing import NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -56,8 +57,28 @@ class Likelihood(Protocol):
     ) -> ExpectedLogProb: ...
 
 
+class CurvedLikelihood(Likelihood, Protocol):
+    """One with the first two derivatives in the outputs."""
+
+    def at(self, params: Tensor) -> "CurvedLikelihood": ...
+
+    def to(self, like: Tensor) -> "CurvedLikelihood": ...
+
+    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Gradient of `log_prob` in the outputs, (N, O)."""
+        ...
+
+    def hessian_root(self, outputs: Tensor) -> Tensor:
+        """Columns r_k of a root of ``-d^2 log p / d outputs^2 = sum_k r_k r_k'``, (O, N, O)."""
+        ...
+
+
 class BatchedLikelihood(Likelihood, Protocol):
     """One that many chains can evaluate at once, each with parameters of its own."""
+
+    def at(self, params: Tensor) -> "BatchedLikelihood": ...
+
+    def to(self, like: Tensor) -> "BatchedLikelihood": ...
 
     def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "DataTerm":
         """The log likelihood of targets that stay, as samplers evaluate it."""
@@ -129,6 +150,13 @@ class Gaussian:
         d_variance = (-0.5 * precision).expand_as(mean)
         d_params = scaled - 1.0 if self.learn else scaled[:, :0]
         return ExpectedLogProb(value, residual * precision, d_variance, d_params)
+
+    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return (y - outputs) * (-2.0 * self.log_noise).exp()
+
+    def hessian_root(self, outputs: Tensor) -> Tensor:
+        root = (-self.log_noise).exp().expand(outputs.shape[-1]).diag()
+        return root.unsqueeze(1).expand(-1, outputs.shape[0], -1)
 
     def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "GaussianTerm":
         fixed = None if self.learn else self.log_noise
@@ -221,6 +249,16 @@ class Categorical:
         d_outputs.scatter_add_(-1, index, torch.ones_like(index, dtype=mean.dtype))
         d_variance = (d_outputs * noise).div_(sd).mul_(0.5)
         return ExpectedLogProb(value, d_outputs, d_variance, mean.new_zeros(len(mean), 0))
+
+    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return F.one_hot(y, outputs.shape[-1]).to(outputs) - outputs.softmax(-1)
+
+    def hessian_root(self, outputs: Tensor) -> Tensor:
+        """``diag(sqrt p) - p sqrt(p)'``, whose square is ``diag(p) - p p'``."""
+        p = outputs.softmax(-1)
+        root = (0.5 * outputs.log_softmax(-1)).exp()
+        columns = root.diag_embed() - p.unsqueeze(-1) * root.unsqueeze(-2)
+        return columns.movedim(-1, 0)
 
     def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "CategoricalTerm":
         one_hot = torch.nn.functional.one_hot(y, n_outputs).T

@@ -6,9 +6,11 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from skbayes_sym.models.activations import Activation
+from skbayes_sym.models.recording import Dense, Recording, differentiable
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.base import Product, Trivial
 from skbayes_sym.symmetry.permutation import UnitPermutation
@@ -87,6 +89,27 @@ class MLP:
             if i < self.n_layers:
                 h = self.activation.function(h)
         return h
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return (self.n_inputs,)
+
+    @cached_property
+    def weight_layers(self) -> tuple[Dense, ...]:
+        """The linear layers, first to last."""
+        return tuple(Dense(f"W{i}", f"b{i}") for i in range(1, self.n_layers + 1))
+
+    def record(self, theta: Tensor, x: Tensor) -> Recording:
+        """Forward pass of ``x`` (M, n_inputs) at one ``theta`` (P,), with its intermediates."""
+        h, inputs, preactivations = x, [], []
+        for i, (weight, bias) in enumerate(self.layers(theta), start=1):
+            inputs.append(h)
+            preactivations.append(differentiable(F.linear(h, weight, bias)))
+            h = preactivations[-1]
+            if i < self.n_layers:
+                h = self.activation.function(h)
+        return Recording(h, inputs, preactivations)
 
     def symmetry(self, *, signed: bool | None = None) -> Any:
         """The group of weight transformations that leave the function unchanged.

@@ -102,7 +102,7 @@ def minimise(
     A `KeyboardInterrupt` ends the loop between two steps and is reported as
     ``stopped="interrupted"``: the caller decides what to keep and raises it again.
     """
-    adam = _FlatAdam(objective.params, objective.gradient, groups)
+    adam = FlatAdam(objective.params, objective.gradient, groups)
     total = objective.params.new_zeros(())
     curve: list[float] = []
     n_iter, stopped = 0, "max_iter"
@@ -152,7 +152,7 @@ class _Stretch(NamedTuple):
     v: Tensor
 
 
-class _FlatAdam:
+class FlatAdam:
     """Adam on stretches of one flat vector: one fused kernel a stretch."""
 
     def __init__(self, params: Tensor, gradient: Tensor, groups: Sequence[ParamGroup]) -> None:

@@ -1,0 +1,103 @@
+"""What a network shows of one forward pass: inputs and pre-activations of its weight layers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from skbayes_sym.numerics.layout import ParamLayout
+
+
+class WeightLayer(Protocol):
+    """A layer z = W a + b, at one position or at many with shared weights."""
+
+    @property
+    def weight(self) -> str:
+        """Name of W in the layout."""
+        ...
+
+    @property
+    def bias(self) -> str | None:
+        """Name of b in the layout."""
+        ...
+
+    def patches(self, inputs: Tensor) -> Tensor:
+        """Inputs (M, *I) as the vectors that W multiplies, (M, T, D)."""
+        ...
+
+    def positions(self, gradient: Tensor) -> Tensor:
+        """A gradient of the pre-activations as (M, T, G)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer on vectors: one position."""
+
+    weight: str
+    bias: str | None
+
+    def patches(self, inputs: Tensor) -> Tensor:
+        return inputs.unsqueeze(1)
+
+    def positions(self, gradient: Tensor) -> Tensor:
+        return gradient.unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A two-dimensional convolution: one position a pixel of its output."""
+
+    weight: str
+    bias: str | None
+    kernel_size: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+    def patches(self, inputs: Tensor) -> Tensor:
+        return F.unfold(
+            inputs, self.kernel_size, self.dilation, self.padding, self.stride
+        ).mT  # fmt: skip
+
+    def positions(self, gradient: Tensor) -> Tensor:
+        return gradient.flatten(2).mT
+
+
+class Recording(NamedTuple):
+    """One forward pass of M inputs; everything is differentiable in its pre-activations."""
+
+    outputs: Tensor  # (M, O)
+    inputs: list[Tensor]  # of each weight layer, (M, *I)
+    preactivations: list[Tensor]  # (M, *Z)
+
+
+class RecordingNetwork(Protocol):
+    """A network that can be recorded, at one flat ``theta`` (P,)."""
+
+    @property
+    def layout(self) -> ParamLayout: ...
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        ...
+
+    @property
+    def weight_layers(self) -> Sequence[WeightLayer]:
+        """In the order of the forward pass."""
+        ...
+
+    def init(self, n: int, *, generator: torch.Generator) -> Tensor: ...
+
+    def forward(self, theta: Tensor, x: Tensor) -> Tensor: ...
+
+    def record(self, theta: Tensor, x: Tensor) -> Recording: ...
+
+
+def differentiable(preactivation: Tensor) -> Tensor:
+    """The same tensor, made a leaf of the graph if nothing before it asks for gradients."""
+    return preactivation if preactivation.requires_grad else preactivation.requires_grad_()

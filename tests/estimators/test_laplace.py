@@ -1,0 +1,172 @@
+"""Laplace estimators: exact where the model is linear, and sound where it isn't."""
+
+from math import pi
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_iris, load_wine
+from sklearn.exceptions import ConvergenceWarning
+from torch import nn
+
+from skbayes_sym import LaplaceClassifier, LaplaceRegressor
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((40, 3))
+Y = X @ [1.0, -2.0, 0.5] + 0.3 * RNG.standard_normal(40)
+LINEAR = LaplaceRegressor(
+    (), noise_std=0.3, prior_scale=1.3, learn_prior=False, standardize=False, normalize_y=False,
+    curvature="full", max_iter=3000, n_hyper_updates=10, random_state=0,
+)  # fmt: skip
+
+
+def linear_posterior(X, y):
+    """Bayesian linear regression with an intercept, prior sd 1.3 and noise 0.3."""
+    design = np.column_stack([X, np.ones(len(X))])
+    precision = design.T @ design / 0.09 + np.eye(4) / 1.69
+    covariance = np.linalg.inv(precision)
+    return design, covariance @ design.T @ y / 0.09, covariance
+
+
+def test_linear_gaussian_posterior_evidence_and_predictive_are_exact():
+    reg = clone(LINEAR).fit(X, Y)
+    design, mean, covariance = linear_posterior(X, Y)
+    # Adam's last steps are a fiftieth of 0.02: far below the posterior's width of 0.05.
+    np.testing.assert_allclose(reg.posterior_.loc, mean, atol=1e-3)
+    total = design @ design.T * 1.69 + 0.09 * np.eye(len(X))
+    quadratic = Y @ np.linalg.solve(total, Y)
+    expected = -0.5 * (quadratic + np.linalg.slogdet(2 * pi * total)[1])
+    assert reg.log_evidence_ == pytest.approx(expected, abs=1e-3)
+    found, std = reg.predict(X, return_std=True)
+    np.testing.assert_allclose(found, design @ mean, atol=3e-3)
+    variance = np.einsum("ni,ij,nj->n", design, covariance, design)
+    np.testing.assert_allclose(std, np.sqrt(variance + 0.09), rtol=1e-6)
+
+
+def test_functions_of_the_posterior_have_its_moments():
+    reg = clone(LINEAR).fit(X, Y)
+    draws = reg.sample_y(X[:4], 4000, random_state=1)
+    mean, std = reg.predict(X[:4], return_std=True)
+    assert (np.abs(draws.mean(1) - mean) < 5 * std / 4000**0.5).all()
+    assert (np.abs(draws.std(1) - std) < 5 * std / 8000**0.5).all()
+
+
+def test_noise_and_prior_reach_a_maximum_of_the_evidence():
+    reg = LaplaceRegressor((), curvature="full", max_iter=3000, random_state=0).fit(X, Y)
+    # residual degrees of freedom: sum of squares / (n - gamma), gamma at most 4
+    residual = Y - reg.predict(X)
+    low, high = (np.sqrt((residual**2).sum() / (len(Y) - g)) for g in (0, 4))
+    assert 0.99 * low < reg.noise_std_ < 1.01 * high
+    moved = [
+        clone(reg).set_params(noise_std=s, learn_prior=True).fit(X, Y).log_evidence_
+        for s in (0.8 * reg.noise_std_, 1.25 * reg.noise_std_)
+    ]
+    assert max(moved) < reg.log_evidence_
+
+
+@pytest.mark.parametrize("curvature", ["auto", "kron-sketch", "kron-ef", "diag", "full"])
+def test_every_curvature_predicts_well(curvature):
+    A, b = load_wine(return_X_y=True)
+    train, test = np.random.default_rng(0).permutation(178)[:120], slice(None)
+    clf = LaplaceClassifier((10,), curvature=curvature, random_state=0).fit(A[train], b[train])
+    assert clf.score(A[test], b[test]) > 0.93
+    assert clf.prior_precision_.shape == (2,)
+    # The empirical Fisher vanishes at a good fit, which makes its posterior far too wide.
+    assert clf.log_predictive_density(A, b).mean() > (-0.8 if curvature == "kron-ef" else -0.4)
+
+
+def test_the_last_layer_alone_has_one_precision():
+    A, b = load_iris(return_X_y=True)
+    clf = LaplaceClassifier((10,), layers="last", random_state=0).fit(A, b)
+    assert clf.prior_precision_.shape == (1,)
+    assert clf.score(A, b) > 0.93
+    draws = clf.posterior_.sample(3, generator=torch.Generator().manual_seed(0))
+    assert (draws[:, :50] == torch.as_tensor(clf.posterior_.loc[:50])).all()
+
+
+def test_predictives_of_a_classifier():
+    A, b = load_iris(return_X_y=True)
+    clf = LaplaceClassifier((5,), n_predict_samples=2000, random_state=0).fit(A, b)
+    sampled = clf.predict_proba(A)
+    probit = clf.set_params(predictive="probit").predict_proba(A)
+    plugin = clf.set_params(predictive="plugin").predict_proba(A)
+    for p in (sampled, probit, plugin):
+        np.testing.assert_allclose(p.sum(1), 1.0)
+    # Averaging makes predictions less certain, and the two averages agree.
+    assert sampled.max(1).mean() < plugin.max(1).mean()
+    assert np.abs(sampled - probit).mean() < 0.05
+    split = clf.set_params(predictive="sampling").predict_uncertainty(A)
+    assert (split.epistemic > 0).all()
+
+
+def test_uncertainty_grows_away_from_the_data():
+    x = np.linspace(-1, 1, 40)[:, None]
+    noise = 0.1 * np.random.default_rng(0).standard_normal(40)
+    reg = LaplaceRegressor((20,), random_state=0).fit(x, np.sin(3 * x[:, 0]) + noise)
+    _, std = reg.predict(np.array([[0.0], [2.0], [4.0]]), return_std=True)
+    assert 2.0 * std[0] < std[1:].min()  # tanh units saturate: it needn't grow for ever
+
+
+def test_several_targets_have_their_own_noise_and_unit():
+    b = np.column_stack([Y, 100.0 * np.random.default_rng(1).standard_normal(40)])
+    reg = LaplaceRegressor((5,), max_iter=500, random_state=0).fit(X, b)
+    assert reg.noise_std_.shape == (2,)
+    assert reg.noise_std_[0] < 1.0
+    assert 60.0 < reg.noise_std_[1] < 140.0
+    assert reg.predict(X).shape == (40, 2)
+
+
+def test_evidence_is_of_the_targets_as_given():
+    """Scaling y by c moves the log density by -n log c."""
+    one = LaplaceRegressor((5,), max_iter=200, random_state=0).fit(X, Y)
+    ten = LaplaceRegressor((5,), max_iter=200, random_state=0).fit(X, 10.0 * Y)
+    assert ten.log_evidence_ == pytest.approx(one.log_evidence_ - 40 * np.log(10.0), abs=1e-6)
+
+
+def test_any_module_of_linear_layers():
+    A, b = load_iris(return_X_y=True)
+    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    clf = LaplaceClassifier(network=module, random_state=0, max_iter=400).fit(A, b)
+    assert clf.score(A, b) > 0.93
+    assert clf.prior_precision_.shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"network": nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))}, "couples the rows"),
+        ({"network": nn.Sequential(nn.Linear(4, 3), nn.Dropout())}, "random"),
+        ({"network": nn.Linear(4, 2)}, "must give 3 outputs"),
+        ({"network": nn.Linear(7, 3)}, r"doesn't take inputs of shape \(4,\)"),
+        ({"prior_scale": [1.0, 2.0, 3.0]}, "prior_scale.*2 layers"),
+        ({"prior_scale": [1.0, np.inf]}, "prior_scale"),
+        ({"curvature": "kfac"}, "curvature"),
+        ({"layers": "first"}, "layers"),
+        ({"predictive": "mc"}, "predictive"),
+        ({"burn_in": 1.0}, "burn_in"),
+        ({"n_hyper_updates": 0}, "n_hyper_updates"),
+    ],
+)
+def test_bad_parameters_are_named(params, message):
+    A, b = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match=message):
+        LaplaceClassifier(max_iter=10, **params).fit(A, b)
+
+
+def test_one_class_and_bad_noise():
+    with pytest.raises(ValueError, match="1 class"):
+        LaplaceClassifier().fit(X, np.zeros(40))
+    with pytest.raises(ValueError, match="noise_std"):
+        LaplaceRegressor(noise_std=[1.0, 2.0]).fit(X, Y)
+
+
+def test_collapse_says_what_to_do():
+    """Labels that have nothing to do with the inputs."""
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((60, 2)), rng.integers(0, 2, 60)
+    clf = LaplaceClassifier((20,), random_state=0, keep_best=False)
+    with pytest.warns(ConvergenceWarning, match=r"collapsed onto a constant.*larger prior_scale"):
+        clf.fit(A, b)
+    assert np.isfinite(clf.log_evidence_)
+    np.testing.assert_allclose(clf.predict_proba(A)[:, 1], b.mean(), atol=0.1)
