@@ -1,10 +1,16 @@
 """Bayesian models that know their own symmetries, with scikit-learn's interface."""
 
+from skbayes_sym.estimators.ensemble import DeepEnsembleClassifier, DeepEnsembleRegressor
+from skbayes_sym.estimators.mcmc import MCMCClassifier, MCMCRegressor
 from skbayes_sym.estimators.symmetry_removal import remove_symmetries
 from skbayes_sym.estimators.vi import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.inference.chain_bound import n_chains_required
 
 __all__ = [
+    "DeepEnsembleClassifier",
+    "DeepEnsembleRegressor",
+    "MCMCClassifier",
+    "MCMCRegressor",
     "SymmetrizedVIClassifier",
     "SymmetrizedVIRegressor",
     "n_chains_required",

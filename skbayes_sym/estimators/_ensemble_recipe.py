@@ -17,7 +17,7 @@ from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.inference.point_estimates import MapObjective
 from skbayes_sym.inference.variational import Data
 from skbayes_sym.models.activations import ACTIVATIONS
-from skbayes_sym.models.likelihoods import Likelihood
+from skbayes_sym.models.likelihoods import BatchedLikelihood
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, minimise
@@ -46,7 +46,7 @@ class Model(NamedTuple):
 
     network: MLP
     prior: GaussianPrior
-    likelihood: Likelihood  # at its starting parameters
+    likelihood: BatchedLikelihood  # at its starting parameters
     noise_prior_scale: float = 1.0
     y_scaling: Scaling | None = None
     log_noise_range: tuple[float, float] = (-np.inf, np.inf)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.inference.variational import Data
-from skbayes_sym.models.likelihoods import Likelihood
+from skbayes_sym.models.likelihoods import BatchedLikelihood
 from skbayes_sym.models.mlp_chains import ChainLikelihood
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.models.priors import GaussianPrior
@@ -29,7 +29,7 @@ class MLPPosterior:
     Parameters
     ----------
     network : MLP
-    likelihood : Likelihood
+    likelihood : BatchedLikelihood
         Its own parameters, if any, are log standard deviations of noise.
     prior : GaussianPrior
         Of ``theta``, (P,).
@@ -46,7 +46,7 @@ class MLPPosterior:
     """
 
     network: MLP
-    likelihood: Likelihood
+    likelihood: BatchedLikelihood
     prior: GaussianPrior
     data: Data
     noise_prior_scale: float | Tensor = 1.0

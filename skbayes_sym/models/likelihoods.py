@@ -55,6 +55,14 @@ class Likelihood(Protocol):
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None
     ) -> ExpectedLogProb: ...
 
+
+class BatchedLikelihood(Likelihood, Protocol):
+    """One that many chains can evaluate at once, each with parameters of its own."""
+
+    def at(self, params: Tensor) -> "BatchedLikelihood": ...
+
+    def to(self, like: Tensor) -> "BatchedLikelihood": ...
+
     def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "DataTerm":
         """The log likelihood of targets that stay, as samplers evaluate it."""
         ...

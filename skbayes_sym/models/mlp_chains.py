@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.activations import SIGMOID, TANH, Activation
-from skbayes_sym.models.likelihoods import Likelihood
+from skbayes_sym.models.likelihoods import BatchedLikelihood
 from skbayes_sym.models.networks import MLP
 
 # Bytes of the widest layer's units in a block of chains; a pass reads or writes two or three such
@@ -56,7 +56,7 @@ class ChainLikelihood:
     Parameters
     ----------
     network : MLP
-    likelihood : Likelihood
+    likelihood : BatchedLikelihood
     x : Tensor of shape (N, n_inputs)
         Gives dtype and device.
     y : Tensor of shape (N, n_outputs) or (N,)
@@ -73,7 +73,7 @@ class ChainLikelihood:
     """
 
     def __init__(
-        self, network: MLP, likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
+        self, network: MLP, likelihood: BatchedLikelihood, x: Tensor, y: Tensor, weight: Tensor
     ) -> None:
         self._arguments = network, likelihood, x, y, weight
         self._network = network
