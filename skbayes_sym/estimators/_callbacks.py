@@ -34,7 +34,7 @@ class FitTask:
         self._block.call_on_fit_task_begin(estimator=self._estimator, **self._data)
         self._left -= 1
 
-    def end_block(self, reconstruct: Reconstruct) -> bool:
+    def end_block(self, reconstruct: Reconstruct | None) -> bool:
         """Report a finished block; True if a callback asks to stop."""
         stop = self._block.call_on_fit_task_end(
             estimator=self._estimator, reconstruction_attributes=reconstruct, **self._data
@@ -44,7 +44,7 @@ class FitTask:
             self._begin_block()
         return bool(stop)
 
-    def end(self, reconstruct: Reconstruct) -> None:
+    def end(self, reconstruct: Reconstruct | None) -> None:
         """Report the end of the fit, first of a block that ended early if there is one."""
         if self._block is not None:
             self._block.call_on_fit_task_end(

@@ -36,7 +36,8 @@ from skbayes_sym.inference.mcmc.particle_scales import (
 from skbayes_sym.inference.modes import Modes, ModeWeights, find_modes, weigh_modes
 from skbayes_sym.numerics.optimise import OnStep
 from skbayes_sym.numerics.random import spawn_seeds
-from skbayes_sym.symmetry.domain import FundamentalDomain
+from skbayes_sym.symmetry.domain import FundamentalDomain, has_exact_domain
+from skbayes_sym.symmetry.enumeration import MAX_ORDER
 
 # A mode so many nats lower, on average over its draws, than the best holds no mass worth bridging:
 # its volume would have to be e^30 times larger.
@@ -57,9 +58,14 @@ _TARGET_ACCEPTANCE = 0.9
 # network are one Gaussian.
 _COMPONENTS, _MANY_DRAWS = 3, 30
 
+# Multiplications (draws, times parameters squared, times group elements) beyond which bridging
+# within the fundamental domain, as accurate, is chosen: about a second.
+_MOST_WORK = 2e9
+
 _MOST_LOST = 0.1  # of accepted proposals, at the boundary of a copy, that its metric is worth
 _WELL_KNOWN = 0.3  # nats of error up to which a mode's evidence needs no further draws
 _ROUNDS = 2  # of further draws
+_MOST_REFINED = 8  # modes that get more, the highest: where none has enough draws, more won't do
 
 
 class Pool(NamedTuple):
@@ -157,8 +163,16 @@ def _evidence(
     return bridge_evidence(
         log_density, draws, group, chains=pool.chains[own], region=region,
         n_components=_COMPONENTS if len(draws) >= _MANY_DRAWS * draws.shape[1] else 1,
-        generator=generator,
+        max_order=_summed_order(group, draws), generator=generator,
     )  # fmt: skip
+
+
+def _summed_order(group: Any, draws: Tensor) -> int:
+    """Largest group worth summing over: one layer has a fundamental domain instead."""
+    if not has_exact_domain(group) or len(group.factors) > 1:
+        return MAX_ORDER
+    n, n_dims = draws.shape
+    return min(MAX_ORDER, int(_MOST_WORK / (n * n_dims**2)))
 
 
 def _spread(
@@ -354,10 +368,10 @@ def _is_known(estimate: BridgeEstimate) -> bool:
 
 
 def _contenders(weighing: Weighing) -> list[int]:
-    """Modes that aren't hopeless."""
+    """Modes that aren't hopeless, the highest first."""
     height = _heights(weighing.pool, weighing.modes)
-    within: list[int] = (height >= height.max() - _HOPELESS).nonzero().flatten().tolist()
-    return within
+    order: list[int] = height.argsort(descending=True, stable=True)[:_MOST_REFINED].tolist()
+    return [k for k in order if height[k] >= height.max() - _HOPELESS]
 
 
 def _heights(pool: Pool, modes: Modes) -> Tensor:

@@ -36,7 +36,7 @@ def spectral_modes(
 ) -> SpectralModes:
     """k-means in the first eigenvectors of the normalised Laplacian of a neighbour graph.
 
-        L_sym = I - D^-1/2 A D^-1/2,    A_ij = exp(-|a_i - a_j|^2 / (2 bandwidth^2))
+        L_sym = I - D^-1/2 A D^-1/2,    A_ij = exp(-dist(a_i, a_j)^2 / (2 bandwidth^2))
 
     where ``j`` is one of the nearest neighbours of ``i`` or the other way round, D the row sums.
     (Equation 32 prints ``D^-1/2 L D^1/2``, which isn't symmetric, with L undefined.) Rows of the

@@ -14,10 +14,24 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
+from skbayes_sym import (
+    DeepEnsembleClassifier,
+    DeepEnsembleRegressor,
+    MCMCClassifier,
+    MCMCRegressor,
+    SymmetrizedVIClassifier,
+    SymmetrizedVIRegressor,
+)
 
 FAST = {"hidden_layer_sizes": (5,), "max_iter": 150, "n_predict_samples": 50, "random_state": 0}
 ESTIMATORS = [SymmetrizedVIRegressor(**FAST), SymmetrizedVIClassifier(**FAST)]
+FAST_ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 150, "random_state": 0}
+ENSEMBLES = [DeepEnsembleRegressor(**FAST_ENSEMBLE), DeepEnsembleClassifier(**FAST_ENSEMBLE)]
+FAST_CHAINS = {
+    "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 20, "n_draws": 5, "random_state": 0,
+    "mode_weights": "chains",
+}  # fmt: skip
+SAMPLERS = [MCMCRegressor(**FAST_CHAINS), MCMCClassifier(**FAST_CHAINS)]
 
 # Too few steps to converge on purpose: the checks fit each estimator some 50 times.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -25,7 +39,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
 
 
-@parametrize_with_checks(ESTIMATORS, expected_failed_checks={}.get, xfail_strict=True)
+@parametrize_with_checks(
+    ESTIMATORS + ENSEMBLES + SAMPLERS, expected_failed_checks={}.get, xfail_strict=True
+)
 def test_sklearn_checks(estimator, check):
     check(estimator)
 

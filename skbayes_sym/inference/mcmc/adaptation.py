@@ -31,7 +31,8 @@ MIN_STEP_SIZE, MAX_STEP_SIZE = 1e-7, 1e4
 # Stan's windows (reference manual, "HMC algorithm parameters").
 _FIRST, _SLOW, _LAST = 75, 25, 50
 _FIRST_SHARE, _LAST_SHARE = 0.15, 0.1  # of a warm-up too short for them
-_SHORTEST = 20  # moves below which scales can't be learnt
+_SHORTEST = 40  # moves below which scales can't be learnt
+_LEAST_LAST = 10  # moves that a step size needs to settle after its scales have changed
 
 # Prior draws the symmetry-pooled variance counts for (the weight Stan gives its own constant).
 _PRIOR_COUNT = 5.0
@@ -193,13 +194,14 @@ def stan_windows(n_warmup: int) -> list[Window]:
 
     75, (25, 50, 100, 200, 500), 50 for 1000 moves. A slow window is drawn out to the last fast one
     where the next, twice as long, wouldn't fit. Warm-ups too short for 75 + 25 + 50 give 15 % and
-    10 % to the fast windows and have one slow one; below 20 moves only step sizes are learnt.
+    10 % to the fast windows and have one slow one; below 40 moves only step sizes are learnt.
     """
     if n_warmup < _SHORTEST:
         return [Window(n_warmup, False)] if n_warmup else []
     first, size, last = _FIRST, _SLOW, _LAST
     if n_warmup < first + size + last:
         first, last = int(_FIRST_SHARE * n_warmup), int(_LAST_SHARE * n_warmup)
+        last = max(last, _LEAST_LAST)
         size = n_warmup - first - last
     slow, left = [], n_warmup - first - last
     while left:

@@ -37,7 +37,7 @@ def normal(scale):
         (250, [75, 25, 100, 50]),
         (150, [75, 25, 50]),
         (100, [15, 75, 10]),
-        (20, [3, 15, 2]),
+        (40, [6, 24, 10]),
         (19, [19]),
         (0, []),
     ],
@@ -45,7 +45,7 @@ def normal(scale):
 def test_windows(n_warmup, lengths):
     windows = stan_windows(n_warmup)
     assert [w.n_moves for w in windows] == lengths
-    if n_warmup >= 20:
+    if n_warmup >= 40:
         assert [w.learns_scale for w in windows] == [False, *[True] * (len(lengths) - 2), False]
 
 

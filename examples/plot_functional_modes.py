@@ -1,0 +1,167 @@
+r"""
+Modes that are different functions
+==================================
+
+Once symmetric copies are removed, the modes that remain are different explanations of the data.
+This example follows Figures 4, 7 and 2 of Wiese et al. (2023), on data made to have such modes, and
+asks what the paper doesn't: how much is each mode worth?
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+from skbayes_sym import MCMCRegressor
+from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.inference.predictive_convergence import consecutive_kl
+
+# %%
+# A network that must choose
+# --------------------------
+#
+# Four plateaus, three steps between them. A tanh unit makes one step: one or two units can't follow
+# all of them.
+
+
+def make_plateaus(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """0, 1, 0, 1 on unit intervals, with noise of standard deviation 0.3."""
+    x = np.linspace(0, 4, n, endpoint=False)
+    return x[:, None], np.floor(x) % 2 + 0.3 * np.random.default_rng(seed).standard_normal(n)
+
+
+X, y = make_plateaus(300, seed=0)
+SETTINGS = {"prior_scale": 3.0, "n_warmup": 300, "dtype": "float32", "random_state": 0}
+one, two = (MCMCRegressor((width,), **SETTINGS).fit(X, y) for width in (1, 2))
+
+# %%
+# Each mode below is a set of functions. *Chains* counts those that ended there, each from its own
+# random start: the paper's weight of a mode. *Mass* is the mode's share of the posterior, by bridge
+# sampling. One unit has two modes with mass, but not with the mass that the chains suggest. With
+# two units most of the chains end where there is none. The evidence also says what the second unit
+# is worth: 88 nats.
+
+print("units   log p(y), nats     modes: chains of 64 (mass)")
+for reg in (one, two):
+    modes = ", ".join(f"{m.n_explorers} ({m.weight:.2f})" for m in reg.modes_)
+    print(
+        f"{reg.hidden_layer_sizes[0]:5}   "
+        f"{reg.log_evidence_:7.2f} +- {reg.log_evidence_std_error_:.2f}   {modes}"
+    )
+
+# %%
+# What each mode computes
+# -----------------------
+#
+# The paper's Figure 4, for one unit. In the plane of two weights the modes are two clouds. Each is
+# one way to place a single step: at the first rise or at the last. Together, in proportion to their
+# mass, they are what the estimator predicts with.
+
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # Okabe-Ito
+
+
+def functions_of(reg: MCMCRegressor, draws: np.ndarray) -> np.ndarray:
+    """The functions of draws (n, P) at X, in units of y, (n, N)."""
+    inputs = torch.from_numpy((X - reg.x_mean_) / reg.x_scale_)
+    outputs = reg.network_.forward(torch.from_numpy(draws).to(inputs), inputs)
+    return outputs[..., 0].numpy() * reg.y_scale_ + reg.y_mean_
+
+
+def show_functions(axes: plt.Axes, reg: MCMCRegressor, draws: np.ndarray, colour: str) -> None:
+    """Functions over the data."""
+    axes.plot(X[:, 0], y, ".", color="0.8", ms=2, zorder=0)
+    axes.plot(X[:, 0], functions_of(reg, draws).T, color=colour, lw=0.8, alpha=0.5)
+    axes.set(xlabel="x", xlim=(0, 4), ylim=(-0.9, 1.9), xticks=range(5))
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+figure, (plane, *panels) = plt.subplots(1, 4, figsize=(8, 2.5), layout="constrained")
+for mode, axes, colour in zip(one.modes_, panels, (BLUE, ORANGE), strict=False):
+    draws = one.samples_[mode.members]
+    plane.plot(draws[..., 0], draws[..., 1], ".", color=colour, ms=2, mew=0)
+    show_functions(axes, one, draws[:, -1], colour)
+    axes.set_title(f"mass {mode.weight:.2f}", color=colour)
+    show_functions(panels[-1], one, draws[:, -1], colour)
+panels[-1].set_title("together")
+panels[0].set_ylabel("y")
+for axes in panels[1:]:
+    axes.tick_params(labelleft=False)
+plane.set(xlabel="input weight", ylabel="bias", title="modes")
+plane.spines[["top", "right"]].set_visible(False)
+
+# %%
+# A mixture of Laplace approximations
+# -----------------------------------
+#
+# The paper's Figure 7: the draws condensed to one Gaussian a mode,
+# :math:`\sum_k w_k N(\hat\theta_k, H_k^{-1})`. It is an estimator like the one it comes from, and
+# predicts as well: the titles give the mean log density of new data.
+
+laplace = one.approximate("mixture_of_laplace", random_state=0)
+X_new, y_new = make_plateaus(300, seed=1)
+
+figure, panels = plt.subplots(1, 2, figsize=(7, 2.7), sharey=True, layout="constrained")
+for axes, reg, title in zip(panels, (one, laplace), ("sampled", "two Gaussians"), strict=True):
+    draws = reg.samples_.reshape(-1, 4)
+    show_functions(axes, reg, draws[:: len(draws) // 60], GREEN)
+    axes.plot(X[:, 0], reg.predict(X), color="black", lw=2)
+    density = reg.log_predictive_density(X_new, y_new).mean()
+    axes.set_title(f"{title}: new data {density:.3f} nats", fontsize=10)
+panels[0].set_ylabel("y")
+
+# %%
+# One vote a chain
+# ----------------
+#
+# Two units, with the same chains weighed both ways. Many of the functions on the left are refuted
+# by the data, by tens of nats, and yet they vote: their share is that of the starts in their
+# basins, and more chains don't change it.
+
+voting = MCMCRegressor((2,), mode_weights="chains", **SETTINGS).fit(X, y)
+
+figure, panels = plt.subplots(1, 2, figsize=(7, 2.7), sharey=True, layout="constrained")
+for axes, reg, colour in zip(panels, (voting, two), (ORANGE, BLUE), strict=True):
+    show_functions(axes, reg, reg.samples_[:, -1], colour)
+    axes.plot(X[:, 0], reg.predict(X), color="black", lw=2)
+    density = reg.log_predictive_density(X_new, y_new).mean()
+    axes.set_title(f'"{reg.mode_weights}": new data {density:.2f} nats', fontsize=10)
+panels[0].set_ylabel("y")
+
+# %%
+# How many draws a prediction needs
+# ---------------------------------
+#
+# The paper's Figure 2. Sixteen units have :math:`16!\,2^{16} = 1.4 \cdot 10^{18}` copies of every
+# mode, and no sampler will see them all. None needs to: predictions don't depend on the copy. The
+# divergence between the predictive distributions of :math:`g - 1` and :math:`g` draws, one a chain,
+# falls like :math:`1 / g^2`.
+
+X_sine, y_sine = make_sinusoidal(random_state=0)
+wide = MCMCRegressor(
+    (16,), n_chains=256, n_warmup=100, n_draws=4, mode_weights="chains", dtype="float32",
+    random_state=0,
+).fit(X_sine, y_sine)  # fmt: skip
+
+inputs = torch.linspace(-3, 3, 61)  # standardised, the paper's grid
+targets = torch.linspace(-3, 3, 121)
+mean = wide.network_.forward(torch.from_numpy(wide.samples_[:, 0]), inputs[:, None])
+noise = torch.from_numpy((wide.noise_std_samples_[:, 0] / wide.y_scale_).astype("float32"))
+log_density = torch.distributions.Normal(mean, noise[:, None]).log_prob(targets)  # (256, 61, 121)
+divergence = consecutive_kl(log_density, targets)
+
+figure, panels = plt.subplots(1, 4, figsize=(8, 2.5), width_ratios=(1, 1, 1, 1.3),
+                              layout="constrained")  # fmt: skip
+for axes, n in zip(panels, (1, 16, 256), strict=False):
+    predictive = log_density[:n].exp().mean(0).mT
+    axes.pcolormesh(inputs, targets, predictive, cmap="Blues", vmin=0, vmax=1, rasterized=True)
+    axes.set(title=f"{n} draw{'s' * (n > 1)}", xlabel="x (std)", xticks=(-2, 0, 2))
+panels[0].set_ylabel("y (std)")
+for axes in panels[1:3]:
+    axes.tick_params(labelleft=False)
+draws = np.arange(2, 257)
+panels[3].loglog(draws, divergence, color=BLUE, lw=0.8)
+panels[3].loglog(draws, 0.3 / draws**2.0, "--", color="0.3", lw=1.2)
+panels[3].text(14, 2e-2, r"$\propto g^{-2}$", color="0.3")
+panels[3].set(xlabel="draws $g$", ylabel="KL to $g - 1$ draws (nats)")
+panels[3].spines[["top", "right"]].set_visible(False)
+
+plt.show()

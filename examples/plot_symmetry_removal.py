@@ -1,0 +1,146 @@
+r"""
+One of 48 copies
+================
+
+A hidden layer of :math:`d` tanh units computes the same function when two units change places and
+when all weights of a unit change sign. Every mode of a Bayesian network's posterior therefore comes
+in :math:`d!\, 2^d` copies. Wiese et al. (2023) sample the posterior as it is, and then move each
+draw to one representative of its copies. This example repeats their Figures 1, 3 and 6.
+"""
+
+from math import factorial, log10
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+from skbayes_sym import MCMCRegressor, remove_symmetries
+from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.models.activations import ACTIVATIONS
+from skbayes_sym.models.networks import MLP
+
+# %%
+# How many copies
+# ---------------
+#
+# A network knows its symmetry group and the logarithm of the group's order, :math:`|G|`. Python's
+# integers check it exactly. Activations that aren't odd, such as ReLU, have no signs to change.
+
+
+def log10_order(n_units: int, activation: str) -> float:
+    """log10 |G| of one hidden layer."""
+    network = MLP(1, (n_units,), 1, ACTIVATIONS[activation])
+    return network.symmetry().log_order / np.log(10)
+
+
+widths = np.arange(1, 129)
+orders = {name: [log10_order(d, name) for d in widths] for name in ("tanh", "relu")}
+
+print("tanh units   log10 |G|   exact |G|")
+for d in (1, 3, 16, 128):
+    exact = factorial(d) * 2**d
+    print(f"{d:10}   {orders['tanh'][d - 1]:9.4f}   {exact if d < 4 else f'{exact:.3g}'}")
+    assert abs(orders["tanh"][d - 1] - log10(exact)) < 1e-9
+
+figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
+axes.plot(widths, orders["tanh"], color="#0072B2", lw=2)
+axes.plot(widths, orders["relu"], "--", color="#D55E00", lw=2)
+axes.plot(widths[-1], orders["tanh"][-1], "o", color="#0072B2", clip_on=False)
+axes.text(122, 254, r"$1.31 \cdot 10^{254}$", ha="right", va="center")
+axes.text(84, 175, r"tanh: $d!\,2^d$", color="#0072B2", ha="right")
+axes.text(92, 120, r"ReLU: $d!$", color="#D55E00")
+axes.set(xlabel="hidden units $d$", ylabel=r"copies of a mode ($\log_{10} |G|$)")
+axes.set(xlim=(0, 129), ylim=(0, 270))
+axes.spines[["top", "right"]].set_visible(False)
+
+# %%
+# Draws as a sampler leaves them
+# ------------------------------
+#
+# Three units, 48 copies. With ``remove_symmetries=False`` the draws stay where the chains are, and
+# each chain is in the copy to which its start led it. One draw a chain:
+
+X, y = make_sinusoidal(random_state=0)
+reg = MCMCRegressor(
+    (3,), n_chains=512, n_warmup=400, n_draws=4, dtype="float32", random_state=0,
+    remove_symmetries=False, mode_weights="chains",
+).fit(X, y)  # fmt: skip
+before = reg.samples_[:, -1].astype(np.float64)  # (512, 10)
+
+reduced = remove_symmetries(
+    before, hidden_layer_sizes=(3,), activation="tanh", n_features_in=1, random_state=0
+)
+after = reduced.draws
+
+# %%
+# Nothing but names has changed: every function is the same to the last digits. The margin tells
+# how decided the new names are, as log odds against the runner-up.
+
+
+def functions(theta: np.ndarray) -> np.ndarray:
+    """Outputs at the training rows, in standard deviations of y."""
+    inputs = torch.from_numpy((X - reg.x_mean_) / reg.x_scale_)
+    return reg.network_.forward(torch.from_numpy(theta), inputs).numpy()
+
+
+moves = np.unique(np.hstack([reduced.permutations[0], reduced.signs[0]]), axis=0)
+print(f"group elements that were needed     {len(moves)} of 48")
+print(
+    f"largest change of a function        {np.abs(functions(after) - functions(before)).max():.0e}"
+)
+print(f"draws with odds of 20 to 1 or more  {np.mean(reduced.margin > 3):.1%}")
+
+# %%
+# The subspace of the units
+# -------------------------
+#
+# The paper's Figure 3. Each draw is three points, one a hidden unit, coloured by the unit's place
+# in the layer. Before, the place says nothing: there are six clouds (three units, two signs), and
+# every colour is in each. Afterwards each unit has a cloud to itself.
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73")  # Okabe-Ito
+
+figure, panels = plt.subplots(
+    2, 2, figsize=(7, 5), sharex=True, sharey="row", height_ratios=(2, 1), layout="constrained"
+)
+bins = np.linspace(-4, 4, 61)
+for column, theta, title in zip(panels.T, (before, after), ("before", "after"), strict=True):
+    weight, bias = theta[:, 0:3], theta[:, 3:6]
+    shuffled = np.random.RandomState(0).permutation(weight.size)
+    marks = np.tile(COLOURS, len(theta))[shuffled]
+    column[0].scatter(weight.ravel()[shuffled], bias.ravel()[shuffled], c=marks, s=5, lw=0)
+    for i, colour in enumerate(COLOURS):
+        column[1].hist(weight[:, i], bins, color=colour, histtype="step", lw=1.5)
+        column[0].plot([], [], "o", color=colour, ms=5, label=f"unit {i + 1}")
+    column[0].set(title=f"{title} removal", xlim=(-4, 4))
+    column[1].set_xlabel("input weight (standardised units)")
+    for axes in column:
+        axes.spines[["top", "right"]].set_visible(False)
+panels[0, 0].set_ylabel("bias")
+panels[1, 0].set_ylabel("draws")
+panels[0, 1].legend(frameon=False, loc="upper left", handletextpad=0.1)
+
+# %%
+# The whole posterior
+# -------------------
+#
+# The paper's Figure 6: all pairs of the ten weights, the draws below the diagonal as they were
+# (orange), above it as they are now (blue). Symmetric and of many modes, against one mode:
+# the two predict alike, but only of the second one can say what a weight is.
+
+NAMES = [rf"${w}_{i}$" for w in ("w", "b", "v") for i in (1, 2, 3)] + ["$c$"]
+n_weights = len(NAMES)
+figure, panels = plt.subplots(n_weights, n_weights, figsize=(7, 7))
+figure.subplots_adjust(0.01, 0.01, 0.99, 0.99, wspace=0.06, hspace=0.06)
+reach = 1.05 * np.abs(before).max(axis=0)
+for i, j in np.ndindex(n_weights, n_weights):
+    axes = panels[i, j]
+    axes.set(xticks=[], yticks=[], xlim=(-reach[j], reach[j]), ylim=(-reach[i], reach[i]))
+    axes.spines[:].set_color("0.8")
+    if i == j:
+        axes.text(0.5, 0.5, NAMES[i], transform=axes.transAxes, ha="center", va="center", size=13)
+    else:
+        theta, colour = (before, "#D55E00") if i > j else (after, "#0072B2")
+        axes.plot(theta[:, j], theta[:, i], ".", color=colour, ms=1.5, mew=0)
+
+plt.show()

@@ -1,0 +1,70 @@
+"""Benchmark data against figures of long independent runs (NumPyro; tempered particles)."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.model_selection import train_test_split
+
+from skbayes_sym import MCMCRegressor
+from skbayes_sym.datasets import load_dataset
+
+pytestmark = [
+    pytest.mark.skipif(
+        not os.environ.get("SKBAYES_SYM_DATA"), reason="SKBAYES_SYM_DATA is not set"
+    ),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
+
+
+def split(name):
+    """Both parts, the target standardised by the training rows."""
+    X, y = load_dataset(name, return_X_y=True)
+    X, X_test, y, y_test = train_test_split(X, y, test_size=0.2, random_state=0)
+    mean, scale = y.mean(), y.std()
+    return X, (y - mean) / scale, X_test, (y_test - mean) / scale
+
+
+def lppd(reg, X, y):
+    """Mean log predictive density, and its standard error by a bootstrap over chains."""
+    x = torch.as_tensor((X - reg.x_mean_) / reg.x_scale_)
+    outputs = reg.network_.forward(torch.as_tensor(reg.samples_).double(), x)[..., 0].numpy()
+    mean = outputs * reg.y_scale_ + reg.y_mean_
+    density = stats.norm.pdf(y, mean, reg.noise_std_samples_).mean(axis=1)
+    rng, values = np.random.default_rng(0), []
+    for _ in range(300):
+        chosen = rng.integers(0, len(density), len(density))
+        weight = reg.chain_weights_[chosen]
+        values.append(np.log(weight @ density[chosen] / weight.sum()).mean())
+    return reg.log_predictive_density(X, y).mean(), np.std(values)
+
+
+def test_sinusoidal():
+    X, y, X_test, y_test = split("sinusoidal")
+    reg = MCMCRegressor((3,), n_chains=64, n_warmup=300, dtype="float32", random_state=0).fit(X, y)
+    value, error = lppd(reg, X_test, y_test)
+    assert abs(value + 0.4586) < 3 * np.hypot(error, 0.0005)
+    assert error < 0.002
+    assert abs(reg.log_evidence_ + 84.03) < 0.5
+    assert np.nanmax(reg.diagnostics_.function_rhat) < 1.03
+
+
+@pytest.mark.slow
+def test_airfoil():
+    """Chains alone give -0.70."""
+    X, y, X_test, y_test = split("airfoil")
+    reg = MCMCRegressor((3,), dtype="float32", random_state=0).fit(X, y)
+    assert abs(lppd(reg, X_test, y_test)[0] + 0.605) < 0.006
+    assert abs(reg.log_evidence_ + 898.25) < 0.5
+
+
+@pytest.mark.slow
+def test_diabetes():
+    X, y, X_test, y_test = split("diabetes")
+    reg = MCMCRegressor(
+        (3,), n_chains=32, n_draws=200, n_warmup=300, dtype="float32", random_state=0
+    )
+    value, error = lppd(reg.fit(X, y), X_test, y_test)
+    assert abs(value + 1.1395) < 3 * np.hypot(error, 0.0012)

@@ -1,0 +1,43 @@
+"""Evidences of small regressions, exact up to quadrature."""
+
+from math import log, pi
+
+import torch
+
+
+def linear_log_mass(features, y, log_sigma, noise_prior_scale=1.0):
+    """log p(y | sigma) + log p(log sigma) of ``y = features w + sigma e``, ``w ~ N(0, I)``.
+
+    ``features`` (*B, n, p), ``log_sigma`` (S,) -> (S, *B). The standard deviation's prior is
+    half-normal; the density is that of its logarithm. By the matrix determinant lemma.
+    """
+    n, p = features.shape[-2:]
+    s2 = (2 * log_sigma).exp().view(-1, *[1] * (features.ndim - 2))
+    precision = torch.eye(p).double() + features.mT @ features / s2[..., None, None]
+    factor = torch.linalg.cholesky(precision)
+    cross = features.mT @ y
+    mean = torch.cholesky_solve(cross.unsqueeze(-1) / s2[..., None, None], factor).squeeze(-1)
+    log_s = 0.5 * s2.log()
+    value = -0.5 * (y @ y - (cross * mean).sum(-1)) / s2 - n * (log_s + 0.5 * log(2 * pi))
+    value = value - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    ratio = s2 / noise_prior_scale**2
+    return value + 0.5 * log(2 / pi) + 0.5 * ratio.log() - 0.5 * ratio
+
+
+def linear_log_evidence(x, y, noise_prior_scale=1.0):
+    """Of ``y = x w + b + noise``: one-dimensional quadrature over the log noise."""
+    features = torch.cat([x, torch.ones(len(x), 1).double()], dim=1)
+    log_sigma = torch.linspace(-6, 3, 4001, dtype=torch.float64)
+    log_mass = linear_log_mass(features, y, log_sigma, noise_prior_scale)
+    return float(log_mass.logsumexp(0)) + log(9 / 4000)
+
+
+def one_unit_log_evidence(x, y):
+    """Of ``y = v tanh(w x + b) + c + noise``: w, b and the log noise on a grid."""
+    axis = torch.linspace(-5, 5, 121, dtype=torch.float64)
+    log_sigma = torch.linspace(-2.5, 0.5, 61, dtype=torch.float64)
+    w, b = (a.flatten() for a in torch.meshgrid(axis, axis, indexing="ij"))
+    hidden = torch.tanh(w[:, None] * x + b[:, None])
+    features = torch.stack([hidden, torch.ones_like(hidden)], dim=-1)
+    log_mass = linear_log_mass(features, y, log_sigma) - 0.5 * (w * w + b * b) - log(2 * pi)
+    return float(log_mass.flatten().logsumexp(0)) + 2 * log(10 / 120) + log(3 / 60)
