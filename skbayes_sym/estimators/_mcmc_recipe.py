@@ -62,7 +62,10 @@ _LEAST_NOISE = 0.3  # at the start, in units of the target's spread: tighter noi
 _KERNELS: dict[str, Kernel] = {"hmc": HMC(), "nuts": NUTS()}
 
 # Chains restarted in their mode: moves are cheap there (a few gradients), so draws are spaced.
-_REFRESH_WARMUP, _REFRESH_THIN = 100, 6
+_REFRESH_WARMUP, _REFRESH_THIN = 100, 4
+
+# Draws of exploring chains that are weighed by evidence: only the bridge uses them.
+_MOST_EXPLORED = 50
 
 # Chains that make more draws in a mode whose evidence is poorly known.
 _REFINING_CHAINS, _REFINING_DRAWS = 32, 50
@@ -268,16 +271,44 @@ def _made(chains: ChainDraws) -> tuple[Array, Array]:
 
 
 def _run_chains(setting: _Setting) -> ChainDraws:
-    estimator, posterior = setting.estimator, setting.posterior
+    estimator = setting.estimator
     blocks = _continued(setting) or start_blocks(
-        _starts(setting), posterior, block_size=setting.block_size, seed=setting.seeds.chains
-    )
-    n_moves = len(blocks) * (estimator.n_warmup + estimator.n_draws * estimator.thinning)
+        _starts(setting), setting.posterior, block_size=setting.block_size,
+        seed=setting.seeds.chains,
+    )  # fmt: skip
+    n_draws = estimator.n_draws
+    if _weighs_by_evidence(estimator):
+        n_draws = min(n_draws, _MOST_EXPLORED)
+    n_moves = len(blocks) * (estimator.n_warmup + n_draws * estimator.thinning)
     return sample_chains(
-        Sampler(_KERNELS[estimator.sampler], posterior, PooledDiagonal(posterior.kinds)), blocks,
-        n_warmup=estimator.n_warmup, n_draws=estimator.n_draws, thin=estimator.thinning,
+        _explorer(setting), blocks,
+        n_warmup=estimator.n_warmup, n_draws=n_draws, thin=estimator.thinning,
         n_jobs=estimator.n_jobs, on_step=setting.progress.phase(_EXPLORING, n_moves),
     )  # fmt: skip
+
+
+def _explorer(setting: _Setting) -> Sampler:
+    posterior = setting.posterior
+    kernel = _KERNELS[setting.estimator.sampler]
+    return Sampler(kernel, posterior, PooledDiagonal(posterior.kinds))
+
+
+def _drawn_on(setting: _Setting, explored: Explored) -> _Draws:
+    """The explored draws, and as many more as were asked for."""
+    estimator, draws = setting.estimator, explored.draws
+    n_more = estimator.n_draws - draws.position.shape[1]
+    if explored.chains is None or n_more <= 0:
+        return draws
+    more = sample_chains(
+        _explorer(setting), explored.chains.blocks, n_warmup=0, n_draws=n_more,
+        thin=estimator.thinning, n_jobs=estimator.n_jobs,
+        on_step=setting.progress.phase(_REFRESHING, len(explored.chains.blocks) * n_more),
+    )  # fmt: skip
+    if not more.complete:
+        return draws._replace(stopped=more.stopped)
+    position = np.concatenate([draws.position, more.draws], axis=1)
+    value = np.concatenate([draws.value, more.log_density], axis=1)
+    return draws._replace(position=position, value=value)
 
 
 def _starts(setting: _Setting) -> Tensor:
@@ -334,7 +365,7 @@ def _share_out_chains(
         weighing = _weigh(setting, explored, generator)
         problems = why_not(weighing, setting.posterior.n_dims, explored.chains)
         if problems:
-            return draws, weighing, problems
+            return _drawn_on(setting, explored), weighing, problems
         return _refreshed(setting, weighing, generator), weighing, []
     except KeyboardInterrupt:
         return draws._replace(stopped="interrupted"), None, []

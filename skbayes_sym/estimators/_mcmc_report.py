@@ -20,7 +20,7 @@ _MOST_STUCK = 0.5  # of the chains: what such a run found is where it started
 
 _TELLING_MOVES = 10  # rejected all, a chain is stuck; fewer may be chance
 
-_MOST_RHAT = 1.2  # between chains of one mode; far beyond what a short run gives
+_MOST_RHAT = 1.5  # between chains of one mode; far beyond what a short run gives
 
 _DIAGNOSED_ROWS = 50  # training rows whose outputs are watched
 _MISSED = 0.01  # probability with which a basin of `unseen_basin` has been missed

@@ -56,14 +56,19 @@ def bridge_ratio(
     for _ in range(2):  # effective draws at the first solution set the weights of the second
         log_s = _log_shares(len(log_l_proposal), n_effective)
         log_r = _solve(log_l_proposal, log_l_draws, log_s)
-        over = _bridge_terms(log_l_proposal, log_r, log_s)[0].exp()
-        under = _bridge_terms(log_l_draws, log_r, log_s)[1].exp()
+        over = _relative(_bridge_terms(log_l_proposal, log_r, log_s)[0])
+        under = _relative(_bridge_terms(log_l_draws, log_r, log_s)[1])
         from_proposals = float(over.var() / over.mean() ** 2) / len(over)
         from_draws = _variance_of_mean(under, blocks) / float(under.mean() ** 2)
         independent = float(under.var() / under.mean() ** 2)
         if from_draws > 0.0:
             n_effective = min(max(independent / from_draws, 1.0), float(len(under)))
     return BridgeRatio(log_r, (from_proposals + from_draws) ** 0.5, n_effective)
+
+
+def _relative(log_terms: Tensor) -> Tensor:
+    """Terms in units of the largest: relative variances don't change, and none underflows."""
+    return (log_terms - log_terms.max()).exp()
 
 
 def _variance_of_mean(values: Tensor, blocks: Tensor) -> float:

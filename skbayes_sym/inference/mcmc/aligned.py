@@ -83,7 +83,8 @@ class AlignedKernel:
         """`step`, and which proposals left the domain."""
         n_steps = self.inner.n_leapfrog(step_size, generator)
         momentum = draw_momentum(state, generator)
-        proposal, end = leapfrog(state, log_density, momentum, step_size, whitening, n_steps)
+        size = self.inner.jittered(step_size, generator)
+        proposal, end = leapfrog(state, log_density, momentum, size, whitening, n_steps)
         error = energy_error(state, momentum, proposal, end)
         inside = self.domain.contains(proposal.position)
         moved, info = metropolis(

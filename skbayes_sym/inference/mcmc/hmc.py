@@ -36,6 +36,10 @@ class HMC:
         is a trap (Neal 2011, section 3.2).
     max_leapfrog : int, default=256
         Most leapfrog steps of a move.
+    least_step : float, default=1.0
+        Each chain's step size is multiplied by a uniform number between this and 1, anew in every
+        move. Below 1, a chain in a place too narrow for its step size gets out (Neal 2011, section
+        3.2).
 
     Notes
     -----
@@ -48,6 +52,7 @@ class HMC:
     path_length: float = pi / 2
     jitter: tuple[float, float] = (0.05, 2.0)
     max_leapfrog: int = 256
+    least_step: float = 1.0
 
     def step(
         self,
@@ -61,7 +66,8 @@ class HMC:
         """Move every chain once; see `Kernel.step`."""
         n_steps = self.n_leapfrog(step_size, generator)
         momentum = draw_momentum(state, generator)
-        proposal, end = leapfrog(state, log_density, momentum, step_size, whitening, n_steps)
+        size = self.jittered(step_size, generator)
+        proposal, end = leapfrog(state, log_density, momentum, size, whitening, n_steps)
         error = energy_error(state, momentum, proposal, end)
         return metropolis(state, proposal, error, n_gradients=n_steps, generator=generator)
 
@@ -75,6 +81,13 @@ class HMC:
             return max(1, ceil(wanted))
         half = (self.max_leapfrog + 1) // 2
         return half + int(fallback * (self.max_leapfrog + 1 - half))
+
+    def jittered(self, step_size: Tensor, generator: torch.Generator) -> Tensor:
+        """Step sizes of this move, (C,)."""
+        if self.least_step == 1.0:
+            return step_size
+        u = torch.rand(len(step_size), generator=generator, device=generator.device)
+        return step_size * (self.least_step + (1.0 - self.least_step) * u).to(step_size)
 
 
 def draw_momentum(state: State, generator: torch.Generator) -> Tensor:
