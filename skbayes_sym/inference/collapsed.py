@@ -45,14 +45,14 @@ class MeanFieldHidden:
         return ParamLayout(shapes)
 
     def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
-        values = {}
+        values: dict[str, Tensor] = {}
         for layer, scale in enumerate(self.prior_scale, start=1):
             shape = self.layout.shapes[f"loc{layer}"]
             draw = torch.randn(shape, generator=generator, dtype=torch.float64).to(data.x)
             width = scale * (1.0 if at_prior else _NARROW)
             values[f"loc{layer}"] = draw * (1e-2 * scale if at_prior else scale)
             values[f"log_variance{layer}"] = torch.full_like(draw, 2.0 * log(width))
-        return self.layout.flatten(values)
+        return self.layout.flatten(values) if values else data.x.new_zeros(0)
 
     def draw(self, params: Tensor, n: int, *, generator: torch.Generator) -> HiddenDraws:
         values = self.layout.unflatten(params)

@@ -144,7 +144,7 @@ class Layerwise(NamedTuple):
         """
         hidden, last, log_noise = self.split(params)
         draws = self.hidden.draw(hidden, n_draws, generator=generator)
-        features = propagate(self.network, draws.weights, data.x)
+        features = propagate(self.network, draws.weights, data.x).expand(n_draws, -1, -1)
         likelihood, kl = self.last.elbo(last, features, draws, data, log_noise)
         return likelihood, draws.kl + kl
 
