@@ -17,7 +17,13 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 from skbayes_sym.estimators._callbacks import FitTask
-from skbayes_sym.estimators._data import Array, Rows, Scaling, canonical_rows, column_scaling
+from skbayes_sym.estimators._data import (
+    Array,
+    Rows,
+    Scaling,
+    canonical_rows_and_origin,
+    column_scaling,
+)
 from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
 
 logger = logging.getLogger("skbayes_sym")
@@ -33,7 +39,7 @@ class FitContext(NamedTuple):
     """What a recipe gets besides the estimator's own parameters."""
 
     rows: Rows
-    present: Array  # which of the rows given have a positive weight, bool
+    origin: Array  # place among `rows` of every row given; -1 where its weight is 0
     x_scaling: Scaling
     seed: int
     device: torch.device
@@ -110,11 +116,14 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         )
         present = weight > 0  # a row of zero weight is a row that isn't there
         y_present = self._encode_targets(y_checked[present])
-        rows = canonical_rows(X_checked[present], y_present, weight[present])
+        origin = np.full(len(weight), -1)
+        rows, origin[present] = canonical_rows_and_origin(
+            X_checked[present], y_present, weight[present]
+        )
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         return FitContext(
             rows=rows,
-            present=present,
+            origin=origin,
             x_scaling=self._scale_inputs(rows),
             # An estimator without a random_state has nothing random about it.
             seed=int(check_random_state(getattr(self, "random_state", 0)).randint(2**31 - 1)),

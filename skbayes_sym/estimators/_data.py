@@ -14,7 +14,6 @@ class Rows(NamedTuple):
     X: Array  # (n, n_features)
     y: Array  # (n, n_targets) numbers, or (n,) class codes
     weight: Array  # (n,), positive
-    origin: Array  # for every row given, its place among these
 
 
 class Scaling(NamedTuple):
@@ -29,10 +28,16 @@ class Scaling(NamedTuple):
 
 
 def canonical_rows(X: Array, y: Array, weight: Array) -> Rows:
+    """`canonical_rows_and_origin` without the latter."""
+    return canonical_rows_and_origin(X, y, weight)[0]
+
+
+def canonical_rows_and_origin(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
     """Merge equal (x, y) rows and sort the rest; weights must be positive.
 
     A data set and the same data with rows repeated instead of weighted, or in another order, then
-    become the same arrays bit for bit, and so does everything computed from them.
+    become the same arrays bit for bit, and so does everything computed from them. The second result
+    is the place among the distinct rows of every row given.
     """
     # Adding 0.0 turns -0.0 into 0.0: equal numbers must be equal rows.
     table = np.column_stack([X.astype(np.float64), y.astype(np.float64)]) + 0.0
@@ -40,7 +45,7 @@ def canonical_rows(X: Array, y: Array, weight: Array) -> Rows:
     # Equal rows are summed from the smallest weight up: the order given must not matter.
     order = np.argsort(weight, kind="stable")
     merged = np.bincount(inverse.ravel()[order], weights=weight[order], minlength=len(first))
-    return Rows(X[first] + 0.0, y[first], merged, inverse.ravel())
+    return Rows(X[first] + 0.0, y[first], merged), inverse.ravel()
 
 
 def column_scaling(values: Array, weight: Array, *, enabled: bool) -> Scaling:

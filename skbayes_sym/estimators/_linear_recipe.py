@@ -276,11 +276,11 @@ def _site_attributes(context: FitContext, model: LinearModel, state: State) -> d
     location, variance = location * scale + model.y_scaling.mean, variance * scale**2
     if location.shape[1] == 1:
         location, variance = location[:, 0], variance[:, 0, 0]
-    n_given = len(context.present)
+    n_given, present = len(context.origin), context.origin >= 0
     locations = np.full((n_given, *location.shape[1:]), np.nan)
     variances = np.full((n_given, *variance.shape[1:]), np.inf)
-    locations[context.present] = location[context.rows.origin]
-    variances[context.present] = variance[context.rows.origin]
+    locations[present] = location[context.origin[present]]
+    variances[present] = variance[context.origin[present]]
     return {"site_location_": locations, "site_variance_": variances}
 
 

@@ -167,7 +167,7 @@ def fit_vi(estimator: Any, context: FitContext, model: Model) -> Fitted:
             generator=generator_from(seeds.training, context.device),
             gap=gap,
         )  # fmt: skip
-        offset = _log_jacobian(rows.weight, model.y_scaling)
+        offset = log_jacobian(rows.weight, model.y_scaling)
         rate = estimator.learning_rate
         if rate == "auto":
             rate = FULL_BATCH_RATE if batch_size == len(rows.X) else MINIBATCH_RATE
@@ -230,7 +230,7 @@ def _batch_size(estimator: Any, n_rows: int) -> int:
     return min(int(estimator.batch_size), n_rows)
 
 
-def _log_jacobian(weight: Array, scaling: Scaling | None) -> float:
+def log_jacobian(weight: Array, scaling: Scaling | None) -> float:
     """Turns the log density of scaled targets into that of the targets as given, nats."""
     return 0.0 if scaling is None else -float(weight.sum() * np.log(scaling.scale).sum())
 
@@ -334,6 +334,11 @@ def _report(
             "constant log |G| to the bound and is a no-op for training.",
             attributes["saturation_"], SATURATED,
         )  # fmt: skip
+    warn_unless_converged(estimator, result, total_weight)
+
+
+def warn_unless_converged(estimator: Any, result: OptimiseResult, total_weight: float) -> None:
+    """A warning with the figure if the last tenth of all steps still raised the ELBO."""
     tenth = max(1, len(result.loss_curve) // 10)
     if result.stopped != "max_iter" or len(result.loss_curve) < 2 * tenth:
         return

@@ -1,6 +1,6 @@
 """Symmetrised variational inference: Gelberg et al. 2024 as scikit-learn estimators."""
 
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,11 @@ from torch import Tensor
 from skbayes_sym.estimators._base import BayesianEstimator, FitContext, Fitted
 from skbayes_sym.estimators._data import Array, Scaling, column_scaling
 from skbayes_sym.estimators._faces import ClassifierFace, RegressorFace, SampledOutputs
+from skbayes_sym.estimators._layerwise_recipe import (
+    conditioned_draws,
+    fit_layerwise,
+    is_layerwise,
+)
 from skbayes_sym.estimators._model import gaussian_prior, hidden_layer_sizes, symmetry_group
 from skbayes_sym.estimators._vi_gap import unit_gap_of_fit
 from skbayes_sym.estimators._vi_recipe import (
@@ -22,11 +27,13 @@ from skbayes_sym.estimators._vi_recipe import (
     draws,
     fit_vi,
 )
+from skbayes_sym.inference.layerwise_posterior import LayerwisePosterior
 from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.models.likelihoods import Categorical, Gaussian, log_class_probabilities
 from skbayes_sym.models.mlp_kernels import output_moments
 from skbayes_sym.models.networks import MLP
+from skbayes_sym.symmetry.base import Trivial
 
 
 class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
@@ -51,6 +58,15 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
     symmetry : {"auto", "permutation", "signed_permutation"} or None, default="auto"
         Group the posterior is averaged over. "auto" takes all that the activation allows; None
         is plain mean-field variational inference.
+    last_layer : {"variational", "collapsed"}, default="variational"
+        "collapsed" integrates the last layer exactly, given sampled hidden layers: for wide
+        networks, whose mean-field posterior collapses to the prior. Needs all rows at every step.
+        "variational" takes the same kind of posterior as for the hidden layers.
+    hidden_posterior : {"mean_field", "global_inducing"}, default="mean_field"
+        "global_inducing" makes the posterior of a layer's weights of ``n_inducing`` sites at the
+        activations sampled below it, so that layers are correlated.
+    n_inducing : int, default=100
+        Inducing points of "global_inducing", at most one a row.
     gap_estimator : str, default="auto"
         How the symmetry gap is computed in training. "auto": "exact" (a permanent, O(d 2^d)) up
         to ``exact_max_width`` units, "importance" (a lower bound, O(K d^2)) beyond. "infonce" is
@@ -128,7 +144,7 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
         Why they ended.
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in the units of ``y``.
-    posterior_ : MeanFieldGaussian
+    posterior_ : MeanFieldGaussian or LayerwisePosterior
         Base distribution q over the network's P weights, acting on standardised inputs and
         targets:
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
@@ -160,10 +176,24 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
     Corrected against the paper: the signs in Theorem 4.3 and in the minibatch ELBO, permutations
     drawn without replacement, sign flips of odd units.
 
+    With ``last_layer="collapsed"`` or ``hidden_posterior="global_inducing"`` the symmetry is that
+    of translations no datum sees (Kurle et al. 2022, section 5) instead of permutations: nothing is
+    averaged, `symmetry_gap_` is 0, and `posterior_` is a `LayerwisePosterior` with ``.sample``.
+    Training starts once concentrated and once at the prior, ``max_iter`` steps each with a KL
+    weight that rises over the first fifth, and keeps the higher ELBO; "auto" learning rates are
+    0.03, and a step averages at least two draws. The prior scale must be the same for all weights
+    of a layer.
+
     References
     ----------
     Gelberg, van der Ouderaa, van der Wilk & Gal (2024). Variational inference failures under
     model symmetries: permutation invariant posteriors for Bayesian neural networks.
+
+    Kurle, Herbrich, Januschowski, Wang & Gasthaus (2022). On the detrimental effect of invariances
+    in the likelihood for variational inference.
+
+    Ober & Aitchison (2021). Global inducing point variational posteriors for Bayesian neural
+    networks and deep Gaussian processes.
 
     Examples
     --------
@@ -178,6 +208,9 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
 
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
+        "last_layer": [StrOptions({"variational", "collapsed"})],
+        "hidden_posterior": [StrOptions({"mean_field", "global_inducing"})],
+        "n_inducing": [Interval(Integral, 1, None, closed="left")],
         "noise_std": [
             StrOptions({"learn"}),
             Interval(Real, 0, None, closed="neither"),
@@ -192,6 +225,9 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
         activation: str = "relu",
         *,
         symmetry: str | None = "auto",
+        last_layer: str = "variational",
+        hidden_posterior: str = "mean_field",
+        n_inducing: int = 100,
         gap_estimator: str = "auto",
         n_permutations: int = 16,
         exact_max_width: int = 10,
@@ -216,6 +252,9 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.symmetry = symmetry
+        self.last_layer = last_layer
+        self.hidden_posterior = hidden_posterior
+        self.n_inducing = n_inducing
         self.gap_estimator = gap_estimator
         self.n_permutations = n_permutations
         self.exact_max_width = exact_max_width
@@ -245,11 +284,12 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
             ACTIVATIONS[self.activation],
         )  # fmt: skip
         prior = gaussian_prior(self, network)
-        group = symmetry_group(self, network, prior)
+        group = Trivial() if is_layerwise(self) else symmetry_group(self, network, prior)
         spread = column_scaling(y, weight, enabled=True).scale / scaling.scale
         low, high = np.log(NOISE_RANGE[0] * spread.min()), np.log(NOISE_RANGE[1] * spread.max())
         likelihood = self._likelihood(scaling, spread)
-        return fit_vi(self, context, Model(network, group, prior, likelihood, scaling, (low, high)))
+        model = Model(network, group, prior, likelihood, scaling, (low, high))
+        return (fit_layerwise if is_layerwise(self) else fit_vi)(self, context, model)
 
     def _likelihood(self, scaling: Scaling, spread: Array) -> Gaussian:
         """Noise in scaled units; ``spread`` is the standard deviation of the scaled targets."""
@@ -269,9 +309,12 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
         return Gaussian(torch.as_tensor(np.log(scaled)), learn=False)
 
     def _predictive(self, x: Tensor) -> NormalMixture:
+        noise_variance = torch.as_tensor(np.atleast_1d(self.noise_std_) / self.y_scale_).to(x) ** 2
+        if isinstance(self.posterior_, LayerwisePosterior):
+            mean, variance = conditioned_draws(self, x.device).moments(x.double())
+            return NormalMixture(mean.to(x), variance.to(x), noise_variance)
         loc, variance, noise = draws(self, x)
         mean, variance = output_moments(self.network_, loc, variance, x, noise[:-1])
-        noise_variance = torch.as_tensor(np.atleast_1d(self.noise_std_) / self.y_scale_).to(x) ** 2
         return NormalMixture(mean, variance, noise_variance)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
@@ -279,6 +322,11 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
         return SampledOutputs(self.network_.forward(theta, x), np.atleast_1d(self.noise_std_))
 
     def _invariance_gap(self, *, n_draws: Any, random_state: Any) -> Bunch:
+        if isinstance(self.posterior_, LayerwisePosterior):
+            raise TypeError(
+                "the permutation gap of a layerwise posterior isn't known: invariance_gap takes "
+                "fits with last_layer='variational' and hidden_posterior='mean_field'."
+            )
         return unit_gap_of_fit(self, n_draws=n_draws, random_state=random_state)
 
 

@@ -1,7 +1,11 @@
 import numpy as np
 import pytest
 
-from skbayes_sym.estimators._data import canonical_rows, column_scaling
+from skbayes_sym.estimators._data import (
+    canonical_rows,
+    canonical_rows_and_origin,
+    column_scaling,
+)
 
 
 @pytest.fixture
@@ -54,3 +58,9 @@ def test_scaling_is_weighted():
 def test_scaling_can_be_switched_off():
     scaling = column_scaling(np.array([[3.0], [9.0]]), np.ones(2), enabled=False)
     assert np.array_equal(scaling.apply(np.array([[3.0]])), [[3.0]])
+
+
+def test_origin_leads_every_row_given_to_its_place(table):
+    rows, origin = canonical_rows_and_origin(*table)
+    assert np.array_equal(rows.X[origin], table[0])
+    assert np.array_equal(rows.y[origin], table[1])
