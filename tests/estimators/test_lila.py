@@ -237,7 +237,7 @@ def test_rotation_of_digits_is_found(seed):
         (100,),
         image_shape=(8, 8),
         learning_rate=0.05,
-        invariance_learning_rate=0.1,
+        invariance_learning_rate=0.2,
         tol=0.1,
         random_state=seed,
     ).fit(X, y)
@@ -293,7 +293,7 @@ def test_correlations_cost_rotated_digits_nothing(seed):
         (100,),
         image_shape=(8, 8),
         learning_rate=0.05,
-        invariance_learning_rate=0.1,
+        invariance_learning_rate=0.2,
         tol=0.1,
         random_state=seed,
     ).fit(X, y)
