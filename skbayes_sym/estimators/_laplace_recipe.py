@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from skbayes_sym.estimators._base import FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Array, Scaling
+from skbayes_sym.estimators._laplace_report import report
 from skbayes_sym.inference.covariance import (
     diagonal_precision,
     full_precision,
@@ -47,9 +47,6 @@ from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 EVALUATION_SAMPLES = 32  # transformations a row of the reported evidence and of predictions
 _EXACT_OUTPUTS = 4  # curvature="auto": all columns of the likelihood's root up to here
-_COLLAPSE_NATS = 0.01  # a mode this close (a datum) to a constant prediction has collapsed ...
-_COLLAPSE_GROWTH = 10.0  # ... if the prior precision grew by this factor on the way
-
 CURVATURES = ("auto", "kron-exact", "kron-sketch", "kron-ef", "diag", "full")
 
 CONSTRAINTS: dict[str, list[Any]] = {
@@ -159,7 +156,14 @@ def fit_laplace(estimator: Any, context: FitContext, plan: Plan) -> Fitted:
     with torch.no_grad():
         result = fit.train()
         attributes = {**fit.finish(), "n_iter_": result.n_iter}
-    fit.report(attributes)
+    report(
+        attributes,
+        log_likelihood=fit.final.log_likelihood,
+        baseline=plan.baseline,
+        start_precision=float(fit.start_precision.max()),
+        total_weight=float(context.rows.weight.sum()),
+        tol=estimator.tol,
+    )
     stop_reason = {"on_step": "callback"}.get(result.stopped, result.stopped)
     return Fitted(attributes, stop_reason)
 
@@ -361,40 +365,6 @@ class _LaplaceFit:
             attributes["y_mean_"], attributes["y_scale_"] = plan.y_scaling
             attributes["noise_std_"] = float(noise[0]) if len(noise) == 1 else noise
         return attributes
-
-    # What a user should know
-
-    def report(self, attributes: Mapping[str, Any]) -> None:
-        curve, total = attributes["log_evidence_history_"], float(self.context.rows.weight.sum())
-        logger.info("log evidence %.6g", attributes["log_evidence_"])
-        grown = attributes["prior_precision_"].max() / self.start_precision.max()
-        if (
-            self.final.log_likelihood < self.plan.baseline + _COLLAPSE_NATS * total
-            and grown > _COLLAPSE_GROWTH
-        ):
-            warnings.warn(
-                "the network has collapsed onto a constant prediction: the prior precision grew "
-                f"{grown:.0f}-fold while it still underfitted. If the data have any signal, start "
-                "from a larger prior_scale, raise burn_in or max_iter, or use another learning_rate"
-                " or random_state.",
-                ConvergenceWarning,
-                stacklevel=6,
-            )
-            return
-        tenth = len(curve) // 10
-        if tenth < 2:
-            return
-        last, before = curve[-tenth:], curve[-2 * tenth : -tenth]
-        gain = (np.mean(last) - np.mean(before)) / total
-        noise = np.hypot(np.std(last), np.std(before)) / (tenth**0.5 * total)
-        if gain > self.estimator.tol + 3.0 * noise:
-            warnings.warn(
-                f"not converged: the last tenth of the {len(curve)} hyperparameter updates still "
-                f"raised the log evidence by {gain:.2g} nats a datum (tol={self.estimator.tol:g}). "
-                "Raise max_iter, learning_rate or hyper_learning_rate.",
-                ConvergenceWarning,
-                stacklevel=6,
-            )
 
 
 def _array(tensor: Any) -> Array:

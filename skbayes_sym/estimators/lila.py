@@ -123,7 +123,8 @@ class LILARegressor(RegressorFace, BayesianEstimator):
         Likewise for the logarithms of prior precision and noise.
     invariance_learning_rate : float or "auto", default="auto"
         Adam's step size for the extents at the start. "auto" lets one travel 1.5 pi in all
-        updates (with "augerino": ``learning_rate``).
+        updates, and affine extents other than the rotation a third of it (with "augerino":
+        ``learning_rate``).
     n_hyper_updates : int, default=100
         Times the hyperparameters move, evenly over the steps.
     burn_in : float, default=0.1
@@ -384,7 +385,8 @@ class LILAClassifier(ClassifierFace, BayesianEstimator):
         Likewise for the logarithms of prior precision.
     invariance_learning_rate : float or "auto", default="auto"
         Adam's step size for the extents at the start. "auto" lets one travel 1.5 pi in all
-        updates (with "augerino": ``learning_rate``).
+        updates, and affine extents other than the rotation a third of it (with "augerino":
+        ``learning_rate``).
     n_hyper_updates : int, default=100
         Times the hyperparameters move, evenly over the steps.
     burn_in : float, default=0.1

@@ -19,7 +19,10 @@ from skbayes_sym.models.extents import Extent
 
 _SERIES_TERMS = 20  # of cosh(sqrt q): error below 1e-12 for |q| < 60, past any admitted extent
 _NODES = 10  # Gauss-Legendre: exact to rounding for the integral below
-_LARGEST = 2.0  # limit of every extent but the rotation's: the whole image, or a factor of e^2
+# A step of learning moves every extent but the rotation's by a third: a shift by half an image, or
+# a factor of e, leaves little of it, and there the evidence is flat.
+_UNIT = 1.0 / 3.0
+_LARGEST = 2.0  # limit of those extents: the whole image, or a factor of e^2
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,10 @@ class Affine:
 
     @property
     def extent(self) -> Extent:
-        limits = tuple(pi if name == "rotation" else _LARGEST for name in self.basis.names)
-        return Extent(self.basis.names, limits, correlated=self.correlated)
+        turns = [name == "rotation" for name in self.basis.names]
+        limits = tuple(pi if turn else _LARGEST / _UNIT for turn in turns)
+        units = tuple(1.0 if turn else _UNIT for turn in turns)
+        return Extent(self.basis.names, limits, units, self.correlated)
 
     def bind(self, scale: Sequence[float]) -> "Affine":
         return self

@@ -73,7 +73,10 @@ def test_translation_of_a_column_that_doesnt_matter():
     X = rng.standard_normal((120, 2)) * [1.0, 5.0]
     y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(120)
     reg = LILARegressor(
-        (20,), invariances=[Translation(), LogScale(columns=(1,))], random_state=0
+        (20,),
+        invariances=[Translation(), LogScale(columns=(1,))],
+        random_state=0,
+        invariance_learning_rate=0.1,
     ).fit(X, y)
     found = reg.invariance_
     assert set(found) == {"translation_0", "translation_1", "log_scale"}
@@ -231,7 +234,12 @@ def rotated_digits(seed, n=700, n_test=500):
 def test_rotation_of_digits_is_found(seed):
     X, y, X_test, y_test = rotated_digits(seed)
     lila = LILAClassifier(
-        (100,), image_shape=(8, 8), learning_rate=0.05, tol=0.1, random_state=seed
+        (100,),
+        image_shape=(8, 8),
+        learning_rate=0.05,
+        invariance_learning_rate=0.2,
+        tol=0.1,
+        random_state=seed,
     ).fit(X, y)
     plain = clone(lila).set_params(invariances=None).fit(X, y)
     assert lila.score(X_test, y_test) >= plain.score(X_test, y_test) + 0.06
@@ -239,3 +247,57 @@ def test_rotation_of_digits_is_found(seed):
     assert extents.pop("rotation") > 2.0
     assert max(extents.values()) < 0.3
     assert lila.log_evidence_ > plain.log_evidence_
+
+
+def scaled_digits(seed, n=700):
+    """Both axes stretched by the same factor, between one half and two."""
+    X, y = load_digits(return_X_y=True)
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(X))[:n]
+    scaled = []
+    for i in rows:
+        factor = np.exp(rng.uniform(-np.log(2), np.log(2)))
+        offset = 3.5 * (1.0 - factor)
+        image = X[i].reshape(8, 8)
+        scaled.append(ndimage.affine_transform(image, np.full(2, factor), offset, order=1).ravel())
+    return np.array(scaled, dtype=np.float32), y[rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_joint_scaling_is_found_as_such(seed):
+    """The open problem of section 5.4: by correlating x and y, or by a basis of joint scales."""
+    X, y = scaled_digits(seed)
+    apart = LILAClassifier(
+        (100,),
+        image_shape=(8, 8),
+        learning_rate=0.05,
+        invariance_learning_rate=0.3,
+        tol=0.1,
+        basis="axis",
+        random_state=seed,
+    ).fit(X, y)
+    correlated = clone(apart).set_params(correlated=True).fit(X, y)
+    joint = clone(apart).set_params(basis="similarity").fit(X, y)
+    assert correlated.log_evidence_ >= apart.log_evidence_ + 40.0
+    assert joint.log_evidence_ >= apart.log_evidence_ + 40.0
+    assert correlated.invariance_correlation_[3, 4] > 0.95
+    assert joint.invariance_["aspect"] < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_correlations_cost_rotated_digits_nothing(seed):
+    X, y, X_test, y_test = rotated_digits(seed)
+    plain = LILAClassifier(
+        (100,),
+        image_shape=(8, 8),
+        learning_rate=0.05,
+        invariance_learning_rate=0.2,
+        tol=0.1,
+        random_state=seed,
+    ).fit(X, y)
+    full = clone(plain).set_params(correlated=True).fit(X, y)
+    # The evidence of two training runs differs by some tens of nats.
+    assert full.log_evidence_ > plain.log_evidence_ - 30.0
+    assert full.score(X_test, y_test) > plain.score(X_test, y_test) - 0.03

@@ -1,0 +1,185 @@
+"""Cost of a hyperparameter update beside an epoch of Augerino, and its memory.
+
+``python -m asv_bench.benchmarks.lila`` prints the table of ratios in one run.
+"""
+
+import resource
+from collections.abc import Callable
+from time import process_time
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.curvature import Kronecker
+from skbayes_sym.inference.evidence_ascent import (
+    HyperAscent,
+    HyperRates,
+    ModeObjective,
+    OnlineEvidence,
+)
+from skbayes_sym.inference.marginal_likelihood import AveragedNetwork, LaplaceEvidence
+from skbayes_sym.inference.tape import EmpiricalFisher, ExactDirections, SketchedDirections
+from skbayes_sym.inference.variational import Data
+from skbayes_sym.models.activations import TANH
+from skbayes_sym.models.affine import AXIS, Affine
+from skbayes_sym.models.convolutional import cnn
+from skbayes_sym.models.likelihoods import Categorical
+from skbayes_sym.models.networks import MLP
+from skbayes_sym.numerics.optimise import FlatAdam, ParamGroup
+from skbayes_sym.numerics.random import generator_from
+
+SHAPE = (1, 28, 28)
+DIRECTIONS = {
+    "exact": ExactDirections(),
+    "sketch": SketchedDirections(),
+    "ef": EmpiricalFisher(),
+}
+RATES = HyperRates(extent=0.05, likelihood=0.0, log_precision=0.05)
+
+
+class Case(NamedTuple):
+    """Sizes of a training problem on 28 x 28 images of 10 classes."""
+
+    network: str
+    n_rows: int
+    n_samples: int
+    batch_size: int
+
+
+CASES = {"mlp": Case("mlp", 1000, 31, 250), "cnn": Case("cnn", 64, 16, 64)}
+
+
+class Problem:
+    """Model, float32 data and starting points of a case."""
+
+    def __init__(self, case: Case, device: str = "cpu") -> None:
+        self.case = case
+        generator = torch.Generator().manual_seed(0)
+        x = torch.rand(case.n_rows, 784, generator=generator)
+        y = torch.randint(0, 10, (case.n_rows,), generator=generator)
+        self.data = Data(*(t.to(device) for t in (x, y, torch.ones(case.n_rows))))
+        network = MLP(784, (1000,), 10, TANH) if case.network == "mlp" else cnn(SHAPE, 10)
+        self.model = AveragedNetwork(network, Affine(SHAPE, AXIS), Categorical(), case.n_samples)
+        self.theta = network.init(1, generator=generator_from(0))[0].to(self.data.x)
+        precision = torch.zeros(len(network.weight_layers), dtype=torch.float64)
+        start = torch.cat([self.model.augmentation.extent.start(), precision])
+        self.hyper = start.to(self.data.x)
+
+    def objective(self, reward: float | None = None) -> ModeObjective:
+        """Training loss; with a reward, Augerino's."""
+        generator = generator_from(0, self.data.x.device)
+        return ModeObjective(
+            self.model, self.data, self.theta, self.hyper, rest_precision=1.0,
+            batch_size=self.case.batch_size, generator=generator, reward=reward,
+        )  # fmt: skip
+
+    def evidence(self, directions: str) -> LaplaceEvidence:
+        return LaplaceEvidence(
+            self.model, self.data, Kronecker(self.model.layers), DIRECTIONS[directions],
+            self.case.batch_size,
+        )  # fmt: skip
+
+    def epoch(self, objective: ModeObjective) -> None:
+        """One pass of optimiser steps."""
+        adam = FlatAdam(
+            objective.params, objective.gradient, [ParamGroup(slice(0, None), 1e-3)]
+        )  # fmt: skip
+        for step in range(-(-self.case.n_rows // self.case.batch_size)):
+            objective(step)
+            adam.step(1.0)
+
+
+def augerino_epoch(problem: Problem) -> Callable[[], None]:
+    """An epoch of training weights and extents together."""
+    objective = problem.objective(reward=0.01)
+    return lambda: problem.epoch(objective)
+
+
+def exact_update(problem: Problem, directions: str) -> Callable[[], None]:
+    """Both passes, the decompositions and the step."""
+    ascent = HyperAscent(problem.evidence(directions), problem.hyper.clone(), RATES, 0)
+    return lambda: _without_graph(lambda: ascent.update(problem.theta, 1.0))
+
+
+def online_epoch(problem: Problem, directions: str) -> Callable[[], None]:
+    """An epoch of training that gathers an update on the way, and that update."""
+    online = OnlineEvidence(problem.evidence(directions))
+    ascent = HyperAscent(problem.evidence(directions), problem.hyper, RATES, 0, online)
+    objective = problem.objective()
+    objective.watch_with(online, lambda step: True)
+
+    def run() -> None:
+        problem.epoch(objective)
+        ascent.update(objective.theta, 1.0)
+
+    return lambda: _without_graph(run)
+
+
+def _without_graph(run: Callable[[], object]) -> None:
+    with torch.no_grad():
+        run()
+
+
+def _wait(like: Tensor) -> None:
+    if like.is_cuda:
+        torch.cuda.synchronize()
+
+
+class Update:
+    """Seconds of what LILA's training is made of."""
+
+    params = (list(CASES), ["augerino", *DIRECTIONS, "online-sketch"], ["cpu", "cuda"])
+    param_names = ("case", "what", "device")
+    timeout = 600
+
+    def setup(self, case: str, what: str, device: str) -> None:
+        if device == "cuda" and not torch.cuda.is_available():
+            raise NotImplementedError
+        torch.set_num_threads(1)
+        self.problem = Problem(CASES[case], device)
+        if what == "augerino":
+            self.run = augerino_epoch(self.problem)
+        elif what == "online-sketch":
+            self.run = online_epoch(self.problem, "sketch")
+        else:
+            self.run = exact_update(self.problem, what)
+        self.run()
+
+    def time_update(self, case: str, what: str, device: str) -> None:
+        self.run()
+        _wait(self.problem.theta)
+
+    def peakmem_update(self, case: str, what: str, device: str) -> None:
+        self.run()
+
+
+def _seconds(run: Callable[[], None], repeats: int = 3) -> float:
+    """CPU seconds, the best of a few after one to warm up."""
+    run()
+    times = []
+    for _ in range(repeats):
+        start = process_time()
+        run()
+        times.append(process_time() - start)
+    return min(times)
+
+
+def main() -> None:
+    """Print CPU seconds and ratios to an Augerino epoch, one thread."""
+    torch.set_num_threads(1)
+    for name, case in CASES.items():
+        problem = Problem(case)
+        base = _seconds(augerino_epoch(problem))
+        print(f"{name} {case}: Augerino epoch {base:.2f} s")
+        for directions in ("sketch", "ef", "exact"):
+            seconds = _seconds(exact_update(Problem(case), directions))
+            print(f"  update, {directions:7s} {seconds:6.2f} s  {seconds / base:5.2f} x")
+        seconds = _seconds(online_epoch(Problem(case), "sketch"))
+        print(f"  online epoch, sketch {seconds:6.2f} s  {seconds / base:5.2f} x")
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(f"  peak resident memory so far {peak:.2f} GB")
+
+
+if __name__ == "__main__":
+    main()
