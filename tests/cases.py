@@ -108,6 +108,10 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
     ),
 }
 
+# Those that many chains evaluate at once, and those with two derivatives in the outputs.
+BATCHED_LIKELIHOODS = {k: v for k, v in LIKELIHOODS.items() if hasattr(v.likelihood, "given")}
+CURVED_LIKELIHOODS = {k: v for k, v in LIKELIHOODS.items() if hasattr(v.likelihood, "score")}
+
 LOWER_ESTIMATES: dict[str, Any] = {
     "exact": Exact(),
     "importance-1": Importance(1),

@@ -3,12 +3,13 @@
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from skbayes_sym.estimators._base import BayesianEstimator, FitContext, Fitted
-from skbayes_sym.estimators._faces import ClassifierFace, RegressorFace
+from skbayes_sym.estimators._faces import ClassifierFace, RegressorFace, SampledOutputs
 from skbayes_sym.estimators._laplace_plan import (
     NOISE_CONSTRAINTS,
     class_likelihood,
@@ -219,8 +220,8 @@ class LaplaceRegressor(RegressorFace, BayesianEstimator):
     def _predictive(self, x: Tensor) -> NormalMixture:
         return normal_predictive(self, x)
 
-    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        return sample_outputs(self, x, n, generator)
+    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
+        return SampledOutputs(sample_outputs(self, x, n, generator), np.atleast_1d(self.noise_std_))
 
 
 class LaplaceClassifier(ClassifierFace, BayesianEstimator):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import LIKELIHOODS
+from cases import CURVED_LIKELIHOODS
 from inference.laplace_problems import averaged_outputs, image_problem, problem
 from torch.testing import assert_close
 
@@ -32,9 +32,9 @@ def tape_of(p, directions):
     return record_tape(recording, p.model.layers, p.model.n_samples, averaged, directions)
 
 
-@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("name", CURVED_LIKELIHOODS)
 def test_score_and_hessian_root_are_the_likelihoods_derivatives(name, generator):
-    case = LIKELIHOODS[name]
+    case = CURVED_LIKELIHOODS[name]
     y = case.targets(5, generator)
     outputs = torch.randn(5, case.n_outputs, generator=generator, dtype=torch.float64)
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from cases import LIKELIHOODS, NETWORKS
+from cases import BATCHED_LIKELIHOODS, NETWORKS
 from torch.testing import assert_close
 
 from skbayes_sym.models.activations import TANH
@@ -14,7 +14,9 @@ from skbayes_sym.models.mlp_chains import ChainLikelihood
 from skbayes_sym.models.networks import MLP
 
 N_CHAINS = 5
-every_likelihood = pytest.mark.parametrize("case", LIKELIHOODS.values(), ids=LIKELIHOODS)
+every_likelihood = pytest.mark.parametrize(
+    "case", BATCHED_LIKELIHOODS.values(), ids=BATCHED_LIKELIHOODS
+)
 
 
 def problem(network, case, generator, n_rows=6):
@@ -66,7 +68,7 @@ def test_value_and_gradient_equal_autograd(network, case, generator):
 @pytest.mark.parametrize("hidden", [(), (3,), (4, 1), (1, 3)])
 def test_one_output_with_few_rows_and_many(hidden, n_rows, generator):
     """The output layer has one way of its own for each."""
-    case = LIKELIHOODS["gaussian-learned"]._replace(
+    case = BATCHED_LIKELIHOODS["gaussian-learned"]._replace(
         likelihood=Gaussian(torch.zeros(1, dtype=torch.float64)), n_outputs=1
     )
     network, (x, y, weight), position = problem(
@@ -86,7 +88,7 @@ def test_float32(case, generator):
 
 
 def test_a_row_of_weight_two_is_two_rows(generator):
-    case = LIKELIHOODS["gaussian-learned"]
+    case = BATCHED_LIKELIHOODS["gaussian-learned"]
     network, (x, y, _), position = problem(NETWORKS["one-layer-tanh"], case, generator)
     weight = torch.ones(len(x), dtype=torch.float64)
     weight[2] = 2.0
@@ -115,7 +117,7 @@ def test_a_lost_chain_leaves_the_others_alone(name, case, bad, generator):
 
 
 def test_scratch_serves_any_number_of_chains_in_any_mode(generator):
-    case = LIKELIHOODS["categorical"]
+    case = BATCHED_LIKELIHOODS["categorical"]
     network, data, position = problem(NETWORKS["two-layers-tanh"], case, generator)
     kernel = ChainLikelihood(network, case.likelihood, *data)
     with torch.inference_mode():
@@ -128,7 +130,7 @@ def test_scratch_serves_any_number_of_chains_in_any_mode(generator):
 
 
 def test_threads_and_copies_have_their_own_scratch(generator):
-    case = LIKELIHOODS["gaussian-learned"]
+    case = BATCHED_LIKELIHOODS["gaussian-learned"]
     network, data, position = problem(NETWORKS["one-layer-tanh"], case, generator, n_rows=500)
     kernel = ChainLikelihood(network, case.likelihood, *data)
     expected = [kernel.value(position + shift) for shift in range(2)]
