@@ -4,7 +4,8 @@ Learned invariances save data
 
 Digits turned by any angle, and ever fewer of them (after Figure 3 of Immer et al. 2022, which has
 CIFAR-10). The non-invariant network has to see every digit at every angle; learning that the angle
-doesn't matter replaces data. Augerino learns extents with the weights, by the likelihood.
+doesn't matter replaces data. Augerino learns extents with the weights, by the likelihood; at these
+settings they fall back to 0.
 """
 
 import matplotlib.pyplot as plt
