@@ -209,15 +209,15 @@ def test_elbo_is_below_the_evidence_of_a_tiny_network(name, generator):
     y = np.tanh(1.5 * x) + 0.2 * rng.standard_normal(12)
     data = Data(*(torch.as_tensor(a) for a in (x[:, None], y[:, None], np.ones(12))))
     evidence = one_unit_evidence(x, y, 0.2)
-    parts = parts_of(name, MLP(1, (1,), 1, TANH))
-    for steps in (1, 400):  # a bound from the start, a close one in the end
+    parts = parts_of(name, MLP(1, (1,), 1, TANH), m=12)
+    for steps in (1, 1000):  # a bound from the start, a close one in the end
         params = train(parts, data, log(0.2), steps)
         assert float(params[-1]) == log(0.2)
         likelihood, kl = parts.terms(params, data, 4000, generator=generator)
         elbo = likelihood - kl
         assert float(elbo.mean()) < evidence + 4 * float(elbo.std()) / 4000**0.5
-    # What is left is log 2 of the unit's sign, the sites' number, or the heuristic's overfit.
-    assert float(elbo.mean()) > evidence - {"mc": 1.2, "ma": 8.0}.get(name, 2.0)
+    # What is left is log 2 of the unit's sign and a little, but for the heuristic's overfit.
+    assert float(elbo.mean()) > evidence - {"ma": 8.0}.get(name, 1.2)
 
 
 @every_posterior
