@@ -17,6 +17,7 @@ from skbayes_sym.estimators._vi_recipe import (
     log_jacobian,
     warn_unless_converged,
 )
+from skbayes_sym.inference.averaged_heuristic import AveragedKlLast
 from skbayes_sym.inference.collapsed import CollapsedLast, MeanFieldHidden
 from skbayes_sym.inference.global_inducing import InducingHidden, InducingLast
 from skbayes_sym.inference.layerwise import HiddenPosterior, LastLayer, Layerwise, LayerwiseElbo
@@ -46,6 +47,7 @@ class _Run(NamedTuple):
     """One start and where it led."""
 
     result: OptimiseResult
+    reached: float  # what it was trained on: the ELBO, unless that was a heuristic
     elbo: Tensor  # of each draw, scaled units
 
 
@@ -71,11 +73,14 @@ def fit_layerwise(estimator: Any, context: FitContext, model: Model) -> Fitted:
                 estimator, context, model, posterior, data, seeds, task,
                 at_prior=at_prior, block=block, offset=offset,
             )  # fmt: skip
-            elbo = _elbo(posterior, result.params, data, seeds.bound)
-            runs.append(_Run(result, elbo))
+            reached, elbo = (
+                _values(posterior, result.params, data, seeds.bound, training=training)
+                for training in (True, False)
+            )
+            runs.append(_Run(result, float(reached.mean()), elbo))
             if result.stopped in ("on_step", "interrupted"):
                 break
-        best = max(runs, key=lambda run: float(run.elbo.mean()))
+        best = max(runs, key=lambda run: run.reached)
         attributes = _attributes(context, model, posterior, data, best.result.params, seeds)
     task.end(lambda: attributes)
     logger.info(
@@ -122,10 +127,14 @@ def _posterior(estimator: Any, model: Model, n_rows: int) -> Layerwise:
     hidden: HiddenPosterior = MeanFieldHidden(network, scales)
     if estimator.hidden_posterior == "global_inducing":
         hidden = InducingHidden(network, scales, m)
-    last: LastLayer = CollapsedLast(last_scale)
-    if estimator.last_layer == "variational":
-        last = InducingLast(last_scale, m, network.n_outputs)
-    return Layerwise(network, hidden, last)
+    lasts: dict[str, LastLayer] = {
+        "collapsed": CollapsedLast(last_scale),
+        "variational": InducingLast(last_scale, m, network.n_outputs),
+        "averaged_kl_heuristic": AveragedKlLast(
+            last_scale, network.sizes[-2] + 1, network.n_outputs
+        ),
+    }
+    return Layerwise(network, hidden, lasts[estimator.last_layer])
 
 
 def _layer_scales(model: Model) -> list[float]:
@@ -167,11 +176,7 @@ def _optimise(
         generator=generator_from(seeds.training, context.device),
     )  # fmt: skip
     rate = _RATE if estimator.learning_rate == "auto" else estimator.learning_rate
-    n = len(params) - len(posterior.split(params)[2])
-    groups = [
-        ParamGroup(slice(0, n), rate, *_PARAM_RANGE),
-        ParamGroup(slice(n, None), rate, *model.log_noise_range),
-    ]
+    groups = _groups(posterior, params, rate, estimator.log_variance_rate, model.log_noise_range)
 
     def reconstruct() -> Mapping[str, Any]:
         return _attributes(context, model, posterior, data, objective.params, seeds)
@@ -185,6 +190,24 @@ def _optimise(
         objective, groups=groups, max_iter=estimator.max_iter, block_size=block,
         on_step=on_step, tol=tol, schedule=lambda progress: 0.5 * (1.0 + cos(pi * progress)),
     )  # fmt: skip
+
+
+def _groups(
+    posterior: Layerwise,
+    params: Tensor,
+    rate: float,
+    log_variance_rate: float,
+    log_noise_range: tuple[float, float],
+) -> list[ParamGroup]:
+    """One group a named parameter: variances have further to travel than the others."""
+    groups, start = [], 0
+    for layout in (posterior.hidden.layout, posterior.last.layout):
+        for name, where in layout.slices.items():
+            factor = log_variance_rate if name.startswith("log_variance") else 1.0
+            shifted = slice(start + where.start, start + where.stop)
+            groups.append(ParamGroup(shifted, rate * factor, *_PARAM_RANGE))
+        start += layout.n_params
+    return [*groups, ParamGroup(slice(start, None), rate, *log_noise_range)]
 
 
 def _start(
@@ -208,14 +231,18 @@ def _batch_size(estimator: Any, n_rows: int) -> int:
     return n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
 
 
-def _elbo(posterior: Layerwise, params: Tensor, data: Data, seed: int) -> Tensor:
-    """The bound of fresh draws, one number each."""
+def _values(
+    posterior: Layerwise, params: Tensor, data: Data, seed: int, *, training: bool
+) -> Tensor:
+    """The bound, or what training maximises, of fresh draws, one number each."""
     generator = generator_from(seed, data.x.device)
     size = max(1, _EVALUATION_NUMBERS // (len(data.x) * max(posterior.network.sizes)))
     values: list[Tensor] = []
     left = _EVALUATION_DRAWS
     while left > 0:
-        likelihood, kl = posterior.terms(params, data, min(size, left), generator=generator)
+        likelihood, kl = posterior.terms(
+            params, data, min(size, left), generator=generator, training=training
+        )
         values.append(likelihood - kl)
         left -= len(kl)
     return torch.cat(values)

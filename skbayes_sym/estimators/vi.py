@@ -58,10 +58,12 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
     symmetry : {"auto", "permutation", "signed_permutation"} or None, default="auto"
         Group the posterior is averaged over. "auto" takes all that the activation allows; None
         is plain mean-field variational inference.
-    last_layer : {"variational", "collapsed"}, default="variational"
+    last_layer : str, default="variational"
         "collapsed" integrates the last layer exactly, given sampled hidden layers: for wide
         networks, whose mean-field posterior collapses to the prior. Needs all rows at every step.
         "variational" takes the same kind of posterior as for the hidden layers.
+        "averaged_kl_heuristic" is Kurle et al.'s average over single data, for comparison only:
+        it trains on no bound and overfits (`elbo_` is a valid bound all the same).
     hidden_posterior : {"mean_field", "global_inducing"}, default="mean_field"
         "global_inducing" makes the posterior of a layer's weights of ``n_inducing`` sites at the
         activations sampled below it, so that layers are correlated.
@@ -208,7 +210,7 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
 
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
-        "last_layer": [StrOptions({"variational", "collapsed"})],
+        "last_layer": [StrOptions({"variational", "collapsed", "averaged_kl_heuristic"})],
         "hidden_posterior": [StrOptions({"mean_field", "global_inducing"})],
         "n_inducing": [Interval(Integral, 1, None, closed="left")],
         "noise_std": [

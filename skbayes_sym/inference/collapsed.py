@@ -15,7 +15,7 @@ from math import log, pi
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.layerwise import Conditional, HiddenDraws
+from skbayes_sym.inference.layerwise import Conditional, HiddenDraws, starting_scale
 from skbayes_sym.inference.variational import Data
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.numerics.layout import ParamLayout
@@ -49,8 +49,9 @@ class MeanFieldHidden:
         for layer, scale in enumerate(self.prior_scale, start=1):
             shape = self.layout.shapes[f"loc{layer}"]
             draw = torch.randn(shape, generator=generator, dtype=torch.float64).to(data.x)
-            width = scale * (1.0 if at_prior else _NARROW)
-            values[f"loc{layer}"] = draw * (1e-2 * scale if at_prior else scale)
+            start = starting_scale(self.network, shape[0] - 1, scale)
+            width = scale if at_prior else _NARROW * start
+            values[f"loc{layer}"] = draw * (1e-2 * scale if at_prior else start)
             values[f"log_variance{layer}"] = torch.full_like(draw, 2.0 * log(width))
         return self.layout.flatten(values) if values else data.x.new_zeros(0)
 
@@ -96,6 +97,11 @@ class CollapsedLast:
         for target, noise in zip(data.y.T, log_noise, strict=True):
             total = total + self._log_evidence(features, target, data.weight, noise)
         return total, torch.zeros_like(total)
+
+    def objective(
+        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return self.elbo(params, features, draws, data, log_noise)
 
     def _whitened(self, features: Tensor, weight: Tensor, log_noise: Tensor) -> Tensor:
         """Features in units in which noise and prior are standard, (S, N, D)."""

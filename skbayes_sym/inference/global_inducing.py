@@ -20,7 +20,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.layerwise import Conditional, HiddenDraws, with_ones
+from skbayes_sym.inference.layerwise import (
+    Conditional,
+    HiddenDraws,
+    starting_scale,
+    with_ones,
+)
 from skbayes_sym.inference.variational import Data
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.numerics.layout import ParamLayout
@@ -114,14 +119,15 @@ class InducingHidden:
         return ParamLayout(shapes)
 
     def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
-        """Random training rows, and one draw of the prior at them as the values."""
+        """Random training rows, and a draw of the weights at them as the values."""
         rows = torch.randperm(len(data.x), generator=generator)[: self.n_inducing]
         h = data.x[rows.to(data.x.device)]
         start = {"inputs": h}
         for layer, scale in enumerate(self.prior_scale, start=1):
             width = self.network.hidden_layer_sizes[layer - 1]
             weights = torch.randn(h.shape[-1] + 1, width, generator=generator, dtype=torch.float64)
-            values = with_ones(h) @ (scale * weights.to(h))
+            size = starting_scale(self.network, h.shape[-1], scale)
+            values = with_ones(h) @ (size * weights.to(h))
             start[f"values{layer}"] = values
             start[f"log_gain{layer}"] = h.new_zeros(width)
             start[f"log_precision{layer}"] = h.new_full((len(h),), -6.0 if at_prior else 0.0)
@@ -203,6 +209,11 @@ class InducingLast:
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         kl = 0.5 * (trace - mean.shape[1] + log_det + (mean**2).sum(1)).sum(-1)
         return data.weight @ log_prob.sum(-1).mT, kl
+
+    def objective(
+        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return self.elbo(params, features, draws, data, log_noise)
 
     def condition(
         self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor

@@ -76,6 +76,12 @@ class LastLayer(Protocol):
         """
         ...
 
+    def objective(
+        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What training maximises: `elbo`, unless it is a heuristic."""
+        ...
+
     def condition(
         self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
     ) -> "Conditional":
@@ -115,6 +121,11 @@ def with_ones(h: Tensor) -> Tensor:
     return torch.cat([h, h.new_ones(*h.shape[:-1], 1)], dim=-1)
 
 
+def starting_scale(network: MLP, n_inputs: int, prior_scale: float) -> float:
+    """Of a layer's weights at the start: the prior's, unless that saturates the units."""
+    return min(prior_scale, network.activation.gain / (n_inputs + 1) ** 0.5)
+
+
 def propagate(network: MLP, weights: Sequence[Tensor], x: Tensor) -> Tensor:
     """Inputs of the last layer, (S, N, H + 1), for hidden weights (S, D + 1, H) and x (N, D)."""
     h = with_ones(x)
@@ -136,16 +147,24 @@ class Layerwise(NamedTuple):
         return params[:n], params[n : n + m], params[n + m :]
 
     def terms(
-        self, params: Tensor, data: Data, n_draws: int, *, generator: torch.Generator
+        self,
+        params: Tensor,
+        data: Data,
+        n_draws: int,
+        *,
+        generator: torch.Generator,
+        training: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Expected log likelihood and KL of ``n_draws`` draws of the hidden layers, (S,) each.
 
-        Their difference averages to the ELBO. ``data.weight`` is that of the whole data set.
+        Their difference averages to the ELBO, or with ``training`` to the last layer's objective.
+        ``data.weight`` is that of the whole data set.
         """
         hidden, last, log_noise = self.split(params)
         draws = self.hidden.draw(hidden, n_draws, generator=generator)
         features = propagate(self.network, draws.weights, data.x).expand(n_draws, -1, -1)
-        likelihood, kl = self.last.elbo(last, features, draws, data, log_noise)
+        value = self.last.objective if training else self.last.elbo
+        likelihood, kl = value(last, features, draws, data, log_noise)
         return likelihood, draws.kl + kl
 
 
@@ -191,7 +210,7 @@ class LayerwiseElbo:
         with torch.enable_grad():
             at = self.params.detach().requires_grad_()
             likelihood, kl = self._posterior.terms(
-                at, self._batch(), self._n_draws, generator=self._generator
+                at, self._batch(), self._n_draws, generator=self._generator, training=True
             )
             loss = (temperature * kl - likelihood).mean()
             (gradient,) = torch.autograd.grad(loss, at)

@@ -18,6 +18,7 @@ from skbayes_sym.datasets import load_dataset, make_sinusoidal
 KINDS = {
     "collapsed": {"last_layer": "collapsed"},
     "inducing": {"hidden_posterior": "global_inducing", "n_inducing": 20},
+    "heuristic": {"last_layer": "averaged_kl_heuristic"},
     "both": {"last_layer": "collapsed", "hidden_posterior": "global_inducing", "n_inducing": 20},
 }
 QUICK = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 40, "tol": 100.0,
