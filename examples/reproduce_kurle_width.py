@@ -42,7 +42,8 @@ worse than 200 units that have learned theirs. The standard errors over the spli
 are those of overlapping training sets.
 
 Run ``python reproduce_kurle_width.py`` (15 minutes of one core; ``--n-jobs 4`` uses more), or with
-``--fast`` for a smoke run. The environment variable ``SKBAYES_SYM_DATA`` names the folder of the data.
+``--fast`` for a smoke run. The environment variable ``SKBAYES_SYM_DATA`` names the folder of the
+data.
 """
 
 import argparse
