@@ -19,8 +19,8 @@ from torch.nn.functional import logsigmoid
 from skbayes_sym.models.likelihoods import ExpectedLogProb, Likelihood
 from skbayes_sym.numerics.quadrature import gauss_hermite
 
-# Of expectations over one output. For a logistic likelihood the error is below 1e-8 nats a datum for
-# outputs of standard deviation up to 2, 2e-6 at 4 and 3e-3 at 10.
+# Of expectations over one output. For a logistic likelihood the error is below 1e-8 nats a datum
+# for outputs of standard deviation up to 2, 2e-6 at 4 and 3e-3 at 10.
 N_NODES = 64
 
 Floats = npt.NDArray[np.float64]
