@@ -7,13 +7,15 @@ degrees, with four approximations of the curvature: Kronecker-factored and diago
 Gauss-Newton matrix (GGN) and from the empirical Fisher (EF). Kronecker factors find the rotation;
 diagonals score worse, and the diagonal EF learns wrong invariances.
 
-Here: 700 of scikit-learn's digits turned by up to 90 degrees, and Kronecker factors from all classes
-("kron-exact"), from random signs over classes ("kron-sketch", the default) and from the EF
+Here: 700 of scikit-learn's digits turned by up to 90 degrees, and Kronecker factors from all
+classes ("kron-exact"), from random signs over classes ("kron-sketch", the default) and from the EF
 ("kron-ef"), and the diagonal GGN ("diag"). There is no diagonal EF.
 
-Printed for each, mean over the seeds with standard errors: the learned rotation (truth: 90 degrees),
-the largest other extent, the test accuracy, and CPU seconds. The log evidence is printed too, but
-structures can't be compared by it: each has its own determinant.
+Printed for each, mean over the seeds with standard errors: the learned rotation (truth: 90
+degrees), the largest other extent, the test accuracy, and CPU seconds. The log evidence is printed
+too, but structures can't be compared by it: each has its own determinant. Expect 91 degrees and an
+accuracy of .92 from both GGN factors. Unlike in the paper, the EF's factors learn no rotation here
+(.86), and neither does the diagonal (.74).
 
 Run ``python examples/reproduce_immer_curvature.py``, or with ``--fast`` for a single seed and 300
 digits.
