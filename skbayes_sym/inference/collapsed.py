@@ -19,6 +19,7 @@ from skbayes_sym.inference.layerwise import Conditional, HiddenDraws, starting_s
 from skbayes_sym.inference.variational import Data
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.low_rank_normal import log_density_up_to_constant
 
 _NARROW = 0.05  # posterior standard deviation of a concentrated start, in units of the prior's
 
@@ -111,19 +112,10 @@ class CollapsedLast:
         self, features: Tensor, y: Tensor, weight: Tensor, log_noise: Tensor
     ) -> Tensor:
         """``log N(y; 0, s^2 Phi Phi' + noise^2 / w)``, copies of a row counted, (S,) nats."""
-        scaled = self._whitened(features, weight, log_noise)
         target = y * weight.sqrt() * (-log_noise).exp()
-        is_wide = scaled.shape[-1] > scaled.shape[-2]
-        gram = scaled @ scaled.mT if is_wide else scaled.mT @ scaled
-        gram.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        factor = torch.linalg.cholesky(gram)
-        right = target.expand(len(scaled), -1) if is_wide else (scaled.mT @ target)
-        solved = torch.linalg.solve_triangular(factor, right.unsqueeze(-1), upper=False)
-        quadratic = (solved**2).sum((-1, -2))
-        quadratic = quadratic if is_wide else target @ target - quadratic
-        log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        scaled = self._whitened(features, weight, log_noise)
         constant = weight.sum() * (log(2 * pi) + 2.0 * log_noise)
-        return -0.5 * (quadratic + log_det + constant)
+        return log_density_up_to_constant(scaled, target) - 0.5 * constant
 
     def condition(
         self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
