@@ -4,10 +4,8 @@ from skbayes_sym.estimators.ensemble import DeepEnsembleClassifier, DeepEnsemble
 from skbayes_sym.estimators.invariance_gap import invariance_gap
 from skbayes_sym.estimators.laplace import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.estimators.lila import LILAClassifier, LILARegressor
-from skbayes_sym.estimators.linear import (
-    InvarianceAbidingClassifier,
-    InvarianceAbidingRegressor,
-)
+from skbayes_sym.estimators.linear_classifier import InvarianceAbidingClassifier
+from skbayes_sym.estimators.linear_regressor import InvarianceAbidingRegressor
 from skbayes_sym.estimators.matrix_factorization import SymVIMatrixFactorization
 from skbayes_sym.estimators.mcmc import MCMCClassifier, MCMCRegressor
 from skbayes_sym.estimators.symmetry_removal import remove_symmetries

@@ -19,6 +19,7 @@ from skbayes_sym.inference.layerwise import Conditional, HiddenDraws, starting_s
 from skbayes_sym.inference.variational import Data
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.low_rank_normal import log_density_up_to_constant
 
 _NARROW = 0.05  # posterior standard deviation of a concentrated start, in units of the prior's
 
@@ -105,25 +106,16 @@ class CollapsedLast:
 
     def _whitened(self, features: Tensor, weight: Tensor, log_noise: Tensor) -> Tensor:
         """Features in units in which noise and prior are standard, (S, N, D)."""
-        return features * (weight.sqrt() * self.prior_scale * (-log_noise).exp()).unsqueeze(-1)
+        return features * (self.prior_scale * _root_precision(weight, log_noise)).unsqueeze(-1)
 
     def _log_evidence(
         self, features: Tensor, y: Tensor, weight: Tensor, log_noise: Tensor
     ) -> Tensor:
         """``log N(y; 0, s^2 Phi Phi' + noise^2 / w)``, copies of a row counted, (S,) nats."""
-        scaled = self._whitened(features, weight, log_noise)
-        target = y * weight.sqrt() * (-log_noise).exp()
-        is_wide = scaled.shape[-1] > scaled.shape[-2]
-        gram = scaled @ scaled.mT if is_wide else scaled.mT @ scaled
-        gram.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        factor = torch.linalg.cholesky(gram)
-        right = target.expand(len(scaled), -1) if is_wide else (scaled.mT @ target)
-        solved = torch.linalg.solve_triangular(factor, right.unsqueeze(-1), upper=False)
-        quadratic = (solved**2).sum((-1, -2))
-        quadratic = quadratic if is_wide else target @ target - quadratic
-        log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        root = _root_precision(weight, log_noise)
         constant = weight.sum() * (log(2 * pi) + 2.0 * log_noise)
-        return -0.5 * (quadratic + log_det + constant)
+        ratio = log_density_up_to_constant(features, self.prior_scale * root, root * y)
+        return ratio - 0.5 * constant
 
     def condition(
         self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
@@ -142,7 +134,8 @@ class CollapsedLast:
     ) -> tuple[Tensor, Tensor]:
         """Mean (S, D) and root (S, r, D) of one target, whitened."""
         scaled = self._whitened(train, weight, log_noise)
-        target = (y * weight.sqrt() * (-log_noise).exp()).expand(len(scaled), -1).unsqueeze(-1)
+        target = _root_precision(weight, log_noise) * y
+        target = target.expand(len(scaled), -1).unsqueeze(-1)
         is_wide = scaled.shape[-1] > scaled.shape[-2]
         gram = scaled @ scaled.mT if is_wide else scaled.mT @ scaled
         gram.diagonal(dim1=-2, dim2=-1).add_(1.0)
@@ -162,7 +155,7 @@ class CollapsedLast:
         columns = []
         for y, noise in zip(data.y.T, log_noise, strict=True):
             scaled = self._whitened(train, data.weight, noise)
-            target = y * data.weight.sqrt() * (-noise).exp()
+            target = _root_precision(data.weight, noise) * y
             prior, error = (
                 torch.randn(shape, generator=generator, device=train.device, dtype=train.dtype)
                 for shape in ((len(train), train.shape[-1], 1), (len(train), len(target), 1))
@@ -175,3 +168,8 @@ class CollapsedLast:
             moved = prior + scaled.mT @ torch.cholesky_solve(wrong, factor)
             columns.append(self.prior_scale * moved)
         return torch.cat(columns, dim=-1)
+
+
+def _root_precision(weight: Tensor, log_noise: Tensor) -> Tensor:
+    """Of every datum's noise, (N,): what multiplies it to make the noise standard."""
+    return weight.sqrt() * (-log_noise).exp()

@@ -70,20 +70,24 @@ def draw_layer(
     n, m, d = inducing.shape
     gain, root = log_gain.exp(), (0.5 * log_precision).exp()
     design = prior_scale * root.unsqueeze(-1) * inducing  # A, (S, M, D)
-    target = (root.unsqueeze(-1) * values).expand(n, -1, -1)  # (S, M, H)
+    target = root.unsqueeze(-1) * values  # (M, H)
 
     def normal(rows: int) -> Tensor:
         shape = (n, rows, values.shape[1])
         return torch.randn(shape, generator=generator, device=inducing.device, dtype=inducing.dtype)
 
     prior, error = normal(d), normal(m)
-    wrong = gain.sqrt() * (target - design @ prior) - error
-    both = torch.stack([wrong, gain.sqrt() * target], dim=-2)  # (S, M, 2, H): draw and mean
+    # A draw and the mean solve the same system, with these two right-hand sides.
     if d <= m:
-        right = (design.mT @ both.flatten(-2)).unflatten(-1, both.shape[-2:])
-        solved = resolvent(design.mT @ design, gain, right)
+        kernel = design.mT @ design
+        seen = gain.sqrt() * (design.mT @ target)
+        wrong = seen - gain.sqrt() * (kernel @ prior) - design.mT @ error
+        solved = resolvent(kernel, gain, torch.stack([wrong, seen], dim=-2))
         moved, trace = gain.sqrt() * solved.solution, solved.trace
     else:
+        seen = (gain.sqrt() * target).expand(n, -1, -1)
+        wrong = seen - gain.sqrt() * (design @ prior) - error
+        both = torch.stack([wrong, seen], dim=-2)  # (S, M, 2, H)
         solved = resolvent(design @ design.mT, gain, both)
         back = (design.mT @ solved.solution.flatten(-2)).unflatten(-1, both.shape[-2:])
         moved, trace = gain.sqrt() * back, solved.trace + (d - m)
