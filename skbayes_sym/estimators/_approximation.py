@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.mixture_of_laplace import MixtureOfLaplace, fit_mixture_of_laplace
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
-from skbayes_sym.inference.mode_sampling import LEAST_WEIGHT
+from skbayes_sym.inference.mode_weighing import LEAST_WEIGHT
 from skbayes_sym.inference.modes import find_modes
 from skbayes_sym.inference.variational import Data
 from skbayes_sym.numerics.random import generator_from

@@ -11,7 +11,7 @@ from skbayes_sym.inference.bridge import MIN_DRAWS_PER_DIM
 from skbayes_sym.inference.diagnostics import bulk_ess, rank_rhat
 from skbayes_sym.inference.mcmc.chains import ChainDraws
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
-from skbayes_sym.inference.mode_sampling import Weighing
+from skbayes_sym.inference.mode_weighing import Weighing, mode_heights
 
 # Nats beyond which an evidence is none: its own standard error, and chains and islands apart.
 _MOST_ERROR = 1.0
@@ -83,10 +83,8 @@ def why_not(weighing: Weighing, n_dims: int, chains: ChainDraws | None) -> list[
     """Reasons not to trust the evidence; none if there are none."""
     if chains is not None and chains.stuck.mean() > _MOST_STUCK:
         return [f"{chains.stuck.sum()} of {len(chains.stuck)} chains never moved"]
-    total, heights = weighing.weights, []
-    for k in range(len(weighing.estimates)):
-        heights.append(float(weighing.pool.values[weighing.modes.labels == k].mean()))
-    highest = int(np.argmax(heights))
+    total = weighing.weights
+    highest = int(mode_heights(weighing.pool, weighing.modes).argmax())
     n_draws = int(weighing.modes.counts[highest])
     if n_draws < MIN_DRAWS_PER_DIM * n_dims:
         return [

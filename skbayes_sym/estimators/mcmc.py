@@ -10,7 +10,8 @@ from torch import Tensor
 from skbayes_sym.estimators._base import FitContext, Fitted
 from skbayes_sym.estimators._data import column_scaling
 from skbayes_sym.estimators._faces import ClassifierFace, RegressorFace, SampledOutputs
-from skbayes_sym.estimators._mcmc_recipe import CONSTRAINTS, Model, fit_mcmc
+from skbayes_sym.estimators._mcmc_plan import Model
+from skbayes_sym.estimators._mcmc_recipe import CONSTRAINTS, fit_mcmc
 from skbayes_sym.estimators._model import gaussian_prior, hidden_layer_sizes
 from skbayes_sym.estimators._sampled import SampledPosterior
 from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture

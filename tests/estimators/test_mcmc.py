@@ -291,7 +291,7 @@ def test_float32_follows_the_data(estimator, data):
 @pytest.mark.parametrize("mode_weights", ["chains", "evidence"])
 def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch):
     for name in ("_BLOCK", "_SMALL_BLOCK"):
-        monkeypatch.setattr(f"skbayes_sym.estimators._mcmc_recipe.{name}", 4)
+        monkeypatch.setattr(f"skbayes_sym.estimators._mcmc_plan.{name}", 4)
     X, y = make_sinusoidal(40, random_state=0)
     reg = MCMCRegressor(
         (1,), n_chains=10, n_warmup=60, n_draws=12, n_islands=2, n_particles=32, random_state=0,

@@ -107,7 +107,7 @@ def test_an_interrupt_before_anything_leaves_the_previous_fit(gradients):
 def test_an_error_leaves_the_previous_fit(monkeypatch):
     model = clone(REG).fit(*DIABETES)
     expected, before = model.predict(DIABETES[0]), dict(vars(model))
-    monkeypatch.setattr("skbayes_sym.estimators._mcmc_recipe.sample_chains", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr("skbayes_sym.estimators._mcmc_explore.sample_chains", lambda *a, **k: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.fit(DIABETES[0][:, :2], DIABETES[1])
     assert all(vars(model)[k] is v for k, v in before.items() if k.endswith("_"))
