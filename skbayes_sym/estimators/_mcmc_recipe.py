@@ -13,6 +13,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._base import FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Array, Scaling
+from skbayes_sym.estimators._kept_chains import as_arrays, as_tensors
 from skbayes_sym.estimators._mcmc_report import (
     Mode,
     diagnose,
@@ -338,8 +339,8 @@ def _continued(setting: _Setting) -> list[Block] | None:
         )
     like = setting.posterior.data.x
     return [
-        b._replace(state=initial_state(b.state.position.to(like), setting.posterior))
-        for b in previous
+        b._replace(state=initial_state(b.state.position, setting.posterior))
+        for b in (as_tensors(kept, like) for kept in previous)
     ]
 
 
@@ -446,7 +447,7 @@ def _prediction_attributes(setting: _Setting, draws: _Draws, blocks: list[Block]
         "x_scale_": context.x_scaling.scale,
         "device_": str(context.device),
         "dtype_": str(context.dtype).removeprefix("torch."),
-        "_blocks_": [_on_cpu(block) for block in blocks],
+        "_blocks_": [as_arrays(block) for block in blocks],
         "_training_data_": tuple(t.cpu().numpy() for t in setting.posterior.data),
         "_cache": {},
     }
@@ -454,15 +455,6 @@ def _prediction_attributes(setting: _Setting, draws: _Draws, blocks: list[Block]
         attributes["noise_std_samples_"] = noise_std.double().numpy() * model.y_scaling.scale
         attributes["y_mean_"], attributes["y_scale_"] = model.y_scaling
     return attributes
-
-
-def _on_cpu(block: Block) -> Block:
-    return block if block.step_size.device.type == "cpu" else _moved(block)
-
-
-def _moved(block: Block) -> Block:
-    state = type(block.state)(*(t.cpu() for t in block.state))
-    return block._replace(state=state, step_size=block.step_size.cpu())
 
 
 def _on_reference_set(setting: _Setting, theta: Tensor) -> Array:
