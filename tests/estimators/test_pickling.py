@@ -11,6 +11,8 @@ import torch
 from fits import FITS, assert_same_predictions, fitted
 from sklearn.base import clone
 
+from skbayes_sym.models.activations import ACTIVATIONS
+
 # Too few steps to converge on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -20,7 +22,7 @@ every_fit = pytest.mark.parametrize("name", FITS)
 TRUSTED_ELSEWHERE = {
     "sklearn.utils._bunch.Bunch",
     "torch.relu", "torch.relu_", "torch.tanh", "torch.tanh_", "torch.sigmoid", "torch.sigmoid_",
-    "torch.nn.functional.softplus",
+    "torch._C._nn.softplus",
 }  # fmt: skip
 
 
@@ -62,6 +64,15 @@ def test_skops_with_the_documented_types(name):
     assert elsewhere <= TRUSTED_ELSEWHERE
     restored = skops.loads(payload, trusted=types)
     assert_same_predictions(fitted(name), restored, FITS[name].X)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_skops_of_every_activation(name):
+    skops = pytest.importorskip("skops.io")
+    payload = skops.dumps(ACTIVATIONS[name])
+    types = skops.get_untrusted_types(data=payload)
+    assert {t for t in types if not t.startswith("skbayes_sym.")} <= TRUSTED_ELSEWHERE
+    assert skops.loads(payload, trusted=types) == ACTIVATIONS[name]
 
 
 @every_fit
