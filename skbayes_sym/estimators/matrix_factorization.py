@@ -276,7 +276,8 @@ class SymVIMatrixFactorization(
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             device=device,
             dtype=resolve_dtype(self.dtype, checked),
-            begin=lambda n_blocks: FitTask(self, X, None, None, n_blocks),
+            # Its target is the matrix itself: scikit-learn's monitor scores nothing without one.
+            begin=lambda n_blocks: FitTask(self, X, X, None, n_blocks),
         )
 
     def _fit_recipe(self, context: MatrixContext) -> Fitted:

@@ -29,7 +29,9 @@ def test_what_fits_to_the_byte_passes(free):
 
 def test_what_does_not_fit_names_total_largest_part_and_remedy(free):
     free(999)
-    message = r"at least 1e-06 GB, but .* are free on cpu; 600 bytes are for many draws\. Lower that"
+    message = (
+        r"at least 1e-06 GB, but .* are free on cpu; 600 bytes are for many draws\. Lower that"
+    )
     with pytest.raises(MemoryError, match=message):
         require_memory(PARTS, CPU)
 
