@@ -8,6 +8,7 @@ from skbayes_sym.estimators.linear_classifier import InvarianceAbidingClassifier
 from skbayes_sym.estimators.linear_regressor import InvarianceAbidingRegressor
 from skbayes_sym.estimators.matrix_factorization import SymVIMatrixFactorization
 from skbayes_sym.estimators.mcmc import MCMCClassifier, MCMCRegressor
+from skbayes_sym.estimators.saving import load
 from skbayes_sym.estimators.symmetry_removal import remove_symmetries
 from skbayes_sym.estimators.vi import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.inference.chain_bound import n_chains_required
@@ -27,6 +28,7 @@ __all__ = [
     "SymmetrizedVIClassifier",
     "SymmetrizedVIRegressor",
     "invariance_gap",
+    "load",
     "n_chains_required",
     "remove_symmetries",
 ]

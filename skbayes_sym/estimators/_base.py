@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from skbayes_sym.estimators._data import (
     column_scaling,
 )
 from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
+from skbayes_sym.estimators._saved_file import SavedModel, write_model
 
 logger = logging.getLogger("skbayes_sym")
 
@@ -160,6 +162,43 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         state.pop("_cache", None)
         return state
 
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted estimator to one file, without pickle.
+
+        `skbayes_sym.load` reads it, on any machine, and never runs code that a file holds. The
+        format is safetensors, with everything that isn't an array as JSON in its header.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Overwritten if it exists.
+
+        Raises
+        ------
+        TypeError
+            If a parameter or attribute holds what such a file can't, a torch module of one's own
+            for example: the message names it. `joblib.dump` keeps those.
+        ImportError
+            Without the package safetensors (extra ``io``).
+
+        Notes
+        -----
+        Kept are the parameters and what `fit` found; not kept are settings made by `set_callbacks`,
+        ``set_output`` and the ``set_*_request`` methods.
+        """
+        from skbayes_sym import __version__  # the package imports this module first
+
+        check_is_fitted(self)
+        kind = type(self)
+        if not kind.__module__.startswith("skbayes_sym."):
+            raise TypeError(
+                f"{kind.__name__} is a class of your own, which load wouldn't find: use "
+                "joblib.dump(model, path)."
+            )
+        attributes = {k: v for k, v in self.__getstate__().items() if is_fitted_name(k)}
+        parameters = self.get_params(deep=False)
+        write_model(path, SavedModel(kind.__name__, __version__, parameters, attributes))
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "posterior_")
 
@@ -169,7 +208,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         return validate_data(self, X, reset=False, dtype=FLOATS)
 
 
-def _is_fitted_name(name: str) -> bool:
+def is_fitted_name(name: str) -> bool:
+    """Whether an attribute of this name is set by `fit`."""
     return (name.endswith("_") and not name.startswith("__")) or name == "_cache"
 
 
@@ -182,11 +222,11 @@ def _replace_fit(estimator: Any, attributes: Mapping[str, Any]) -> None:
 @contextmanager
 def _unchanged_on_error(estimator: Any) -> Iterator[None]:
     """Put the previous fit back if anything, a second Ctrl-C included, ends this one early."""
-    before = {k: v for k, v in vars(estimator).items() if _is_fitted_name(k)}
+    before = {k: v for k, v in vars(estimator).items() if is_fitted_name(k)}
     try:
         yield
     except BaseException:
-        for name in [k for k in vars(estimator) if _is_fitted_name(k)]:
+        for name in [k for k in vars(estimator) if is_fitted_name(k)]:
             delattr(estimator, name)
         vars(estimator).update(before)
         raise

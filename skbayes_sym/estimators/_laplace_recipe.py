@@ -14,6 +14,7 @@ from torch import Tensor
 from skbayes_sym.estimators._base import FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Array, Scaling
 from skbayes_sym.estimators._laplace_report import report
+from skbayes_sym.estimators._memory import require_laplace
 from skbayes_sym.inference.covariance import (
     diagonal_precision,
     full_precision,
@@ -152,6 +153,7 @@ def _structure(estimator: Any, model: AveragedNetwork) -> tuple[Any, Any]:
 
 def fit_laplace(estimator: Any, context: FitContext, plan: Plan) -> Fitted:
     """Train, then evaluate evidence and posterior at the best point found."""
+    require_laplace(estimator, context, plan.model, plan.batch_size)
     fit = _LaplaceFit(estimator, context, plan)
     with torch.no_grad():
         result = fit.train()

@@ -24,7 +24,7 @@ from skbayes_sym.models.augmentations import (
     NoAugmentation,
     Rotation2D,
 )
-from skbayes_sym.models.convolutional import cnn, resnet
+from skbayes_sym.models.convolutional import ARCHITECTURES
 from skbayes_sym.models.extents import amplitude
 from skbayes_sym.models.likelihoods import CurvedLikelihood
 from skbayes_sym.models.networks import MLP
@@ -81,7 +81,7 @@ def image_network(
             f"network={network!r} takes images: give image_shape=(H, W) or (C, H, W), or use "
             "network='mlp'."
         )
-    return {"cnn": cnn, "resnet": resnet}[network](shape, n_outputs)
+    return ARCHITECTURES[network](shape, n_outputs)
 
 
 def bound_augmentation(

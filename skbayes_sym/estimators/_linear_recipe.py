@@ -14,6 +14,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._base import FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Array, Scaling, column_scaling
+from skbayes_sym.estimators._memory import require_linear
 from skbayes_sym.inference.low_rank import LowRankGaussian
 from skbayes_sym.inference.site_learning import Learning, Range, SitesFit, fit_sites
 from skbayes_sym.inference.site_terms import SiteLikelihood
@@ -77,6 +78,7 @@ class _Design(NamedTuple):
 
 def fit_linear(estimator: Any, context: FitContext, model: LinearModel) -> Fitted:
     """The recipe: row space, sites and hyperparameters, the mean-field optimum, attributes."""
+    require_linear(context, len(model.intercept))
     with torch.no_grad():
         design = _design(estimator, context)
         data = LinearData(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._kept_chains import as_tensors
 from skbayes_sym.estimators._mcmc_plan import EXPLORING, ISLANDS, REFRESHING, Setting
 from skbayes_sym.inference.mcmc.adaptation import PooledDiagonal
 from skbayes_sym.inference.mcmc.base import Kernel, initial_state
@@ -165,6 +166,6 @@ def _continued(setting: Setting) -> list[Block] | None:
         )
     like = setting.posterior.data.x
     return [
-        b._replace(state=initial_state(b.state.position.to(like), setting.posterior))
-        for b in previous
+        b._replace(state=initial_state(b.state.position, setting.posterior))
+        for b in (as_tensors(kept, like) for kept in previous)
     ]

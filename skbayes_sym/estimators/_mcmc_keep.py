@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._kept_chains import as_arrays
 from skbayes_sym.estimators._mcmc_explore import Draws, Explored
 from skbayes_sym.estimators._mcmc_plan import Setting
 from skbayes_sym.estimators._mcmc_report import Mode, diagnose, disagreement, list_modes
@@ -29,7 +30,7 @@ def prediction_attributes(setting: Setting, draws: Draws, blocks: list[Block]) -
         "x_scale_": context.x_scaling.scale,
         "device_": str(context.device),
         "dtype_": str(context.dtype).removeprefix("torch."),
-        "_blocks_": [_on_cpu(block) for block in blocks],
+        "_blocks_": [as_arrays(block) for block in blocks],
         "_training_data_": tuple(t.cpu().numpy() for t in setting.posterior.data),
         "_cache": {},
     }
@@ -37,15 +38,6 @@ def prediction_attributes(setting: Setting, draws: Draws, blocks: list[Block]) -
         attributes["noise_std_samples_"] = noise_std.double().numpy() * model.y_scaling.scale
         attributes["y_mean_"], attributes["y_scale_"] = model.y_scaling
     return attributes
-
-
-def _on_cpu(block: Block) -> Block:
-    return block if block.step_size.device.type == "cpu" else _moved(block)
-
-
-def _moved(block: Block) -> Block:
-    state = type(block.state)(*(t.cpu() for t in block.state))
-    return block._replace(state=state, step_size=block.step_size.cpu())
 
 
 def _on_reference_set(setting: Setting, theta: Tensor) -> Array:

@@ -55,7 +55,7 @@ def fit_mcmc(estimator: Any, context: FitContext, model: Model) -> Fitted:
         attributes["diagnostics_"].update(
             parameter_figures(attributes["samples_"], draws.chain_weights)
         )
-    setting.progress.end()
+    setting.progress.end(lambda: attributes)
     _warn(problems, attributes, shared_out=draws.home is not None)
     stop_reason = {"complete": "max_iter", "on_step": "callback"}.get(draws.stopped, draws.stopped)
     return Fitted(attributes, stop_reason)

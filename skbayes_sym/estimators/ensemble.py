@@ -12,6 +12,7 @@ from skbayes_sym.estimators._base import BayesianEstimator, FitContext, Fitted
 from skbayes_sym.estimators._data import column_scaling
 from skbayes_sym.estimators._ensemble_recipe import CONSTRAINTS, Model, fit_ensemble
 from skbayes_sym.estimators._faces import ClassifierFace, RegressorFace, SampledOutputs
+from skbayes_sym.estimators._memory import require_ensemble
 from skbayes_sym.estimators._model import gaussian_prior, hidden_layer_sizes
 from skbayes_sym.estimators._vi_recipe import INITIAL_NOISE, NOISE_RANGE
 from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
@@ -27,10 +28,12 @@ class _DeepEnsemble(BayesianEstimator):
         return hasattr(self, "samples_")
 
     def _network(self, context: FitContext, n_outputs: int) -> MLP:
-        return MLP(
+        network = MLP(
             context.rows.X.shape[1], hidden_layer_sizes(self), n_outputs,
             ACTIVATIONS[self.activation],
         )  # fmt: skip
+        require_ensemble(self, context, network)
+        return network
 
     def _outputs(self, x: Tensor) -> Tensor:
         """Every member's outputs, (n_members, N, T)."""

@@ -20,6 +20,7 @@ from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_d
 from skbayes_sym.estimators._entries import Observed, observed_entries
 from skbayes_sym.estimators._factor_recipe import MatrixContext, Seeds, check_symmetry, fit_vi
 from skbayes_sym.estimators._factor_rivals import fit_analytic, fit_gibbs, fit_map
+from skbayes_sym.estimators._memory import require_factors
 from skbayes_sym.inference.factor_data import Incidence
 from skbayes_sym.inference.factor_predictive import (
     draw_moments,
@@ -275,10 +276,12 @@ class SymVIMatrixFactorization(
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             device=device,
             dtype=resolve_dtype(self.dtype, checked),
-            begin=lambda n_blocks: FitTask(self, X, None, None, n_blocks),
+            # Its target is the matrix itself: scikit-learn's monitor scores nothing without one.
+            begin=lambda n_blocks: FitTask(self, X, X, None, n_blocks),
         )
 
     def _fit_recipe(self, context: MatrixContext) -> Fitted:
+        require_factors(self, context)
         seeds = Seeds(*spawn_seeds(context.seed, len(Seeds._fields)))
         with torch.no_grad():
             return _RECIPES[self.solver](self, context, seeds)

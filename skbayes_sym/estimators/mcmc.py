@@ -12,6 +12,7 @@ from skbayes_sym.estimators._data import column_scaling
 from skbayes_sym.estimators._faces import ClassifierFace, RegressorFace, SampledOutputs
 from skbayes_sym.estimators._mcmc_plan import Model
 from skbayes_sym.estimators._mcmc_recipe import CONSTRAINTS, fit_mcmc
+from skbayes_sym.estimators._memory import require_chains
 from skbayes_sym.estimators._model import gaussian_prior, hidden_layer_sizes
 from skbayes_sym.estimators._sampled import SampledPosterior
 from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
@@ -236,6 +237,7 @@ class MCMCRegressor(RegressorFace, SampledPosterior):
         y, weight = context.rows.y, context.rows.weight
         n_inputs, n_targets = context.rows.X.shape[1], y.shape[1]
         network = MLP(n_inputs, hidden_layer_sizes(self), n_targets, ACTIVATIONS[self.activation])
+        require_chains(self, context, network)
         scaling = column_scaling(y, weight, enabled=self.normalize_y)
         likelihood = Gaussian(torch.zeros(n_targets, dtype=torch.float64))
         prior = gaussian_prior(self, network)
@@ -459,6 +461,7 @@ class MCMCClassifier(ClassifierFace, SampledPosterior):
     def _fit_recipe(self, context: FitContext) -> Fitted:
         n_inputs, n_classes = context.rows.X.shape[1], len(self.classes_)
         network = MLP(n_inputs, hidden_layer_sizes(self), n_classes, ACTIVATIONS[self.activation])
+        require_chains(self, context, network)
         return fit_mcmc(self, context, Model(network, gaussian_prior(self, network), Categorical()))
 
     def _likelihood(self) -> Categorical:

@@ -17,6 +17,7 @@ from skbayes_sym.estimators._layerwise_recipe import (
     fit_layerwise,
     is_layerwise,
 )
+from skbayes_sym.estimators._memory import require_layerwise, require_variational
 from skbayes_sym.estimators._model import gaussian_prior, hidden_layer_sizes, symmetry_group
 from skbayes_sym.estimators._vi_gap import unit_gap_of_fit
 from skbayes_sym.estimators._vi_recipe import (
@@ -285,6 +286,7 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
             context.rows.X.shape[1], hidden_layer_sizes(self), y.shape[1],
             ACTIVATIONS[self.activation],
         )  # fmt: skip
+        (require_layerwise if is_layerwise(self) else require_variational)(self, context, network)
         prior = gaussian_prior(self, network)
         group = Trivial() if is_layerwise(self) else symmetry_group(self, network, prior)
         spread = column_scaling(y, weight, enabled=True).scale / scaling.scale
@@ -523,6 +525,7 @@ class SymmetrizedVIClassifier(ClassifierFace, BayesianEstimator):
             context.rows.X.shape[1], hidden_layer_sizes(self), len(self.classes_),
             ACTIVATIONS[self.activation],
         )  # fmt: skip
+        require_variational(self, context, network)
         prior = gaussian_prior(self, network)
         model = Model(network, symmetry_group(self, network, prior), prior, Categorical())
         return fit_vi(self, context, model)

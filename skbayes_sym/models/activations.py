@@ -71,10 +71,14 @@ def _softplus_backward_(g: Tensor, h: Tensor) -> Tensor:
     return g.mul_(torch.expm1(-h).neg_())
 
 
+def _identity_backward_(g: Tensor, h: Tensor) -> Tensor:
+    return g
+
+
 RELU = Activation("relu", torch.relu, torch.relu_, _relu_backward_, False, 2.0**0.5)
 TANH = Activation("tanh", torch.tanh, torch.tanh_, _tanh_backward_, True)
 SIGMOID = Activation("sigmoid", torch.sigmoid, torch.sigmoid_, _sigmoid_backward_, False)
 SOFTPLUS = Activation("softplus", F.softplus, _softplus_, _softplus_backward_, False)
-IDENTITY = Activation("identity", _identity, _identity, lambda g, h: g, True)
+IDENTITY = Activation("identity", _identity, _identity, _identity_backward_, True)
 
 ACTIVATIONS = {a.name: a for a in (RELU, TANH, SIGMOID, SOFTPLUS, IDENTITY)}

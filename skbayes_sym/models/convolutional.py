@@ -26,7 +26,8 @@ def cnn(image_shape: tuple[int, int, int], n_outputs: int) -> ModuleNetwork:
             channels = out
         layers += [nn.Flatten(), nn.Linear(channels * height * width, CNN_HIDDEN), nn.ReLU()]
         module = nn.Sequential(*layers, nn.Linear(CNN_HIDDEN, n_outputs))
-    return ModuleNetwork(module, image_shape, {n: (0.0, s) for n, s in _he(module).items()})
+    initial = {n: (0.0, s) for n, s in _he(module).items()}
+    return ModuleNetwork(module, image_shape, initial, "cnn")
 
 
 def _he(module: nn.Module) -> dict[str, float]:
@@ -51,7 +52,8 @@ def resnet(image_shape: tuple[int, int, int], n_outputs: int) -> ModuleNetwork:
         if name.endswith("conv2.weight") or name.startswith("head."):
             scale[name] = 0.0
     is_one = {n: n.endswith("multiplier.value") for n in scale}
-    return ModuleNetwork(module, image_shape, {n: (float(is_one[n]), s) for n, s in scale.items()})
+    initial = {n: (float(is_one[n]), s) for n, s in scale.items()}
+    return ModuleNetwork(module, image_shape, initial, "resnet")
 
 
 class _Bias(FreeScalar):
@@ -109,3 +111,6 @@ class _FixupResNet(nn.Module):
         for block in self.blocks:
             h = block(h)
         return self.head(self.head_bias(h.mean((2, 3))))
+
+
+ARCHITECTURES = {"cnn": cnn, "resnet": resnet}

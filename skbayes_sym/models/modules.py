@@ -39,6 +39,8 @@ class ModuleNetwork:
     initial : mapping of str to (float, float), optional
         Mean and standard deviation of each parameter at the start of training; by default zero,
         and the root mean square of the module's own values (which are redrawn).
+    architecture : str, default=""
+        Name under which `models.convolutional.ARCHITECTURES` makes the same network again.
 
     Raises
     ------
@@ -51,6 +53,7 @@ class ModuleNetwork:
     module: Any
     input_shape: tuple[int, ...]
     initial: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    architecture: str = ""
 
     def __post_init__(self) -> None:
         for name, layer in self.module.named_modules():

@@ -1,0 +1,138 @@
+"""scikit-learn's callbacks on every estimator: alone, inside Pipeline and inside GridSearchCV."""
+
+import numpy as np
+import pytest
+from fits import FITS, everything_predicted, fitted
+from sklearn.base import clone
+from sklearn.callback import ProgressBar, ScoringMonitor
+from sklearn.model_selection import GridSearchCV, ShuffleSplit
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+
+# Too few steps to converge on purpose, and parts of a small matrix.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore:.*have no observed entry:UserWarning"),
+]
+
+every_fit = pytest.mark.parametrize("name", FITS)
+
+# One kind of each estimator is enough where scikit-learn does the work around it.
+SEARCHED = [
+    "vi-regressor", "vi-classifier", "ensemble-regressor", "ensemble-classifier",
+    "mcmc-regressor", "mcmc-classifier", "laplace-kronecker", "laplace-full", "lila-regressor",
+    "lila-table", "factors", "linear-gaussian", "linear-counts", "linear-labels",
+]  # fmt: skip
+SAMPLERS = {"mcmc-regressor", "mcmc-classifier", "mcmc-evidence"}  # no model until the end
+
+
+class Watch:
+    """Sees every task; asks to stop after so many blocks of every fit."""
+
+    def __init__(self, n_blocks=10**9):
+        self.n_blocks, self.begun, self.ended, self.set_up = n_blocks, 0, 0, 0
+
+    def setup(self, estimator, context):
+        self.set_up += 1
+
+    def teardown(self, estimator, context):
+        self.set_up -= 1
+
+    def on_fit_task_begin(self, estimator, context):
+        self.begun += 1
+
+    def on_fit_task_end(self, estimator, context):
+        self.ended += 1
+        return context.task_name == "block" and context.task_id + 1 >= self.n_blocks
+
+
+def scoring_of(estimator):
+    """With a name: what `scoring=None` gives has none, and scikit-learn 1.9.1 fails on it."""
+    if hasattr(estimator, "predict_entries"):
+        return {"score": lambda model, X, y: model.score(X)}
+    return {"score": "accuracy" if hasattr(estimator, "predict_proba") else "r2"}
+
+
+def piped(estimator):
+    same = StandardScaler(with_mean=False, with_std=False)
+    return Pipeline([("same", same), ("model", estimator)])
+
+
+def searched(estimator):
+    """Two fits of a pipeline and no refit."""
+    split = ShuffleSplit(1, train_size=0.8, random_state=0)
+    grid = {"model__device": ["auto", "cpu"]}
+    return GridSearchCV(piped(estimator), grid, cv=split, refit=False, error_score="raise")
+
+
+@every_fit
+def test_every_task_that_begins_ends_and_the_fit_is_the_same(name):
+    case, watch = FITS[name], Watch()
+    model = clone(case.estimator).set_callbacks(watch).fit(case.X, case.y)
+    assert watch.begun == watch.ended > 1
+    assert watch.set_up == 0
+    expected = everything_predicted(fitted(name), case.X)
+    for key, values in everything_predicted(model, case.X).items():
+        np.testing.assert_array_equal(values, expected[key], err_msg=key)
+
+
+@every_fit
+def test_a_callback_stops_the_fit_early(name):
+    case, watch = FITS[name], Watch(1)
+    model = clone(case.estimator).set_callbacks(watch).fit(case.X, case.y)
+    assert watch.begun == watch.ended == 2  # a block, and the fit
+    whole = fitted(name)
+    assert model.n_iter_ <= whole.n_iter_
+    if whole.n_iter_ > 1:
+        assert model.stop_reason_ == "callback"
+        assert model.n_iter_ < whole.n_iter_
+    everything_predicted(model, case.X)
+
+
+@every_fit
+def test_a_monitor_scores_the_model_of_the_moment(name):
+    case = FITS[name]
+    monitor = ScoringMonitor(scoring=scoring_of(case.estimator))
+    model = clone(case.estimator).set_callbacks(monitor).fit(case.X, case.y)
+    whole, *blocks = [row["score"] for row in monitor.get_logs().data]
+    assert len(blocks) <= 1 if name in SAMPLERS else blocks
+    assert np.isfinite(blocks).all()
+    if not getattr(model, "keep_best", False):  # else it goes back to the best point at the end
+        assert whole == pytest.approx(model.score(case.X, case.y))
+
+
+@every_fit
+def test_a_progress_bar_shows_the_estimator(name, capsys):
+    case = FITS[name]
+    clone(case.estimator).set_callbacks(ProgressBar()).fit(case.X, case.y)
+    shown = capsys.readouterr().out
+    assert type(case.estimator).__name__ in shown
+    assert "100%" in shown
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+@pytest.mark.parametrize("around", [piped, searched])
+def test_progress_through_pipeline_and_search(name, around, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    case = FITS[name]
+    outer = around(clone(case.estimator))
+    outer.set_callbacks(ProgressBar(max_propagation_depth=None)).fit(case.X, case.y)
+    shown = capsys.readouterr().out
+    assert type(case.estimator).__name__ in shown
+    assert "100%" in shown
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+@pytest.mark.parametrize("around", [piped, searched])
+def test_monitor_and_early_stop_inside_pipeline_and_search(name, around):
+    case, watch = FITS[name], Watch(1)
+    monitor = ScoringMonitor(scoring=scoring_of(case.estimator))
+    inner = clone(case.estimator).set_callbacks(monitor, watch)
+    outer = around(inner).fit(case.X, case.y)
+    n_fits = 2 if around is searched else 1
+    assert watch.begun == watch.ended == 2 * n_fits
+    if around is piped:
+        assert outer["model"].stop_reason_ in {"callback", "tol"}
+    scores = [row["score"] for row in monitor.get_logs().data]
+    assert len(scores) == n_fits * (1 if name in SAMPLERS else 2)
+    assert np.isfinite(scores).all()

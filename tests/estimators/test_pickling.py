@@ -1,0 +1,103 @@
+"""Fitted estimators through pickle, joblib and skops: arrays only, and the same predictions."""
+
+import copy
+import io
+import pickle
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from fits import FITS, assert_same_predictions, fitted
+from sklearn.base import clone
+
+from skbayes_sym.models.activations import ACTIVATIONS
+
+# Too few steps to converge on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+every_fit = pytest.mark.parametrize("name", FITS)
+
+# What `skops.io.load` has to be told to trust besides this package's own classes.
+TRUSTED_ELSEWHERE = {
+    "sklearn.utils._bunch.Bunch",
+    "torch.relu", "torch.relu_", "torch.tanh", "torch.tanh_", "torch.sigmoid", "torch.sigmoid_",
+    "torch._C._nn.softplus",
+}  # fmt: skip
+
+
+class NoTensors(pickle.Pickler):
+    """Refuses tensors, wherever they hide; a module's architecture ("meta") holds no numbers."""
+
+    def reducer_override(self, value):
+        if isinstance(value, torch.Tensor) and not value.is_meta:
+            raise AssertionError(f"a tensor of shape {tuple(value.shape)} in the fitted state")
+        return NotImplemented
+
+
+@every_fit
+def test_pickle_holds_no_tensor_and_no_cache(name):
+    model = fitted(name)
+    assert_same_predictions(model, model, FITS[name].X)  # fills the cache
+    payload = io.BytesIO()
+    NoTensors(payload, protocol=5).dump(model)
+    restored = pickle.loads(payload.getvalue())
+    assert "_cache" not in vars(restored)
+    assert_same_predictions(model, restored, FITS[name].X)
+
+
+@every_fit
+def test_joblib(name, tmp_path):
+    joblib.dump(fitted(name), tmp_path / "model.joblib")
+    restored = joblib.load(tmp_path / "model.joblib")
+    assert_same_predictions(fitted(name), restored, FITS[name].X)
+
+
+@every_fit
+def test_skops_with_the_documented_types(name):
+    skops = pytest.importorskip("skops.io")
+    if name == "lila-cnn":
+        pytest.skip("skops doesn't take torch modules")
+    payload = skops.dumps(fitted(name))
+    types = skops.get_untrusted_types(data=payload)
+    elsewhere = {t for t in types if not t.startswith("skbayes_sym.")}
+    assert elsewhere <= TRUSTED_ELSEWHERE
+    restored = skops.loads(payload, trusted=types)
+    assert_same_predictions(fitted(name), restored, FITS[name].X)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_skops_of_every_activation(name):
+    skops = pytest.importorskip("skops.io")
+    payload = skops.dumps(ACTIVATIONS[name])
+    types = skops.get_untrusted_types(data=payload)
+    assert {t for t in types if not t.startswith("skbayes_sym.")} <= TRUSTED_ELSEWHERE
+    assert skops.loads(payload, trusted=types) == ACTIVATIONS[name]
+
+
+@every_fit
+def test_a_model_of_a_gpu_predicts_where_there_is_none(name, monkeypatch):
+    there = pickle.loads(pickle.dumps(fitted(name)))
+    there.device_ = "cuda:1"  # as if fitted on another machine
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    here = pickle.loads(pickle.dumps(there))
+    assert_same_predictions(fitted(name), here, FITS[name].X)
+    assert here.device_ == "cuda:1"  # still says where it was fitted
+
+
+@every_fit
+def test_fitting_again_elsewhere_needs_the_device_asked_for(name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    model = clone(FITS[name].estimator).set_params(device="cuda:1")
+    with pytest.raises(ValueError, match="device='cuda:1' was asked for"):
+        model.fit(FITS[name].X, FITS[name].y)
+
+
+def test_chains_go_on_from_a_pickle_as_from_the_model():
+    case = FITS["mcmc-regressor"]
+    model = copy.deepcopy(fitted("mcmc-regressor")).set_params(warm_start=True, n_warmup=0)
+    again = pickle.loads(pickle.dumps(model))
+    for each in (model, again):
+        each.fit(case.X, case.y)
+    np.testing.assert_array_equal(model.samples_, again.samples_)
+    assert not np.array_equal(model.samples_, fitted("mcmc-regressor").samples_)

@@ -1,0 +1,129 @@
+"""One tiny fit of every estimator, and of every kind of fitted state it can have.
+
+An estimator is one line here, which gives it the laws that all of them keep: files, memory and
+callbacks.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+
+import skbayes_sym as sk
+from skbayes_sym.models.augmentations import LogScale, Rotation2D, Translation
+
+_NET = {"hidden_layer_sizes": (3,), "random_state": 0}
+_STEPS = {**_NET, "max_iter": 20, "tol": 100.0}
+_CHAINS = {**_NET, "n_chains": 4, "n_warmup": 12, "n_draws": 5, "mode_weights": "chains"}
+_LAPLACE = {**_STEPS, "n_hyper_updates": 10}
+_IMAGES = {**_LAPLACE, "image_shape": (6, 6), "n_augmentations": 2}
+_FACTORS = {"n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0}
+
+_rng = np.random.default_rng(0)
+X = _rng.standard_normal((24, 3))
+NUMBERS = X[:, 0] - 0.5 * X[:, 1] + 0.3 * _rng.standard_normal(24)
+TWO_NUMBERS = np.column_stack([NUMBERS, 3.0 + X[:, 2]])
+COUNTS = _rng.poisson(np.exp(0.5 * X[:, 0])).astype(float)
+LABELS = np.array(["low", "high"])[(NUMBERS + _rng.standard_normal(24) > 0).astype(int)]
+THREE = np.digitize(NUMBERS + _rng.standard_normal(24), [-0.5, 0.5])
+IMAGES = _rng.random((24, 36))
+MATRIX = np.where(_rng.random((24, 8)) < 0.8, _rng.standard_normal((24, 8)), np.nan)
+
+
+class FitCase(NamedTuple):
+    estimator: Any
+    X: Any
+    y: Any
+
+
+FITS: dict[str, FitCase] = {
+    "vi-regressor": FitCase(sk.SymmetrizedVIRegressor(**_STEPS), X, TWO_NUMBERS),
+    "vi-classifier": FitCase(sk.SymmetrizedVIClassifier(**_STEPS, activation="tanh"), X, LABELS),
+    "vi-collapsed": FitCase(
+        sk.SymmetrizedVIRegressor(**_STEPS, last_layer="collapsed", n_predict_samples=20),
+        X, NUMBERS,
+    ),
+    "vi-inducing": FitCase(
+        sk.SymmetrizedVIRegressor(**_STEPS, hidden_posterior="global_inducing", n_inducing=5,
+                                  n_predict_samples=20),
+        X, NUMBERS,
+    ),
+    "ensemble-regressor": FitCase(sk.DeepEnsembleRegressor(**_STEPS, n_members=3), X, TWO_NUMBERS),
+    "ensemble-classifier": FitCase(sk.DeepEnsembleClassifier(**_STEPS, n_members=3), X, LABELS),
+    "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
+    "mcmc-classifier": FitCase(sk.MCMCClassifier(**_CHAINS, sampler="nuts"), X, LABELS),
+    "mcmc-evidence": FitCase(
+        sk.MCMCRegressor((1,), n_chains=4, n_warmup=40, n_draws=20, n_islands=2, n_particles=32,
+                         random_state=0),
+        X, NUMBERS,
+    ),
+    "laplace-kronecker": FitCase(sk.LaplaceRegressor(**_LAPLACE), X, TWO_NUMBERS),
+    "laplace-full": FitCase(sk.LaplaceClassifier(**_LAPLACE, curvature="full"), X, LABELS),
+    "laplace-diagonal-last": FitCase(
+        sk.LaplaceClassifier(**_LAPLACE, curvature="diag", layers="last"), X, THREE
+    ),
+    "lila-regressor": FitCase(
+        sk.LILARegressor(**_LAPLACE, invariances=[Translation((1,)), LogScale()],
+                         n_augmentations=2),
+        X, NUMBERS,
+    ),
+    "lila-table": FitCase(
+        sk.LILAClassifier(**_LAPLACE, invariances=[Rotation2D()], n_augmentations=2), X, LABELS
+    ),
+    "lila-images": FitCase(
+        sk.LILAClassifier(**_IMAGES, correlated=True, predictive="probit"), IMAGES, LABELS
+    ),
+    "lila-cnn": FitCase(
+        sk.LILAClassifier(**{**_IMAGES, "max_iter": 2, "n_hyper_updates": 2}, network="cnn",
+                          invariances=None, n_predict_samples=5),
+        IMAGES, LABELS,
+    ),
+    "factors": FitCase(sk.SymVIMatrixFactorization(**_FACTORS), MATRIX, None),
+    "factors-gibbs": FitCase(
+        sk.SymVIMatrixFactorization(**_FACTORS, solver="gibbs", n_samples=5), MATRIX, None
+    ),
+    "linear-gaussian": FitCase(sk.InvarianceAbidingRegressor(), X, NUMBERS),
+    "linear-many-features": FitCase(sk.InvarianceAbidingRegressor("student-t"), IMAGES, NUMBERS),
+    "linear-counts": FitCase(sk.InvarianceAbidingRegressor("poisson"), X, COUNTS),
+    "linear-labels": FitCase(sk.InvarianceAbidingClassifier(random_state=0), X, LABELS),
+    "linear-three": FitCase(
+        sk.InvarianceAbidingClassifier("multinomial", random_state=0, n_points=64), X, THREE
+    ),
+}  # fmt: skip
+
+
+@cache
+def fitted(name: str) -> Any:
+    """The case's fitted estimator; read only: the same one for every test."""
+    case = FITS[name]
+    return clone(case.estimator).fit(case.X, case.y)
+
+
+def everything_predicted(estimator: Any, X: Any) -> dict[str, Any]:
+    """All that a fitted estimator says of rows, as arrays."""
+    found: dict[str, Any] = {}
+    if hasattr(estimator, "predict_entries"):
+        found["transform"] = estimator.transform(X)
+        found["reconstruct"] = estimator.reconstruct()
+        found["mean"], found["std"] = estimator.predict_entries([0, 1, 5], [2, 0, 3], True)
+        found["score"] = np.array(estimator.score(X))
+        return found
+    found["predict"] = estimator.predict(X)
+    found.update(estimator.predict_uncertainty(X))
+    if hasattr(estimator, "predict_proba"):
+        found["proba"] = estimator.predict_proba(X)
+        return found
+    found["std"] = estimator.predict(X, return_std=True)[1]
+    found["sample_y"] = estimator.sample_y(X, 3, random_state=0)
+    found["quantiles"] = estimator.predict_quantiles(X, [0.1, 0.9])
+    return found
+
+
+def assert_same_predictions(a: Any, b: Any, X: Any) -> None:
+    """Bit for bit."""
+    expected, got = everything_predicted(a, X), everything_predicted(b, X)
+    assert expected.keys() == got.keys()
+    for name, values in expected.items():
+        assert values.dtype == got[name].dtype, name
+        np.testing.assert_array_equal(got[name], values, err_msg=name)

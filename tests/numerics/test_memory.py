@@ -1,0 +1,70 @@
+"""What is free, and the message when it isn't enough."""
+
+import os
+
+import pytest
+import torch
+
+from skbayes_sym.numerics import memory
+from skbayes_sym.numerics.memory import Part, available_bytes, require_memory
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def free(monkeypatch):
+    def set_to(n_bytes):
+        monkeypatch.setattr(memory, "available_bytes", lambda device: n_bytes)
+
+    return set_to
+
+
+PARTS = [Part("a few weights", 400, "Lower this."), Part("many draws", 600, "Lower that.")]
+
+
+def test_what_fits_to_the_byte_passes(free):
+    free(1000)
+    require_memory(PARTS, CPU)
+
+
+def test_what_does_not_fit_names_total_largest_part_and_remedy(free):
+    free(999)
+    message = (
+        r"at least 1e-06 GB, but .* are free on cpu; 600 bytes are for many draws\. Lower that"
+    )
+    with pytest.raises(MemoryError, match=message):
+        require_memory(PARTS, CPU)
+
+
+def test_sizes_beyond_any_float_are_compared(free):
+    free(1e12)
+    with pytest.raises(MemoryError, match="Lower this"):
+        require_memory([Part("more than there are atoms", 10**90, "Lower this.")], CPU)
+
+
+def test_free_memory_lies_between_none_and_all_there_is():
+    if not hasattr(os, "sysconf"):
+        pytest.skip("nobody says how much there is")
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    swap = 0.0
+    if os.path.exists("/proc/meminfo"):
+        with open("/proc/meminfo", encoding="ascii") as file:
+            swap = sum(1024.0 * int(line.split()[1]) for line in file if "SwapTotal" in line)
+    assert 0 < available_bytes(CPU) <= total + swap
+
+
+def test_the_limit_of_a_container_counts(tmp_path, monkeypatch):
+    limits = {"none": "max\n", "some": "5000\n"}
+    for name, text in limits.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(memory, "_LIMITS", [str(tmp_path / "none"), str(tmp_path / "absent")])
+    unlimited = available_bytes(CPU)
+    monkeypatch.setattr(memory, "_LIMITS", [str(tmp_path / "none"), str(tmp_path / "some")])
+    assert available_bytes(CPU) == 5000 < unlimited
+
+
+def test_gpu_counts_what_torch_keeps_but_does_not_use(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
+    assert available_bytes(torch.device("cuda:0")) == 130
