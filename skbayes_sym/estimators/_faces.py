@@ -20,7 +20,7 @@ from torch import Tensor
 from skbayes_sym.estimators._base import FLOATS
 from skbayes_sym.estimators._data import Array
 from skbayes_sym.estimators._device import one_thread
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture, TargetMixture
+from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
 from skbayes_sym.numerics.random import generator_from
 
 
