@@ -178,7 +178,8 @@ class RegressorFace(RegressorMixin):
     def _observed_targets(self, y: Any) -> Array:
         """Targets to judge predictions by, (n_samples, n_targets)."""
         check_is_fitted(self)
-        targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        # Copied, since torch warns of memory that it may not write to, such as a pandas series'.
+        targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", copy=True)
         targets = targets.reshape(len(targets), -1)
         n_targets = len(self.y_scale_)
         if targets.shape[1] != n_targets:

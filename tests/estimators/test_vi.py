@@ -242,6 +242,18 @@ def test_cdf_undoes_quantiles(fitted, diabetes):
     np.testing.assert_allclose(cdf, np.full((80, 2), 0.2), rtol=1e-9)
 
 
+def test_targets_that_may_not_be_written_to(fitted, diabetes):
+    X, y = diabetes
+    protected = y.copy()
+    protected.flags.writeable = False
+    torch.set_warn_always(True)  # by default torch says it once in a process
+    try:
+        found = fitted.log_predictive_density(X, protected)
+    finally:
+        torch.set_warn_always(False)
+    assert np.array_equal(found, fitted.log_predictive_density(X, y))
+
+
 def test_draws_of_a_function_are_coherent():
     """Neighbouring rows of one draw move together; the noise doesn't."""
     X, y = make_sinusoidal(random_state=0)
