@@ -50,7 +50,8 @@ def log_densities(estimator: Any, X: Any, y: Any) -> Array | None:
         return None
     z, std = _standardised(model, X, y)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return (-0.5 * z**2 - np.log(std) - _LOG_SQRT_2PI).sum(axis=1)
+        values = -0.5 * z**2 - np.log(std) - _LOG_SQRT_2PI
+    return np.where(std > 0, values, -np.inf).sum(axis=1)  # a point mass has no density
 
 
 def cdf_values(estimator: Any, X: Any, y: Any) -> Array | None:
@@ -85,6 +86,7 @@ def _standardised(model: Any, X: Any, y: Any) -> tuple[Array, Array]:
     """(y - mean) / std and std of a model that returns both, each (n_samples, n_targets)."""
     mean, std = (np.asarray(a, dtype=float) for a in model.predict(X, return_std=True))
     observed = np.asarray(y, dtype=float).reshape(mean.shape)
+    off = observed - mean
     with np.errstate(divide="ignore", invalid="ignore"):
-        z = (observed - mean) / std
+        z = np.where((std > 0) | (off != 0), off / std, np.inf)  # at a point mass itself: P = 1
     return z.reshape(len(mean), -1), std.reshape(len(mean), -1)
