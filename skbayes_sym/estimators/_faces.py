@@ -20,7 +20,7 @@ from torch import Tensor
 from skbayes_sym.estimators._base import FLOATS
 from skbayes_sym.estimators._data import Array
 from skbayes_sym.estimators._device import one_thread
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture, TargetMixture
+from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
 from skbayes_sym.numerics.random import generator_from
 
 
@@ -125,13 +125,26 @@ class RegressorFace(RegressorMixin):
         ndarray of shape (n_samples,)
             Nats, of ``y`` as given; joint over the targets of a row.
         """
-        check_is_fitted(self)
-        targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        targets = targets.reshape(len(targets), -1)
-        n_targets = len(self.y_scale_)
-        if targets.shape[1] != n_targets:
-            raise ValueError(f"y has {targets.shape[1]} targets, the model has {n_targets}.")
-        return self._reduce(X, lambda p, y: [p.log_prob(y)], targets)[0]
+        return self._reduce(X, lambda p, y: [p.log_prob(y)], self._observed_targets(y))[0]
+
+    def predictive_cdf(self, X: Any, y: Any) -> Array:
+        """Probability that a new target lies at or below the observed one.
+
+        Of a calibrated model with continuous targets these are uniform on (0, 1): the probability
+        integral transform.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        ndarray of the shape of ``y``
+            Of each target by itself.
+        """
+        cdf = self._reduce(X, lambda p, y: [p.cdf(y)], self._observed_targets(y))[0]
+        return self._shaped(cdf)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw whole functions from the posterior and add observation noise.
@@ -161,6 +174,17 @@ class RegressorFace(RegressorMixin):
         rng = np.random.default_rng(noise_seed)
         values = self._observe(functions, blocks[0].noise_std, rng)
         return self._shaped(np.moveaxis(values, 0, -1), extra=1)
+
+    def _observed_targets(self, y: Any) -> Array:
+        """Targets to judge predictions by, (n_samples, n_targets)."""
+        check_is_fitted(self)
+        # Copied, since torch warns of memory that it may not write to, such as a pandas series'.
+        targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", copy=True)
+        targets = targets.reshape(len(targets), -1)
+        n_targets = len(self.y_scale_)
+        if targets.shape[1] != n_targets:
+            raise ValueError(f"y has {targets.shape[1]} targets, the model has {n_targets}.")
+        return targets
 
     def _observe(self, functions: Array, noise_std: Array, rng: np.random.Generator) -> Array:
         """Targets drawn given function values (n, N, T), all in target units."""
@@ -236,19 +260,25 @@ class ClassifierFace(ClassifierMixin):
     def log_predictive_density(self, X: Any, y: Any) -> Array:
         """Log probability of observed classes, (n_samples,) nats; -inf for a class never seen."""
         log_proba = self.predict_log_proba(X)
-        labels = np.asarray(y).ravel()
-        if len(labels) != len(log_proba):
-            raise ValueError(f"X has {len(log_proba)} rows and y {len(labels)}: they must match.")
-        codes = np.searchsorted(self.classes_, labels).clip(0, len(self.classes_) - 1)
-        known = self.classes_[codes] == labels
+        codes, known = self._observed_codes(y, len(log_proba))
         return np.where(known, log_proba[np.arange(len(codes)), codes], -np.inf)
 
+    def _observed_codes(self, y: Any, n_rows: int) -> tuple[Array, Array]:
+        """Columns of `predict_proba` that labels belong to, and whether they are known at all."""
+        labels = np.asarray(y).ravel()
+        if len(labels) != n_rows:
+            raise ValueError(f"X has {n_rows} rows and y {len(labels)}: they must match.")
+        codes = np.searchsorted(self.classes_, labels).clip(0, len(self.classes_) - 1)
+        return codes, self.classes_[codes] == labels
+
     def _reduce(
-        self, X: Any, functional: Callable[[CategoricalMixture], list[Tensor]]
+        self, X: Any, functional: Callable[..., list[Tensor]], codes: Array | None = None
     ) -> list[Array]:
+        parts, start = [], 0
         with one_thread(), torch.no_grad():
-            parts = [
-                [t.cpu().numpy() for t in functional(self._predictive(x))]
-                for x in self._input_blocks(self._check_inputs(X))
-            ]
+            for x in self._input_blocks(self._check_inputs(X)):
+                of = slice(start, start + len(x))
+                extra = () if codes is None else (torch.as_tensor(codes[of], device=x.device),)
+                parts.append([t.cpu().numpy() for t in functional(self._predictive(x), *extra)])
+                start += len(x)
         return [np.concatenate(columns) for columns in zip(*parts, strict=True)]

@@ -3,12 +3,13 @@
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from skbayes_sym.estimators._base import FitContext, Fitted
-from skbayes_sym.estimators._data import column_scaling
+from skbayes_sym.estimators._data import Array, column_scaling
 from skbayes_sym.estimators._faces import ClassifierFace, RegressorFace, SampledOutputs
 from skbayes_sym.estimators._mcmc_plan import Model
 from skbayes_sym.estimators._mcmc_recipe import CONSTRAINTS, fit_mcmc
@@ -244,6 +245,23 @@ class MCMCRegressor(RegressorFace, SampledPosterior):
         model = Model(network, prior, likelihood, float(self.noise_prior_scale), scaling)
         return fit_mcmc(self, context, model)
 
+    def log_likelihood_samples(self, X: Any, y: Any) -> Array:
+        """Log density of observed targets given every draw: what PSIS-LOO starts from.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        ndarray of shape (n_chains, n_draws, n_samples)
+            Nats, of ``y`` as given; joint over the targets of a row. The chains count as
+            `chain_weights_` says.
+        """
+        found = self._reduce(X, lambda p, y: [p.log_prob_of_draws(y).T], self._observed_targets(y))
+        return found[0].T.reshape(*self.samples_.shape[:2], -1)
+
     def _likelihood(self) -> Gaussian:
         return Gaussian(torch.zeros(self.network_.n_outputs, dtype=torch.float64))
 
@@ -463,6 +481,24 @@ class MCMCClassifier(ClassifierFace, SampledPosterior):
         network = MLP(n_inputs, hidden_layer_sizes(self), n_classes, ACTIVATIONS[self.activation])
         require_chains(self, context, network)
         return fit_mcmc(self, context, Model(network, gaussian_prior(self, network), Categorical()))
+
+    def log_likelihood_samples(self, X: Any, y: Any) -> Array:
+        """Log probability of observed classes given every draw: what PSIS-LOO starts from.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+
+        Returns
+        -------
+        ndarray of shape (n_chains, n_draws, n_samples)
+            Nats; -inf for a class never seen. The chains count as `chain_weights_` says.
+        """
+        codes, known = self._observed_codes(y, len(self._check_inputs(X)))
+        found = self._reduce(X, lambda p, codes: [p.log_prob_of_draws(codes).T], codes)
+        values = np.where(known, found[0].T, -np.inf)
+        return values.reshape(*self.samples_.shape[:2], -1)
 
     def _likelihood(self) -> Categorical:
         return Categorical()

@@ -88,9 +88,12 @@ class NormalMixture:
 
         The outputs of one row are independent given a draw, not across draws.
         """
+        return torch.logsumexp(self.log_prob_of_draws(y) + self._weights[:, :, 0].log(), dim=0)
+
+    def log_prob_of_draws(self, y: Tensor) -> Tensor:
+        """Log density of all outputs of a row given each draw, (S, N) nats."""
         z = (y - self.loc) / self._scale
-        per_draw = -(0.5 * z * z + self._scale.log() + 0.5 * log(2 * pi)).sum(-1)
-        return torch.logsumexp(per_draw + self._weights[:, :, 0].log(), dim=0)
+        return -(0.5 * z * z + self._scale.log() + 0.5 * log(2 * pi)).sum(-1)
 
     def cdf(self, y: Tensor) -> Tensor:
         """P(target <= y), (N, T)."""
@@ -199,6 +202,10 @@ class CategoricalMixture:
             n = self.log_probs.shape[0]
             return self.log_probs.new_full((n, 1, 1), 1.0 / n)
         return self.log_weights.exp().reshape(-1, 1, 1)
+
+    def log_prob_of_draws(self, codes: Tensor) -> Tensor:
+        """Log probability of the classes ``codes`` (N,) given each draw, (S, N) nats."""
+        return self.log_probs[:, torch.arange(len(codes)), codes]
 
     def probabilities(self) -> Tensor:
         """(N, C); each row sums to one."""

@@ -231,6 +231,31 @@ def test_to_arviz(fitted):
 
 
 @every_estimator
+def test_log_likelihood_of_draws_averages_to_the_predictive_density(estimator, data):
+    X, y = data
+    model = clone(estimator).fit(X, y)
+    model.chain_weights_ = np.arange(1, 7) / 21.0
+    values = model.log_likelihood_samples(X, y)
+    assert values.shape == (6, 8, len(X))
+    mixed = logsumexp(values, axis=(0, 1), b=model.chain_weights_[:, None, None] / 8)
+    np.testing.assert_allclose(mixed, model.log_predictive_density(X, y), rtol=1e-9)
+
+
+def test_log_likelihood_of_draws_by_hand(fitted):
+    X, y = DIABETES
+    outputs = by_hand(fitted, X)[..., 0] * fitted.y_scale_ + fitted.y_mean_
+    expected = stats.norm.logpdf(y, outputs, fitted.noise_std_samples_)
+    np.testing.assert_allclose(fitted.log_likelihood_samples(X, y), expected, rtol=1e-9)
+
+
+def test_log_likelihood_of_a_class_never_seen():
+    X, y = IRIS
+    clf = clone(CLF).fit(X[y < 2], y[y < 2])
+    values = clf.log_likelihood_samples(X, y)
+    assert np.array_equal(np.isneginf(values).any(axis=(0, 1)), y == 2)
+
+
+@every_estimator
 def test_the_seed_decides_everything_and_nothing_global_moves(estimator, data):
     before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     a, b = (clone(estimator).fit(*data) for _ in range(2))

@@ -232,6 +232,28 @@ def test_intervals_are_quantiles_and_cover(fitted, diabetes):
     assert 0.65 < inside < 0.95
 
 
+def test_cdf_undoes_quantiles(fitted, diabetes):
+    X, y = diabetes
+    for level in (0.05, 0.3, 0.9):
+        quantile = fitted.predict_quantiles(X, [level])[:, 0]
+        np.testing.assert_allclose(fitted.predictive_cdf(X, quantile), level, rtol=1e-9)
+    both = quick().fit(X, np.column_stack([y, -2.0 * y + 1.0]))
+    cdf = both.predictive_cdf(X, both.predict_quantiles(X, [0.2])[:, :, 0])
+    np.testing.assert_allclose(cdf, np.full((80, 2), 0.2), rtol=1e-9)
+
+
+def test_targets_that_may_not_be_written_to(fitted, diabetes):
+    X, y = diabetes
+    protected = y.copy()
+    protected.flags.writeable = False
+    torch.set_warn_always(True)  # by default torch says it once in a process
+    try:
+        found = fitted.log_predictive_density(X, protected)
+    finally:
+        torch.set_warn_always(False)
+    assert np.array_equal(found, fitted.log_predictive_density(X, y))
+
+
 def test_draws_of_a_function_are_coherent():
     """Neighbouring rows of one draw move together; the noise doesn't."""
     X, y = make_sinusoidal(random_state=0)

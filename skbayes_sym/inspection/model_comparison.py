@@ -1,0 +1,177 @@
+"""The table of a comparison as a picture."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+
+from skbayes_sym.estimators._data import Array
+
+_LABELS = {
+    "log_density": "log density\n(nats a row)",
+    "difference": "log density,\ndifference to best\n(nats a row)",
+    "rmse": "RMSE\n(units of y)",
+    "accuracy": "accuracy",
+    "calibration_error": "calibration error",
+    "evidence": "evidence\n(nats)",
+    "loo": "PSIS-LOO\n(nats a row)",
+    "fit_seconds": "fit (seconds)",
+    "predict_seconds": "predict (seconds)",
+}
+_BLUE, _GREY = "#0072B2", "0.6"
+_SPANS_ORDERS = ("fit_seconds", "predict_seconds")  # drawn on a logarithmic axis
+
+
+class ModelComparisonDisplay:
+    """Models beside each other, one panel for each of some columns of their table.
+
+    Parameters
+    ----------
+    models : list of str
+        Names, from the top of the picture down.
+    values, errors : dict of str to ndarray of shape (n_models,)
+        Columns of the table and their standard errors, nan where there are none.
+    is_bound : ndarray of bool of shape (n_models,)
+        Whether the evidence is a lower bound.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes or ndarray of Axes
+        The panels; one Axes if there is one column.
+    figure_ : matplotlib Figure
+
+    See Also
+    --------
+    skbayes_sym.model_selection.compare_models : Makes the table.
+
+    Examples
+    --------
+    >>> import matplotlib.pyplot as plt
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import ARDRegression, BayesianRidge
+    >>> from skbayes_sym.inspection import ModelComparisonDisplay
+    >>> from skbayes_sym.model_selection import compare_models
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> table = compare_models({"ridge": BayesianRidge(), "ARD": ARDRegression()}, X, y)
+    >>> display = ModelComparisonDisplay.from_table(table)
+    >>> len(display.ax_)
+    3
+    >>> plt.close(display.figure_)
+    """
+
+    def __init__(
+        self,
+        models: Sequence[str],
+        values: dict[str, Array],
+        errors: dict[str, Array],
+        is_bound: Array,
+    ) -> None:
+        self.models = models
+        self.values = values
+        self.errors = errors
+        self.is_bound = is_bound
+
+    @classmethod
+    def from_table(
+        cls, table: Any, *, ax: Any = None, columns: Sequence[str] | None = None
+    ) -> "ModelComparisonDisplay":
+        """Take the numbers from a table and plot.
+
+        Parameters
+        ----------
+        table : pandas.DataFrame or dict
+            As `compare_models` returns it; rows may be chosen or sorted first.
+        ax, columns : object
+            As for `plot`.
+
+        Returns
+        -------
+        ModelComparisonDisplay
+        """
+        models = table["model"] if isinstance(table, dict) else table.index
+        values = {k: np.asarray(table[k], dtype=float) for k in _LABELS if k in table}
+        unknown = np.full(len(models), np.nan)
+        errors = {
+            k: np.asarray(table[f"{k}_se"], dtype=float) if f"{k}_se" in table else unknown
+            for k in values
+        }
+        is_bound = np.asarray(table["evidence_side"]) == "lower"
+        return cls([str(name) for name in models], values, errors, is_bound).plot(
+            ax, columns=columns
+        )
+
+    def plot(
+        self, ax: Any = None, *, columns: Sequence[str] | None = None
+    ) -> "ModelComparisonDisplay":
+        """Draw a panel a column, a point a model, with bars of two standard errors.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes or sequence of Axes, optional
+            One for each column, or one whose frame the columns share; by default a new figure.
+        columns : sequence of str, optional
+            By default "difference", "rmse" or "accuracy", and "calibration_error". An evidence that
+            is a lower bound points to the right; seconds are on a logarithmic axis. Nothing is
+            drawn where a number isn't finite.
+
+        Returns
+        -------
+        self : ModelComparisonDisplay
+        """
+        check_matplotlib_support("ModelComparisonDisplay.plot")
+        import matplotlib.pyplot as plt
+
+        shown = self._shown(columns)
+        if ax is None:
+            size = (1.0 + 1.8 * len(shown), 1.1 + 0.33 * len(self.models))
+            _, ax = plt.subplots(1, len(shown), figsize=size, squeeze=False, layout="constrained")
+        panels = np.atleast_1d(np.asarray(ax, dtype=object)).ravel()
+        if len(panels) == 1 < len(shown):
+            panels = _side_by_side(panels[0], len(shown))
+        if len(panels) != len(shown):
+            raise ValueError(f"ax has {len(panels)} Axes for the {len(shown)} columns {shown}.")
+        for panel, name in zip(panels, shown, strict=True):
+            self._draw(panel, name)
+            panel.tick_params(labelleft=panel is panels[0])
+        self.ax_ = panels if len(panels) > 1 else panels[0]
+        self.figure_ = panels[0].figure
+        return self
+
+    def _shown(self, columns: Sequence[str] | None) -> list[str]:
+        if columns is None:
+            usual = ("difference", "rmse", "accuracy", "calibration_error")
+            return [name for name in usual if name in self.values]
+        missing = [name for name in columns if name not in self.values]
+        if missing or not columns:
+            raise ValueError(f"columns must be among {list(self.values)}, got {list(columns)}.")
+        return list(columns)
+
+    def _draw(self, panel: Any, name: str) -> None:
+        values, errors = self.values[name], self.errors[name]
+        places = np.arange(len(values))
+        drawn = np.isfinite(values)
+        bars = 2.0 * np.nan_to_num(errors[drawn])
+        panel.errorbar(values[drawn], places[drawn], xerr=bars, fmt="o", color=_BLUE, ms=5)
+        if name == "difference":
+            panel.axvline(0.0, color=_GREY, lw=1, zorder=0)
+        if name == "evidence":
+            bound = drawn & self.is_bound
+            panel.plot(values[bound], places[bound], ">", color=_BLUE, ms=9)
+        if name in _SPANS_ORDERS:
+            panel.set_xscale("log")
+        else:
+            panel.locator_params(axis="x", nbins=4)
+        panel.set_yticks(places, self.models)
+        panel.set_ylim(len(values) - 0.5, -0.5)  # the first on top
+        panel.set_xlabel(_LABELS[name])
+        panel.grid(axis="y", color="0.92")
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
+
+
+def _side_by_side(ax: Any, n: int) -> Array:
+    """Panels within the frame of ``ax``, which itself is no longer drawn."""
+    ax.set_axis_off()
+    width = 1.0 / (n + 0.12 * (n - 1))  # a gap of 0.12 widths between two of them
+    return np.array([ax.inset_axes((1.12 * i * width, 0.0, width, 1.0)) for i in range(n)])

@@ -1,0 +1,237 @@
+"""Several models, the same rows, one table."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier, is_regressor
+from sklearn.exceptions import FitFailedWarning
+from sklearn.model_selection import KFold, StratifiedKFold, check_cv
+from sklearn.utils import check_random_state, indexable
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import column_or_1d
+
+from skbayes_sym.model_selection._fits import Failed, Task, judge_fold, judge_whole
+from skbayes_sym.model_selection._table import (
+    density_columns,
+    prediction_columns,
+    row_densities,
+    says_more,
+    whole_columns,
+)
+
+
+def compare_models(
+    models: Mapping[str, Any],
+    X: Any,
+    y: Any,
+    *,
+    cv: Any = 5,
+    n_jobs: int | None = None,
+    random_state: Any = 0,
+    error_score: Any = np.nan,
+) -> Any:
+    r"""Cross-validate models on the same folds and lay out what is known of them.
+
+    Parameters
+    ----------
+    models : mapping of str to estimator
+        All classifiers or all regressors, unfitted; pipelines, searches and scikit-learn's own
+        models too. They are cloned.
+    X : array-like of shape (n_samples, n_features)
+        Whatever the models take, data frames included.
+    y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        Targets or class labels.
+    cv : int, splitter or iterable of (train, test), default=5
+        An int is that many folds of shuffled rows, stratified by class.
+    n_jobs : int, optional
+        Fits at once (models times folds), by joblib; inside ``joblib.parallel_config("dask")`` on a
+        cluster. The numbers don't depend on it, except the seconds.
+    random_state : int, RandomState instance or None, default=0
+        Decides the folds, and the seed of every model whose own ``random_state`` is None: one for
+        each fold, the same for all models.
+    error_score : nan or "raise", default=nan
+        nan: a model that fails has nan in its row, and a `FitFailedWarning` gives the error.
+
+    Returns
+    -------
+    pandas.DataFrame, or dict of columns without pandas
+        A row a model, in the order given; the index (without pandas the column ``model``) is its
+        name. The columns are
+
+        log_density, log_density_se
+            Mean log predictive density of held-out rows and its standard error; nats a row, joint
+            over its targets. Larger is better; the one number to choose by.
+        difference, difference_se
+            Of the mean to the best model's, at most 0, and the standard error of that difference:
+            of the paired differences :math:`d_i` of the rows, :math:`\mathrm{sd}(d) / \sqrt n`.
+        rmse or accuracy
+            Over all held-out rows (and targets).
+        calibration_error
+            `interval_calibration_error` or `expected_calibration_error` of the held-out rows,
+            pooled over folds and targets.
+        evidence, evidence_se, evidence_source, evidence_side
+            Of a fit to all rows: log p(y | X) in nats, summed over the rows, with its Monte Carlo
+            standard error where there is one; the attribute it was taken from
+            (``log_evidence_`` or else ``elbo_``); and whether it is "exact", an "estimate" or a
+            "lower" bound.
+        loo, loo_se, loo_unreliable
+            Of the same fit, if it has draws of the posterior and arviz-stats is installed:
+            leave-one-out log density by Pareto-smoothed importance sampling (PSIS), nats a row as
+            ``log_density``, its standard error, and the number of rows whose estimate can't be
+            relied on (Pareto shape above :math:`\min(1 - 1 / \log_{10} S, 0.7)` for S draws).
+        fit_seconds, predict_seconds
+            Of one fold, wall clock, averaged: `fit`, and `predict` on the test rows.
+
+    Raises
+    ------
+    ValueError
+        If ``models`` is empty or mixes classifiers and regressors.
+
+    See Also
+    --------
+    skbayes_sym.inspection.ModelComparisonDisplay : Draws the table.
+    cross_validate_entries : For matrices with missing entries.
+
+    Notes
+    -----
+    What a model doesn't say is nan. Models without ``log_predictive_density`` are taken at their
+    word: classifiers by ``predict_proba``, regressors by ``predict(X, return_std=True)`` as a
+    normal distribution. An impossible observation makes a log density of -inf, and so its mean.
+
+    A row counts once: the densities of a row that several folds test (repeated splits) are averaged
+    first. The standard errors take these rows for a sample, given the training folds. That rows of
+    a fold share one fit, and folds share training rows, adds variance of which no unbiased estimate
+    exists (Bengio & Grandvalet 2004); it isn't included. So two standard errors are a hint and not
+    yet proof, above all for few rows or a difference that a few of them make. Rows that depend on
+    each other (of one patient, one day) must not be torn apart: give ``cv`` the pairs of a group
+    splitter, and expect larger errors than stated.
+
+    Evidences compare between models of the same ``y``; a lower bound that is below an estimate says
+    little. A model that reports neither evidence nor draws isn't fitted to all rows.
+
+    Costs ``len(models) * (n_splits + 1)`` fits.
+
+    References
+    ----------
+    Vehtari, Gelman & Gabry (2017). Practical Bayesian model evaluation using leave-one-out
+    cross-validation and WAIC, section 5.
+
+    Bengio & Grandvalet (2004). No unbiased estimator of the variance of k-fold cross-validation.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.feature_selection import SelectKBest, f_regression
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from skbayes_sym import InvarianceAbidingRegressor
+    >>> from skbayes_sym.model_selection import compare_models
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> models = {
+    ...     "one feature": make_pipeline(SelectKBest(f_regression, k=1), BayesianRidge()),
+    ...     "linear": InvarianceAbidingRegressor(standardize=True),
+    ... }
+    >>> table = compare_models(models, X, y)
+    >>> for name in models:
+    ...     row = table.loc[name]
+    ...     print(f"{name:<11} {row.difference:6.2f} +- {row.difference_se:.2f}  {row.rmse:.1f}")
+    one feature  -0.16 +- 0.03  63.8
+    linear        0.00 +- 0.00  54.6
+    """
+    names, estimators = _checked_models(models)
+    X, y = indexable(X, y)
+    raises = _raises(error_score)
+    classes = _classes(estimators, y)
+    task = Task(X, y, classes, raises)
+    rng = check_random_state(random_state)
+    splits = list(_splitter(cv, y, classes is not None, rng).split(X, y))
+    seeds = rng.randint(2**31 - 1, size=len(splits) + 1)
+    reports = Parallel(n_jobs=n_jobs)(
+        delayed(judge_fold)(model, task, train, test, int(seed))
+        for model in estimators
+        for (train, test), seed in zip(splits, seeds[:-1], strict=True)
+    )
+    folds = [reports[i : i + len(splits)] for i in range(0, len(reports), len(splits))]
+    asked = [i for i, own in enumerate(folds) if says_more(own)]
+    answers = Parallel(n_jobs=n_jobs)(
+        delayed(judge_whole)(estimators[i], task, int(seeds[-1])) for i in asked
+    )
+    wholes: list[Any] = [None] * len(names)
+    for i, answer in zip(asked, answers, strict=True):
+        wholes[i] = answer
+    _warn_of_failures(names, folds, wholes)
+    return _as_table(names, _columns(folds, wholes, task))
+
+
+def _checked_models(models: Any) -> tuple[list[str], list[Any]]:
+    if not isinstance(models, Mapping) or not models:
+        raise ValueError(f"models must map names to estimators, at least one; got {models!r}.")
+    return [str(name) for name in models], list(models.values())
+
+
+def _raises(error_score: Any) -> bool:
+    if isinstance(error_score, str) and error_score == "raise":
+        return True
+    if isinstance(error_score, float) and np.isnan(error_score):
+        return False
+    raise ValueError(f"error_score must be nan or 'raise', got {error_score!r}.")
+
+
+def _classes(estimators: Sequence[Any], y: Any) -> Any:
+    """The classes, None in regression."""
+    if all(is_regressor(model) for model in estimators):
+        return None
+    if all(is_classifier(model) for model in estimators):
+        check_classification_targets(y)
+        return np.unique(column_or_1d(y))
+    kinds = {
+        type(model).__name__: "classifier" if is_classifier(model) else "regressor"
+        if is_regressor(model) else "neither" for model in estimators
+    }  # fmt: skip
+    raise ValueError(f"models must be all classifiers or all regressors, got {kinds}.")
+
+
+def _splitter(cv: Any, y: Any, classify: bool, rng: np.random.RandomState) -> Any:
+    if not isinstance(cv, (int, np.integer)):
+        return check_cv(cv, y, classifier=classify)
+    kind = StratifiedKFold if classify else KFold
+    return kind(int(cv), shuffle=True, random_state=rng)
+
+
+def _warn_of_failures(
+    names: Sequence[str], folds: Sequence[Sequence[Any]], wholes: Sequence[Any]
+) -> None:
+    for name, own, whole in zip(names, folds, wholes, strict=True):
+        errors = [report.error for report in (*own, whole) if isinstance(report, Failed)]
+        if errors:
+            n_fits = len(own) + (whole is not None)
+            warnings.warn(
+                f"{name!r} failed in {len(errors)} of {n_fits} fits, so its row has nan. The "
+                f"first error: {errors[0]}",
+                FitFailedWarning,
+                stacklevel=3,
+            )
+
+
+def _columns(folds: Sequence[Sequence[Any]], wholes: Sequence[Any], task: Task) -> dict[str, Any]:
+    columns: dict[str, Any] = density_columns([row_densities(own, len(task.y)) for own in folds])
+    predictions = [prediction_columns(own, task) for own in folds]
+    reports = [whole_columns(whole) for whole in wholes]
+    for name in ("rmse" if task.classes is None else "accuracy", "calibration_error"):
+        columns[name] = np.array([row[name] for row in predictions])
+    for name in reports[0]:
+        columns[name] = np.array([row[name] for row in reports])
+    for name in ("fit_seconds", "predict_seconds"):
+        columns[name] = np.array([row[name] for row in predictions])
+    return columns
+
+
+def _as_table(names: list[str], columns: dict[str, Any]) -> Any:
+    try:
+        import pandas as pd
+    except ImportError:
+        return {"model": names, **columns}
+    return pd.DataFrame(columns, index=pd.Index(names, name="model"))

@@ -1,0 +1,163 @@
+"""Scores by evidence and by predictive density, and the split that isn't one."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skbayes_sym import InvarianceAbidingClassifier, InvarianceAbidingRegressor
+from skbayes_sym.model_selection import (
+    NoSplit,
+    evidence_scorer,
+    log_predictive_density_scorer,
+)
+
+X, y = (a[:80] for a in load_diabetes(return_X_y=True))
+LINEAR = InvarianceAbidingRegressor(prior_scale=400.0, noise_std=55.0, fit_intercept=False)
+IRIS = load_iris(return_X_y=True)
+
+
+def marginal_log_density(X, y, prior_scale, noise_std):
+    """log p(y) of a linear model with Gaussian weights, its covariance in full."""
+    covariance = prior_scale**2 * X @ X.T + noise_std**2 * np.eye(len(y))
+    return stats.multivariate_normal.logpdf(y, cov=covariance)
+
+
+def test_evidence_against_the_marginal_density():
+    expected = marginal_log_density(X, y, 400.0, 55.0)
+    assert evidence_scorer(clone(LINEAR).fit(X, y), X, y) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_search_by_evidence_takes_the_largest():
+    scales = [20.0, 400.0, 2e3, 2e4]
+    search = GridSearchCV(LINEAR, {"prior_scale": scales}, scoring=evidence_scorer, cv=NoSplit())
+    search.fit(X, y)
+    expected = [marginal_log_density(X, y, scale, 55.0) for scale in scales]
+    np.testing.assert_allclose(search.cv_results_["mean_test_score"], expected, rtol=1e-9)
+    assert search.best_params_["prior_scale"] == scales[np.argmax(expected)]
+
+
+class Reports(RegressorMixin, BaseEstimator):
+    """Says of itself what it is told to say."""
+
+    def __init__(self, evidence=None, elbo=None):
+        self.evidence = evidence
+        self.elbo = elbo
+
+    def fit(self, X, y):
+        if self.evidence is not None:
+            self.log_evidence_ = self.evidence
+        if self.elbo is not None:
+            self.elbo_ = self.elbo
+        return self
+
+
+@pytest.mark.parametrize(
+    ("evidence", "elbo", "expected"),
+    [(-3.0, -5.0, -3.0), (None, -5.0, -5.0), (np.nan, -5.0, -5.0), (-3.0, None, -3.0)],
+)
+def test_evidence_first_then_bound(evidence, elbo, expected):
+    model = Reports(evidence, elbo).fit(X, y)
+    assert evidence_scorer(model) == expected
+    assert evidence_scorer(make_pipeline(StandardScaler(), model)) == expected
+
+
+def test_what_has_no_evidence_says_what_to_use():
+    pipe = make_pipeline(StandardScaler(), LinearRegression()).fit(X, y)
+    with pytest.raises(ValueError, match=r"LinearRegression has neither.*log_predictive_density"):
+        evidence_scorer(pipe, X, y)
+    with pytest.raises(ValueError, match=r"log_evidence_ of Reports is not finite.*log_predict"):
+        evidence_scorer(Reports(np.nan).fit(X, y), X, y)
+
+
+def test_density_is_the_mean_over_rows_in_units_of_y():
+    model = clone(LINEAR).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    expected = stats.norm.logpdf(y, mean, std).mean()
+    assert log_predictive_density_scorer(model, X, y) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("model", [LINEAR, BayesianRidge()], ids=["ours", "scikit-learn's"])
+def test_pipelines_and_searches_are_opened(model):
+    pipe = make_pipeline(StandardScaler(), clone(model))
+    search = GridSearchCV(pipe, {"standardscaler__with_mean": [True]}, cv=2).fit(X, y)
+    inner = clone(model).fit(StandardScaler().fit_transform(X), y)
+    expected = log_predictive_density_scorer(inner, StandardScaler().fit_transform(X), y)
+    found = log_predictive_density_scorer(search, X, y)
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert log_predictive_density_scorer(make_pipeline(inner), X, y) != found  # not scaled
+
+
+def test_regressors_with_a_standard_deviation_are_normal():
+    ridge = BayesianRidge().fit(X, y)
+    expected = stats.norm.logpdf(y, *ridge.predict(X, return_std=True)).mean()
+    assert log_predictive_density_scorer(ridge, X, y) == pytest.approx(expected, rel=1e-12)
+    Y = np.column_stack([y, 2.0 * y])
+    gp = GaussianProcessRegressor(alpha=1.0, optimizer=None).fit(X, Y)
+    mean, std = gp.predict(X, return_std=True)
+    expected = stats.norm.logpdf(Y, mean, std).sum(axis=1).mean()
+    assert log_predictive_density_scorer(gp, X, Y) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("names", [None, np.array(["rose", "lily", "iris"])])
+def test_classifiers_by_their_probabilities(names):
+    X, y = IRIS
+    y = y if names is None else names[y]
+    for clf in (LogisticRegression(max_iter=1000), InvarianceAbidingClassifier()):
+        clf.fit(X, y)
+        columns = np.searchsorted(clf.classes_, y)
+        expected = np.log(clf.predict_proba(X)[np.arange(150), columns]).mean()
+        assert log_predictive_density_scorer(clf, X, y) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_class_never_seen_is_impossible():
+    X, y = IRIS
+    clf = LogisticRegression(max_iter=1000).fit(X[y < 2], y[y < 2])
+    assert log_predictive_density_scorer(clf, X, y) == -np.inf
+
+
+IN_LOGS = TransformedTargetRegressor(LINEAR, func=np.log, inverse_func=np.exp)
+
+
+@pytest.mark.parametrize("model", [LinearRegression(), IN_LOGS])
+def test_what_predicts_no_distribution_says_so(model):
+    with pytest.raises(ValueError, match=f"{type(model).__name__} predicts no distribution"):
+        log_predictive_density_scorer(model.fit(X, y), X, y)
+
+
+class Certain(ClassifierMixin, BaseEstimator):
+    def fit(self, X, y):
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict_proba(self, X):
+        return np.eye(len(self.classes_))[np.zeros(len(X), dtype=int)]
+
+
+def test_a_probability_of_zero_is_minus_infinity():
+    assert log_predictive_density_scorer(Certain().fit(*IRIS), *IRIS) == -np.inf
+
+
+def test_scorers_are_callables_of_a_search():
+    grid = {"prior_scale": [0.01, 2e3]}
+    search = GridSearchCV(LINEAR, grid, scoring=log_predictive_density_scorer, cv=3).fit(X, y)
+    assert search.best_params_ == {"prior_scale": 2e3}
+    best = clone(LINEAR).set_params(prior_scale=2e3)
+    scores = cross_val_score(best, X, y, scoring=log_predictive_density_scorer, cv=3)
+    assert scores.mean() == pytest.approx(search.best_score_)
+
+
+def test_no_split_is_all_rows_twice():
+    ((train, test),) = NoSplit().split(X, y)
+    assert np.array_equal(train, np.arange(80))
+    assert np.array_equal(test, np.arange(80))
+    assert train is not test
+    assert NoSplit().get_n_splits() == NoSplit().get_n_splits(X, y) == 1
+    assert repr(NoSplit()) == "NoSplit()"
