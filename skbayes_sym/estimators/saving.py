@@ -8,10 +8,8 @@ from skbayes_sym.estimators._saved_file import read_model
 from skbayes_sym.estimators.ensemble import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.estimators.laplace import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.estimators.lila import LILAClassifier, LILARegressor
-from skbayes_sym.estimators.linear import (
-    InvarianceAbidingClassifier,
-    InvarianceAbidingRegressor,
-)
+from skbayes_sym.estimators.linear_classifier import InvarianceAbidingClassifier
+from skbayes_sym.estimators.linear_regressor import InvarianceAbidingRegressor
 from skbayes_sym.estimators.matrix_factorization import SymVIMatrixFactorization
 from skbayes_sym.estimators.mcmc import MCMCClassifier, MCMCRegressor
 from skbayes_sym.estimators.vi import SymmetrizedVIClassifier, SymmetrizedVIRegressor
