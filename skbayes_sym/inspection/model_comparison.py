@@ -161,7 +161,7 @@ class ModelComparisonDisplay:
         if name in _SPANS_ORDERS:
             panel.set_xscale("log")
         else:
-            panel.locator_params(axis="x", nbins=4)
+            panel.locator_params(axis="x", nbins=3)
         panel.set_yticks(places, self.models)
         panel.margins(x=0.12)
         panel.set_ylim(len(values) - 0.5, -0.5)  # the first on top
