@@ -161,8 +161,9 @@ class ModelComparisonDisplay:
         if name in _SPANS_ORDERS:
             panel.set_xscale("log")
         else:
-            panel.locator_params(axis="x", nbins=4)
+            panel.locator_params(axis="x", nbins=3)
         panel.set_yticks(places, self.models)
+        panel.margins(x=0.12)
         panel.set_ylim(len(values) - 0.5, -0.5)  # the first on top
         panel.set_xlabel(_LABELS[name])
         panel.grid(axis="y", color="0.92")
