@@ -73,10 +73,10 @@ def fit_layerwise(estimator: Any, context: FitContext, model: Model) -> Fitted:
                 estimator, context, model, posterior, data, seeds, task,
                 at_prior=at_prior, block=block, offset=offset,
             )  # fmt: skip
-            reached, elbo = (
-                _values(posterior, result.params, data, seeds.bound, training=training)
-                for training in (True, False)
-            )
+            reached = _values(posterior, result.params, data, seeds.bound, training=True)
+            elbo = reached
+            if not posterior.last.trains_on_elbo:
+                elbo = _values(posterior, result.params, data, seeds.bound, training=False)
             runs.append(_Run(result, float(reached.mean()), elbo))
             if result.stopped in ("on_step", "interrupted"):
                 break

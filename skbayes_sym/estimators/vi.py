@@ -28,7 +28,6 @@ from skbayes_sym.estimators._vi_recipe import (
     draws,
     fit_vi,
 )
-from skbayes_sym.inference.layerwise_posterior import LayerwisePosterior
 from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.models.likelihoods import Categorical, Gaussian, log_class_probabilities
@@ -314,7 +313,7 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
 
     def _predictive(self, x: Tensor) -> NormalMixture:
         noise_variance = torch.as_tensor(np.atleast_1d(self.noise_std_) / self.y_scale_).to(x) ** 2
-        if isinstance(self.posterior_, LayerwisePosterior):
+        if not self.posterior_.has_independent_weights:
             mean, variance = conditioned_draws(self, x.device).moments(x.double())
             return NormalMixture(mean.to(x), variance.to(x), noise_variance)
         loc, variance, noise = draws(self, x)
@@ -326,7 +325,7 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
         return SampledOutputs(self.network_.forward(theta, x), np.atleast_1d(self.noise_std_))
 
     def _invariance_gap(self, *, n_draws: Any, random_state: Any) -> Bunch:
-        if isinstance(self.posterior_, LayerwisePosterior):
+        if not self.posterior_.has_independent_weights:
             raise TypeError(
                 "the permutation gap of a layerwise posterior isn't known: invariance_gap takes "
                 "fits with last_layer='variational' and hidden_posterior='mean_field'."

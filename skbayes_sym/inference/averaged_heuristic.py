@@ -67,6 +67,10 @@ class AveragedKlLast:
     n_outputs: int
     needs_all_rows: bool = False
 
+    @property
+    def trains_on_elbo(self) -> bool:
+        return False
+
     @cached_property
     def layout(self) -> ParamLayout:
         shape = (self.n_features, self.n_outputs)

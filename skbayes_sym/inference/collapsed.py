@@ -85,6 +85,10 @@ class CollapsedLast:
     needs_all_rows: bool = True
 
     @property
+    def trains_on_elbo(self) -> bool:
+        return True
+
+    @property
     def layout(self) -> ParamLayout:
         return ParamLayout({})
 

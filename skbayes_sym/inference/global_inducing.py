@@ -169,6 +169,10 @@ class InducingLast:
     needs_all_rows: bool = False
 
     @property
+    def trains_on_elbo(self) -> bool:
+        return True
+
+    @property
     def layout(self) -> ParamLayout:
         m, t = self.n_inducing, self.n_outputs
         return ParamLayout({"values": (m, t), "log_gain": (t,), "log_precision": (m,)})

@@ -64,6 +64,11 @@ class LastLayer(Protocol):
         """Whether a minibatch won't do."""
         ...
 
+    @property
+    def trains_on_elbo(self) -> bool:
+        """Whether `objective` is `elbo`."""
+        ...
+
     def start(self, data: Data, *, generator: torch.Generator) -> Tensor: ...
 
     def elbo(

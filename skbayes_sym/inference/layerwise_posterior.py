@@ -39,6 +39,11 @@ class LayerwisePosterior:
     y: npt.NDArray[Any]
     weight: npt.NDArray[Any]
 
+    @property
+    def has_independent_weights(self) -> bool:
+        """No: a layer's weights depend on the layers before, and often on each other."""
+        return False
+
     def _tensors(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Data]:
         params = torch.as_tensor(self.params, device=device)
         data = Data(*(torch.as_tensor(a, device=device) for a in (self.x, self.y, self.weight)))

@@ -23,6 +23,11 @@ class MeanFieldGaussian:
     loc: npt.NDArray[Any]
     scale: npt.NDArray[Any]
 
+    @property
+    def has_independent_weights(self) -> bool:
+        """Yes: outputs are predicted, and gaps known, weight by weight."""
+        return True
+
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, P), on the generator's device."""
         loc, scale = (torch.as_tensor(a, device=generator.device) for a in (self.loc, self.scale))

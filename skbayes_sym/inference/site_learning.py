@@ -109,6 +109,36 @@ class ElboAtSites:
         return value @ data.weight - kl
 
 
+class _Objective:
+    """Minus `ElboAtSites` as a function of what is learned, as NumPy optimisers want it."""
+
+    def __init__(self, elbo: ElboAtSites, hyper: Hyper, *, learn_prior: bool, like: Tensor) -> None:
+        self._elbo, self._learn_prior, self._like = elbo, learn_prior, like
+        self._given = like.new_tensor(hyper.log_prior_variance)
+
+    def value(self, x: np.ndarray) -> float:
+        """Infinite where it isn't a number."""
+        return float(self._at(self._tensor(x)).nan_to_num(inf))
+
+    def with_gradient(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        at = self._tensor(x).requires_grad_()
+        with torch.enable_grad():
+            result = self._at(at)
+            (gradient,) = torch.autograd.grad(result, at)
+        finite = bool(torch.isfinite(result)) and bool(torch.isfinite(gradient).all())
+        if not finite:  # off the map: the line search turns back
+            return 1e100, np.zeros_like(x)
+        return float(result.detach()), gradient.cpu().numpy().astype(np.float64)
+
+    def _tensor(self, x: np.ndarray) -> Tensor:
+        return torch.tensor(x, dtype=self._like.dtype, device=self._like.device)
+
+    def _at(self, at: Tensor) -> Tensor:
+        if self._learn_prior:
+            return -self._elbo(at[0], at[1:])
+        return -self._elbo(self._given, at)
+
+
 def learn_at_sites(
     data: LinearData,
     state: State,
@@ -119,45 +149,33 @@ def learn_at_sites(
 ) -> Hyper:
     """Maximise `ElboAtSites` by L-BFGS, from the best point of a grid if ``explore``."""
     elbo = ElboAtSites(data, state)
-    like = data.features
     learn_prior = learning.prior is not None
-
-    def value(at: Tensor) -> Tensor:
-        prior = at[0] if learn_prior else like.new_tensor(hyper.log_prior_variance)
-        return -elbo(prior, at[1:] if learn_prior else at)
-
-    def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
-        at = torch.tensor(x, dtype=like.dtype, device=like.device, requires_grad=True)
-        with torch.enable_grad():
-            result = value(at)
-            (gradient,) = torch.autograd.grad(result, at)
-        finite = bool(torch.isfinite(result)) and bool(torch.isfinite(gradient).all())
-        if not finite:  # off the map: the line search turns back
-            return 1e100, np.zeros_like(x)
-        return float(result.detach()), gradient.cpu().numpy().astype(np.float64)
-
-    def look(x: np.ndarray) -> float:
-        return float(value(torch.tensor(x, dtype=like.dtype, device=like.device)).nan_to_num(inf))
-
-    ranges = []
+    objective = _Objective(elbo, hyper, learn_prior=learn_prior, like=data.features)
+    ranges = [learning.noise] * len(hyper.log_noise)
     if learning.prior is not None:
-        ranges = [Range(learning.prior.low, min(learning.prior.high, elbo.highest_log_variance))]
-    ranges += [learning.noise] * len(hyper.log_noise)
+        low, high = learning.prior
+        ranges = [Range(low, min(high, elbo.highest_log_variance)), *ranges]
+    starts = _starts(hyper, ranges, learn_prior=learn_prior, explore=explore)
+    found = minimize(
+        objective.with_gradient, min(starts, key=objective.value), jac=True, method="L-BFGS-B",
+        bounds=ranges, options={"ftol": 1e-15, "gtol": 1e-9, "maxiter": 200},
+    ).x  # fmt: skip
+    if learn_prior:
+        return Hyper(float(found[0]), tuple(map(float, found[1:])))
+    return Hyper(hyper.log_prior_variance, tuple(map(float, found)))
+
+
+def _starts(
+    hyper: Hyper, ranges: list[Range], *, learn_prior: bool, explore: bool
+) -> list[np.ndarray]:
+    """Where `learn_at_sites` looks first, within the ranges: where it is, and the grid."""
     start = np.array([hyper.log_prior_variance] * learn_prior + list(hyper.log_noise))
     starts = [start]
     if explore:
         grids = [_PRIOR_GRID] * learn_prior + [_NOISE_GRID] * len(hyper.log_noise)
         starts += [start + np.array(offset) for offset in product(*grids)]
     low, high = np.array(ranges).T
-    starts = [np.clip(x, low, high) for x in starts]
-    best = min(starts, key=look)
-    found = minimize(
-        loss, best, jac=True, method="L-BFGS-B", bounds=ranges,
-        options={"ftol": 1e-15, "gtol": 1e-9, "maxiter": 200},
-    ).x  # fmt: skip
-    if learn_prior:
-        return Hyper(float(found[0]), tuple(map(float, found[1:])))
-    return Hyper(hyper.log_prior_variance, tuple(map(float, found)))
+    return [np.clip(x, low, high) for x in starts]
 
 
 def fit_sites(

@@ -290,6 +290,20 @@ def test_single_datum_kl_is_that_of_the_closed_form_posterior():
     assert float(got) == pytest.approx(expected, rel=1e-12)
 
 
+@every_posterior
+def test_a_last_layer_knows_whether_it_trains_on_the_elbo(name):
+    data = make_data(n=6)
+    parts = parts_of(name, MLP(3, (2,), 1, TANH), m=4)
+    params = train(parts, data, log(0.3), 5)
+
+    def bound(training):
+        generator = torch.Generator().manual_seed(0)
+        likelihood, kl = parts.terms(params, data, 3, generator=generator, training=training)
+        return likelihood - kl
+
+    assert parts.last.trains_on_elbo == torch.equal(bound(True), bound(False))
+
+
 def test_the_heuristic_charges_less_than_a_bound():
     data = make_data(n=40)
     parts = parts_of("ma", MLP(3, (20,), 1, TANH), scale=0.3)
