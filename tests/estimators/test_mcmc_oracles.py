@@ -73,7 +73,12 @@ def test_airfoil():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected", "expected_error", "log_evidence"),
-    [("diabetes", -1.1395, 0.0012, -386.4), ("forest_fire", -1.5878, 0.0003, -598.22)],
+    [
+        ("diabetes", -1.1395, 0.0012, -386.4),
+        # NumPyro, 24 chains each: -1.5878(3), -1.5856(5), -1.5864(4). More than their bootstraps
+        # apart, so the mean, and its error from the three.
+        ("forest_fire", -1.5866, 0.0006, -598.22),
+    ],
 )
 def test_tight_sets(name, expected, expected_error, log_evidence):
     X, y, X_test, y_test = split(name)
