@@ -71,9 +71,9 @@ def _warn(problems: list[str], attributes: Mapping[str, Any], *, shared_out: boo
     )  # fmt: skip
     if problems:
         found.warnings.append(
-            "the evidence can't be trusted (" + "; ".join(problems) + "): log_evidence_ is nan and "
-            "every chain has one vote, which weighs modes by where chains start. Use a smaller "
-            "network (one hidden layer), more draws, or ask for this by mode_weights='chains'."
+            f"the evidence can't be trusted: {'; '.join(problems)}. So log_evidence_ is nan and "
+            "every chain has one vote, which weighs modes by where chains start "
+            "(mode_weights='chains' asks for that)."
         )
     stuck = int(found.stuck.sum())
     if stuck and not shared_out:  # shared-out chains started anew

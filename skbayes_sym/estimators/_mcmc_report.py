@@ -7,11 +7,12 @@ import torch
 from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._data import Array
-from skbayes_sym.inference.bridge import MIN_DRAWS_PER_DIM
+from skbayes_sym.inference.bridge import MIN_DRAWS_PER_DIM, can_bridge
 from skbayes_sym.inference.diagnostics import bulk_ess, rank_rhat
 from skbayes_sym.inference.mcmc.chains import ChainDraws
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.inference.mode_weighing import Weighing, mode_heights
+from skbayes_sym.symmetry.enumeration import MAX_ORDER
 
 # Nats beyond which an evidence is none: its own standard error, and chains and islands apart.
 _MOST_ERROR = 1.0
@@ -79,23 +80,41 @@ def list_modes(
     return sorted(listed, key=lambda m: np.nan_to_num(m.log_evidence, nan=-np.inf), reverse=True)
 
 
-def why_not(weighing: Weighing, n_dims: int, chains: ChainDraws | None) -> list[str]:
-    """Reasons not to trust the evidence; none if there are none."""
+def why_not_weigh(group: Any, chains: ChainDraws | None) -> list[str]:
+    """Reasons not to try for an evidence; none if there are none."""
+    problems = []
+    if not can_bridge(group):
+        problems.append(
+            f"the symmetry group of several hidden layers has e^{group.log_order:.1f} elements, "
+            f"more than the {MAX_ORDER:,} that can be summed over: use one layer, or narrower ones"
+        )
     if chains is not None and chains.stuck.mean() > _MOST_STUCK:
-        return [f"{chains.stuck.sum()} of {len(chains.stuck)} chains never moved"]
+        problems.append(
+            f"{chains.stuck.sum()} of {len(chains.stuck)} chains never moved: raise n_warmup"
+        )
+    return problems
+
+
+def why_not(weighing: Weighing, n_dims: int) -> list[str]:
+    """Reasons not to trust the evidence; none if there are none."""
     total = weighing.weights
     highest = int(mode_heights(weighing.pool, weighing.modes).argmax())
     n_draws = int(weighing.modes.counts[highest])
     if n_draws < MIN_DRAWS_PER_DIM * n_dims:
         return [
             f"{n_draws} draws of {n_dims} parameters in the highest mode, fewer than "
-            f"{MIN_DRAWS_PER_DIM} a parameter"
+            f"{MIN_DRAWS_PER_DIM} a parameter: raise n_draws or n_chains, or use a smaller network"
         ]
     problems = []
     if not total.log_evidence_std_error <= _MOST_ERROR:
-        problems.append(f"its standard error is {total.log_evidence_std_error:.2g} nats")
+        problems.append(
+            f"its standard error is {total.log_evidence_std_error:.2g} nats: raise n_draws"
+        )
     if weighing.spread > _MOST_ERROR:
-        problems.append(f"chains and islands put it {weighing.spread:.2g} nats apart")
+        problems.append(
+            f"chains and islands put it {weighing.spread:.2g} nats apart: raise n_draws or "
+            "n_particles"
+        )
     return problems
 
 

@@ -11,8 +11,7 @@ from skbayes_sym.estimators._mcmc_explore import (
     weighs_by_evidence,
 )
 from skbayes_sym.estimators._mcmc_plan import REFRESHING, Setting
-from skbayes_sym.estimators._mcmc_report import why_not
-from skbayes_sym.inference.bridge import can_bridge
+from skbayes_sym.estimators._mcmc_report import why_not, why_not_weigh
 from skbayes_sym.inference.mode_sampling import ModeRun, ModeSampler, refine
 from skbayes_sym.inference.mode_weighing import Weighing, pool_draws, share_out, weigh
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -31,17 +30,13 @@ def share_out_chains(
     estimator, draws = setting.estimator, explored.draws
     if draws.stopped != "complete" or not weighs_by_evidence(estimator):
         return draws, None, []
-    group = setting.model.network.symmetry()
-    if not can_bridge(group):
-        return (
-            draws,
-            None,
-            ["the symmetry group of several wide hidden layers has no exact fundamental domain"],
-        )
+    problems = why_not_weigh(setting.model.network.symmetry(), explored.chains)
+    if problems:
+        return drawn_on(setting, explored), None, problems
     generator = generator_from(setting.seeds.modes)
     try:
         weighing = _weigh(setting, explored, generator)
-        problems = why_not(weighing, setting.posterior.n_dims, explored.chains)
+        problems = why_not(weighing, setting.posterior.n_dims)
         if problems:
             return drawn_on(setting, explored), weighing, problems
         return _refreshed(setting, weighing, generator), weighing, []

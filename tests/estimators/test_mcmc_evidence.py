@@ -90,20 +90,36 @@ def test_one_vote_a_chain_on_request():
 
 
 def test_where_the_evidence_cant_be_trusted_it_is_nan():
-    """Several wide layers: no exact fundamental domain."""
+    """Two wide layers: 2 log(16! 2^16) = 83.5 nats of group elements."""
     X, y = make_sinusoidal(40, random_state=0)
     settings = FAST | {"n_chains": 4, "n_warmup": 30, "n_draws": 5, "n_islands": 0}
-    reg = MCMCRegressor((7, 7), **settings)
+    reg = MCMCRegressor((16, 16), **settings)
     with pytest.warns(ConvergenceWarning) as caught:
         reg.fit(X, y)
     messages = [str(w.message) for w in caught]
     about = [m for m in messages if "evidence can't be trusted" in m]
     assert len(about) == 1
-    assert "fundamental domain" in about[0]
+    assert "e^83.5 elements, more than the 10,000" in about[0]
+    assert "use one layer, or narrower ones" in about[0]
     assert reg.diagnostics_.warnings == messages
     assert np.isnan([reg.log_evidence_, reg.log_evidence_std_error_]).all()
     assert (reg.chain_weights_ == 1 / len(reg.chain_weights_)).all()
     assert np.isfinite(reg.predict(X)).all()
+
+
+def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for():
+    """Explorers make at most 50 draws for the bridge; without it they go on."""
+    X, y = make_sinusoidal(40, random_state=0)
+    settings = FAST | {"n_chains": 2, "n_warmup": 30, "n_draws": 60, "n_islands": 0}
+    voting, trying = (
+        MCMCRegressor((7, 7), mode_weights=weights, **settings)
+        for weights in ("chains", "evidence")
+    )
+    voting.fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="evidence can't be trusted"):
+        trying.fit(X, y)
+    assert np.array_equal(trying.log_posterior_samples_, voting.log_posterior_samples_)
+    assert trying.samples_.shape[:2] == (2, 60)
 
 
 def test_a_prior_that_tells_units_apart_is_refused():

@@ -41,14 +41,24 @@ def lppd(reg, X, y):
     return reg.log_predictive_density(X, y).mean(), np.std(values)
 
 
+def check_lppd(reg, X_test, y_test, expected, expected_error):
+    """Within 3 combined standard errors, and known well enough for that to mean something."""
+    value, error = lppd(reg, X_test, y_test)
+    assert abs(value - expected) < 3 * np.hypot(error, expected_error)
+    assert error < 0.004
+
+
+def check_mixed(reg):
+    """Chains agree on every function and on the noise."""
+    assert np.nanmax(reg.diagnostics_.function_rhat) < 1.03
+
+
 def test_sinusoidal():
     X, y, X_test, y_test = split("sinusoidal")
     reg = MCMCRegressor((3,), n_chains=64, n_warmup=300, dtype="float32", random_state=0).fit(X, y)
-    value, error = lppd(reg, X_test, y_test)
-    assert abs(value + 0.4586) < 3 * np.hypot(error, 0.0005)
-    assert error < 0.002
+    check_lppd(reg, X_test, y_test, -0.4586, 0.0005)
     assert abs(reg.log_evidence_ + 84.03) < 0.5
-    assert np.nanmax(reg.diagnostics_.function_rhat) < 1.03
+    check_mixed(reg)
 
 
 @pytest.mark.slow
@@ -61,10 +71,20 @@ def test_airfoil():
 
 
 @pytest.mark.slow
-def test_diabetes():
-    X, y, X_test, y_test = split("diabetes")
+@pytest.mark.parametrize(
+    ("name", "expected", "expected_error", "log_evidence"),
+    [
+        ("diabetes", -1.1395, 0.0012, -386.4),
+        # NumPyro, 24 chains each: -1.5878(3), -1.5856(5), -1.5864(4). More than their bootstraps
+        # apart, so the mean, and its error from the three.
+        ("forest_fire", -1.5866, 0.0006, -598.22),
+    ],
+)
+def test_tight_sets(name, expected, expected_error, log_evidence):
+    X, y, X_test, y_test = split(name)
     reg = MCMCRegressor(
         (3,), n_chains=32, n_draws=200, n_warmup=300, dtype="float32", random_state=0
-    )
-    value, error = lppd(reg.fit(X, y), X_test, y_test)
-    assert abs(value + 1.1395) < 3 * np.hypot(error, 0.0012)
+    ).fit(X, y)
+    check_lppd(reg, X_test, y_test, expected, expected_error)
+    assert abs(reg.log_evidence_ - log_evidence) < 0.5
+    check_mixed(reg)

@@ -135,14 +135,28 @@ class StopAt:
 
 
 @every_estimator
-def test_a_callback_stops_the_fit(estimator, data):
-    stop = StopAt(60)  # drawing: 70 of the hundred are the chains', 80 of 110 moves warm-up
+@pytest.mark.parametrize(
+    ("n_blocks", "n_iter", "n_draws"),
+    [(30, 50, 1), (50, 80, 1), (55, 90, 10), (60, 100, 20), (64, 110, 30)],
+)
+def test_a_callback_stops_the_fit(estimator, data, n_blocks, n_iter, n_draws):
+    """70 of the hundred blocks are the 110 moves of the chains, 80 of them warm-up; every tenth
+    move is reported. A draw a move is kept, and without any where the chains are."""
+    stop = StopAt(n_blocks)
     fitted = clone(estimator).set_callbacks(stop).fit(*data)
     assert fitted.stop_reason_ == "callback"
-    assert fitted.n_iter_ < 110
-    assert fitted.samples_.shape[1] < 30
-    assert stop.begun == stop.ended
+    assert fitted.n_iter_ == n_iter
+    assert fitted.samples_.shape[1] == n_draws == max(fitted.n_iter_ - 80, 1)
+    assert stop.begun == stop.ended == n_blocks + 1  # and the fit itself
     fitted.predict(data[0])
+
+
+@every_estimator
+def test_draws_before_a_stop_are_those_of_the_whole_fit(estimator, data):
+    estimator = clone(estimator).set_params(remove_symmetries=False)
+    whole = clone(estimator).fit(*data)
+    part = estimator.set_callbacks(StopAt(60)).fit(*data)
+    assert np.array_equal(part.samples_, whole.samples_[:, :20])
 
 
 def test_every_task_that_begins_ends():
@@ -264,8 +278,10 @@ def test_one_class():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("mode_weights", ["chains", "evidence"])
 @pytest.mark.parametrize("case", ["one-row", "constant-target", "constant-feature"])
-@pytest.mark.slow
-def test_data_that_say_little(case, mode_weights):
+def test_data_that_say_little(case, mode_weights, monkeypatch):
+    """Few draws: without noise in the targets a trajectory takes all the gradients it may."""
+    monkeypatch.setattr("skbayes_sym.estimators._mcmc_share_out._REFINING_DRAWS", 10)
+    monkeypatch.setattr("skbayes_sym.estimators._mcmc_share_out._REFRESH_WARMUP", 30)
     X, y = (a.copy() for a in DIABETES)
     X = X[:, :2].copy()
     if case == "one-row":
@@ -274,7 +290,9 @@ def test_data_that_say_little(case, mode_weights):
         y[:] = 3.0
     else:
         X[:, 1] = 7.0
-    reg = clone(REG).set_params(mode_weights=mode_weights, n_islands=1, n_particles=32)
+    reg = clone(REG).set_params(
+        hidden_layer_sizes=(1,), n_draws=10, n_islands=1, n_particles=16, mode_weights=mode_weights
+    )
     mean, std = reg.fit(X, y).predict(X, return_std=True)
     assert np.isfinite(mean).all()
     assert np.isfinite(std).all()

@@ -1,0 +1,199 @@
+"""Chains in modes: they stay there, draw what is there, and more where too little is known."""
+
+import pytest
+import torch
+from inference.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
+
+from skbayes_sym.inference import mode_sampling
+from skbayes_sym.inference.log_density import AutogradPosterior
+from skbayes_sym.inference.mcmc.aligned import AlignedKernel
+from skbayes_sym.inference.mcmc.hmc import HMC
+from skbayes_sym.inference.mode_sampling import ModeRun, ModeSampler, refine
+from skbayes_sym.inference.mode_weighing import pool_draws, weigh
+
+LIKE = torch.zeros((), dtype=torch.float64)  # what chains run with
+KINDS = torch.tensor([0, 0, 1])  # the two units' weights, and the rest
+PLAN = ModeRun(n_warmup=100, n_draws=50, thin=2, block_size=16, n_jobs=None)
+
+
+def posterior_of(target):
+    """With gradients, as chains want it."""
+    return AutogradPosterior(D, target, lambda x: 0.0 * x[:, 0])
+
+
+def sampler_of(target, generator, plan=PLAN):
+    return ModeSampler(posterior_of(target), KINDS, plan, LIKE, generator)
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """The kernel of every run of chains."""
+    seen, original = [], mode_sampling.sample_chains
+
+    def sample_chains(sampler, *args, **kwargs):
+        seen.append(sampler.kernel)
+        return original(sampler, *args, **kwargs)
+
+    monkeypatch.setattr(mode_sampling, "sample_chains", sample_chains)
+    return seen
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_chains_stay_in_their_mode_and_in_one_copy_of_it(mode, kernels, generator):
+    _, _, pool = pooled(TWO, UNITS, generator)
+    found = weigh(TWO, pool, UNITS, generator=generator)
+    k = int(found.modes.labels[0 if mode == 0 else -241])
+    run = sampler_of(TWO, generator)(found, k, 24, seed=1)
+    assert all(isinstance(kernel, AlignedKernel) for kernel in kernels)
+    assert run.draws.shape == (24, 50, D)
+    assert run.complete
+    draws = torch.as_tensor(run.draws).flatten(0, 1)
+    assert bool((found.modes.regions.assign(draws) == k).all())
+    assert bool(found.modes.regions.domains[k].contains(draws).all())
+    # The mode's mean and spread, of independent chains' means.
+    mean, scale = TWO.means[mode], TWO.scales[mode]
+    orbit = draws[:, :2].abs().sort(descending=True)[0]
+    ordered = torch.cat([orbit, draws[:, 2:]], dim=1).reshape(24, 50, D)
+    expected = torch.cat([mean[:2].sort(descending=True)[0], mean[2:]])
+    for power, truth in ((1, expected), (2, expected.square() + scale.square())):
+        means = (ordered**power).mean(dim=1)
+        se = means.std(dim=0) / 24**0.5
+        assert bool(((means.mean(dim=0) - truth).abs() < 5 * se).all())
+        assert float((se / truth.abs().clamp_min(0.1)).max()) < 0.2
+
+
+def test_starts_are_draws_of_the_mode_none_twice(generator):
+    _, _, pool = pooled(TWO, UNITS, generator)
+    found = weigh(TWO, pool, UNITS, generator=generator)
+    still = PLAN._replace(n_warmup=0, n_draws=1, thin=1)
+    k, n = int(found.modes.labels[0]), int(found.modes.counts[int(found.modes.labels[0])])
+    starts = []
+
+    def record(step, info):
+        return False
+
+    sampler = sampler_of(TWO, generator, still)
+    original = mode_sampling.start_blocks
+
+    def start_blocks(position, *args, **kwargs):
+        starts.append(position)
+        return original(position, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mode_sampling, "start_blocks", start_blocks)
+        sampler(found, k, n + 3, seed=0, on_step=record)
+    own = found.modes.regions.domains[k].enter(pool.draws[found.modes.labels == k])[0]
+    matches = (starts[0].unsqueeze(1) == own).all(dim=-1)
+    assert matches.sum(dim=1).tolist() == [1] * (n + 3)
+    assert sorted(matches.sum(dim=0).tolist()) == [1] * (n - 3) + [2] * 3
+
+
+def test_where_units_overlap_chains_run_free(kernels, generator):
+    """N(0, I): its copies touch everywhere, so the boundary would stop most moves; and free chains
+    have its moments."""
+    blob = Mixture([[0.0] * 3], [[1.0] * 3], [1.0], 0.0, UNITS)
+    _, _, pool = pooled(blob, UNITS, generator, n_chains=(8,), islands=())
+    found = weigh(blob, pool, UNITS, generator=generator)
+    run = sampler_of(blob, generator)(found, 0, 24, seed=1)
+    assert isinstance(kernels[0], AlignedKernel)
+    assert [type(kernel) for kernel in kernels[1:]] == [HMC, HMC]
+    draws = torch.as_tensor(run.draws)
+    assert draws.shape == (24, 50, D)
+    assert int(run.sampling.n_moves[0]) == 50 * 2 * mode_sampling._FREE_THIN
+    inside = found.modes.regions.domains[0].contains(draws.flatten(0, 1))
+    assert abs(float(inside.double().mean()) - 1 / 8) < 0.1  # all over the eight copies
+    for power, truth in ((2, 1.0), (4, 3.0)):
+        means = (draws**power).mean(dim=1)
+        se = means.std(dim=0) / 24**0.5
+        assert bool(((means.mean(dim=0) - truth).abs() < 5 * se).all())
+
+
+def test_the_seed_decides_and_a_stop_is_passed_on(generator):
+    _, _, pool = pooled(TWO, UNITS, generator)
+    found = weigh(TWO, pool, UNITS, generator=generator)
+
+    def run(seed, on_step=None):
+        sampler = sampler_of(TWO, torch.Generator().manual_seed(5))
+        return sampler(found, 0, 4, seed=seed, on_step=on_step)
+
+    one, two, other = run(1), run(1), run(2)
+    assert (one.draws == two.draws).all()
+    assert (one.draws != other.draws).any()
+    stopped = run(1, lambda step, info: True)
+    assert stopped.stopped == "on_step"
+    assert stopped.draws.shape[1] == 0
+
+
+def test_chains_have_the_precision_asked_for(generator):
+    _, _, pool = pooled(TWO, UNITS, generator)
+    found = weigh(TWO, pool, UNITS, generator=generator)
+    single = Mixture([[2.0, 0.5, 0.0]], [[0.2] * 3], [1.0], 0.0, UNITS)
+    single.means, single.scales = single.means.float(), single.scales.float()
+    single.log_mass = single.log_mass.float()
+    sampler = ModeSampler(
+        posterior_of(single), KINDS, PLAN._replace(n_draws=3), torch.zeros((), dtype=torch.float32),
+        generator,
+    )  # fmt: skip
+    assert sampler(found, 0, 4, seed=0).draws.dtype == "float32"
+
+
+def few_in_the_heavy_mode(generator):
+    """One chain of 12 draws where 0.7 of the mass is: fewer than 5 a parameter."""
+    chains = torch.cat([TWO.sample(0, (27, 12), generator), TWO.sample(1, (1, 12), generator)])
+    values = TWO(chains.flatten(0, 1)).reshape(28, 12)
+    return pool_draws(scrambled(chains, generator), values, [], TWO, UNITS, generator=generator)
+
+
+def test_refining_finds_the_mass_of_a_mode_with_too_few_draws(generator):
+    pool = few_in_the_heavy_mode(generator)
+    before = weigh(TWO, pool, UNITS, generator=generator)
+    rare = int(before.modes.labels[-1])
+    assert before.modes.counts[rare] == 12
+    assert before.estimates[rare].log_evidence != before.estimates[rare].log_evidence  # nan
+    assert float(before.weights.weights[rare]) == 0.0
+    after = refine(
+        TWO, before, UNITS, sampler_of(TWO, generator), n_chains=8, seed=3
+    )  # fmt: skip
+    rare = int(after.modes.regions.assign(TWO.means[1:])[0])
+    error = float(after.weights.std_error[rare])
+    assert abs(float(after.weights.weights[rare]) - 0.7) < 4 * error < 0.2
+    assert abs(after.weights.log_evidence - 4.0) < 4 * after.weights.log_evidence_std_error
+    # One round was enough: 8 chains of 50 draws, counted as chains.
+    assert len(after.pool.draws) == len(pool.draws) + 400
+    assert after.pool.chains[-400:].unique().tolist() == list(range(28, 36))
+    assert not bool(after.pool.sources.any())
+    assert bool((after.pool.values[-400:] - TWO(after.pool.draws[-400:])).abs().max() < 1e-9)
+
+
+def test_nothing_to_refine(generator):
+    _, _, pool = pooled(TWO, UNITS, generator)
+    found = weigh(TWO, pool, UNITS, generator=generator)
+
+    def no_one(*args, **kwargs):
+        raise AssertionError("no chain was needed")
+
+    assert refine(TWO, found, UNITS, no_one, n_chains=8, seed=3) is found
+
+
+def test_hopeless_modes_are_not_refined(generator):
+    """12 draws of a mode e^40 times lighter stay as they are."""
+    steep = Mixture(TWO.means.tolist(), TWO.scales.tolist(), [1.0, 4e-18], 0.0, UNITS)
+    common = steep.sample(0, (8, 40), generator)
+    values = steep(common.flatten(0, 1)).reshape(8, 40)
+    cloud = steep.sample(1, (12,), generator)
+    pool = pool_draws(common, values, [cloud], steep, UNITS, generator=generator)
+    found = weigh(steep, pool, UNITS, generator=generator)
+    assert found.modes.regions.n_modes == 2
+    assert refine(steep, found, UNITS, None, n_chains=8, seed=3) is found
+
+
+def test_an_interrupt_while_refining_is_raised(generator):
+    found = weigh(TWO, few_in_the_heavy_mode(generator), UNITS, generator=generator)
+    sampler = sampler_of(TWO, generator)
+
+    def interrupted(*args, **kwargs):
+        return sampler(*args, **kwargs, on_step=lambda step, info: True)
+
+    interrupted.generator = generator
+    with pytest.raises(KeyboardInterrupt):
+        refine(TWO, found, UNITS, interrupted, n_chains=4, seed=0)
