@@ -30,8 +30,8 @@ from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
 
 Array = npt.NDArray[np.float64]
 
-# Numbers drawn a sweep for draws of all rows: many rows make few draws enough, since B sums them.
-_NUMBERS_A_SWEEP = 1 << 16
+# Numbers drawn a look for draws of all rows: many rows make few draws enough, since B sums them.
+_NUMBERS_A_LOOK = 1 << 16
 _MOST_DRAWS = 6
 _PERMUTED_DRAWS = 16
 # The stiffness costs O(k^3) a row and draw, more than all else, and its error counts twice over.
@@ -87,7 +87,7 @@ class AnchoredRotationGap:
 
     def __call__(self, posterior: FactorPosterior) -> Pull:
         anchors = plain_anchors(posterior)
-        n_draws = max(1, min(_MOST_DRAWS, _NUMBERS_A_SWEEP // anchors.numel()))
+        n_draws = max(1, min(_MOST_DRAWS, _NUMBERS_A_LOOK // anchors.numel()))
         root = torch.linalg.cholesky(posterior.cov)
         inner = anchored_inner(anchors, self._rows(posterior, root, n_draws))
         return _pull(anchors, inner)
@@ -106,8 +106,7 @@ class AnchoredRotationGap:
         return _mean(langevin_gap(mixing @ draw(n_draws)))
 
     def _rows(self, posterior: FactorPosterior, root: Tensor, n_draws: int) -> Tensor:
-        n_rows, k = posterior.mean.shape
-        noise = _normal((n_rows, n_draws), posterior, self.generator)
+        noise = _normal((len(posterior.mean), n_draws), posterior, self.generator)
         return posterior.mean + (noise @ root.mT).movedim(1, 0)
 
 

@@ -34,8 +34,8 @@ from skbayes_sym.symmetry.orthogonal_gap import Pull
 _LEAST_SHARE, _SHARE_POWER = 0.05, 0.7
 # Sweeps before the noise is learned: from a random start everything looks like noise.
 _FIXED_NOISE_SWEEPS = 5
-# A random gap is looked at again after 1, 2, 3, ... and at most so many sweeps: a look costs as much
-# as a sweep over few entries, and what it finds changes ever more slowly.
+# A random gap is looked at again after 1, 2, 3, ... and at most so many sweeps: a look costs as
+# much as a sweep over few entries, and what it finds changes ever more slowly.
 _LONGEST_WAIT = 8
 # Sweeps before which a diagonal family is turned to the axes of the factors: from any other
 # orientation coordinate ascent gets there by thousands of small steps.
