@@ -1,5 +1,6 @@
 """Matrix factorisation: cost against entries and components, and of the symmetry."""
 
+import statistics
 import time
 import warnings
 from typing import Any
@@ -24,6 +25,7 @@ SHAPES = {  # rows, columns, observed entries, components
     "6,000 x 4,000": (6_000, 4_000, 1_000_000, 20),
 }
 SWEEPS = 10
+SMALL_SWEEPS = 100
 
 
 def ratings(n: int, m: int, n_observed: int, k: int) -> sp.csr_array:
@@ -125,28 +127,29 @@ class SymmetrizedSweep(SingleThread):
             (n, m), k, prior_scale=1.0, noise_variance=1.0,
             generator=torch.Generator().manual_seed(0), like=self.data.by_row.value,
         )  # fmt: skip
-        self.n_sweeps = 100 if n_observed < 10_000 else 2 * SWEEPS
+        self.n_sweeps = SMALL_SWEEPS if n_observed < 10_000 else 2 * SWEEPS
         generator = torch.Generator().manual_seed(0)
         if covariance == "full":
             self.family, self.gap = FullCovariance(), AnchoredRotationGap(generator)
         else:
             self.family, self.gap = RowCovariance(), IsotropicRotationGap(generator)
 
-    def sweeps(self, gap: Any) -> float:
-        """CPU seconds, the least of three."""
-        seconds = []
-        for _ in range(3):
-            begin = time.process_time()
-            with torch.no_grad():
-                fit_factors(
-                    self.data, self.start, prior_scale=1.0, covariance=self.family, gap=gap,
-                    noise_range=None, max_iter=self.n_sweeps, tol=-1e12,
-                    on_step=lambda step, info: False,
-                )  # fmt: skip
-            seconds.append(time.process_time() - begin)
-        return min(seconds)
+    def seconds(self, gap: Any) -> float:
+        """CPU seconds of the sweeps."""
+        begin = time.process_time()
+        with torch.no_grad():
+            fit_factors(
+                self.data, self.start, prior_scale=1.0, covariance=self.family, gap=gap,
+                noise_range=None, max_iter=self.n_sweeps, tol=-1e12,
+                on_step=lambda step, info: False,
+            )  # fmt: skip
+        return time.process_time() - begin
 
     def track_ratio(self, shape: str, covariance: str) -> float:
-        return self.sweeps(self.gap) / self.sweeps(None)
+        """Median of pairs timed one after the other, so that a busy machine slows both."""
+        self.seconds(self.gap), self.seconds(None)  # warm up
+        n_pairs = 7 if self.n_sweeps == SMALL_SWEEPS else 3
+        pairs = [(self.seconds(self.gap), self.seconds(None)) for _ in range(n_pairs)]
+        return statistics.median(symmetrised / plain for symmetrised, plain in pairs)
 
     track_ratio.unit = "sweeps"  # type: ignore[attr-defined]

@@ -12,21 +12,10 @@ from torch import Tensor
 from skbayes_sym.estimators._base import Fitted, logger
 from skbayes_sym.estimators._callbacks import FitTask
 from skbayes_sym.estimators._entries import Observed
+from skbayes_sym.estimators._factor_gap import COVARIANCES, gap_term
 from skbayes_sym.inference.bounds import BoundEstimate
-from skbayes_sym.inference.factor_covariance import (
-    CovarianceFamily,
-    DiagonalCovariance,
-    FullCovariance,
-    IsotropicCovariance,
-    RowCovariance,
-)
+from skbayes_sym.inference.factor_covariance import CovarianceFamily
 from skbayes_sym.inference.factor_data import Entries
-from skbayes_sym.inference.factor_gaps import (
-    AnchoredRotationGap,
-    IsotropicRotationGap,
-    SignedPermutationGap,
-    SignFlipGap,
-)
 from skbayes_sym.inference.factorization import (
     FactorPosterior,
     fit_factors,
@@ -36,13 +25,6 @@ from skbayes_sym.inference.factorization import (
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.numerics.random import generator_from
 
-COVARIANCES: dict[str, CovarianceFamily] = {
-    "isotropic": IsotropicCovariance(),
-    "row": RowCovariance(),
-    "diag": DiagonalCovariance(),
-    "full": FullCovariance(),
-}
-MAX_PERMUTED = 14  # components whose signed permutations are summed exactly
 _INITIAL_NOISE = 0.5  # in units of the spread of the observed entries
 _NOISE_RANGE = (1e-3, 1e2)  # likewise
 
@@ -96,49 +78,23 @@ def noise_range(estimator: Any, context: MatrixContext) -> tuple[float, float] |
     return low, high
 
 
-def _gap(estimator: Any, generator: torch.Generator) -> Any:
-    """The gap term of the estimator's symmetry, None without one."""
-    covariance = COVARIANCES[estimator.covariance]
-    if estimator.symmetry is None:
-        return None
-    if estimator.symmetry == "orthogonal":
-        if estimator.n_components == 1:  # O(1) is a sign flip
-            return SignFlipGap()
-        if covariance.is_isotropic:
-            return IsotropicRotationGap(generator)
-        return AnchoredRotationGap(generator)
-    return SignFlipGap() if estimator.symmetry == "signflip" else SignedPermutationGap(generator)
-
-
-def check_symmetry(estimator: Any) -> None:
-    """Raise ValueError where the group's average isn't available for the covariance."""
-    if estimator.solver != "vi" or estimator.symmetry in {None, "orthogonal"}:
-        return
-    if not COVARIANCES[estimator.covariance].is_elementwise:
-        raise ValueError(
-            f"symmetry={estimator.symmetry!r} needs a diagonal covariance, got "
-            f"covariance={estimator.covariance!r}: use 'diag', or symmetry='orthogonal'."
-        )
-    if estimator.symmetry == "signed_permutation" and estimator.n_components > MAX_PERMUTED:
-        raise ValueError(
-            f"symmetry='signed_permutation' sums over 2^n_components subsets, too many for "
-            f"n_components={estimator.n_components}: use at most {MAX_PERMUTED}, or "
-            "symmetry='orthogonal'."
-        )
-
-
 def fit_vi(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
+    """Sweeps in the precision asked for; then both parts of the bound in float64, by fresh draws.
+
+    Returns
+    -------
+    Fitted
+        What predicts (`posterior_attributes`), the bounds, the curve and the number of sweeps.
+    """
     data = context.observed.tensors(context.device, context.dtype)
-    gap = _gap(estimator, generator_from(seeds.gap, context.device))
     covariance = COVARIANCES[estimator.covariance]
+    gap = _gap(estimator, seeds.gap, context)
     fitted, attributes = run_sweeps(estimator, context, data, covariance, gap, seeds)
     precise = data if context.dtype == torch.float64 else in_double(context)
     posterior = fitted.posterior.to(torch.float64)
     bound = mean_field_elbo(precise, posterior, estimator.prior_scale) + log_jacobian(context)
-    report = BoundEstimate(0.0, 0.0)
-    if gap is not None:
-        fresh = _gap(estimator, generator_from(seeds.report, context.device))
-        report = fresh.report(posterior)
+    fresh = _gap(estimator, seeds.report, context)
+    report = BoundEstimate(0.0, 0.0) if fresh is None else fresh.report(posterior)
     bounds = bounds_of(bound, report)
     logger.info(
         "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped by %s after %d sweeps",
@@ -146,6 +102,18 @@ def fit_vi(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
     )  # fmt: skip
     curve = np.array(fitted.elbo_curve) + log_jacobian(context)
     return Fitted({**attributes, **bounds, "elbo_curve_": curve}, stop_reason(fitted.stopped))
+
+
+def _gap(estimator: Any, seed: int, context: MatrixContext) -> Any:
+    """The gap of the estimator's group with draws of its own, None without a group."""
+    if estimator.symmetry is None:
+        return None
+    return gap_term(
+        estimator.symmetry,
+        COVARIANCES[estimator.covariance],
+        estimator.n_components,
+        generator_from(seed, context.device),
+    )
 
 
 def run_sweeps(
@@ -198,10 +166,12 @@ def _warn_unless_converged(estimator: Any, fitted: Any) -> None:
 
 
 def stop_reason(stopped: str) -> str:
+    """The estimator's ``stop_reason_`` for what ended the loop below: ``on_step`` is a callback."""
     return {"on_step": "callback"}.get(stopped, stopped)
 
 
 def in_double(context: MatrixContext) -> Entries:
+    """The observed entries in float64, in which bounds are evaluated."""
     return context.observed.tensors(context.device, torch.float64)
 
 
@@ -211,6 +181,7 @@ def log_jacobian(context: MatrixContext) -> float:
 
 
 def bounds_of(mean_field: float, gap: BoundEstimate) -> dict[str, float]:
+    """The fitted attributes of a bound, nats, from its exact part and the gap's estimate."""
     return {
         "elbo_": mean_field + gap.value,
         "elbo_mean_field_": mean_field,
@@ -246,5 +217,6 @@ def posterior_attributes(context: MatrixContext, posterior: FactorPosterior) -> 
         "scale_": context.scale,
         "device_": str(context.device),
         "dtype_": str(context.dtype).removeprefix("torch."),
+        "_orientation_": turn.double().cpu().numpy(),
         "_cache": {},
     }

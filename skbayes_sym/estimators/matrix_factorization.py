@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
-from sklearn.utils import check_random_state
+from sklearn.utils import Bunch, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
@@ -18,7 +18,8 @@ from skbayes_sym.estimators._callbacks import FitTask
 from skbayes_sym.estimators._data import Array
 from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
 from skbayes_sym.estimators._entries import Observed, observed_entries
-from skbayes_sym.estimators._factor_recipe import MatrixContext, Seeds, check_symmetry, fit_vi
+from skbayes_sym.estimators._factor_gap import check_symmetry, factor_gap_of_fit
+from skbayes_sym.estimators._factor_recipe import MatrixContext, Seeds, fit_vi
 from skbayes_sym.estimators._factor_rivals import fit_analytic, fit_gibbs, fit_map
 from skbayes_sym.estimators._memory import require_factors
 from skbayes_sym.inference.factor_data import Incidence
@@ -421,6 +422,9 @@ class SymVIMatrixFactorization(
             columns = (torch.as_tensor(a).double() for a in self.posterior_.columns)
             result = function(data, *columns, self.prior_scale, noise).numpy()
         return result.astype(checked.dtype, copy=False), len(values)
+
+    def _invariance_gap(self, *, n_draws: Any, random_state: Any) -> Bunch:
+        return factor_gap_of_fit(self, n_draws=n_draws, random_state=random_state)
 
 
 def _positions(positions: Any, n: int, name: str) -> Tensor:

@@ -1,7 +1,7 @@
 """Symmetrisation gaps of a factorisation's posterior: how they pull in training, what they report.
 
 One class a group. Called, each gives the `Pull` of a sweep from a few fresh draws; ``report`` gives
-the gap or a lower bound on it, with its Monte Carlo error.
+the gap or a lower bound on it, with its Monte Carlo error, and ``side`` says which of the two.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,9 @@ from torch import Tensor
 from skbayes_sym.inference.bounds import BoundEstimate
 from skbayes_sym.inference.factorization import FactorPosterior
 from skbayes_sym.symmetry.gap import Exact, unit_gap
+from skbayes_sym.symmetry.haar_integral import EXACT_UP_TO
 from skbayes_sym.symmetry.orthogonal_gap import (
+    LangevinExpansion,
     Pull,
     anchored_inner,
     expand_langevin,
@@ -29,12 +31,16 @@ from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
 
 Array = npt.NDArray[np.float64]
 
-# Numbers drawn a sweep for draws of all rows: many rows make few draws enough, since B sums them.
-_NUMBERS_A_SWEEP = 1 << 16
-_MOST_DRAWS = 4
+# Numbers drawn a look for draws of all rows: many rows make few draws enough, since B sums them.
+_NUMBERS_A_LOOK = 1 << 16
+_MOST_DRAWS = 6
+_PERMUTED_DRAWS = 16
+# The stiffness costs O(k^3) a row and draw, more than all else, and its error counts twice over.
+_STIFFNESS_DRAWS = 1
 _REPORT_DRAWS = 256
 _REPORT_NUMBERS = 1 << 24  # most numbers drawn for a report
-_LEARNING_SHARE = 8  # draws that anchors are learned from, as a part of those that report
+# Draws that anchors are learned from, as a part of those that report; all, if the mixing is free.
+_LEARNING_SHARE = 8
 _MIXING_STEPS = 20
 _FREE_MIXING_UP_TO = 3
 
@@ -60,9 +66,13 @@ class IsotropicRotationGap:
         anchors = plain_anchors(posterior)
         return _pull(anchors, self._inner(posterior, _MOST_DRAWS))
 
-    def report(self, posterior: FactorPosterior) -> BoundEstimate:
+    def report(self, posterior: FactorPosterior, n_draws: int | None = None) -> BoundEstimate:
         """The gap."""
-        return _mean(langevin_gap(self._inner(posterior, _REPORT_DRAWS)))
+        return _mean(langevin_gap(self._inner(posterior, n_draws or _REPORT_DRAWS)))
+
+    def side(self, n_components: int) -> str:
+        """Exact where F is; beyond, a lower bound if the large-rank saddle lies above F."""
+        return "exact" if n_components <= EXACT_UP_TO else "lower"
 
     def _inner(self, posterior: FactorPosterior, n_draws: int) -> Tensor:
         noise = _normal((n_draws, posterior.mean.shape[1]), posterior, self.generator)
@@ -83,27 +93,33 @@ class AnchoredRotationGap:
 
     def __call__(self, posterior: FactorPosterior) -> Pull:
         anchors = plain_anchors(posterior)
-        n_draws = max(1, min(_MOST_DRAWS, _NUMBERS_A_SWEEP // anchors.numel()))
+        n_draws = max(1, min(_MOST_DRAWS, _NUMBERS_A_LOOK // anchors.numel()))
         root = torch.linalg.cholesky(posterior.cov)
         inner = anchored_inner(anchors, self._rows(posterior, root, n_draws))
         return _pull(anchors, inner)
 
-    def report(self, posterior: FactorPosterior) -> BoundEstimate:
+    def report(self, posterior: FactorPosterior, n_draws: int | None = None) -> BoundEstimate:
         """Lower bound with learned anchors; draws to learn on and to report from are separate."""
         root = torch.linalg.cholesky(posterior.cov)
         features = _anchor_features(posterior, root)
-        n_draws = max(16, min(_REPORT_DRAWS, _REPORT_NUMBERS // posterior.mean.numel()))
+        few = max(16, min(_REPORT_DRAWS, _REPORT_NUMBERS // posterior.mean.numel()))
+        n_draws = n_draws or few
 
         def draw(n: int) -> Tensor:
             rows = (self._rows(posterior, root, 1) for _ in range(n))
             return torch.cat([anchored_inner(features, x) for x in rows])
 
-        mixing = learn_mixing(draw(n_draws // _LEARNING_SHARE))
+        is_free = posterior.mean.shape[1] <= _FREE_MIXING_UP_TO
+        mixing = learn_mixing(draw(n_draws if is_free else max(2, n_draws // _LEARNING_SHARE)))
         return _mean(langevin_gap(mixing @ draw(n_draws)))
 
+    def side(self, n_components: int) -> str:
+        """A lower bound for any anchors, where F is exact or bounded from above."""
+        return "lower"
+
     def _rows(self, posterior: FactorPosterior, root: Tensor, n_draws: int) -> Tensor:
-        noise = _normal((n_draws, len(posterior.mean)), posterior, self.generator)
-        return posterior.mean + (root @ noise.unsqueeze(-1)).squeeze(-1)
+        noise = _normal((len(posterior.mean), n_draws), posterior, self.generator)
+        return posterior.mean + (noise @ root.mT).movedim(1, 0)
 
 
 def _anchor_features(posterior: FactorPosterior, root: Tensor) -> Tensor:
@@ -169,9 +185,13 @@ class SignFlipGap:
             sign_flip_gap(distance).sum(), slope * anchors, torch.diag_embed(slope * anchors**2)
         )
 
-    def report(self, posterior: FactorPosterior) -> BoundEstimate:
-        """The gap."""
+    def report(self, posterior: FactorPosterior, n_draws: int | None = None) -> BoundEstimate:
+        """The gap; there is nothing to draw."""
         return BoundEstimate(float(self(posterior).value), 0.0)
+
+    def side(self, n_components: int) -> str:
+        """A quadrature."""
+        return "exact"
 
 
 @dataclass
@@ -186,19 +206,23 @@ class SignedPermutationGap:
         loc = mean.flatten().requires_grad_()
         scale = variance.sqrt().flatten().requires_grad_()
         with torch.enable_grad():
-            value = self._draws(loc, scale, posterior, 4 * _MOST_DRAWS).mean()
+            value = self._draws(loc, scale, posterior, _PERMUTED_DRAWS).mean()
             by_loc, by_scale = torch.autograd.grad(value, (loc, scale))
         stiff = -(by_scale / scale.detach()).view(mean.shape)  # d/ds^2 = (d/ds) / (2 s)
         return Pull(value.detach(), by_loc.view(mean.shape), torch.diag_embed(stiff))
 
-    def report(self, posterior: FactorPosterior) -> BoundEstimate:
+    def report(self, posterior: FactorPosterior, n_draws: int | None = None) -> BoundEstimate:
         """The gap."""
         scale = posterior.cov.diagonal(dim1=-2, dim2=-1).sqrt()
         draws = (
             self._draws(posterior.mean.flatten(), scale.flatten(), posterior, 1)
-            for _ in range(_REPORT_DRAWS)
+            for _ in range(n_draws or _REPORT_DRAWS)
         )
         return _mean(torch.cat(list(draws)))
+
+    def side(self, n_components: int) -> str:
+        """A permanent a draw."""
+        return "exact"
 
     def _draws(
         self, loc: Tensor, scale: Tensor, posterior: FactorPosterior, n_draws: int
@@ -221,11 +245,11 @@ def _normal(
 
 def _pull(anchors: Tensor, inner: Tensor) -> Pull:
     expansion = expand_langevin(inner)
-    value = expansion.value.mean()
-    return Pull(value, force(anchors, expansion), stiffness(anchors, expansion))
+    few = LangevinExpansion(*(part[:_STIFFNESS_DRAWS] for part in expansion))
+    return Pull(expansion.value.mean(), force(anchors, expansion), stiffness(anchors, few))
 
 
 def _mean(values: Tensor) -> BoundEstimate:
     values = values.double()
-    error = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    error = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else float("nan")
     return BoundEstimate(float(values.mean()), error)

@@ -34,9 +34,9 @@ from skbayes_sym.symmetry.orthogonal_gap import Pull
 _LEAST_SHARE, _SHARE_POWER = 0.05, 0.7
 # Sweeps before the noise is learned: from a random start everything looks like noise.
 _FIXED_NOISE_SWEEPS = 5
-# Sweeps between two looks at a random gap, after as many that look every time: a look costs as much
-# as a sweep over few entries, and what it finds changes slowly.
-_RENEW_EVERY = 4
+# A random gap is looked at again after 1, 2, 3, ... and at most so many sweeps: a look costs as
+# much as a sweep over few entries, and what it finds changes ever more slowly.
+_LONGEST_WAIT = 8
 # Sweeps before which a diagonal family is turned to the axes of the factors: from any other
 # orientation coordinate ascent gets there by thousands of small steps.
 _TURNS = frozenset({6, 12})
@@ -141,13 +141,14 @@ def fit_factors(
     -----
     A sweep costs O(N k^2 + (n + m) k^3). A `KeyboardInterrupt` ends the loop between two sweeps.
     """
-    posterior, curve, stopped, pull = start, list[float](), "max_iter", None
+    posterior, curve, stopped, running = start, list[float](), "max_iter", None
     try:
         for sweep in range(max_iter):
             if sweep in _TURNS and covariance.is_elementwise and not covariance.is_isotropic:
-                posterior, pull = _turn_to_axes(posterior, data.n_rows), None
+                posterior, running = _turn_to_axes(posterior, data.n_rows), None
             if gap is not None and sweep > 0:
-                pull = _next_pull(pull, gap, posterior, sweep)
+                running = _look(running, gap, posterior, sweep)
+            pull = None if running is None else running.pull
             learned = noise_range if sweep >= _FIXED_NOISE_SWEEPS else None
             posterior, elbo = _sweep(data, posterior, prior_scale, covariance, pull, learned)
             curve.append(elbo + (0.0 if pull is None else float(pull.value)))
@@ -177,20 +178,31 @@ def _turn_to_axes(posterior: FactorPosterior, n: int) -> FactorPosterior:
     return posterior._replace(mean=mean @ axes, cov=torch.diag_embed(variances))
 
 
-def _next_pull(mean: Pull | None, gap: GapTerm, posterior: FactorPosterior, sweep: int) -> Pull:
-    """The gap's own answer if it is exact; else the running mean of answers, renewed at times."""
-    if mean is None or not gap.is_random:
-        return gap(posterior)
-    if sweep > _RENEW_EVERY and sweep % _RENEW_EVERY:
-        return mean
-    n_renewals = sweep if sweep <= _RENEW_EVERY else _RENEW_EVERY + sweep // _RENEW_EVERY
-    share = max(_LEAST_SHARE, float(n_renewals) ** -_SHARE_POWER)
-    new = gap(posterior)
-    return Pull(
+class _RunningPull(NamedTuple):
+    """What the looks at a gap have found so far."""
+
+    pull: Pull  # the running mean if looks are random, else the last
+    last: int  # sweep of the last look
+    n_looks: int
+
+
+def _look(
+    running: _RunningPull | None, gap: GapTerm, posterior: FactorPosterior, sweep: int
+) -> _RunningPull:
+    """Look at a gap that answers exactly in every sweep, at a random one when its time has come."""
+    if running is None or not gap.is_random:
+        return _RunningPull(gap(posterior), sweep, 1)
+    mean, last, n_looks = running
+    if sweep < last + min(n_looks, _LONGEST_WAIT):
+        return running
+    new, n_looks = gap(posterior), n_looks + 1
+    share = max(_LEAST_SHARE, float(n_looks) ** -_SHARE_POWER)
+    pull = Pull(
         torch.lerp(mean.value, new.value, share),
         mean.force.lerp_(new.force, share),
         mean.stiffness.lerp_(new.stiffness, share),
     )
+    return _RunningPull(pull, sweep, n_looks)
 
 
 def _stalled(curve: list[float], tol: float) -> bool:
@@ -281,12 +293,13 @@ def row_conditionals(
     target = first / (sqrt(k) * noise)
     if pull is not None and mean is not None:
         stiffness = pull.stiffness[rows]
-        held = pull.force[rows] + (stiffness @ mean[rows].unsqueeze(-1)).squeeze(-1)
-        least = precision.diagonal(dim1=-2, dim2=-1)
-        precision, target = precision + stiffness, target + held
-        # Only a stiffness estimated from draws, never a true one, is negative.
+        held = (stiffness @ mean[rows].unsqueeze(-1)).squeeze(-1).add_(pull.force[rows])
+        target += held
         diagonal = precision.diagonal(dim1=-2, dim2=-1)
-        diagonal.copy_(torch.maximum(diagonal, least))
+        least = diagonal.clone()
+        precision += stiffness
+        # Only a stiffness estimated from draws, never a true one, is negative.
+        torch.maximum(diagonal, least, out=diagonal)
     factor, failed = torch.linalg.cholesky_ex(precision)
     if bool(failed.any()):
         raise DivergenceError(

@@ -117,7 +117,7 @@ def stiffness(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:
     Positive semi-definite, since F is convex. O(n_rows k^3) a draw.
     """
     blocks = [_stiffness_block(block, expansion) for block in anchors.split(_ROW_BLOCK)]
-    return torch.cat(blocks)
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
 
 def _stiffness_block(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:
