@@ -60,7 +60,11 @@ class ModuleNetwork:
             size = {n: _root_mean_square(p) for n, p in self.module.named_parameters()}
             object.__setattr__(self, "initial", {n: (0.0, size[n]) for n in size})
         # Only the architecture is kept: without storage it can't be trained by accident.
-        object.__setattr__(self, "module", copy.deepcopy(self.module).eval().to("meta"))
+        module = copy.deepcopy(self.module).eval().to("meta")
+        for layer in module.modules():
+            if hasattr(layer, "inplace"):  # would overwrite the pre-activations that are recorded
+                layer.inplace = False
+        object.__setattr__(self, "module", module)
 
     @cached_property
     def layout(self) -> ParamLayout:
