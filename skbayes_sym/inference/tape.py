@@ -94,12 +94,16 @@ class Tape:
             summed = [[self._by_sample(g).sum(1) for g in own] for own in self._passes(n_others)]
             gradients = [torch.stack(g) for g in zip(*summed, strict=True)] + tail
             rows = zip(self.layers, self._inputs(), gradients, strict=True)
-            return [LayerAverages(layer, inputs.mean(1), g) for layer, inputs, g in rows]
+            return [LayerAverages(layer, self._mean(inputs), g) for layer, inputs, g in rows]
 
     def _inputs(self) -> list[Tensor]:
         """Inputs (N, S, *I) of every layer."""
         found = self.recording.inputs[-len(self.layers) :]
         return [self._by_sample(self._fixed(inputs)) for inputs in found]
+
+    def _mean(self, rows: Tensor) -> Tensor:
+        """Mean over the samples; divided last, so that its gradient is a view and no copy."""
+        return rows.sum(1) / self.n_samples
 
     def _by_sample(self, rows: Tensor) -> Tensor:
         return rows.unflatten(0, (-1, self.n_samples))
@@ -128,10 +132,10 @@ class Tape:
             return [directions]
         hidden, preactivations = self.recording.inputs[-1], self.recording.preactivations[-2]
         slopes = torch.autograd.grad(
-            hidden, preactivations, torch.ones_like(hidden), create_graph=self.create_graph,
-            retain_graph=True,
+            hidden, preactivations, hidden.new_ones(()).expand_as(hidden), retain_graph=True,
+            create_graph=self.create_graph,
         )[0]  # fmt: skip
-        mean = self._by_sample(slopes).mean(1)
+        mean = self._mean(self._by_sample(slopes))
         return [mean * (directions @ self._fixed(self.recording.head)), directions]
 
 
