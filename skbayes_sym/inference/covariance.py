@@ -18,9 +18,9 @@ from skbayes_sym.inference.curvature import (
     FullSpectrum,
     KroneckerSpectrum,
     LayerSpectrum,
-    averaged_factors,
+    averaged_vectors,
 )
-from skbayes_sym.inference.tape import LayerTape, Tape, jacobian
+from skbayes_sym.inference.tape import LayerAverages, Tape, jacobian
 from skbayes_sym.models.recording import WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import standard_normal
@@ -121,7 +121,7 @@ class KroneckerPrecision:
 
     def output_covariance(self, tape: Tape) -> Tensor:
         total: Any = 0.0
-        for (layer, s, weight, bias), layer_tape in zip(self._blocks(), tape.layers, strict=True):
+        for (layer, s, weight, bias), layer_tape in zip(self._blocks(), tape.averages, strict=True):
             inputs, gradients = _rotated(layer_tape, s)
             if inputs.shape[1] == 1:  # one position: the derivative is an outer product
                 spread = inputs[:, 0].square() @ weight.reciprocal().mT  # (N, G)
@@ -137,7 +137,7 @@ class KroneckerPrecision:
 
     def output_draws(self, tape: Tape, n: int, *, generator: torch.Generator) -> Tensor:
         rotated = [
-            _rotated(t, s) for t, (_, s, _, _) in zip(tape.layers, self._blocks(), strict=True)
+            _rotated(t, s) for t, (_, s, _, _) in zip(tape.averages, self._blocks(), strict=True)
         ]
         found = []
         for _ in range(n):  # one draw's weights at a time
@@ -155,11 +155,10 @@ class KroneckerPrecision:
         return torch.stack(found)
 
 
-def _rotated(tape: LayerTape, s: LayerSpectrum) -> tuple[Tensor, Tensor]:
+def _rotated(layer: LayerAverages, s: LayerSpectrum) -> tuple[Tensor, Tensor]:
     """Mean inputs (N, T, D) and summed gradients (K, N, T, G) in the layer's eigenbasis."""
-    pairs = [averaged_factors(tape, k) for k in range(len(tape.gradients))]
-    gradients = torch.stack([g for _, g in pairs])
-    return pairs[0][0] @ s.input_basis, gradients @ s.output_basis
+    inputs, gradients = averaged_vectors(layer)
+    return inputs @ s.input_basis, gradients @ s.output_basis
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,14 +14,14 @@ for a prior precision :math:`\delta_l` a layer. The preconditioners make the gra
 that the factors depend on a sum over minibatches, :math:`\sum_i \langle P_i, dF_i \rangle`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.tape import LayerTape, Tape, jacobian, parameter_layers
+from skbayes_sym.inference.tape import LayerAverages, Tape, jacobian, parameter_layers
 from skbayes_sym.models.recording import WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 
@@ -57,15 +57,20 @@ class Structure(Protocol):
         """A minibatch's part, differentiable if the tape is; ``weight`` (N,)."""
         ...
 
+    def inner(self, tape: Tape, weight: Tensor, preconditioners: Factors) -> Tensor:
+        """sum_i <P_i, F_i> of a minibatch, differentiable; the factors aren't formed."""
+        ...
+
     def spectrum(self, factors: Factors, total_weight: float) -> Spectrum:
         """Decompose the sum over all minibatches."""
         ...
 
 
-def averaged_factors(layer: LayerTape, k: int) -> tuple[Tensor, Tensor]:
-    """Mean input (N, T, D) and summed gradient (N, T, G) over the samples, along direction k."""
-    patches = layer.layer.patches(layer.inputs.mean(1))  # linear, so the mean comes first
-    return patches, layer.layer.positions(layer.gradients[k].sum(1))
+def averaged_vectors(layer: LayerAverages) -> tuple[Tensor, Tensor]:
+    """Mean inputs (N, T, D) and summed gradients (K, N, T, G) at the positions of a layer."""
+    patches = layer.layer.patches(layer.inputs)  # linear, so that the mean could come first
+    gradients = layer.layer.positions(layer.gradients.flatten(0, 1))
+    return patches, gradients.unflatten(0, layer.gradients.shape[:2])
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,15 +88,20 @@ class Kronecker:
     layers: Sequence[WeightLayer]
 
     def factors(self, tape: Tape, weight: Tensor) -> Factors:
-        found = []
-        for layer in tape.layers:
-            patches = layer.layer.patches(layer.inputs.mean(1))
+        return [_second_moment(v, w) for v, w in self._weighted(tape, weight)]
+
+    def inner(self, tape: Tape, weight: Tensor, preconditioners: Factors) -> Tensor:
+        pairs = zip(self._weighted(tape, weight), preconditioners, strict=True)
+        return torch.stack([_inner_moment(v, w, p) for (v, w), p in pairs]).sum()
+
+    def _weighted(self, tape: Tape, weight: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Vectors (M, D) whose weighted second moments are the factors, and weights (M,)."""
+        for layer in tape.averages:
+            patches, gradients = averaged_vectors(layer)
             n_positions = patches.shape[1]
-            found.append(_second_moment(patches, weight / n_positions))
-            gradients = [layer.layer.positions(g.sum(1)) for g in layer.gradients]
-            stacked = torch.cat(gradients, 1)
-            found.append(_second_moment(stacked, weight))
-        return found
+            each = weight.repeat_interleave(n_positions)
+            yield patches.flatten(0, 1), each / n_positions
+            yield gradients.flatten(0, 2), each.repeat(len(gradients))
 
     def spectrum(self, factors: Factors, total_weight: float) -> "KroneckerSpectrum":
         pairs = zip(factors[::2], factors[1::2], strict=True)
@@ -105,9 +115,18 @@ class Kronecker:
 
 
 def _second_moment(vectors: Tensor, weight: Tensor) -> Tensor:
-    """sum_nt w_n v_nt v_nt' of (N, T, D)."""
-    scaled = vectors * weight[:, None, None]
-    return scaled.flatten(0, 1).mT @ vectors.flatten(0, 1)
+    """sum_m w_m v_m v_m' of (M, D)."""
+    return (vectors * weight[:, None]).mT @ vectors
+
+
+def _inner_moment(vectors: Tensor, weight: Tensor, preconditioner: Tensor) -> Tensor:
+    """sum_m w_m v_m' P v_m of (M, D) and a symmetric P, differentiable in the vectors.
+
+    Its gradient is 2 w P v, so that the product made for the value serves for it as well.
+    """
+    fixed = vectors.detach()
+    slope = (fixed @ preconditioner) * weight[:, None]
+    return (slope * (2.0 * vectors - fixed)).sum()
 
 
 def _decompose(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,6 +198,9 @@ class Diagonal:
         j = jacobian(tape, self.layout)
         return [torch.einsum("knp,n->p", j.square(), weight)]
 
+    def inner(self, tape: Tape, weight: Tensor, preconditioners: Factors) -> Tensor:
+        return (preconditioners[0] * self.factors(tape, weight)[0]).sum()
+
     def spectrum(self, factors: Factors, total_weight: float) -> "DiagonalSpectrum":
         return DiagonalSpectrum(factors[0], parameter_layers(self.layers, self.layout))
 
@@ -210,8 +232,11 @@ class Full:
 
     def factors(self, tape: Tape, weight: Tensor) -> Factors:
         j = jacobian(tape, self.layout)
-        scaled = j * weight[None, :, None]
-        return [scaled.flatten(0, 1).mT @ j.flatten(0, 1)]
+        return [_second_moment(j.flatten(0, 1), weight.repeat(len(j)))]
+
+    def inner(self, tape: Tape, weight: Tensor, preconditioners: Factors) -> Tensor:
+        j = jacobian(tape, self.layout)
+        return _inner_moment(j.flatten(0, 1), weight.repeat(len(j)), preconditioners[0])
 
     def spectrum(self, factors: Factors, total_weight: float) -> "FullSpectrum":
         return FullSpectrum(factors[0], parameter_layers(self.layers, self.layout))

@@ -12,8 +12,8 @@ from skbayes_sym.inference.marginal_likelihood import (
     Evidence,
     LaplaceEvidence,
     Pass,
+    Seen,
     add_factors,
-    surrogate,
 )
 from skbayes_sym.inference.variational import Batches, Data
 from skbayes_sym.numerics.optimise import DivergenceError, FlatAdam, ParamGroup
@@ -144,26 +144,28 @@ class OnlineEvidence:
 
         def then(generator: torch.Generator) -> None:
             with torch.enable_grad():
-                terms = self._evidence.recorded_terms(
+                seen = self._evidence.seen(
                     recording, averaged, h["likelihood"], batch, generator, create_graph=learned
                 )
-                self._gather(terms, leaf, batch)
+                self._gather(seen, leaf, batch)
 
         return averaged, then
 
     def _is_whole(self, batch: Data) -> bool:
         return len(batch.x) == len(self._evidence.data.x)
 
-    def _gather(self, terms: Pass, hyper: Tensor, batch: Data) -> None:
+    def _gather(self, seen: Seen, hyper: Tensor, batch: Data) -> None:
+        structure = self._evidence.structure
+        with torch.no_grad():
+            factors = structure.factors(seen.tape, batch.weight)
         if self._is_whole(batch):
-            spectrum = self._evidence.spectrum([f.detach() for f in terms.factors])
-            self._precondition(spectrum, hyper.detach())
+            self._precondition(self._evidence.spectrum(factors), hyper.detach())
         if self._preconditioners is not None:
-            value = surrogate(terms, self._preconditioners)
+            value = self._evidence.surrogate(seen, batch.weight, self._preconditioners)
             gradient = torch.autograd.grad(value, hyper)[0]
             self._gradient = gradient + (0.0 if self._gradient is None else self._gradient)
-        self._factors = add_factors(self._factors, terms.factors)
-        self._log_lik += float(terms.log_likelihood.detach())
+        self._factors = add_factors(self._factors, factors)
+        self._log_lik += float(seen.log_likelihood.detach())
         self._seen += float(batch.weight.sum())
 
     def _precondition(self, spectrum: Spectrum, hyper: Tensor) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.covariance import Precision
 from skbayes_sym.inference.marginal_likelihood import AveragedNetwork
-from skbayes_sym.inference.tape import record_tape
+from skbayes_sym.inference.tape import Tape
 
 # Entries of a block of Jacobians, (outputs, rows, parameters).
 _JACOBIAN_ENTRIES = 1 << 23
@@ -139,7 +139,7 @@ def _linearise(
             )
             directions = torch.eye(n_outputs, dtype=x.dtype, device=x.device)
             directions = directions.unsqueeze(1).expand(-1, len(block), -1)
-            tape = record_tape(recording, model.layers, model.n_samples, mean, directions)
+            tape = Tape(recording, model.layers, model.n_samples, mean, directions)
         with torch.no_grad():
             found.append(finish(tape, mean.detach()))
     return found

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.curvature import Factors, Spectrum, Structure
-from skbayes_sym.inference.tape import Directions, record_tape
+from skbayes_sym.inference.tape import Directions, Tape
 from skbayes_sym.inference.variational import Data
 from skbayes_sym.models.augmentations import Augmentation
 from skbayes_sym.models.extents import stratified_noise
@@ -138,6 +138,13 @@ class Evidence(NamedTuple):
         return self.log_likelihood + self.log_prior - 0.5 * self.log_det
 
 
+class Seen(NamedTuple):
+    """A minibatch's log likelihood, and what its factors are made of."""
+
+    log_likelihood: Tensor
+    tape: Tape
+
+
 class Pass(NamedTuple):
     """What one look at all data leaves: sums over rows."""
 
@@ -171,7 +178,7 @@ class LaplaceEvidence:
         for start in range(0, len(self.data.x), self.batch_size):
             yield Data(*(t[start : start + self.batch_size] for t in self.data))
 
-    def batch_terms(
+    def see(
         self,
         theta: Tensor,
         hyper: Tensor,
@@ -179,16 +186,16 @@ class LaplaceEvidence:
         generator: torch.Generator,
         *,
         create_graph: bool = False,
-    ) -> Pass:
-        """A minibatch's log likelihood and factors, differentiable in ``hyper`` if asked for."""
+    ) -> Seen:
+        """A forward pass of a minibatch, differentiable in ``hyper`` if asked for."""
         h = self.model.hyper.unflatten(hyper)
         noise = self.model.noise(len(batch.x), batch.x, generator)
         recording, averaged = self.model.record(theta, h["eta"], batch.x, noise)
-        return self.recorded_terms(
+        return self.seen(
             recording, averaged, h["likelihood"], batch, generator, create_graph=create_graph
         )
 
-    def recorded_terms(
+    def seen(
         self,
         recording: Recording,
         averaged: Tensor,
@@ -197,17 +204,20 @@ class LaplaceEvidence:
         generator: torch.Generator,
         *,
         create_graph: bool = False,
-    ) -> Pass:
-        """The same from a pass already made."""
+    ) -> Seen:
+        """The same from a pass already made; ``own`` are the likelihood's parameters."""
         likelihood = self.model.likelihood.to(averaged).at(own)
         log_lik = (batch.weight * likelihood.log_prob(averaged, batch.y)).sum()
         at = averaged if create_graph else averaged.detach()
         directions = self.directions.columns(likelihood, at, batch.y, generator=generator)
-        tape = record_tape(
-            recording, self.model.layers, self.model.n_samples, averaged, directions,
-            create_graph=create_graph,
+        tape = Tape(
+            recording, self.model.layers, self.model.n_samples, averaged, directions, create_graph
         )  # fmt: skip
-        return Pass(log_lik, self.structure.factors(tape, batch.weight))
+        return Seen(log_lik, tape)
+
+    def surrogate(self, seen: Seen, weight: Tensor, preconditioners: Factors) -> Tensor:
+        """A minibatch's part of what has the evidence's gradient (its value means nothing)."""
+        return seen.log_likelihood - 0.5 * self.structure.inner(seen.tape, weight, preconditioners)
 
     def one_pass(self, theta: Tensor, hyper: Tensor, seed: int) -> Pass:
         """Log likelihood and factors of all data."""
@@ -216,9 +226,9 @@ class LaplaceEvidence:
         total: Factors = []
         for batch in self._batches():
             with torch.enable_grad():  # of the outputs in the pre-activations only
-                part = self.batch_terms(theta, hyper, batch, generator)
-            log_lik += part.log_likelihood.detach()
-            total = add_factors(total, part.factors)
+                seen = self.see(theta, hyper, batch, generator)
+            log_lik += seen.log_likelihood.detach()
+            total = add_factors(total, self.structure.factors(seen.tape, batch.weight))
         return Pass(log_lik, total)
 
     def gradient(self, theta: Tensor, hyper: Tensor, seed: int, spectrum: Spectrum) -> Tensor:
@@ -233,8 +243,9 @@ class LaplaceEvidence:
         for batch in self._batches():
             leaf = hyper.detach().clone().requires_grad_()
             with torch.enable_grad():
-                terms = self.batch_terms(theta, leaf, batch, generator, create_graph=True)
-                total += torch.autograd.grad(surrogate(terms, preconditioners), leaf)[0]
+                seen = self.see(theta, leaf, batch, generator, create_graph=True)
+                value = self.surrogate(seen, batch.weight, preconditioners)
+                total += torch.autograd.grad(value, leaf)[0]
         return total
 
     def spectrum(self, factors: Factors) -> Spectrum:
@@ -260,9 +271,3 @@ def add_factors(total: Factors, part: Factors, scale: float = 1.0) -> Factors:
     if not total:
         return [scale * f.detach() for f in part]
     return [t.add_(f.detach(), alpha=scale) for t, f in zip(total, part, strict=True)]
-
-
-def surrogate(terms: Pass, preconditioners: Factors) -> Tensor:
-    """A minibatch's part of what has the evidence's gradient (its value means nothing)."""
-    inner = [(p * f).sum() for p, f in zip(preconditioners, terms.factors, strict=True)]
-    return terms.log_likelihood - 0.5 * torch.stack(inner).sum()

@@ -20,6 +20,7 @@ class UnsupportedModuleError(ValueError):
 
 _BATCH = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 _RANDOM = (nn.modules.dropout._DropoutNd,)
+_ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU)
 
 
 class FreeScalar(nn.Module):
@@ -62,7 +63,11 @@ class ModuleNetwork:
             size = {n: _root_mean_square(p) for n, p in self.module.named_parameters()}
             object.__setattr__(self, "initial", {n: (0.0, size[n]) for n in size})
         # Only the architecture is kept: without storage it can't be trained by accident.
-        object.__setattr__(self, "module", copy.deepcopy(self.module).eval().to("meta"))
+        module = copy.deepcopy(self.module).eval().to("meta")
+        for layer in module.modules():
+            if hasattr(layer, "inplace"):  # would overwrite the pre-activations that are recorded
+                layer.inplace = False
+        object.__setattr__(self, "module", module)
 
     @cached_property
     def layout(self) -> ParamLayout:
@@ -107,7 +112,18 @@ class ModuleNetwork:
         if silent:
             raise UnsupportedModuleError(f"layer {silent[0]!r} is never called in forward.")
         order = list(self._named_layers)
-        return Recording(outputs, [inputs[n] for n in order], [preactivations[n] for n in order])
+        head = self.layout.unflatten(theta)[f"{order[-1]}.weight"] if self._has_head else None
+        return Recording(
+            outputs, [inputs[n] for n in order], [preactivations[n] for n in order], head
+        )  # fmt: skip
+
+    @cached_property
+    def _has_head(self) -> bool:
+        """Whether it ends in a linear layer, an elementwise activation and a linear layer."""
+        tail = list(self.module)[-3:] if isinstance(self.module, nn.Sequential) else []
+        if len(tail) < 3 or not isinstance(tail[1], _ELEMENTWISE):
+            return False
+        return isinstance(tail[0], nn.Linear) and isinstance(tail[2], nn.Linear)
 
     def _call(self, theta: Tensor, x: Tensor) -> Tensor:
         params = self.layout.unflatten(theta)

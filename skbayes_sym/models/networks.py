@@ -103,13 +103,15 @@ class MLP:
     def record(self, theta: Tensor, x: Tensor) -> Recording:
         """Forward pass of ``x`` (M, n_inputs) at one ``theta`` (P,), with its intermediates."""
         h, inputs, preactivations = x, [], []
-        for i, (weight, bias) in enumerate(self.layers(theta), start=1):
+        layers = self.layers(theta)
+        for i, (weight, bias) in enumerate(layers, start=1):
             inputs.append(h)
             preactivations.append(differentiable(F.linear(h, weight, bias)))
             h = preactivations[-1]
             if i < self.n_layers:
                 h = self.activation.function(h)
-        return Recording(h, inputs, preactivations)
+        head = layers[-1][0] if self.n_layers > 1 else None
+        return Recording(h, inputs, preactivations, head)
 
     def symmetry(self, *, signed: bool | None = None) -> Any:
         """The group of weight transformations that leave the function unchanged.

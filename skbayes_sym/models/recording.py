@@ -73,6 +73,9 @@ class Recording(NamedTuple):
     outputs: Tensor  # (M, O)
     inputs: list[Tensor]  # of each weight layer, (M, *I)
     preactivations: list[Tensor]  # (M, *Z)
+    # W (O, H) of the last layer, if outputs = W phi(z) + b with an elementwise phi of the
+    # pre-activations z (M, H) of the layer before it; else None.
+    head: Tensor | None = None
 
 
 class RecordingNetwork(Protocol):

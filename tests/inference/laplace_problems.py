@@ -41,12 +41,12 @@ def problem(kind="classes", hidden=(4,), n=7, n_samples=3, rotate=True, seed=0):
     return _with_start(model, Data(x, y, weight), g)
 
 
-def image_problem(n=3, n_samples=2, seed=0):
+def image_problem(n=3, n_samples=2, seed=0, hidden=False):
     """A convolution with stride and padding, a pooling and a linear layer without bias."""
     g = torch.Generator().manual_seed(seed)
     module = nn.Sequential(
         nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(),
-        nn.Linear(3, 3, bias=False),
+        *([nn.Linear(3, 3), nn.Softplus()] if hidden else []), nn.Linear(3, 3, bias=False),
     )  # fmt: skip
     network = ModuleNetwork(
         module, (2, 4, 4), {name: (0.0, 0.7) for name, _ in module.named_parameters()}

@@ -69,10 +69,11 @@ def test_surrogate_gradient_is_autograd_through_the_log_det(name):
     gradient = evidence.gradient(p.theta, p.hyper, 3, evidence.spectrum(sums.factors))
     leaf = p.hyper.clone().requires_grad_()
     generator = torch.Generator().manual_seed(3)
-    terms = evidence.batch_terms(p.theta, leaf, p.data, generator, create_graph=True)
+    seen = evidence.see(p.theta, leaf, p.data, generator, create_graph=True)
     log_precision = p.model.hyper.unflatten(p.hyper)["log_precision"]
     prior = log_precision.exp()[p.model.owner].diag()
-    objective = terms.log_likelihood - 0.5 * torch.logdet(terms.factors[0] + prior)
+    matrix = evidence.structure.factors(seen.tape, p.data.weight)[0] + prior
+    objective = seen.log_likelihood - 0.5 * torch.logdet(matrix)
     assert_close(gradient, torch.autograd.grad(objective, leaf)[0])
 
 

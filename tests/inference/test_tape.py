@@ -10,10 +10,10 @@ from skbayes_sym.inference.tape import (
     EmpiricalFisher,
     ExactDirections,
     SketchedDirections,
+    Tape,
     jacobian,
     parameter_layers,
     parameter_positions,
-    record_tape,
 )
 from skbayes_sym.models.likelihoods import Categorical
 
@@ -22,6 +22,7 @@ PROBLEMS = {
     "numbers": problem("numbers", hidden=(3, 2)),
     "plain": problem("classes", rotate=False),
     "images": image_problem(),
+    "images-hidden": image_problem(hidden=True),
 }
 every_problem = pytest.mark.parametrize("name", PROBLEMS)
 
@@ -29,7 +30,7 @@ every_problem = pytest.mark.parametrize("name", PROBLEMS)
 def tape_of(p, directions):
     h = p.model.hyper.unflatten(p.hyper)
     recording, averaged = p.model.record(p.theta, h["eta"], p.data.x, p.noise)
-    return record_tape(recording, p.model.layers, p.model.n_samples, averaged, directions)
+    return Tape(recording, p.model.layers, p.model.n_samples, averaged, directions)
 
 
 @pytest.mark.parametrize("name", CURVED_LIKELIHOODS)
@@ -60,6 +61,39 @@ def test_jacobian_is_that_of_the_averaged_network(name, generator):
     assert_close(jacobian(tape_of(p, directions), layout), expected[..., at])
 
 
+@pytest.mark.parametrize("n_last", [1, 2, 3])
+@pytest.mark.parametrize("name", ["numbers", "plain", "images-hidden"])
+def test_averages_without_backward_passes_are_those_with_them(name, n_last):
+    """Values and second derivatives of the closed form at the end, against the general path."""
+    p = PROBLEMS[name]
+    layers = p.model.layers[-n_last:]
+
+    def averages_and_slopes(with_head):
+        leaf = p.hyper.clone().requires_grad_()
+        eta = p.model.hyper.unflatten(leaf)["eta"]
+        recording, averaged = p.model.record(p.theta, eta, p.data.x, p.noise)
+        assert recording.head is not None
+        recording = recording if with_head else recording._replace(head=None)
+        directions = averaged.sin() * torch.arange(1, 5).double()[:, None, None]
+        tape = Tape(recording, layers, p.model.n_samples, averaged, directions, True)
+        flat = torch.cat([t.flatten() for layer in tape.averages for t in layer[1:]])
+        towards = torch.linspace(-1.0, 1.0, len(flat), dtype=torch.float64)
+        slope = torch.autograd.grad(towards @ flat, leaf)[0] if p.noise.numel() else flat[:0]
+        return flat.detach(), slope
+
+    for found, expected in zip(*map(averages_and_slopes, (True, False)), strict=True):
+        assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_only_an_elementwise_end_has_a_head():
+    for name, problem_ in PROBLEMS.items():
+        h = problem_.model.hyper.unflatten(problem_.hyper)
+        recording, _ = problem_.model.record(
+            problem_.theta, h["eta"], problem_.data.x, problem_.noise
+        )  # fmt: skip
+        assert (recording.head is None) == (name == "images")
+
+
 def test_the_last_layer_alone():
     p = problem("classes", hidden=(4, 3))
     model = p.model.__class__(p.model.network, p.model.augmentation, p.model.likelihood, 3, 1)
@@ -67,7 +101,7 @@ def test_the_last_layer_alone():
     h = p.model.hyper.unflatten(p.hyper)
     recording, averaged = model.record(p.theta, h["eta"], p.data.x, p.noise)
     directions = Categorical().hessian_root(averaged.detach())
-    tape = record_tape(recording, model.layers, 3, averaged, directions)
+    tape = Tape(recording, model.layers, 3, averaged, directions)
     every = jacobian(tape_of(p, directions), layout)
     assert_close(jacobian(tape, layout), every[..., parameter_positions(model.layers, layout)])
     assert torch.equal(

@@ -97,6 +97,23 @@ def test_fixup_starts_as_the_identity_of_its_stages():
     assert torch.count_nonzero(network.forward(theta, torch.ones(1, 1, 8, 8).double())) == 0
 
 
+def test_activations_in_place_leave_the_recording_alone(generator):
+    def build(inplace):
+        return nn.Sequential(
+            nn.Linear(3, 4), nn.ReLU(inplace=inplace), nn.Linear(4, 4), nn.ReLU(inplace=inplace),
+            nn.Linear(4, 2),
+        )  # fmt: skip
+
+    initial = {n: (0.0, 1.0) for n, _ in build(False).named_parameters()}
+    x = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    found = []
+    for module in map(build, (False, True)):
+        network = ModuleNetwork(module, (3,), initial)
+        recording = network.record(network.init(1, generator=generator_from(0))[0], x)
+        found.append(torch.autograd.grad(recording.outputs.sum(), recording.preactivations))
+    assert_close(*found)
+
+
 def test_the_given_module_is_left_alone():
     module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     before = {n: p.clone() for n, p in module.named_parameters()}
