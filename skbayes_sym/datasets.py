@@ -227,8 +227,8 @@ def load_dataset(
     Parameters
     ----------
     name : str
-        airfoil, cifar10 (OpenML only), concrete, diabetes, energy, forest_fire, izmailov (a file only), mnist,
-        regression2d, sinusoidal or yacht.
+        airfoil, cifar10 (OpenML only), concrete, diabetes, energy, forest_fire, izmailov (a file
+        only), mnist, regression2d, sinusoidal or yacht.
     data_home : path, default=None
     return_X_y : bool, default=False
         Return ``(data, target)`` instead of a Bunch.
