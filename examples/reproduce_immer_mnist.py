@@ -24,11 +24,18 @@ from scipy import ndimage
 from skbayes_sym import LILAClassifier
 from skbayes_sym.datasets import load_dataset
 
-SIDE = 28
+SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
+N_TRAIN = {"mnist": 8000, "cifar10": 50_000}
+N_TEST = {"mnist": 2000, "cifar10": 10_000}
 VERSIONS = ("full", "partial", "translated", "scaled", "original")
 METHODS = {
     "non-invariant": {"invariances": None},
-    "Augerino": {"objective": "augerino"},
+    "Augerino": {"objective": "augerino", "invariance_learning_rate": 0.05},
+    "Augerino 0.1": {
+        "objective": "augerino",
+        "invariance_learning_rate": 0.05,
+        "augerino_reward": 0.1,
+    },
     "LILA": {},
 }
 TRUTH = {
@@ -41,43 +48,56 @@ TRUTH = {
 
 
 def transformed(images, version, rng):
-    """One version of the data (appendix I.1); every image gets its own transformation."""
+    """One version of images (n, C, H, W), appendix I.1; every one gets its own transformation."""
     return np.stack([_transform(image, version, rng) for image in images])
 
 
 def _transform(image, version, rng):
-    middle = (SIDE - 1) / 2
     if version in {"full", "partial"}:
         reach = 180.0 if version == "full" else 90.0
         angle = rng.uniform(-reach, reach)
-        return ndimage.rotate(image, angle, reshape=False, order=1)
+        return ndimage.rotate(image, angle, axes=(2, 1), reshape=False, order=1)
     if version == "translated":
-        return ndimage.shift(image, rng.uniform(-8.0, 8.0, 2), order=1)
+        return ndimage.shift(image, (0.0, *rng.uniform(-8.0, 8.0, 2)), order=1)
     if version == "scaled":
-        factor = np.exp(rng.uniform(-np.log(2), np.log(2)))
-        offset = middle * (1.0 - factor)
-        return ndimage.affine_transform(image, np.full(2, factor), offset, order=1)
+        factor = np.array([1.0, *2 * [np.exp(rng.uniform(-np.log(2), np.log(2)))]])
+        middle = (np.array(image.shape) - 1) / 2
+        return ndimage.affine_transform(image, factor, middle * (1.0 - factor), order=1)
     return image
 
 
-def load(version, n_train, seed):
-    """Training and test data, float32 rows in [0, 1]."""
-    X, y = load_dataset("mnist", return_X_y=True)
+def scaled_images(name):
+    """Images (n, C, H, W) and labels: MNIST in [0, 1], channels of CIFAR-10 standardised."""
+    X, y = load_dataset(name, return_X_y=True)
+    images = X.astype(np.float32).reshape(-1, *SHAPES[name])
+    if name == "mnist":
+        return images / images.max(), y
+    axes = (0, 2, 3)
+    return (images - images.mean(axes, keepdims=True)) / images.std(axes, keepdims=True), y
+
+
+def load(name, version, n_train, seed):
+    """Training and test data, float32 rows; where shifts and turns uncover nothing, 0."""
+    images, y = scaled_images(name)
     rng = np.random.default_rng(seed)
-    order = np.random.default_rng(0).permutation(len(X))
-    train, test = order[:8000][rng.permutation(8000)[:n_train]], order[8000:10000]
-    images = np.asarray(X, dtype=np.float32).reshape(-1, SIDE, SIDE) / np.max(X)
-    parts = [transformed(images[rows], version, rng).reshape(-1, SIDE**2) for rows in (train, test)]
+    order = np.random.default_rng(0).permutation(len(images))
+    n_all = N_TRAIN[name]
+    train, test = order[:n_all][rng.permutation(n_all)[:n_train]], order[n_all:][: N_TEST[name]]
+    parts = [
+        transformed(images[rows], version, rng).reshape(len(rows), -1) for rows in (train, test)
+    ]
     return parts[0], y[train], parts[1], y[test]
 
 
 def fit(method, X, y, seed, args):
     """One model, with its CPU seconds."""
-    epochs = 40
-    batch = 100 if len(X) <= 2000 else 250
+    epochs = args.epochs
+    batch = min(250, max(50, len(X) // 20))
     model = LILAClassifier(
-        (200,), image_shape=(SIDE, SIDE), network=args.network, basis=args.basis,
+        (200,), image_shape=SHAPES[args.data], network=args.network, basis=args.basis,
         batch_size=batch, max_iter=epochs * -(-len(X) // batch), n_hyper_updates=epochs,
+        n_augmentations=args.augmentations, curvature=args.curvature,
+        keep_best=args.network == "mlp",  # else it doubles the cost of the final evidence
         learning_rate=0.005, burn_in=0.1, predictive="plugin", tol=1e3, random_state=seed,
         **METHODS[method],
     )  # fmt: skip
@@ -103,25 +123,30 @@ def trajectory(model, truth, n=8):
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[1])
-    parser.add_argument("--fast", action="store_true", help="2000 images and one seed")
+    parser.add_argument("--fast", action="store_true", help="1000 images and one seed")
     parser.add_argument("--n-train", type=int, default=None)
+    parser.add_argument("--epochs", type=int, default=80)
     parser.add_argument("--seeds", type=int, default=None)
     parser.add_argument("--versions", nargs="+", default=VERSIONS, choices=VERSIONS)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--data", default="mnist", choices=list(SHAPES))
     parser.add_argument("--network", default="mlp", choices=("mlp", "cnn", "resnet"))
     parser.add_argument("--basis", default="similarity", choices=("similarity", "axis"))
+    parser.add_argument("--augmentations", type=int, default=8, help="transformations a row")
+    parser.add_argument("--curvature", default="auto", help="kron-ef is cheap for convolutions")
     return parser.parse_args()
 
 
 def main():
     args = parse_args()
-    n_train = args.n_train or (2000 if args.fast else 8000)
+    n_train = args.n_train or (1000 if args.fast else N_TRAIN[args.data])
     n_seeds = args.seeds or (1 if args.fast else 3)
     table = {}
     for version in args.versions:
-        for method in METHODS:
+        for method in args.methods:
             scores = []
             for seed in range(n_seeds):
-                X, y, X_test, y_test = load(version, n_train, seed)
+                X, y, X_test, y_test = load(args.data, version, n_train, seed)
                 model, seconds = fit(method, X, y, seed, args)
                 scores.append(100.0 * model.score(X_test, y_test))
                 print(
@@ -131,9 +156,9 @@ def main():
                 )
                 trajectory(model, TRUTH[version])
             table[version, method] = np.array(scores)
-    print(f"\ntest accuracy (%), {args.network}, {n_train} images, {n_seeds} seeds")
+    print(f"\ntest accuracy (%), {args.data}, {args.network}, {n_train} images, {n_seeds} seeds")
     print(" " * 14 + "".join(f"{v:>16s}" for v in args.versions))
-    for method in METHODS:
+    for method in args.methods:
         cells = [table[v, method] for v in args.versions]
         error = [c.std(ddof=1) / len(c) ** 0.5 if len(c) > 1 else np.nan for c in cells]
         row = "".join(f"{c.mean():9.2f} ± {e:4.2f}" for c, e in zip(cells, error, strict=True))

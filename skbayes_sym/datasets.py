@@ -157,6 +157,7 @@ _REMEDY = "Point data_home or the environment variable SKBAYES_SYM_DATA to a fol
 
 _INPUTS = {
     "airfoil": "frequency angle_of_attack chord_length free_stream_velocity displacement_thickness",
+    "cifar10": " ".join(f"{c}{i}" for c in ("red", "green", "blue") for i in range(1, 1025)),
     "concrete": "cement slag fly_ash water superplasticizer coarse_aggregate fine_aggregate age",
     "diabetes": "age sex bmi bp s1 s2 s3 s4 s5 s6",
     "energy": "compactness surface wall_area roof_area height orientation glazing glazing_layout",
@@ -169,6 +170,7 @@ _INPUTS = {
 }
 _DESCRIPTIONS = {
     "airfoil": "Scaled sound pressure (dB) of NACA 0012 airfoil sections (UCI).",
+    "cifar10": "CIFAR-10's 60,000 images: 3 planes (red, green, blue) of 32 x 32 pixels, 0 to 255.",
     "concrete": "Compressive strength (MPa) of concrete (UCI; Yeh, 1998).",
     "diabetes": "Disease progression; the file and load_diabetes(scaled=True) agree to 1.3e-5.",
     "energy": "Heating load (kWh/m^2) of simulated buildings (UCI; Tsanas & Xifara, 2012).",
@@ -185,8 +187,9 @@ class _OpenML(NamedTuple):
     """A set on OpenML, and what it must look like to be the set of the papers.
 
     Written offline: ids and target names are as other public code has them (TabBench: 44957,
-    44959, 44960, 44962; several lists: 42370; mnist_784: 554). Sizes and target means are those
-    of the files in use; a download that differs is refused. Column order is not checked.
+    44959, 44960, 44962; several lists: 42370; mnist_784: 554; CIFAR_10: 40927). Sizes and target
+    means are those of the files in use (CIFAR-10: 6000 images of each class); a download that
+    differs is refused. Column order is not checked.
     """
 
     data_id: int
@@ -197,12 +200,14 @@ class _OpenML(NamedTuple):
 
 _OPENML = {
     "airfoil": _OpenML(44957, "sound_pressure", 1503, 124.835943),
+    "cifar10": _OpenML(40927, "class", 60_000, 4.5),
     "concrete": _OpenML(44959, "strength", 1030, 35.817836),
     "energy": _OpenML(44960, "heating_load", 768, 22.307195),  # "energy-efficiency" has 2 targets
     "forest_fire": _OpenML(44962, "area", 517, 1.1110258),  # after log(1 + .)
     "mnist": _OpenML(554, "class", 10_000, 4.4434),
     "yacht": _OpenML(42370, "Residuary.resistance", 308, 10.495357),
 }
+_IMAGES = ("cifar10", "mnist")
 _CALENDAR = ("jan feb mar apr may jun jul aug sep oct nov dec", "mon tue wed thu fri sat sun")
 _NUMBERS = {word: i for words in _CALENDAR for i, word in enumerate(words.split(), 1)}
 
@@ -222,8 +227,8 @@ def load_dataset(
     Parameters
     ----------
     name : str
-        airfoil, concrete, diabetes, energy, forest_fire, izmailov (a file only), mnist,
-        regression2d, sinusoidal or yacht.
+        airfoil, cifar10 (OpenML only), concrete, diabetes, energy, forest_fire, izmailov (a file
+        only), mnist, regression2d, sinusoidal or yacht.
     data_home : path, default=None
     return_X_y : bool, default=False
         Return ``(data, target)`` instead of a Bunch.
@@ -232,7 +237,8 @@ def load_dataset(
     -------
     dataset : Bunch
         ``data`` (n, p) float64, ``target`` (n,), ``feature_names``, ``DESCR``, ``name``,
-        ``source``. MNIST: pixels 0..255, integer labels; mnist_784's last 10,000 rows are it.
+        ``source``. Images: pixels 0..255, integer labels; MNIST is mnist_784's last 10,000 rows,
+        CIFAR-10 fills 1.5 GB.
 
     Raises
     ------
@@ -290,15 +296,17 @@ def _from_elsewhere(name: str, home: str | os.PathLike[str] | None) -> _Loaded:
 
 
 def _from_openml(name: str, where: _OpenML) -> _Loaded:
-    # pandas reads MNIST in seconds, liac-arff in minutes; the small sets shall need no pandas
-    fast = name == "mnist" and importlib.util.find_spec("pandas") is not None
+    # pandas reads images in seconds, liac-arff in minutes; the small sets shall need no pandas
+    fast = name in _IMAGES and importlib.util.find_spec("pandas") is not None
     how = {"as_frame": False, "parser": "pandas" if fast else "liac-arff"}
     try:
         bunch = fetch_openml(data_id=where.data_id, target_column=where.target, **how)
     except (OSError, HTTPException, ValueError) as error:  # OpenMLError is a ValueError
         raise OSError(f"{name!r} did not come from OpenML ({error}). {_REMEDY}") from error
     if name == "mnist":  # the test set comes last
-        bunch.update(data=bunch.data[-10_000:], target=bunch.target[-10_000:].astype(np.int64))
+        bunch.update(data=bunch.data[-10_000:], target=bunch.target[-10_000:])
+    if name in _IMAGES:  # labels come as text
+        bunch.update(target=bunch.target.astype(np.int64))
     y = np.log1p(bunch.target) if name == "forest_fire" else bunch.target
     if len(y) != where.n_samples or not math.isclose(y.mean(), where.target_mean, rel_tol=1e-4):
         raise ValueError(

@@ -243,7 +243,9 @@ def test_synthetic_sets_without_a_file_are_generated(name, shape):
     assert_array_equal(bunch.data, load_dataset(name).data)
 
 
-@pytest.mark.parametrize("name", ["airfoil", "concrete", "energy", "forest_fire", "mnist", "yacht"])
+@pytest.mark.parametrize(
+    "name", ["airfoil", "cifar10", "concrete", "energy", "forest_fire", "mnist", "yacht"]
+)
 def test_no_file_and_no_network_names_the_remedy(name, tmp_path):
     with pytest.raises(OSError, match=r"offline.*SKBAYES_SYM_DATA"):
         load_dataset(name, data_home=tmp_path)
@@ -316,6 +318,33 @@ def test_mnist_from_openml_is_the_test_set(monkeypatch):
     assert X[:, 0].min() == 255
     assert_array_equal(y, target[-10_000:])
     assert np.issubdtype(y.dtype, np.integer)
+
+
+def cifar_as_it_comes(labels):
+    data = np.zeros((len(labels), 3072), dtype=np.uint8)
+    data[:, 1024] = 200  # the first pixel's green
+    names = [f"a{i}" for i in range(3072)]
+    return Bunch(data=data, target=labels.astype(str).astype(object), feature_names=names)
+
+
+def test_cifar10_from_openml_is_rgb_planes_and_integer_labels(tmp_path, monkeypatch):
+    labels = np.arange(60_000) % 10
+    monkeypatch.setattr(datasets, "_decoded", lambda bunch: bunch.data)  # 0.2 GB in place of 1.5
+    requests = fake_openml(monkeypatch, cifar_as_it_comes(labels))
+    loaded = load_dataset("cifar10", data_home=tmp_path)
+    assert requests[0]["data_id"] == 40927
+    assert requests[0]["target_column"] == "class"
+    assert loaded.data.shape == (60_000, 3072)
+    assert loaded.feature_names[loaded.data[0].argmax()] == "green1"
+    assert_array_equal(loaded.target, labels)
+    assert np.issubdtype(loaded.target.dtype, np.integer)
+
+
+@pytest.mark.parametrize("labels", [np.arange(20_000) % 10, np.arange(60_000) % 9])
+def test_other_images_than_cifar10_are_refused(labels, monkeypatch):
+    fake_openml(monkeypatch, cifar_as_it_comes(labels))
+    with pytest.raises(ValueError, match=r"40927 .* is not 'cifar10'"):
+        load_dataset("cifar10")
 
 
 # ---------------------------------------------------------------- real data

@@ -32,7 +32,8 @@ from skbayes_sym.models.recording import RecordingNetwork
 
 FULL_BATCH_ROWS = 250  # batch_size="auto" with invariances: all rows up to here ...
 MINIBATCH_ROWS = 100  # ... and this many beyond; each is transformed n_augmentations times
-_TOTAL_TRAVEL = 1.5 * pi  # invariance_learning_rate="auto": what an extent can cover in all updates
+_TOTAL_TRAVEL = 3.0 * pi  # invariance_learning_rate="auto": what an extent can cover in all updates
+_FASTEST = 0.2  # ... and in one: extents that outrun the weights end beyond what the data support
 _MEAN_FACTOR = 0.75  # of step sizes that are constant over one half and then fall to 0
 _STANDARDISED = 1e-6  # a column whose mean is 0 and standard deviation 1 to this was standardised
 _MEANINGFUL = 0.1  # extents below it have no meaningful correlations
@@ -174,7 +175,7 @@ def _extent_rate(estimator: Any) -> float:
     if estimator.objective == "augerino":
         return float(estimator.learning_rate)
     n_updates = max(1.0, (1.0 - estimator.burn_in) * estimator.n_hyper_updates)
-    return _TOTAL_TRAVEL / (_MEAN_FACTOR * n_updates)
+    return min(_FASTEST, _TOTAL_TRAVEL / (_MEAN_FACTOR * n_updates))
 
 
 class _Reach(NamedTuple):

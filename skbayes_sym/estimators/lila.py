@@ -123,9 +123,9 @@ class LILARegressor(RegressorFace, BayesianEstimator):
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision and noise.
     invariance_learning_rate : float or "auto", default="auto"
-        Adam's step size for the extents at the start. "auto" lets one travel 1.5 pi in all
-        updates, and affine extents other than the rotation a third of it (with "augerino":
-        ``learning_rate``).
+        Adam's step size for the extents at the start. "auto" lets one travel 3 pi in all updates
+        and at most 0.2 in one, and affine extents other than the rotation a third of it (with
+        "augerino": ``learning_rate``).
     n_hyper_updates : int, default=100
         Times the hyperparameters move, evenly over the steps.
     burn_in : float, default=0.1
@@ -385,9 +385,9 @@ class LILAClassifier(ClassifierFace, BayesianEstimator):
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision.
     invariance_learning_rate : float or "auto", default="auto"
-        Adam's step size for the extents at the start. "auto" lets one travel 1.5 pi in all
-        updates, and affine extents other than the rotation a third of it (with "augerino":
-        ``learning_rate``).
+        Adam's step size for the extents at the start. "auto" lets one travel 3 pi in all updates
+        and at most 0.2 in one, and affine extents other than the rotation a third of it (with
+        "augerino": ``learning_rate``).
     n_hyper_updates : int, default=100
         Times the hyperparameters move, evenly over the steps.
     burn_in : float, default=0.1

@@ -132,7 +132,10 @@ def _inner_moment(vectors: Tensor, weight: Tensor, preconditioner: Tensor) -> Te
 def _decompose(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvectors and eigenvalues, the latter at least 0 as they would be without rounding."""
     wide = matrix.double() if len(matrix) <= _DOUBLE_WIDTH else matrix
-    values, vectors = torch.linalg.eigh(wide)
+    try:
+        values, vectors = torch.linalg.eigh(wide)
+    except torch.linalg.LinAlgError:  # LAPACK gives up on some matrices that are mostly zero
+        vectors, values, _ = torch.linalg.svd(wide)
     return vectors.to(matrix), values.clamp_min(0.0).to(matrix)
 
 

@@ -19,6 +19,11 @@ from skbayes_sym.inference.variational import Batches, Data
 from skbayes_sym.numerics.optimise import DivergenceError, FlatAdam, ParamGroup
 from skbayes_sym.numerics.random import spawn_seeds
 
+# Adam's memory, in 1 / (1 - beta2) updates. There are tens of updates, not thousands, and the first
+# gradients, of a network that fits nothing yet, are the largest: remembered (0.999) they would
+# shrink every later step, and extents would stop short of the evidence's maximum.
+_HYPER_BETA2 = 0.9
+
 
 class HyperRates(NamedTuple):
     """Adam's step sizes of the hyperparameters."""
@@ -218,7 +223,7 @@ class HyperAscent:
             ParamGroup(slices["likelihood"], rates.likelihood),
             ParamGroup(slices["log_precision"], rates.log_precision),
         ]
-        self._adam = FlatAdam(hyper, self._loss_gradient, groups)
+        self._adam = FlatAdam(hyper, self._loss_gradient, groups, beta2=_HYPER_BETA2)
         self._needs_gradient = bool(
             (rates.extent > 0 and slices["eta"].stop > slices["eta"].start)
             or (rates.likelihood > 0 and slices["likelihood"].stop > slices["likelihood"].start)

@@ -153,9 +153,20 @@ class _Stretch(NamedTuple):
 
 
 class FlatAdam:
-    """Adam on stretches of one flat vector: one fused kernel a stretch."""
+    """Adam on stretches of one flat vector: one fused kernel a stretch.
 
-    def __init__(self, params: Tensor, gradient: Tensor, groups: Sequence[ParamGroup]) -> None:
+    ``beta2`` decides how long it remembers the sizes of past gradients, 1 / (1 - beta2) steps.
+    """
+
+    def __init__(
+        self,
+        params: Tensor,
+        gradient: Tensor,
+        groups: Sequence[ParamGroup],
+        *,
+        beta2: float = _BETA2,
+    ) -> None:
+        self._beta2 = beta2
         first, second = torch.zeros_like(params), torch.zeros_like(params)
         self._stretches = [
             _Stretch(
@@ -179,13 +190,13 @@ class FlatAdam:
         if self._fused is not None:
             try:
                 self._fused(
-                    [s.p], [s.grad], [s.m], [s.v], [], [self._t], lr=lr, beta1=_BETA1, beta2=_BETA2,
-                    weight_decay=0.0, eps=_EPS, amsgrad=False, maximize=False,
+                    [s.p], [s.grad], [s.m], [s.v], [], [self._t], lr=lr, beta1=_BETA1,
+                    beta2=self._beta2, weight_decay=0.0, eps=_EPS, amsgrad=False, maximize=False,
                 )  # fmt: skip
                 return
             except (TypeError, RuntimeError, NotImplementedError):
                 self._fused = None
         s.m.lerp_(s.grad, 1 - _BETA1)
-        s.v.mul_(_BETA2).addcmul_(s.grad, s.grad, value=1 - _BETA2)
-        bias1, bias2 = 1 - _BETA1 ** float(self._t), 1 - _BETA2 ** float(self._t)
+        s.v.mul_(self._beta2).addcmul_(s.grad, s.grad, value=1 - self._beta2)
+        bias1, bias2 = 1 - _BETA1 ** float(self._t), 1 - self._beta2 ** float(self._t)
         s.p.addcdiv_(s.m, (s.v / bias2).sqrt_().add_(_EPS), value=-lr / bias1)

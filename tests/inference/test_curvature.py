@@ -181,6 +181,18 @@ def test_float32_factors_have_no_negative_eigenvalues():
     assert torch.isfinite(spectrum.log_det(small).value)
 
 
+def test_eigenvalues_where_lapack_gives_up(monkeypatch):
+    p = problem("classes", hidden=(4,), n=6)
+    expected = spectrum_of(p, "kronecker").log_det(torch.ones(2, dtype=torch.float64)).value
+
+    def give_up(matrix):
+        raise torch.linalg.LinAlgError("failed to converge")
+
+    monkeypatch.setattr(torch.linalg, "eigh", give_up)
+    found = spectrum_of(p, "kronecker").log_det(torch.ones(2, dtype=torch.float64)).value
+    assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
 # KFAC-reduce with fisher_type="type-2" and separate biases, by curvlinops 3.0.1, of
 # `problem("classes", hidden=(4,), n=6)` with unit weights: the operator times linspace(-1, 1).
 CURVLINOPS_PRODUCT = [

@@ -3,7 +3,7 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.numerics import optimise
-from skbayes_sym.numerics.optimise import DivergenceError, ParamGroup, minimise
+from skbayes_sym.numerics.optimise import DivergenceError, FlatAdam, ParamGroup, minimise
 
 
 class Quadratic:
@@ -49,6 +49,20 @@ def test_equals_torch_adam(quadratic):
         adam.step()
     run(quadratic, max_iter=40, schedule=lambda progress: 1.0)
     assert_close(quadratic.params, reference.detach(), rtol=1e-12, atol=1e-14)
+
+
+def test_memory_of_past_gradients_is_torch_adams_too():
+    gradients = torch.tensor([100.0, 1.0, 1.0, -1.0, 1.0], dtype=torch.float64)
+    reference = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    adam = torch.optim.Adam([reference], lr=0.1, betas=(0.9, 0.5))
+    params, gradient = torch.zeros(2, 1, dtype=torch.float64)
+    ours = FlatAdam(params, gradient, [ParamGroup(slice(0, 1), 0.1)], beta2=0.5)
+    for g in gradients:
+        reference.grad = g.reshape(1).clone()
+        adam.step()
+        gradient.fill_(g)
+        ours.step(1.0)
+    assert_close(params, reference.detach(), rtol=1e-12, atol=1e-14)
 
 
 def test_fallback_without_the_fused_kernel_is_the_same(quadratic, monkeypatch):
