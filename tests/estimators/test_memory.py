@@ -77,7 +77,8 @@ ABSURD = {
     ),
     "laplace-diagonal": (
         LaplaceClassifier((5000, 5000), curvature="diag"), np.repeat(IMAGES, 9, 0),
-        np.arange(216) // 2, "batch_size",
+        np.arange(216) // 2,
+        "batch_size",
     ),
     "laplace-kronecker": (LaplaceRegressor((10**6,)), X, NUMBERS, "curvature='diag'"),
     "lila": (LILAClassifier((10**6,), image_shape=(6, 6)), IMAGES, LABELS, "curvature='diag'"),
