@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
+from skbayes_sym.estimators._vi_recipe import FULL_BATCH_ROWS, MINIBATCH_ROWS
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.numerics.memory import Part, require_memory
 
 _CPU = torch.device("cpu")
 _DOUBLE = 8  # bytes
 _ADAM = 4  # copies of what is optimised: values, gradient, two moments
-_AUTO_ROWS = 200  # batch_size="auto" of large data
 
 
 def _rows(context: Any) -> Part:
@@ -35,16 +35,22 @@ def _prior(n_params: int) -> Part:
     )
 
 
+def _rows_a_step(estimator: Any, n_rows: int) -> int:
+    if estimator.batch_size == "auto":
+        return n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
+    return min(int(estimator.batch_size), n_rows)
+
+
 def require_variational(estimator: Any, context: Any, network: MLP) -> None:
     """Mean field: means, variances and what Adam keeps of both, P weights; a step's activations.
 
-        8 P + 8 P b + 2 B S W b,        S = n_weight_samples, W units in all layers
+        8 P + 8 P b + 4 B S W b,        S = n_weight_samples, W units in all layers
 
     for numbers of b bytes and B rows a step.
     """
     n_rows, size = len(context.rows.X), context.dtype.itemsize
     n_params, units = network.layout.n_params, sum(network.sizes[1:])
-    batch = min(_AUTO_ROWS if estimator.batch_size == "auto" else estimator.batch_size, n_rows)
+    batch = _rows_a_step(estimator, n_rows)
     require_memory(
         [
             _rows(context),
@@ -56,7 +62,7 @@ def require_variational(estimator: Any, context: Any, network: MLP) -> None:
             ),
             Part(
                 f"the activations of {batch} rows",
-                2 * batch * estimator.n_weight_samples * units * size,
+                4 * batch * estimator.n_weight_samples * units * size,
                 "Lower batch_size or n_weight_samples.",
             ),
         ],
@@ -72,9 +78,7 @@ def require_layerwise(estimator: Any, context: Any, network: MLP) -> None:
     with P' weights below the last layer and B rows a step.
     """
     n_rows, n_draws = len(context.rows.X), max(2, estimator.n_weight_samples)
-    batch = min(_AUTO_ROWS if estimator.batch_size == "auto" else estimator.batch_size, n_rows)
-    if estimator.last_layer == "collapsed":
-        batch = n_rows
+    batch = n_rows if estimator.last_layer == "collapsed" else _rows_a_step(estimator, n_rows)
     n_params = network.layout.n_params
     hidden = n_params - network.sizes[-1] * (network.sizes[-2] + 1)
     require_memory(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from fits import FITS, everything_predicted, fitted
+from habits import Watch
 from sklearn.base import clone
 from sklearn.callback import ProgressBar, ScoringMonitor
 from sklearn.model_selection import GridSearchCV, ShuffleSplit
@@ -24,26 +25,6 @@ SEARCHED = [
     "lila-table", "factors", "linear-gaussian", "linear-counts", "linear-labels",
 ]  # fmt: skip
 SAMPLERS = {"mcmc-regressor", "mcmc-classifier", "mcmc-evidence"}  # no model until the end
-
-
-class Watch:
-    """Sees every task; asks to stop after so many blocks of every fit."""
-
-    def __init__(self, n_blocks=10**9):
-        self.n_blocks, self.begun, self.ended, self.set_up = n_blocks, 0, 0, 0
-
-    def setup(self, estimator, context):
-        self.set_up += 1
-
-    def teardown(self, estimator, context):
-        self.set_up -= 1
-
-    def on_fit_task_begin(self, estimator, context):
-        self.begun += 1
-
-    def on_fit_task_end(self, estimator, context):
-        self.ended += 1
-        return context.task_name == "block" and context.task_id + 1 >= self.n_blocks
 
 
 def scoring_of(estimator):

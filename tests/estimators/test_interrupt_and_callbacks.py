@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from habits import Watch
 from sklearn.base import clone
 from sklearn.callback import ProgressBar, ScoringMonitor
 from sklearn.exceptions import ConvergenceWarning
@@ -20,26 +21,6 @@ Y, LABELS = X[:, 0], (X[:, 0] > 0).astype(int)
 every_estimator = pytest.mark.parametrize(
     ("estimator", "y"), [(REG, Y), (CLF, LABELS)], ids=["regressor", "classifier"]
 )
-
-
-class StopAt:
-    """Ask to stop after so many blocks; sees every task."""
-
-    def __init__(self, n_blocks):
-        self.n_blocks, self.begun, self.ended, self.was_set_up = n_blocks, 0, 0, False
-
-    def setup(self, estimator, context):
-        self.was_set_up = True
-
-    def teardown(self, estimator, context):
-        self.was_set_up = False
-
-    def on_fit_task_begin(self, estimator, context):
-        self.begun += 1
-
-    def on_fit_task_end(self, estimator, context):
-        self.ended += 1
-        return context.task_name == "block" and context.task_id + 1 >= self.n_blocks
 
 
 @pytest.fixture
@@ -61,18 +42,18 @@ def interrupt(monkeypatch):
 
 @every_estimator
 def test_callback_stops_the_fit(estimator, y):
-    stop = StopAt(7)
+    stop = Watch(7)
     fitted = clone(estimator).set_callbacks(stop).fit(X, y)
     assert (fitted.stop_reason_, fitted.n_iter_) == ("callback", 14)  # blocks of 2 steps
     assert len(fitted.elbo_curve_) == 7
     assert stop.begun == stop.ended == 8
-    assert not stop.was_set_up
+    assert stop.set_up == 0
     fitted.predict(X)
 
 
 @every_estimator
 def test_every_task_that_begins_ends(estimator, y):
-    watch = StopAt(10**9)
+    watch = Watch()
     fitted = clone(estimator).set_callbacks(watch).fit(X, y)
     assert fitted.stop_reason_ == "max_iter"
     assert watch.begun == watch.ended == 101
@@ -142,9 +123,9 @@ def test_interrupt_before_the_first_fit_leaves_nothing(estimator, y, monkeypatch
 
 @every_estimator
 def test_callbacks_are_torn_down_after_an_error(estimator, y, monkeypatch):
-    watch = StopAt(10**9)
+    watch = Watch()
     model = clone(estimator).set_callbacks(watch)
     monkeypatch.setattr("skbayes_sym.estimators._vi_recipe.minimise", lambda *a, **k: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.fit(X, y)
-    assert not watch.was_set_up
+    assert watch.set_up == 0

@@ -44,6 +44,11 @@ def test_pickle_holds_no_tensor_and_no_cache(name):
     restored = pickle.loads(payload.getvalue())
     assert "_cache" not in vars(restored)
     assert_same_predictions(model, restored, FITS[name].X)
+    if hasattr(getattr(model, "posterior_", None), "log_prob"):
+        theta = restored.posterior_.sample(2, generator=torch.Generator().manual_seed(0))
+        expected = model.posterior_.log_prob(theta)
+        assert torch.isfinite(expected).all()
+        assert torch.equal(restored.posterior_.log_prob(theta), expected)
 
 
 @every_fit

@@ -25,6 +25,9 @@ PARTS = [Part("a few weights", 400, "Lower this."), Part("many draws", 600, "Low
 def test_what_fits_to_the_byte_passes(free):
     free(1000)
     require_memory(PARTS, CPU)
+    free(999)
+    with pytest.raises(MemoryError):
+        require_memory(PARTS, CPU)
 
 
 def test_what_does_not_fit_names_total_largest_part_and_remedy(free):

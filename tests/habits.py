@@ -1,0 +1,110 @@
+"""Every estimator that keeps the common habits, data it can learn, and who watches it learn."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_diabetes, load_iris
+
+from skbayes_sym import (
+    DeepEnsembleClassifier,
+    DeepEnsembleRegressor,
+    InvarianceAbidingClassifier,
+    InvarianceAbidingRegressor,
+    LaplaceClassifier,
+    LaplaceRegressor,
+    LILAClassifier,
+    LILARegressor,
+    MCMCClassifier,
+    MCMCRegressor,
+    SymmetrizedVIClassifier,
+    SymmetrizedVIRegressor,
+)
+from skbayes_sym.models.augmentations import Translation
+
+_VI = {"hidden_layer_sizes": (5,), "max_iter": 150, "n_predict_samples": 50, "random_state": 0}
+_LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 100, "n_hyper_updates": 20, "random_state": 0}
+_INVARIANT = {**_LAPLACE, "invariances": [Translation()], "n_augmentations": 3}
+_ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 150, "random_state": 0}
+_CHAINS = {
+    "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 20, "n_draws": 5, "random_state": 0,
+    "mode_weights": "chains",
+}  # fmt: skip
+
+VARIATIONAL = {
+    "vi-regressor": SymmetrizedVIRegressor(**_VI),
+    "vi-classifier": SymmetrizedVIClassifier(**_VI),
+}
+LAPLACE = {
+    "laplace-regressor": LaplaceRegressor(**_LAPLACE),
+    "laplace-classifier": LaplaceClassifier(**_LAPLACE),
+    "lila-plain": LILAClassifier(**_LAPLACE),
+    "lila-regressor": LILARegressor(**_INVARIANT),
+    "lila-classifier": LILAClassifier(hyper="exact", **_INVARIANT),
+}
+LINEAR = {
+    "linear-gaussian": InvarianceAbidingRegressor(),
+    "linear-student-t": InvarianceAbidingRegressor("student-t"),
+    "linear-poisson": InvarianceAbidingRegressor("poisson"),
+    "linear-auto": InvarianceAbidingClassifier(random_state=0, n_points=128),
+    "linear-multinomial": InvarianceAbidingClassifier("multinomial", random_state=0, n_points=128),
+}
+# What only scikit-learn's checks cover here.
+SAMPLED = [
+    DeepEnsembleRegressor(**_ENSEMBLE), DeepEnsembleClassifier(**_ENSEMBLE),
+    MCMCRegressor(**_CHAINS), MCMCClassifier(**_CHAINS),
+]  # fmt: skip
+
+TRAINED = VARIATIONAL | LAPLACE
+HABITUAL = TRAINED | LINEAR
+
+
+def every(estimators: dict[str, Any]) -> pytest.MarkDecorator:
+    """One test for each; those trained by steps make too few of them to converge on purpose."""
+    early = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+    rows = [
+        pytest.param(estimator, id=name, marks=[early] if name in TRAINED else [])
+        for name, estimator in estimators.items()
+    ]
+    return pytest.mark.parametrize("estimator", rows)
+
+
+def data(estimator: Any, n: int = 60) -> tuple[Any, Any]:
+    """Rows that no linear model fits exactly, and as many classes as the estimator likes."""
+    is_classifier = hasattr(estimator, "predict_proba")
+    X, y = (load_iris if is_classifier else load_diabetes)(return_X_y=True)
+    rows = np.random.default_rng(0).permutation(len(X))[:n]
+    X, y = X[rows], y[rows]
+    if is_classifier and hasattr(estimator, "likelihood"):
+        X = X[:, :2]  # the sepals alone don't separate the species
+        y = y if estimator.likelihood == "multinomial" else (y == 1).astype(int)
+    return X, y
+
+
+def assert_same_fit(a: Any, b: Any, X: Any) -> None:
+    """Bit for bit."""
+    assert np.array_equal(a.posterior_.loc, b.posterior_.loc)
+    assert np.array_equal(a.predict(X), b.predict(X))
+    for name in ("elbo_", "symmetry_gap_", "log_evidence_"):
+        assert getattr(a, name, None) == getattr(b, name, None)
+    assert np.array_equal(getattr(a, "coef_", 0), getattr(b, "coef_", 0))
+
+
+class Watch:
+    """Sees every task; asks to stop after so many blocks of every fit."""
+
+    def __init__(self, n_blocks: int = 10**9) -> None:
+        self.n_blocks, self.begun, self.ended, self.set_up = n_blocks, 0, 0, 0
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        self.set_up += 1
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        self.set_up -= 1
+
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
+        self.begun += 1
+
+    def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
+        self.ended += 1
+        return context.task_name == "block" and context.task_id + 1 >= self.n_blocks
