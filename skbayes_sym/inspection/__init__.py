@@ -1,0 +1,5 @@
+"""Pictures of fitted estimators: arrays to keep, and ``plot(ax=None)`` to look at them."""
+
+from skbayes_sym.inspection.predictive import PredictiveDisplay
+
+__all__ = ["PredictiveDisplay"]
