@@ -1,5 +1,9 @@
 """Pictures of fitted estimators: arrays to keep, and ``plot(ax=None)`` to look at them."""
 
+from skbayes_sym.inspection.calibration import CalibrationDisplay
 from skbayes_sym.inspection.predictive import PredictiveDisplay
 
-__all__ = ["PredictiveDisplay"]
+__all__ = [
+    "CalibrationDisplay",
+    "PredictiveDisplay",
+]
