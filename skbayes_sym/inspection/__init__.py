@@ -1,9 +1,11 @@
 """Pictures of fitted estimators: arrays to keep, and ``plot(ax=None)`` to look at them."""
 
 from skbayes_sym.inspection.calibration import CalibrationDisplay
+from skbayes_sym.inspection.elbo import ELBODisplay
 from skbayes_sym.inspection.predictive import PredictiveDisplay
 
 __all__ = [
     "CalibrationDisplay",
+    "ELBODisplay",
     "PredictiveDisplay",
 ]
