@@ -2,10 +2,12 @@
 
 from skbayes_sym.inspection.calibration import CalibrationDisplay
 from skbayes_sym.inspection.elbo import ELBODisplay
+from skbayes_sym.inspection.gap import GapDisplay
 from skbayes_sym.inspection.predictive import PredictiveDisplay
 
 __all__ = [
     "CalibrationDisplay",
     "ELBODisplay",
+    "GapDisplay",
     "PredictiveDisplay",
 ]
