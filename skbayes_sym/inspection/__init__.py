@@ -3,11 +3,13 @@
 from skbayes_sym.inspection.calibration import CalibrationDisplay
 from skbayes_sym.inspection.elbo import ELBODisplay
 from skbayes_sym.inspection.gap import GapDisplay
+from skbayes_sym.inspection.modes import ModesDisplay
 from skbayes_sym.inspection.predictive import PredictiveDisplay
 
 __all__ = [
     "CalibrationDisplay",
     "ELBODisplay",
     "GapDisplay",
+    "ModesDisplay",
     "PredictiveDisplay",
 ]
