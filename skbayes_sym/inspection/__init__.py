@@ -5,6 +5,7 @@ from skbayes_sym.inspection.elbo import ELBODisplay
 from skbayes_sym.inspection.gap import GapDisplay
 from skbayes_sym.inspection.modes import ModesDisplay
 from skbayes_sym.inspection.predictive import PredictiveDisplay
+from skbayes_sym.inspection.singular_values import SingularValueDisplay
 
 __all__ = [
     "CalibrationDisplay",
@@ -12,4 +13,5 @@ __all__ = [
     "GapDisplay",
     "ModesDisplay",
     "PredictiveDisplay",
+    "SingularValueDisplay",
 ]
