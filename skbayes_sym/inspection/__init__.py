@@ -3,6 +3,7 @@
 from skbayes_sym.inspection.calibration import CalibrationDisplay
 from skbayes_sym.inspection.elbo import ELBODisplay
 from skbayes_sym.inspection.gap import GapDisplay
+from skbayes_sym.inspection.invariance import InvarianceDisplay
 from skbayes_sym.inspection.modes import ModesDisplay
 from skbayes_sym.inspection.predictive import PredictiveDisplay
 from skbayes_sym.inspection.singular_values import SingularValueDisplay
@@ -11,6 +12,7 @@ __all__ = [
     "CalibrationDisplay",
     "ELBODisplay",
     "GapDisplay",
+    "InvarianceDisplay",
     "ModesDisplay",
     "PredictiveDisplay",
     "SingularValueDisplay",
