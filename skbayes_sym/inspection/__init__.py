@@ -7,6 +7,7 @@ from skbayes_sym.inspection.invariance import InvarianceDisplay
 from skbayes_sym.inspection.modes import ModesDisplay
 from skbayes_sym.inspection.predictive import PredictiveDisplay
 from skbayes_sym.inspection.singular_values import SingularValueDisplay
+from skbayes_sym.inspection.symmetry import SymmetryDisplay
 
 __all__ = [
     "CalibrationDisplay",
@@ -16,4 +17,5 @@ __all__ = [
     "ModesDisplay",
     "PredictiveDisplay",
     "SingularValueDisplay",
+    "SymmetryDisplay",
 ]
