@@ -181,7 +181,7 @@ class CalibrationDisplay:
             self.ax_.plot([0, 1], [0, 1], "--", color=GREY, lw=1, label=_DIAGONAL)
             self.band_ = self.ax_.fill_between(
                 self.nominal, *self.band.T, color="0.88", lw=0, zorder=0,
-                label=f"perfect, {self.n_rows} rows",
+                label=f"range of chance, {self.n_rows} rows",
             )  # fmt: skip
         label = f"{self.name} (area {self.area:.3f})"
         (self.line_,) = self.ax_.plot(

@@ -175,7 +175,7 @@ class ModesDisplay:
         legend_above(ax, n_columns=2, handles=[self.bars_, self.found_])
 
     def _row_name(self, k: int) -> str:
-        found = f"{self.n_explorers[k]} chains"
+        found = f"mode {k}: {self.n_explorers[k]} chains"
         if self.n_particles is not None and np.any(self.n_particles):
             found += f"\n{self.n_particles[k]} particles"
         return found

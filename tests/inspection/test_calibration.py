@@ -52,7 +52,7 @@ def test_second_model_in_the_same_axes_shares_the_diagonal(linear, table):
     second = CalibrationDisplay.from_estimator(linear, *table, name="two", ax=first.ax_)
     assert second.band_ is None
     labels = [text.get_text().split(" (")[0] for text in second.ax_.get_legend().get_texts()]
-    assert labels == ["perfect", "perfect, 80 rows", "one", "two"]
+    assert labels == ["perfect", "range of chance, 80 rows", "one", "two"]
     assert first.line_.get_color() != second.line_.get_color()
 
 
