@@ -1,6 +1,6 @@
 """
-One of 48 copies
-================
+Weights without their copies
+============================
 
 `~skbayes_sym.inspection.SymmetryDisplay` shows two weights of every hidden unit, before and after
 the network's symmetry is removed from the draws. Three tanh units can be exchanged and flipped in

@@ -71,12 +71,24 @@ def next_series(ax: Any) -> dict[str, Any]:
     return {"color": COLOURS[n % len(COLOURS)], "marker": MARKERS[n % len(MARKERS)], "gid": _SERIES}
 
 
-def legend_above(ax: Any, n_columns: int, **kwargs: Any) -> None:
-    """A legend that can't cover the data: one line above the frame."""
+def legend_on_top(ax: Any, n_columns: int, *, share: float = 0.1, **kwargs: Any) -> None:
+    """A legend that covers no data and no title: in one line, for which the axis is lengthened.
+
+    Parameters
+    ----------
+    ax : matplotlib Axes
+        Its vertical limits must be those of the data.
+    n_columns : int
+    share : float, default=0.1
+        Of the axis that the legend takes.
+    **kwargs : dict
+        For ``Axes.legend``.
+    """
+    bottom, top = ax.get_ylim()
+    ax.set_ylim(bottom, top + share / (1.0 - share) * (top - bottom))
     ax.legend(
-        loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=n_columns, frameon=False,
-        fontsize="small", columnspacing=1.2, handletextpad=0.5, borderaxespad=0.2,
-        **kwargs,
+        loc="upper left", ncols=n_columns, frameon=False, fontsize="small", columnspacing=1.2,
+        handletextpad=0.5, borderaxespad=0.2, **kwargs,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from skbayes_sym.estimators._data import Array
-from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, legend_above, no_box, open_axes
+from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, legend_on_top, no_box, open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
 
 _EARLY = 0.25  # of the fit: what lies far below came before it, and needn't be seen
@@ -151,7 +151,7 @@ class ELBODisplay:
             if value is not None
         ]
         self.ax_.set(xlabel=self.iteration_name, ylabel="nats", ylim=self._view())
-        legend_above(self.ax_, n_columns=3)
+        legend_on_top(self.ax_, n_columns=3)
         no_box(self.ax_)
         return self
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from skbayes_sym.estimators._data import Array
-from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, legend_above, no_box, open_axes
+from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, legend_on_top, no_box, open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
 
 
@@ -183,6 +183,6 @@ class GapDisplay:
         self.ax_.set(xlabel="lower bound on the log evidence (nats)", ylim=(n - 0.5, -0.6))
         self.ax_.margins(x=0.08)
         self.ax_.ticklabel_format(axis="x", useOffset=False)
-        legend_above(self.ax_, n_columns=2)
+        legend_on_top(self.ax_, n_columns=2, share=0.4 / (n + 1))
         no_box(self.ax_)
         return self

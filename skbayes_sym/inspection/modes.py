@@ -8,12 +8,14 @@ from skbayes_sym.estimators._data import Array
 from skbayes_sym.inspection._drawing import (
     BLUE,
     VERMILLION,
-    legend_above,
+    legend_on_top,
     no_box,
     open_axes,
     split_axes,
 )
 from skbayes_sym.inspection._fitted import fitted_model, require
+
+_LEGEND = 0.5  # rows that the legend takes
 
 
 class ModesDisplay:
@@ -152,7 +154,7 @@ class ModesDisplay:
         self._draw_shares(self.axes_[0], n, kwargs)
         self._draw_evidence(self.axes_[1], n)
         for panel in self.axes_:
-            panel.set_ylim(n - 0.5, -0.5)
+            panel.set_ylim(n - 0.5, -0.5 - _LEGEND)
             no_box(panel)
         return self
 
@@ -172,7 +174,8 @@ class ModesDisplay:
         hidden = len(self.weight) - n
         rest = f"; {hidden} lighter modes not shown" if hidden else ""
         ax.set(xlim=(0, 1), xlabel=f"share of the posterior{unknown}{rest}")
-        legend_above(ax, n_columns=2, handles=[self.bars_, self.found_])
+        handles = [self.bars_, self.found_]
+        legend_on_top(ax, n_columns=2, share=0.0, handles=handles)
 
     def _row_name(self, k: int) -> str:
         found = f"mode {k}: {self.n_explorers[k]} chains"

@@ -13,7 +13,7 @@ from skbayes_sym.inspection._drawing import (
     GREY,
     MARKERS,
     VERMILLION,
-    legend_above,
+    legend_on_top,
     no_box,
     open_axes,
     tint,
@@ -222,7 +222,7 @@ class PredictiveDisplay:
         for depth, (coverage, low, high) in enumerate(pairs, start=1):
             band = self.ax_.fill_between(
                 self.x, self.values[:, low], self.values[:, high],
-                color=tint(BLUE, 0.7 * depth / len(pairs)), lw=0, label=f"{100 * coverage:.3g} %",
+                color=tint(BLUE, 0.7 * depth / max(3, len(pairs))), lw=0, label=f"{100 * coverage:.3g} %",
             )  # fmt: skip
             self.bands_.append(band)
         median = self.values[:, len(pairs)]
@@ -231,8 +231,9 @@ class PredictiveDisplay:
             self.points_ = self.ax_.plot(
                 self.x_observed, self.y_observed, **{"label": "observed", "zorder": 3, **style}
             )
-        legend_above(self.ax_, n_columns=len(pairs) + 2)
         self.ax_.margins(x=0)
+        self.ax_.autoscale(axis="y")  # an earlier fan in the same axes has fixed the limits
+        legend_on_top(self.ax_, n_columns=len(pairs) + 2)
 
     def _draw_intervals(self, style: dict[str, Any], max_rows: int) -> None:
         _, low, high = self._pairs()[0]
