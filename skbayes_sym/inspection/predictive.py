@@ -222,7 +222,8 @@ class PredictiveDisplay:
         for depth, (coverage, low, high) in enumerate(pairs, start=1):
             band = self.ax_.fill_between(
                 self.x, self.values[:, low], self.values[:, high],
-                color=tint(BLUE, 0.7 * depth / max(3, len(pairs))), lw=0, label=f"{100 * coverage:.3g} %",
+                color=tint(BLUE, 0.7 * depth / max(3, len(pairs))), lw=0,
+                label=f"{100 * coverage:.3g} %",
             )  # fmt: skip
             self.bands_.append(band)
         median = self.values[:, len(pairs)]
