@@ -46,6 +46,7 @@ doctest_test_doctest_blocks = ""
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
+    "backreferences_dir": "gallery/backreferences",  # for lists of single examples in the guide
     "within_subsection_order": "FileNameSortKey",
     "filename_pattern": r"/plot_",  # other scripts are shown, not run
     "ignore_pattern": r"/(_|conftest)",

@@ -90,23 +90,20 @@ for symmetry, starts in fits.items():
         )
 
 # %%
-# The picture: mean and 90 % interval of a new observation, first start. The noise has standard
+# The picture: median and 90 % interval of a new observation, first start. The noise has standard
 # deviation 0.3.
 
 import matplotlib.pyplot as plt
+
+from skbayes_sym.inspection import PredictiveDisplay
 
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
 titles = {None: "symmetry=None (mean-field)", "auto": 'symmetry="auto"'}
 for axis, (symmetry, starts) in zip(axes, fits.items(), strict=True):
     fit = starts[0]
-    low, high = fit.predict_interval(grid_x).T
-    axis.fill_between(grid_x[:, 0], low, high, color="#56B4E9", alpha=0.35, lw=0,
-                      label="90 % interval")  # fmt: skip
-    axis.plot(grid_x[:, 0], truth, color="0.4", ls="--", lw=1.2, label="truth")
-    axis.plot(grid_x[:, 0], fit.predict(grid_x), color="#0072B2", lw=2, label="mean")
-    axis.plot(x[:, 0], t, ".", color="black", ms=5, label="data")
-    title = f"{titles[symmetry]}\nELBO {fit.elbo_:.0f} nats, noise {fit.noise_std_:.2f}"
-    axis.set(title=title, xlabel="x", xlim=(-5, 5))
-axes[0].set_ylabel("y")
-axes[1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    PredictiveDisplay.from_estimator(fit, x, t, grid=grid_x[:, 0], coverages=(0.9,), ax=axis)
+    axis.plot(grid_x[:, 0], truth, color="0.3", ls="--", lw=1.2)
+    axis.set_title(f"{titles[symmetry]}\nELBO {fit.elbo_:.0f} nats, noise {fit.noise_std_:.2f}")
+    axis.set_xlabel("x (dashed: the truth)")
+axes[1].set_ylabel("")
 plt.show()

@@ -1,5 +1,23 @@
-"""Displays: arrays to keep, and one method that draws them."""
+"""Pictures of fitted estimators: arrays to keep, and ``plot(ax=None)`` to look at them."""
 
+from skbayes_sym.inspection.calibration import CalibrationDisplay
+from skbayes_sym.inspection.elbo import ELBODisplay
+from skbayes_sym.inspection.gap import GapDisplay
+from skbayes_sym.inspection.invariance import InvarianceDisplay
 from skbayes_sym.inspection.model_comparison import ModelComparisonDisplay
+from skbayes_sym.inspection.modes import ModesDisplay
+from skbayes_sym.inspection.predictive import PredictiveDisplay
+from skbayes_sym.inspection.singular_values import SingularValueDisplay
+from skbayes_sym.inspection.symmetry import SymmetryDisplay
 
-__all__ = ["ModelComparisonDisplay"]
+__all__ = [
+    "CalibrationDisplay",
+    "ELBODisplay",
+    "GapDisplay",
+    "InvarianceDisplay",
+    "ModelComparisonDisplay",
+    "ModesDisplay",
+    "PredictiveDisplay",
+    "SingularValueDisplay",
+    "SymmetryDisplay",
+]

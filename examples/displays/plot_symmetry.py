@@ -1,0 +1,30 @@
+"""
+Weights without their copies
+============================
+
+`~skbayes_sym.inspection.SymmetryDisplay` shows two weights of every hidden unit, before and after
+the network's symmetry is removed from the draws. Three tanh units can be exchanged and flipped in
+3! 2^3 = 48 ways.
+"""
+
+import matplotlib.pyplot as plt
+
+from skbayes_sym import MCMCRegressor, SymmetrizedVIRegressor
+from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.inspection import SymmetryDisplay
+
+X, y = make_sinusoidal(random_state=0)
+reg = MCMCRegressor(
+    (3,), n_chains=256, n_warmup=300, n_draws=4, mode_weights="chains", remove_symmetries=False,
+    dtype="float32", random_state=0,
+).fit(X, y)  # fmt: skip
+SymmetryDisplay.from_estimator(reg)
+
+# %%
+# A variational posterior has one copy by construction. Its average over the group, on the left, is
+# the posterior whose bound is ``elbo_``. With the outgoing weights on the vertical axis, a pruned
+# unit shows: its outgoing weight is 0, and the incoming one is left to the prior.
+
+vi = SymmetrizedVIRegressor((3,), "tanh", max_iter=3000, random_state=0).fit(X, y)
+SymmetryDisplay.from_estimator(vi, pair=("weight of x0", "weight to output 0"))
+plt.show()

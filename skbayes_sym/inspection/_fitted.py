@@ -1,0 +1,65 @@
+"""What the Displays ask of an estimator, alone or at the end of a pipeline or a search."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+
+from skbayes_sym.estimators._data import Array
+
+
+class FittedModel(NamedTuple):
+    """An estimator of the package, and how its inputs are made."""
+
+    model: Any
+    prepare: Callable[[Any], Any]  # rows as the user has them -> inputs of the model
+
+
+def fitted_model(estimator: Any) -> FittedModel:
+    """The fitted estimator inside a search or a pipeline.
+
+    Raises
+    ------
+    NotFittedError
+        Naming the estimator.
+    """
+    check_is_fitted(estimator)
+    inner = getattr(estimator, "best_estimator_", estimator)
+    if not isinstance(inner, Pipeline):
+        return FittedModel(inner, lambda X: X)
+    check_is_fitted(inner[-1])
+    return FittedModel(inner[-1], inner[:-1].transform if len(inner) > 1 else lambda X: X)
+
+
+def require(model: Any, attributes: Sequence[str], display: str, need: str) -> None:
+    """Check that a fitted estimator has what a picture shows.
+
+    Raises
+    ------
+    TypeError
+        Naming the estimator and what is needed.
+    """
+    missing = [name for name in attributes if not hasattr(model, name)]
+    if missing:
+        raise TypeError(f"{display} needs {need}; {type(model).__name__} has no `{missing[0]}`.")
+
+
+def feature_names(estimator: Any, X: Any) -> list[str]:
+    """Names of the columns of ``X``."""
+    if hasattr(X, "columns"):
+        return [str(name) for name in X.columns]
+    names = getattr(estimator, "feature_names_in_", None)
+    n = np.shape(X)[1]
+    return [f"x{j}" for j in range(n)] if names is None else [str(name) for name in names]
+
+
+def of_target(values: Array, target: int, ndim: int) -> Array:
+    """Values of one target; ``ndim`` is the number of axes they have where there is only one."""
+    return values[:, target] if values.ndim > ndim else values
+
+
+def observations(y: Any, target: int) -> Array:
+    """Observed values of one target, (n,)."""
+    return of_target(np.asarray(y, dtype=float), target, ndim=1)

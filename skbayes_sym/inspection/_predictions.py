@@ -1,0 +1,100 @@
+"""What a picture of predictions is made of: the arguments of a `PredictiveDisplay`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier
+
+from skbayes_sym.estimators._data import Array
+from skbayes_sym.inspection._fitted import fitted_model, observations, of_target, require
+
+_MARGIN = 0.05  # a grid over a feature goes so much of its range beyond the data, to either side
+
+
+def _levels(coverages: Sequence[float]) -> Array:
+    """Levels of the ends of central intervals and of the median, in increasing order."""
+    widths = np.unique(np.asarray(coverages, dtype=float))
+    if not len(widths) or not np.all((widths > 0) & (widths < 1)):
+        raise ValueError(f"coverages must lie strictly between 0 and 1, got {coverages!r}.")
+    return np.concatenate([0.5 - 0.5 * widths[::-1], [0.5], 0.5 + 0.5 * widths])
+
+
+def _quantiles(
+    estimator: Any, X: Any, y: Any, coverages: Sequence[float], target: int
+) -> dict[str, Any]:
+    model, prepare = fitted_model(estimator)
+    need = "a regressor that predicts quantiles, or a classifier"
+    require(model, ["predict_quantiles"], "PredictiveDisplay", need)
+    levels = _levels(coverages)
+    values = of_target(model.predict_quantiles(prepare(X), levels), target, ndim=2)
+    observed = None if y is None else observations(y, target)
+    return {"values": values, "levels": levels, "y_observed": observed}
+
+
+def over_feature(
+    estimator: Any, X: Any, coverages: Sequence[float], target: int, y: Array | None
+) -> dict[str, Any]:
+    """Predictions along the values of one feature."""
+    model, prepare = fitted_model(estimator)
+    if not is_classifier(model):
+        return _quantiles(estimator, X, y, coverages, target)
+    return {
+        "kind": "probabilities",
+        "values": model.predict_proba(prepare(X)),
+        "classes": model.classes_,
+        "y_observed": y,
+        "y_name": "probability",
+    }
+
+
+def of_rows(
+    estimator: Any, X: Any, y: Any, coverages: Sequence[float], target: int
+) -> dict[str, Any]:
+    """Predictions of every row, placed at their medians."""
+    model = fitted_model(estimator).model
+    if is_classifier(model):
+        raise ValueError(
+            f"{type(model).__name__} is a classifier and X has {np.shape(X)[1]} features: say over "
+            "which one PredictiveDisplay shall draw the probabilities (feature=0, say)."
+        )
+    if y is None:
+        raise ValueError(
+            f"PredictiveDisplay needs y to draw the intervals of {type(model).__name__} beside "
+            "observations; or give the feature to draw them over."
+        )
+    settings = _quantiles(estimator, X, y, coverages, target)
+    median = settings["values"][:, len(settings["levels"]) // 2]
+    return {
+        **settings, "x": median, "x_observed": median, "kind": "intervals",
+        "x_name": "predicted median", "y_name": "observed",
+    }  # fmt: skip
+
+
+def column_of(feature: int | str, names: list[str]) -> int:
+    """Column of a feature given by position or name."""
+    if isinstance(feature, str):
+        if feature not in names:
+            raise ValueError(f"feature must be one of {names}, got {feature!r}.")
+        return names.index(feature)
+    if not 0 <= feature < len(names):
+        raise ValueError(f"feature must lie between 0 and {len(names) - 1}, got {feature!r}.")
+    return int(feature)
+
+
+def grid_of(grid: Any, values: Array) -> Array:
+    """Values of a feature: those given, or so many over the range seen."""
+    if np.ndim(grid):
+        return np.asarray(grid, dtype=float)
+    low, high = values.min(), values.max()
+    margin = _MARGIN * (high - low)
+    return np.linspace(low - margin, high + margin, int(grid))
+
+
+def slice_of(X: Any, values: Array, position: int, points: Array) -> Any:
+    """Rows with one feature at ``points`` and the others at their medians, typed as ``X``."""
+    rows = np.repeat(np.median(values, axis=0)[None], len(points), axis=0)
+    rows[:, position] = points
+    if hasattr(X, "columns"):
+        return type(X)(rows, columns=X.columns)
+    return rows.astype(X.dtype) if getattr(X, "dtype", None) == np.float32 else rows

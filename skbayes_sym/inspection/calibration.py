@@ -1,0 +1,198 @@
+"""Whether predictive intervals hold as many observations as they promise."""
+
+from typing import Any
+
+import numpy as np
+from scipy.stats import binom
+from sklearn.utils.validation import check_consistent_length
+
+from skbayes_sym.estimators._data import Array
+from skbayes_sym.inspection._drawing import GREY, has_label, next_series, no_box, open_axes
+from skbayes_sym.inspection._fitted import fitted_model, observations, of_target, require
+
+_CHANCE = 0.95  # of the band within which a perfect model falls, at each coverage by itself
+_DIAGONAL = "perfect"
+
+
+class CalibrationDisplay:
+    r"""Nominal against observed coverage of central predictive intervals.
+
+    Below the diagonal a model is too sure of itself, above it not sure enough. The legend gives the
+    area between curve and diagonal,
+
+    .. math:: \int_0^1 |\hat c(\alpha) - \alpha|\, d\alpha,
+
+    with :math:`\hat c(\alpha)` the share of observations in their :math:`\alpha` intervals: 0 is
+    perfect, 1/2 the worst. The grey band holds, at each coverage, a perfect model with probability
+    0.95, for so many independent rows.
+
+    Parameters
+    ----------
+    nominal : ndarray of shape (n_coverages,)
+        Coverages that the intervals were made for.
+    observed : ndarray of shape (n_coverages,)
+        Shares of the observations they hold.
+    n_rows : int
+        Number of observations.
+    name : str, default="model"
+
+    Attributes
+    ----------
+    area : float
+        Area between curve and diagonal.
+    band : ndarray of shape (n_coverages, 2)
+        Ends of the band of chance.
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+    line_ : matplotlib Line2D
+        Observed over nominal coverage.
+    band_ : matplotlib FillBetweenPolyCollection or None
+        None where an earlier plot in the same axes has drawn it.
+
+    See Also
+    --------
+    PredictiveDisplay : The intervals themselves.
+    sklearn.calibration.CalibrationDisplay : The probabilities of a classifier.
+
+    Notes
+    -----
+    Central intervals can hold the right share and still be shifted: too high for some rows, too low
+    for others. Counts (``likelihood="poisson"``) are held by more intervals than nominal, since
+    their quantiles are whole numbers.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skbayes_sym import InvarianceAbidingRegressor
+    >>> from skbayes_sym.inspection import CalibrationDisplay
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> reg = InvarianceAbidingRegressor().fit(X[:300], y[:300])
+    >>> display = CalibrationDisplay.from_estimator(reg, X[300:], y[300:])
+    >>> display.area < 0.1
+    True
+    """
+
+    def __init__(
+        self, nominal: Array, observed: Array, n_rows: int, *, name: str = "model"
+    ) -> None:
+        self.nominal = nominal
+        self.observed = observed
+        self.n_rows = n_rows
+        self.name = name
+
+    @property
+    def area(self) -> float:
+        """Exact for the curve of straight lines through (0, 0), the points and (1, 1)."""
+        at = np.concatenate([[0.0], self.nominal, [1.0]])
+        off = np.concatenate([[0.0], self.observed - self.nominal, [0.0]])
+        left, right, width = off[:-1], off[1:], np.diff(at)
+        crossing = left * right < 0
+        total = np.abs(left) + np.abs(right)
+        # Two triangles where the sign changes, a trapezium elsewhere.
+        corners = (left**2 + right**2) / np.where(crossing, total, 1.0)
+        return float(0.5 * width @ np.where(crossing, corners, total))
+
+    @property
+    def band(self) -> Array:
+        ends = binom.interval(_CHANCE, self.n_rows, np.asarray(self.nominal))
+        return np.stack(ends, axis=-1) / self.n_rows
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        *,
+        coverages: Any = None,
+        target: int = 0,
+        name: str | None = None,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> "CalibrationDisplay":
+        """Predict quantiles, count and plot.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted regressor of the package, or a pipeline or search around one.
+        X : array-like of shape (n_samples, n_features)
+            Rows that the fit didn't see.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        coverages : array-like of float in (0, 1), optional
+            Increasing; by default 0.05, 0.1, ..., 0.95.
+        target : int, default=0
+            Which of several targets.
+        name : str, optional
+            For the legend; the estimator's class by default.
+        ax : matplotlib Axes, optional
+            Those of an earlier display to compare with it; new ones by default.
+        **kwargs : dict
+            For the curve's ``Axes.plot``.
+
+        Returns
+        -------
+        CalibrationDisplay
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator isn't fitted.
+        TypeError
+            If it predicts no quantiles.
+        """
+        model, prepare = fitted_model(estimator)
+        need = "a regressor that predicts quantiles (of classifiers see sklearn.calibration)"
+        require(model, ["predict_quantiles"], cls.__name__, need)
+        check_consistent_length(X, y)
+        nominal = np.linspace(0.05, 0.95, 19) if coverages is None else np.asarray(coverages)
+        if not np.all((nominal > 0) & (nominal < 1)) or np.any(np.diff(nominal) <= 0):
+            raise ValueError(f"coverages must increase strictly within (0, 1), got {coverages!r}.")
+        levels = np.concatenate([0.5 - 0.5 * nominal, 0.5 + 0.5 * nominal])
+        quantiles = of_target(model.predict_quantiles(prepare(X), levels), target, ndim=2)
+        truth = observations(y, target)
+        low, high = np.split(quantiles, 2, axis=1)
+        held = (low <= truth[:, None]) & (truth[:, None] <= high)
+        display = cls(nominal, held.mean(axis=0), len(truth), name=name or type(model).__name__)
+        return display.plot(ax=ax, **kwargs)
+
+    def plot(self, ax: Any = None, **kwargs: Any) -> "CalibrationDisplay":
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New ones by default.
+        **kwargs : dict
+            For the curve's ``Axes.plot``.
+
+        Returns
+        -------
+        self : CalibrationDisplay
+
+        Raises
+        ------
+        ImportError
+            Without matplotlib.
+        """
+        self.ax_, self.figure_ = open_axes(ax, self, size=(6.0, 4.2))
+        self.band_ = None
+        if not has_label(self.ax_, _DIAGONAL):
+            self.ax_.plot([0, 1], [0, 1], "--", color=GREY, lw=1, label=_DIAGONAL)
+            self.band_ = self.ax_.fill_between(
+                self.nominal, *self.band.T, color="0.88", lw=0, zorder=0,
+                label=f"range of chance, {self.n_rows} rows",
+            )  # fmt: skip
+        label = f"{self.name} (area {self.area:.3f})"
+        (self.line_,) = self.ax_.plot(
+            self.nominal,
+            self.observed,
+            **{"ms": 4, "label": label, **next_series(self.ax_), **kwargs},
+        )
+        self.ax_.set(
+            xlim=(0, 1), ylim=(0, 1), xlabel="coverage of the intervals",
+            ylabel="share of observations inside",
+        )  # fmt: skip
+        self.ax_.legend(loc="lower right", frameon=False, fontsize="small")
+        no_box(self.ax_)
+        return self

@@ -1,0 +1,253 @@
+"""The input transformations that a model has learned to ignore, and how far."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+
+from skbayes_sym.estimators._data import Array
+from skbayes_sym.inspection._drawing import BLUE, no_box, open_axes, split_axes
+from skbayes_sym.inspection._fitted import feature_names, fitted_model, require
+from skbayes_sym.models.extents import stratified_noise
+from skbayes_sym.numerics.random import generator_from
+
+_IMAGE_UNITS = {"translation_x": "half-images", "translation_y": "half-images"}
+_UNITS = {
+    "rotation": "radians",
+    "scale": "log scale",
+    "scale_x": "log scale",
+    "scale_y": "log scale",
+    "aspect": "log scale",
+    "shear": "log scale",
+    "log_scale": "log scale",
+}
+
+
+class InvarianceDisplay:
+    """Learned extents as bars, and what they do to images.
+
+    A bar is the half-width of the uniform law of one generator, its unit written at its end. Under
+    "original" each row of images begins as it is in the data; its random transforms follow, those
+    that the network averages over.
+
+    Parameters
+    ----------
+    names : sequence of str of length k
+    extents : ndarray of shape (k,)
+    units : sequence of str of length k
+    images : ndarray of shape (n_images, 1 + n_transforms, C, H, W), optional
+        The original first.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        The axes given, or new ones; with images the frame of two panels.
+    axes_ : list of matplotlib Axes
+        Bars, and images if there are any.
+    figure_ : matplotlib Figure
+    bars_ : matplotlib BarContainer
+    texts_ : list of matplotlib Annotation
+        Extents with units.
+    image_ : matplotlib AxesImage or None
+        All images in one, a row each.
+
+    See Also
+    --------
+    skbayes_sym.LILAClassifier : Learns extents.
+
+    Notes
+    -----
+    Extents in different units have different reach. A pixel of an image moves by about 0.8 of a
+    rotation or log scale, and by all of a translation.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skbayes_sym import LILARegressor
+    >>> from skbayes_sym.inspection import InvarianceDisplay
+    >>> from skbayes_sym.models.augmentations import Rotation2D
+    >>> X = np.random.default_rng(0).standard_normal((60, 2))
+    >>> reg = LILARegressor((10,), invariances=[Rotation2D()], max_iter=300, random_state=0)
+    >>> display = InvarianceDisplay.from_estimator(reg.fit(X, np.hypot(X[:, 0], X[:, 1])))
+    >>> display.names, display.units
+    (['rotation'], ['radians'])
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        extents: Array,
+        units: Sequence[str],
+        *,
+        images: Array | None = None,
+    ) -> None:
+        self.names = names
+        self.extents = extents
+        self.units = units
+        self.images = images
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any = None,
+        y: Any = None,
+        *,
+        n_images: int = 4,
+        n_transforms: int = 4,
+        random_state: Any = 0,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> "InvarianceDisplay":
+        """Read the extents off a fit, transform images and plot.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted, with learned invariances, or a pipeline or search around it.
+        X : array-like of shape (n_samples, n_features), optional
+            Images, of which the first are shown, if the model was fitted with ``image_shape``.
+        y : object
+            Not used.
+        n_images, n_transforms : int, default=4
+        random_state : int, RandomState instance or None, default=0
+            Source of the transforms.
+        ax : matplotlib Axes, optional
+            New ones by default.
+        **kwargs : dict
+            For the extents' ``Axes.barh``.
+
+        Returns
+        -------
+        InvarianceDisplay
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator isn't fitted.
+        TypeError
+            If it learns no invariances.
+        ValueError
+            If it was told to learn none.
+        """
+        model, prepare = fitted_model(estimator)
+        require(model, ["invariance_"], cls.__name__, "an estimator that learns invariances")
+        if not model.invariance_:
+            raise ValueError(
+                f"InvarianceDisplay needs learned extents, and this {type(model).__name__} has "
+                'none: fit it with invariances="affine" and an image_shape, or with a list.'
+            )
+        images = None
+        if X is not None and model.image_shape is not None:
+            seed = int(check_random_state(random_state).randint(2**31 - 1))
+            images = _transformed(model, np.asarray(prepare(X))[:n_images], n_transforms, seed)
+        display = cls(
+            list(model.invariance_), np.array(list(model.invariance_.values())),
+            _units(model), images=images,
+        )  # fmt: skip
+        return display.plot(ax=ax, **kwargs)
+
+    def plot(self, ax: Any = None, **kwargs: Any) -> "InvarianceDisplay":
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New ones by default. With images, two panels divide the place it has.
+        **kwargs : dict
+            For the extents' ``Axes.barh``.
+
+        Returns
+        -------
+        self : InvarianceDisplay
+
+        Raises
+        ------
+        ImportError
+            Without matplotlib.
+        """
+        n = len(self.names)
+        height = max(1.2 + 0.4 * n, 0.0 if self.images is None else 3.2)
+        self.ax_, self.figure_ = open_axes(ax, self, size=(6.0, height))
+        self.axes_ = [self.ax_] if self.images is None else split_axes(self.ax_, (1.0, 1.3))
+        self.image_ = None if self.images is None else self._draw_images(self.axes_[1])
+        bars, rows = self.axes_[0], np.arange(n)
+        self.bars_ = bars.barh(rows, self.extents, **{"height": 0.6, "color": BLUE, **kwargs})
+        self.texts_ = [
+            bars.annotate(
+                f"{extent:.2f} {unit}", (extent, row), (4, 0), textcoords="offset points",
+                va="center", fontsize="small",
+            )
+            for row, extent, unit in zip(rows, self.extents, self.units, strict=True)
+        ]  # fmt: skip
+        bars.set_yticks(rows, [name.replace("_", " ") for name in self.names])
+        room = 1.35 if self.images is None else 1.9  # for the text at the longest bar's end
+        bars.set(
+            xlim=(0, room * max(np.max(self.extents), 1e-3)), ylim=(n - 0.5, -0.5),
+            xlabel="extent (half-width)",
+        )  # fmt: skip
+        no_box(bars)
+        return self
+
+    def _draw_images(self, ax: Any) -> Any:
+        assert self.images is not None
+        mosaic = _mosaic(self.images)
+        drawn = ax.imshow(mosaic, cmap="gray_r", vmin=0.0, interpolation="nearest")
+        width = self.images.shape[-1]
+        ax.set_xticks(
+            [0.5 * width - 0.5, 1.5 + width + 0.5 * (mosaic.shape[1] - width - 1)],
+            ["original", "random transforms"],
+        )
+        ax.set_yticks([])
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+        return drawn
+
+
+def _units(model: Any) -> list[str]:
+    """Unit of every extent, by the generator's name."""
+    named: Mapping[str, str] = _UNITS
+    if model.image_shape is not None:
+        return [{**named, **_IMAGE_UNITS}.get(name, "") for name in model.invariance_]
+    columns = feature_names(model, np.empty((0, model.n_features_in_)))
+    units = []
+    for name in model.invariance_:
+        kind, _, column = name.rpartition("_")
+        if kind == "translation" and column.isdigit():
+            units.append(f"units of {columns[int(column)]}")
+        else:
+            units.append(named.get(kind if column.isdigit() else name, ""))
+    return units
+
+
+def _transformed(model: Any, X: Array, n: int, seed: int) -> Array:
+    """Images and their random transforms, in the units of ``X``, (images, 1 + n, C, H, W)."""
+    x = torch.as_tensor((X - model.x_mean_) / model.x_scale_).double()
+    family = model._augmentation_
+    noise = stratified_noise(
+        len(x), n, family.extent.n_noise, generator=generator_from(seed), like=x
+    )
+    with torch.no_grad():
+        moved = family.transform(x, torch.as_tensor(model._eta_).double(), noise)
+    shape = tuple(model.image_shape)
+    rows = np.concatenate([x.numpy()[:, None], moved.numpy()], axis=1)
+    in_units = rows * model.x_scale_ + model.x_mean_
+    return in_units.reshape(*rows.shape[:2], *((1, *shape) if len(shape) == 2 else shape))
+
+
+def _mosaic(images: Array) -> Array:
+    """One grey or coloured image of all, a pixel of nothing between two and two after the first."""
+    n_rows, n_columns, channels, height, width = images.shape
+    pixels = np.moveaxis(images, 2, -1) if channels == 3 else images.mean(axis=2)[..., None]
+    left = [column * (width + 1) + (column > 0) for column in range(n_columns)]
+    shape = (n_rows * (height + 1) - 1, left[-1] + width, pixels.shape[-1])
+    largest = max(float(np.max(pixels[:, 0])), 1e-12)
+    mosaic = np.full(shape, np.nan if channels != 3 else 1.0)
+    for row in range(n_rows):
+        for column in range(n_columns):
+            window = (slice(row * (height + 1), row * (height + 1) + height),
+                      slice(left[column], left[column] + width))  # fmt: skip
+            mosaic[window] = np.clip(pixels[row, column] / largest, 0.0, 1.0)
+    return mosaic if channels == 3 else mosaic[..., 0]

@@ -1,0 +1,196 @@
+"""The modes of a sampled posterior: what they weigh, and how many chains found them."""
+
+from typing import Any
+
+import numpy as np
+
+from skbayes_sym.estimators._data import Array
+from skbayes_sym.inspection._drawing import (
+    BLUE,
+    VERMILLION,
+    legend_on_top,
+    no_box,
+    open_axes,
+    split_axes,
+)
+from skbayes_sym.inspection._fitted import fitted_model, require
+
+_LEGEND = 0.5  # rows that the legend takes
+
+
+class ModesDisplay:
+    """Posterior mass of every mode beside the share of chains that found it, and its log evidence.
+
+    Bars are masses, by bridge sampling; open dots the shares of the chains that ended in the mode,
+    each from its own start. Where the two differ, counting chains would have been wrong. The right
+    panel has the log evidence of each mode, all symmetric copies counted, with two standard errors
+    to either side.
+
+    Parameters
+    ----------
+    weight : ndarray of shape (n_modes,)
+        Posterior masses; NaN where they can't be trusted.
+    log_evidence, std_error : ndarray of shape (n_modes,)
+        Nats.
+    n_explorers : ndarray of int of shape (n_modes,)
+        Chains that ended there on their own.
+    n_particles : ndarray of int of shape (n_modes,), optional
+        Particles of sequential Monte Carlo, likewise; 0 by default.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        The axes given, or new ones; the frame of the two panels.
+    axes_ : list of two matplotlib Axes
+        Shares, and log evidences.
+    figure_ : matplotlib Figure
+    bars_ : matplotlib BarContainer
+        Masses.
+    found_ : matplotlib Line2D
+        Shares of the chains.
+    evidence_ : matplotlib ErrorbarContainer
+
+    See Also
+    --------
+    skbayes_sym.MCMCRegressor : Its attribute ``modes_``.
+    SymmetryDisplay : Where the modes lie in the space of weights.
+
+    Notes
+    -----
+    A mode that nobody visited isn't here; ``diagnostics_.unseen_basin`` says how large its basin
+    can be.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skbayes_sym.inspection import ModesDisplay
+    >>> display = ModesDisplay(
+    ...     np.array([0.9, 0.1]), np.array([-50.0, -52.2]), np.array([0.1, 0.2]), np.array([12, 20])
+    ... )
+    >>> display.plot().found_.get_xdata()
+    array([0.375, 0.625])
+    """
+
+    def __init__(
+        self,
+        weight: Array,
+        log_evidence: Array,
+        std_error: Array,
+        n_explorers: Array,
+        *,
+        n_particles: Array | None = None,
+    ) -> None:
+        self.weight = weight
+        self.log_evidence = log_evidence
+        self.std_error = std_error
+        self.n_explorers = n_explorers
+        self.n_particles = n_particles
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any = None, y: Any = None, *, ax: Any = None, **kwargs: Any
+    ) -> "ModesDisplay":
+        """Read the modes off a fit and plot.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted, with ``modes_``, or a pipeline or search around it.
+        X, y : object
+            Not used.
+        ax : matplotlib Axes, optional
+            New ones by default.
+        **kwargs : dict
+            For `plot`.
+
+        Returns
+        -------
+        ModesDisplay
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator isn't fitted.
+        TypeError
+            If it knows no modes.
+        ValueError
+            If it didn't look for any.
+        """
+        model = fitted_model(estimator).model
+        require(model, ["modes_"], cls.__name__, "a sampled posterior that was searched for modes")
+        if not model.modes_:
+            raise ValueError(
+                f"ModesDisplay needs modes, and this {type(model).__name__} has none: fit it with "
+                'mode_weights="evidence" and remove_symmetries=True.'
+            )
+        names = ("weight", "log_evidence", "std_error", "n_explorers", "n_particles")
+        columns = {name: np.array([getattr(m, name) for m in model.modes_]) for name in names}
+        return cls(**columns).plot(ax=ax, **kwargs)
+
+    def plot(self, ax: Any = None, *, max_modes: int = 10, **kwargs: Any) -> "ModesDisplay":
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New ones by default. Two panels divide the place it has.
+        max_modes : int, default=10
+            Most modes drawn, in the order given.
+        **kwargs : dict
+            For the masses' ``Axes.barh``.
+
+        Returns
+        -------
+        self : ModesDisplay
+
+        Raises
+        ------
+        ImportError
+            Without matplotlib.
+        """
+        n = min(len(self.weight), max_modes)
+        self.ax_, self.figure_ = open_axes(ax, self, size=(6.0, 1.6 + 0.45 * n))
+        self.axes_ = split_axes(self.ax_, (1.3, 1.0))
+        self._draw_shares(self.axes_[0], n, kwargs)
+        self._draw_evidence(self.axes_[1], n)
+        for panel in self.axes_:
+            panel.set_ylim(n - 0.5, -0.5 - _LEGEND)
+            no_box(panel)
+        return self
+
+    def _draw_shares(self, ax: Any, n: int, style: dict[str, Any]) -> None:
+        rows = np.arange(n)
+        share = self.n_explorers / max(np.sum(self.n_explorers), 1)
+        mass = np.nan_to_num(self.weight[:n])
+        self.bars_ = ax.barh(
+            rows, mass, **{"height": 0.6, "color": BLUE, "alpha": 0.6, "label": "mass", **style}
+        )
+        (self.found_,) = ax.plot(
+            share[:n], rows, "o", ms=7, mfc="white", mew=2, color=VERMILLION, clip_on=False,
+            label="share of chains",
+        )  # fmt: skip
+        ax.set_yticks(rows, [self._row_name(k) for k in range(n)])
+        unknown = "" if np.all(np.isfinite(self.weight)) else " (masses not trusted)"
+        hidden = len(self.weight) - n
+        rest = f"; {hidden} lighter modes not shown" if hidden else ""
+        ax.set(xlim=(0, 1), xlabel=f"share of the posterior{unknown}{rest}")
+        handles = [self.bars_, self.found_]
+        legend_on_top(ax, n_columns=2, share=0.0, handles=handles)
+
+    def _row_name(self, k: int) -> str:
+        found = f"mode {k}: {self.n_explorers[k]} chains"
+        if self.n_particles is not None and np.any(self.n_particles):
+            found += f"\n{self.n_particles[k]} particles"
+        return found
+
+    def _draw_evidence(self, ax: Any, n: int) -> None:
+        rows = np.arange(n)
+        self.evidence_ = ax.errorbar(
+            self.log_evidence[:n], rows, xerr=2.0 * self.std_error[:n], fmt="o", ms=5,
+            color="black", capsize=3,
+        )  # fmt: skip
+        ax.set_yticks([])
+        ax.margins(x=0.15)
+        ax.locator_params(axis="x", nbins=3)
+        ax.ticklabel_format(axis="x", useOffset=False)
+        ax.set_xlabel("log evidence (nats)")

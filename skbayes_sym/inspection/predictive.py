@@ -1,0 +1,277 @@
+"""What an estimator predicts, over one feature or row by row."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_consistent_length
+
+from skbayes_sym.estimators._data import Array
+from skbayes_sym.inspection._drawing import (
+    BLUE,
+    COLOURS,
+    GREY,
+    MARKERS,
+    VERMILLION,
+    legend_on_top,
+    no_box,
+    open_axes,
+    tint,
+)
+from skbayes_sym.inspection._fitted import feature_names
+from skbayes_sym.inspection._predictions import column_of, grid_of, of_rows, over_feature, slice_of
+
+_LINES = ("-", "--", "-.", ":")
+
+
+class PredictiveDisplay:
+    """Predictive distributions: a fan over one feature, or an interval for every row.
+
+    With one feature (or ``feature`` given) a regressor's quantiles are drawn as nested bands over
+    its values, a classifier's class probabilities as lines. With several features every row gets
+    its interval at its predicted median, and the observation beside it; those outside are marked.
+
+    Parameters
+    ----------
+    x : ndarray of shape (n_points,)
+        Values of the feature, or the predicted medians of the rows (``kind="intervals"``).
+    values : ndarray of shape (n_points, n_levels) or (n_points, n_classes)
+        Quantiles of a new target, in increasing order, in its units; or class probabilities.
+    kind : {"fan", "intervals", "probabilities"}, default="fan"
+    levels : ndarray of shape (n_levels,), optional
+        Levels of the quantiles; symmetric about 0.5, which is one of them.
+    classes : ndarray of shape (n_classes,), optional
+        Of "probabilities".
+    x_observed, y_observed : ndarray of shape (n_observed,), optional
+        Observations to draw beside it. For "intervals" ``x_observed`` is ``x``.
+    x_name : str, default="x"
+    y_name : str, default="y"
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+    lines_ : list of matplotlib Line2D
+        The median; of "probabilities" one a class.
+    bands_ : list of matplotlib artists
+        From the widest to the narrowest: one a coverage.
+    points_ : list of matplotlib Line2D
+        The observations: those inside the widest interval, then those outside ("intervals"), one a
+        class ("probabilities"), or all in one.
+
+    See Also
+    --------
+    CalibrationDisplay : Whether the intervals hold as many observations as they should.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skbayes_sym import InvarianceAbidingRegressor
+    >>> from skbayes_sym.inspection import PredictiveDisplay
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> reg = InvarianceAbidingRegressor().fit(X[:400], y[:400])
+    >>> display = PredictiveDisplay.from_estimator(reg, X[400:], y[400:])
+    >>> display.kind, display.values.shape
+    ('intervals', (42, 3))
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        values: Array,
+        *,
+        kind: str = "fan",
+        levels: Array | None = None,
+        classes: Array | None = None,
+        x_observed: Array | None = None,
+        y_observed: Array | None = None,
+        x_name: str = "x",
+        y_name: str = "y",
+    ) -> None:
+        self.x = x
+        self.values = values
+        self.kind = kind
+        self.levels = levels
+        self.classes = classes
+        self.x_observed = x_observed
+        self.y_observed = y_observed
+        self.x_name = x_name
+        self.y_name = y_name
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: Any = None,
+        *,
+        feature: int | str | None = None,
+        grid: Any = 200,
+        coverages: Sequence[float] | None = None,
+        target: int = 0,
+        y_name: str | None = None,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> "PredictiveDisplay":
+        """Predict and plot.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted regressor or classifier of the package, or a pipeline or search around one.
+        X : array-like of shape (n_samples, n_features)
+            Rows to predict, or the data whose range the feature's values span.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets), optional
+            Observations. Intervals of rows need them; over one of several features they aren't
+            drawn, since they belong to other values of the other features.
+        feature : int or str, optional
+            Feature to vary; the others stay at their medians. By default the only one.
+        grid : int or array-like of shape (n_points,), default=200
+            Values of the feature, or how many between slightly beyond the ends of its range.
+        coverages : sequence of float in (0, 1), optional
+            Of the bands; by default 0.5, 0.8 and 0.95, of rows 0.9.
+        target : int, default=0
+            Which of several targets.
+        y_name : str, optional
+            Name and unit of the target for the axis.
+        ax : matplotlib Axes, optional
+            New ones by default.
+        **kwargs : dict
+            For the observations' ``Axes.plot``.
+
+        Returns
+        -------
+        PredictiveDisplay
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator isn't fitted.
+        TypeError
+            If it predicts no quantiles or probabilities.
+        ValueError
+            If rows have no ``y``, or there is no such feature.
+        """
+        if y is not None:
+            check_consistent_length(X, y)
+        names = feature_names(estimator, X)
+        if feature is None and len(names) == 1:
+            feature = 0
+        if feature is None:
+            display = cls(**of_rows(estimator, X, y, coverages or (0.9,), target))
+        else:
+            position = column_of(feature, names)
+            values = np.asarray(X, dtype=float)
+            points = grid_of(grid, values[:, position])
+            slice_ = slice_of(X, values, position, points)
+            observed = None if y is None or len(names) > 1 else np.asarray(y)
+            settings = over_feature(
+                estimator, slice_, coverages or (0.5, 0.8, 0.95), target, observed
+            )
+            if observed is not None:
+                settings["x_observed"] = values[:, position]
+            display = cls(points, x_name=names[position], **settings)
+        if y_name is not None:
+            display.y_name = y_name
+        return display.plot(ax=ax, **kwargs)
+
+    def plot(self, ax: Any = None, *, max_rows: int = 200, **kwargs: Any) -> "PredictiveDisplay":
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New ones by default.
+        max_rows : int, default=200
+            Most intervals drawn, evenly over the ordered medians. The legend counts all.
+        **kwargs : dict
+            For the observations' ``Axes.plot``.
+
+        Returns
+        -------
+        self : PredictiveDisplay
+
+        Raises
+        ------
+        ImportError
+            Without matplotlib.
+        """
+        self.ax_, self.figure_ = open_axes(ax, self)
+        self.lines_: list[Any] = []
+        self.bands_: list[Any] = []
+        self.points_: list[Any] = []
+        style = {"ls": "", "marker": ".", "ms": 5, "color": "black", **kwargs}
+        if self.kind == "probabilities":
+            self._draw_probabilities(style)
+        elif self.kind == "intervals":
+            self._draw_intervals(style, max_rows)
+        else:
+            self._draw_fan(style)
+        self.ax_.set(xlabel=self.x_name, ylabel=self.y_name)
+        no_box(self.ax_)
+        return self
+
+    def _pairs(self) -> list[tuple[float, int, int]]:
+        """Coverage of each band and the columns of its ends, widest first."""
+        levels = np.asarray(self.levels)
+        n = len(levels)
+        return [(float(levels[n - 1 - i] - levels[i]), i, n - 1 - i) for i in range(n // 2)]
+
+    def _draw_fan(self, style: dict[str, Any]) -> None:
+        pairs = self._pairs()
+        for depth, (coverage, low, high) in enumerate(pairs, start=1):
+            band = self.ax_.fill_between(
+                self.x, self.values[:, low], self.values[:, high],
+                color=tint(BLUE, 0.7 * depth / max(3, len(pairs))), lw=0,
+                label=f"{100 * coverage:.3g} %",
+            )  # fmt: skip
+            self.bands_.append(band)
+        median = self.values[:, len(pairs)]
+        self.lines_ = self.ax_.plot(self.x, median, color=BLUE, lw=2, label="median")
+        if self.x_observed is not None:
+            self.points_ = self.ax_.plot(
+                self.x_observed, self.y_observed, **{"label": "observed", "zorder": 3, **style}
+            )
+        self.ax_.margins(x=0)
+        self.ax_.autoscale(axis="y")  # an earlier fan in the same axes has fixed the limits
+        legend_on_top(self.ax_, n_columns=len(pairs) + 2)
+
+    def _draw_intervals(self, style: dict[str, Any], max_rows: int) -> None:
+        _, low, high = self._pairs()[0]
+        y = np.asarray(self.y_observed)
+        inside = (self.values[:, low] <= y) & (y <= self.values[:, high])
+        shown = np.zeros(len(y), dtype=bool)
+        chosen = np.linspace(0, len(y) - 1, min(len(y), max_rows)).round().astype(int)
+        shown[np.argsort(self.x, kind="stable")[chosen]] = True
+        x, values = self.x[shown], self.values[shown]
+        self.bands_ = [
+            self.ax_.vlines(
+                x, values[:, a], values[:, b], color=BLUE, lw=1.5, alpha=0.35,
+                label=f"{100 * share:.3g} % interval",
+            )
+            for share, a, b in self._pairs()
+        ]  # fmt: skip
+        ends = [float(x.min()), float(x.max())]
+        self.lines_ = self.ax_.plot(ends, ends, color=GREY, lw=1, zorder=1, label="median")
+        cross = {**style, "marker": "X", "ms": 6, "color": VERMILLION}
+        for mask, how, label in ((inside, style, "inside"), (~inside, cross, "outside")):
+            name = f"{label}: {mask.sum()} of {len(y)}"
+            drawn = self.ax_.plot(self.x[mask & shown], y[mask & shown], **{"label": name, **how})
+            self.points_ += drawn
+        self.ax_.legend(frameon=False, fontsize="small")
+
+    def _draw_probabilities(self, style: dict[str, Any]) -> None:
+        for i, name in enumerate([] if self.classes is None else self.classes):
+            colour, line = COLOURS[i % len(COLOURS)], _LINES[i % len(_LINES)]
+            self.lines_ += self.ax_.plot(
+                self.x, self.values[:, i], color=colour, ls=line, lw=2, label=str(name)
+            )
+            if self.x_observed is None:
+                continue
+            here = self.x_observed[self.y_observed == name]
+            height = np.full(len(here), -0.04 * (i + 1))  # a line of marks a class, below 0
+            own = {**style, "color": colour, "marker": MARKERS[i % len(MARKERS)], "ms": 4}
+            self.points_ += self.ax_.plot(here, height, **own)
+        self.ax_.legend(frameon=False, fontsize="small", title="class")
+        self.ax_.set_yticks(np.linspace(0, 1, 6))
+        self.ax_.margins(x=0.02)

@@ -1,0 +1,235 @@
+"""Weights before and after their symmetry is removed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from skbayes_sym.estimators._data import Array
+from skbayes_sym.inspection._drawing import COLOURS, no_box, open_axes, split_axes
+from skbayes_sym.inspection._fitted import fitted_model
+from skbayes_sym.inspection._orbit_draws import (
+    orbit_draws,
+    unit_positions,
+    weight_names,
+    weight_position,
+)
+
+_MOST_NAMED = len(COLOURS)  # labels with a colour and a line in the legend each
+
+
+class SymmetryDisplay:
+    """Two weights of every hidden unit, before and after symmetry removal.
+
+    Each draw is one point a unit. Before, exchanges (and sign flips) of units have mixed the
+    colours: every cloud has them all. Afterwards every unit has its place, as far as the posterior
+    tells units apart at all; where clouds overlap, single weights mean nothing.
+
+    Parameters
+    ----------
+    before, after : ndarray of shape (n_draws, n_units, 2)
+        The two weights, acting on standardised inputs.
+    labels : ndarray of int of shape (n_draws, n_units)
+        What is coloured.
+    label_names : sequence of str
+    weight_names : tuple of str of length 2
+    before_name : str, default="before"
+    after_name : str, default="after"
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        The axes given, or new ones; the frame of the two panels.
+    axes_ : list of two matplotlib Axes
+        Before and after, with the same limits.
+    figure_ : matplotlib Figure
+    points_ : list of two matplotlib PathCollection
+
+    See Also
+    --------
+    skbayes_sym.remove_symmetries : Draws of any sampler on one representative.
+    ModesDisplay : What the modes weigh.
+
+    Examples
+    --------
+    >>> from skbayes_sym import SymmetrizedVIRegressor
+    >>> from skbayes_sym.datasets import make_sinusoidal
+    >>> from skbayes_sym.inspection import SymmetryDisplay
+    >>> X, y = make_sinusoidal(60, random_state=0)
+    >>> reg = SymmetrizedVIRegressor((3,), "tanh", max_iter=500, tol=9.0, random_state=0).fit(X, y)
+    >>> display = SymmetryDisplay.from_estimator(reg, n_draws=100)
+    >>> display.before.shape, display.weight_names
+    ((100, 3, 2), ('weight of x0', 'bias'))
+    """
+
+    def __init__(
+        self,
+        before: Array,
+        after: Array,
+        labels: Array,
+        *,
+        label_names: Sequence[str],
+        weight_names: tuple[str, str],
+        before_name: str = "before",
+        after_name: str = "after",
+    ) -> None:
+        self.before = before
+        self.after = after
+        self.labels = labels
+        self.label_names = label_names
+        self.weight_names = weight_names
+        self.before_name = before_name
+        self.after_name = after_name
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any = None,
+        y: Any = None,
+        *,
+        pair: tuple[int | str, int | str] | None = None,
+        layer: int = 1,
+        color_by: str = "unit",
+        n_draws: int = 1000,
+        random_state: Any = 0,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> "SymmetryDisplay":
+        """Draw weights, act on them with the symmetry and plot.
+
+        What is missing of the two is made. Draws whose symmetry was removed, and those of a
+        variational posterior, get a random copy each: the law of the symmetrised posterior. Draws
+        as a sampler left them are moved by `remove_symmetries`.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted network with draws or a posterior of its weights, or a pipeline or search around
+            one.
+        X, y : object
+            Not used.
+        pair : tuple of two int or str, optional
+            Weights of a unit: its incoming weights, bias and outgoing weights, in this order or by
+            name ("weight of x0", "bias", "weight to output 0"). By default the first incoming
+            weight and the bias.
+        layer : int, default=1
+            Hidden layer, counted from 1.
+        color_by : {"unit", "mode"}, default="unit"
+            The unit's place in the layer, or the mode that the draw's chain is in (``modes_``).
+        n_draws : int, default=1000
+            Of samples, evenly by weight.
+        random_state : int, RandomState instance or None, default=0
+            Source of draws and copies.
+        ax : matplotlib Axes, optional
+            New ones by default.
+        **kwargs : dict
+            For both ``Axes.scatter``.
+
+        Returns
+        -------
+        SymmetryDisplay
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator isn't fitted.
+        TypeError
+            If it has no network with hidden units that can be exchanged.
+        ValueError
+            If there is no such layer or weight, or no modes to colour.
+        """
+        model = fitted_model(estimator).model
+        units = unit_positions(model, layer)
+        names = weight_names(model, units.shape[1], layer)
+        chosen = (0, "bias") if pair is None else pair
+        columns = [weight_position(which, names) for which in chosen]
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        draws = orbit_draws(model, n_draws, seed)
+        labels, label_names = _labels(model, draws.chains, len(units), color_by)
+        pairs = units[:, columns]  # (d, 2) positions in the flat weights
+        return cls(
+            draws.before[:, pairs], draws.after[:, pairs], labels, label_names=label_names,
+            weight_names=(names[columns[0]], names[columns[1]]),
+            before_name=draws.before_name, after_name="one representative",
+        ).plot(ax=ax, **kwargs)  # fmt: skip
+
+    def plot(self, ax: Any = None, **kwargs: Any) -> "SymmetryDisplay":
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New ones by default. Two panels divide the place it has.
+        **kwargs : dict
+            For both ``Axes.scatter``.
+
+        Returns
+        -------
+        self : SymmetryDisplay
+
+        Raises
+        ------
+        ImportError
+            Without matplotlib.
+        """
+        self.ax_, self.figure_ = open_axes(ax, self, size=(6.0, 3.4))
+        self.axes_ = split_axes(self.ax_, (1.0, 1.0))
+        colours = _colours(len(self.label_names))
+        # In random order: otherwise the last label would lie on the others.
+        order = np.random.RandomState(0).permutation(self.labels.size)
+        style = {"s": 7, "lw": 0, "alpha": 0.8, "c": colours[self.labels.ravel()[order]], **kwargs}
+        self.points_ = []
+        panels = ((self.before, self.before_name), (self.after, self.after_name))
+        for panel, (points, title) in zip(self.axes_, panels, strict=True):
+            flat = points.reshape(-1, 2)[order]
+            self.points_.append(panel.scatter(flat[:, 0], flat[:, 1], **style))
+            panel.set_title(title, fontsize="medium")
+            panel.set_xlabel(f"{self.weight_names[0]}\n(standardised units)", fontsize="small")
+            no_box(panel)
+        self.axes_[0].set_ylabel(f"{self.weight_names[1]}\n(standardised units)", fontsize="small")
+        reach = 1.05 * np.abs(np.stack([self.before, self.after])).max(axis=(0, 1, 2))
+        for panel in self.axes_:
+            panel.set(xlim=(-reach[0], reach[0]), ylim=(-reach[1], reach[1]))
+        self.axes_[1].set_yticklabels([])
+        self._legend(colours)
+        return self
+
+    def _legend(self, colours: Array) -> None:
+        if not 1 < len(self.label_names) <= _MOST_NAMED:
+            return
+        for name, colour in zip(self.label_names, colours, strict=True):
+            self.axes_[1].plot([], [], "o", color=colour, ms=5, label=name)
+        self.axes_[1].legend(
+            loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small",
+            handletextpad=0.1,
+        )  # fmt: skip
+
+
+def _labels(model: Any, chains: Array, n_units: int, color_by: str) -> tuple[Array, list[str]]:
+    if color_by == "unit":
+        labels = np.broadcast_to(np.arange(n_units), (len(chains), n_units))
+        return labels, [f"unit {i}" for i in range(n_units)]
+    if color_by != "mode":
+        raise ValueError(f"color_by must be 'unit' or 'mode', got {color_by!r}.")
+    modes = getattr(model, "modes_", [])
+    if not modes:
+        raise ValueError(
+            f"SymmetryDisplay has no modes of this {type(model).__name__} to colour: use "
+            "color_by='unit', or an MCMC estimator with mode_weights='evidence'."
+        )
+    of_chain = np.zeros(len(model.samples_), dtype=int)
+    for k, mode in enumerate(modes):
+        of_chain[mode.members] = k
+    labels = np.repeat(of_chain[chains][:, None], n_units, axis=1)
+    return labels, [f"mode {k}, mass {mode.weight:.2f}" for k, mode in enumerate(modes)]
+
+
+def _colours(n: int) -> Array:
+    """One a label, (n, 3) or (n, 4)."""
+    from matplotlib import colormaps, colors
+
+    if n <= _MOST_NAMED:
+        return np.array([colors.to_rgb(colour) for colour in COLOURS[:n]])
+    return colormaps["viridis"](np.linspace(0, 1, n))

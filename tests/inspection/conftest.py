@@ -1,0 +1,79 @@
+"""Small fits that several pictures are drawn of."""
+
+import warnings
+
+import matplotlib
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from skbayes_sym import (
+    InvarianceAbidingRegressor,
+    MCMCRegressor,
+    SymmetrizedVIRegressor,
+    SymVIMatrixFactorization,
+)
+
+matplotlib.use("agg")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    from matplotlib import pyplot
+
+    pyplot.close("all")
+
+
+@pytest.fixture
+def axes():
+    from matplotlib import pyplot
+
+    return pyplot.subplots()[1]
+
+
+@pytest.fixture(scope="session")
+def curve_data():
+    """One feature, 60 rows."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, size=(60, 1))
+    return x, np.sin(x[:, 0]) + 0.2 * rng.standard_normal(60)
+
+
+@pytest.fixture(scope="session")
+def table():
+    """Three features, 80 rows."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((80, 3))
+    return X, X @ [1.0, -1.0, 0.0] + rng.standard_normal(80)
+
+
+@pytest.fixture(scope="session")
+def linear(table):
+    return InvarianceAbidingRegressor().fit(*table)
+
+
+@pytest.fixture(scope="session")
+def network(curve_data):
+    return quiet(SymmetrizedVIRegressor((3,), "tanh", max_iter=90, random_state=0), *curve_data)
+
+
+@pytest.fixture(scope="session")
+def sampled(curve_data):
+    estimator = MCMCRegressor(
+        (2,), n_chains=16, n_warmup=50, n_draws=10, n_islands=2, n_particles=64, random_state=0
+    )
+    return quiet(estimator, *curve_data)
+
+
+@pytest.fixture(scope="session")
+def factorisation():
+    X = np.random.default_rng(0).standard_normal((12, 8))
+    return quiet(SymVIMatrixFactorization(4, max_iter=20, random_state=0), X), X
+
+
+def quiet(estimator, *data):
+    """Fit without asking for convergence."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return estimator.fit(*data)

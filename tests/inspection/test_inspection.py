@@ -1,0 +1,64 @@
+"""What all Displays promise."""
+
+import subprocess
+import sys
+from importlib import import_module
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LinearRegression
+
+from skbayes_sym import DeepEnsembleRegressor, MCMCRegressor, SymVIMatrixFactorization, inspection
+
+DISPLAYS = [
+    getattr(inspection, name)
+    for name in inspection.__all__
+    if hasattr(getattr(inspection, name), "from_estimator")
+]
+X, Y = np.arange(6.0)[:, None], np.arange(6.0)
+
+
+@pytest.mark.parametrize("display", DISPLAYS)
+def test_unfitted_estimators_are_named(display):
+    with pytest.raises(NotFittedError, match="MCMCRegressor"):
+        display.from_estimator(MCMCRegressor(), X, Y)
+
+
+@pytest.mark.parametrize("display", DISPLAYS)
+def test_foreign_estimators_are_named_with_the_need(display):
+    with pytest.raises(TypeError, match=rf"{display.__name__} needs .*; LinearRegression has no"):
+        display.from_estimator(LinearRegression().fit(X, Y), X, Y)
+
+
+@pytest.mark.parametrize(
+    ("display", "estimator"),
+    [
+        (inspection.ELBODisplay, DeepEnsembleRegressor((2,), n_members=2, max_iter=20, tol=9.0)),
+        (inspection.GapDisplay, SymVIMatrixFactorization(1, solver="gibbs", max_iter=4)),
+        (inspection.InvarianceDisplay, SymVIMatrixFactorization(1, max_iter=2, tol=9.0)),
+        (inspection.SymmetryDisplay, SymVIMatrixFactorization(1, max_iter=2, tol=9.0)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_unsuitable_estimators_of_our_own_are_named(display, estimator):
+    estimator.fit(np.random.default_rng(0).standard_normal((6, 2)), Y)
+    with pytest.raises(TypeError, match=f"needs .*; {type(estimator).__name__} has no"):
+        display.from_estimator(estimator)
+
+
+def test_importing_costs_no_matplotlib():
+    code = "import sys, skbayes_sym.inspection; assert 'matplotlib' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
+    with pytest.raises(ImportError, match=r'ELBODisplay.*pip install "skbayes-sym\[plot\]"'):
+        inspection.ELBODisplay(np.arange(3.0), np.arange(3.0)).plot()
+
+
+@pytest.mark.parametrize("name", inspection.__all__)
+def test_every_name_is_importable(name):
+    assert hasattr(import_module("skbayes_sym.inspection"), name)

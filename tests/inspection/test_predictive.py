@@ -1,0 +1,113 @@
+"""Fans, intervals and probabilities are the estimator's own numbers."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skbayes_sym import InvarianceAbidingClassifier, InvarianceAbidingRegressor
+from skbayes_sym.inspection import PredictiveDisplay
+
+
+def ends_of(band, x):
+    """Lower and upper curve of a filled band."""
+    vertices = band.get_paths()[0].vertices
+    return np.array([(v.min(), v.max()) for v in (vertices[vertices[:, 0] == at, 1] for at in x)])
+
+
+def test_fan_over_the_only_feature(network, curve_data, axes):
+    x, y = curve_data
+    grid = np.linspace(-3, 3, 7)
+    display = PredictiveDisplay.from_estimator(
+        network, x, y, grid=grid, coverages=(0.9, 0.5), ax=axes
+    )
+    assert display.ax_ is axes
+    assert display.figure_ is axes.figure
+    assert display.kind == "fan"
+    assert [band.get_label() for band in display.bands_] == ["90 %", "50 %"]
+    for band, coverage in zip(display.bands_, (0.9, 0.5), strict=True):
+        interval = network.predict_interval(grid[:, None], coverage)
+        np.testing.assert_allclose(ends_of(band, grid), interval, rtol=1e-12)
+    (median,) = display.lines_
+    expected = network.predict_quantiles(grid[:, None], (0.5,))[:, 0]
+    np.testing.assert_allclose(median.get_ydata(), expected, rtol=1e-12)
+    np.testing.assert_array_equal(display.points_[0].get_xydata(), np.column_stack([x[:, 0], y]))
+
+
+def test_fan_over_one_of_several_holds_the_others_at_their_medians(table):
+    X, y = table
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    pipe = make_pipeline(StandardScaler(), InvarianceAbidingRegressor()).fit(frame, y)
+    display = PredictiveDisplay.from_estimator(pipe, frame, y, feature="b", grid=5)
+    rows = pd.DataFrame(np.tile(np.median(X, axis=0), (5, 1)), columns=frame.columns)
+    rows["b"] = display.x
+    np.testing.assert_allclose(display.lines_[0].get_ydata(), pipe.predict(rows), rtol=1e-9)
+    assert display.ax_.get_xlabel() == "b"
+    assert display.x[0] < X[:, 1].min() < X[:, 1].max() < display.x[-1]
+    assert not display.points_  # they belong to other values of a and c
+
+
+def test_intervals_against_observations(linear, table):
+    X, y = table
+    display = PredictiveDisplay.from_estimator(linear, X, y, coverages=(0.8,))
+    low, high = linear.predict_interval(X, 0.8).T
+    inside = (low <= y) & (y <= high)
+    assert display.kind == "intervals"
+    np.testing.assert_allclose(display.x, linear.predict(X), rtol=1e-9)
+    for points, mask in zip(display.points_, (inside, ~inside), strict=True):
+        np.testing.assert_array_equal(points.get_ydata(), y[mask])
+        assert points.get_label().endswith(f": {mask.sum()} of 80")
+    segments = np.array(display.bands_[0].get_segments())[:, :, 1]
+    np.testing.assert_allclose(np.sort(segments[:, 0]), np.sort(low), rtol=1e-9)
+    np.testing.assert_allclose(np.sort(segments[:, 1]), np.sort(high), rtol=1e-9)
+
+
+def test_fewer_intervals_are_drawn_than_counted(linear, table):
+    display = PredictiveDisplay.from_estimator(linear, *table).plot(max_rows=10)
+    assert len(display.bands_[0].get_segments()) == 10
+    assert sum(len(p.get_xdata()) for p in display.points_) == 10
+    assert display.points_[0].get_label().endswith("of 80")
+    shown = np.concatenate([p.get_xdata() for p in display.points_])
+    assert {shown.min(), shown.max()} == {display.x.min(), display.x.max()}
+
+
+def test_class_probabilities(curve_data):
+    x, y = curve_data
+    labels = np.array(["low", "mid", "high"])[np.digitize(y, [-0.5, 0.5])]
+    clf = InvarianceAbidingClassifier(max_iter=20, tol=9.0).fit(x, labels)
+    display = PredictiveDisplay.from_estimator(clf, x, labels, grid=np.linspace(-2, 2, 9))
+    expected = clf.predict_proba(display.x[:, None])
+    assert [line.get_label() for line in display.lines_] == list(clf.classes_)
+    for line, points, k in zip(display.lines_, display.points_, range(3), strict=True):
+        np.testing.assert_allclose(line.get_ydata(), expected[:, k])
+        np.testing.assert_array_equal(points.get_xdata(), x[labels == clf.classes_[k], 0])
+
+
+def test_one_of_several_targets(table):
+    from skbayes_sym import SymmetrizedVIRegressor
+
+    X, y = table
+    Y = np.column_stack([y, 10.0 + 0.5 * y])
+    reg = SymmetrizedVIRegressor((), max_iter=20, tol=9.0, random_state=0).fit(X, Y)
+    display = PredictiveDisplay.from_estimator(reg, X, Y, target=1)
+    np.testing.assert_array_equal(display.y_observed, Y[:, 1])
+    expected = reg.predict_quantiles(X, (0.05, 0.5, 0.95))[:, 1]
+    np.testing.assert_allclose(display.values, expected)
+
+
+def test_mistakes(linear, table):
+    X, y = table
+    with pytest.raises(ValueError, match="needs y to draw the intervals of InvarianceAbiding"):
+        PredictiveDisplay.from_estimator(linear, X)
+    with pytest.raises(ValueError, match="feature must lie between 0 and 2, got 3"):
+        PredictiveDisplay.from_estimator(linear, X, feature=3)
+    with pytest.raises(ValueError, match="feature must be one of"):
+        PredictiveDisplay.from_estimator(linear, X, feature="d")
+    with pytest.raises(ValueError, match="coverages must lie strictly between 0 and 1"):
+        PredictiveDisplay.from_estimator(linear, X, y, coverages=(1.0,))
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        PredictiveDisplay.from_estimator(linear, X, y[1:])
+    clf = InvarianceAbidingClassifier().fit(X, y > 0)
+    with pytest.raises(ValueError, match=r"classifier and X has 3 features.*feature=0"):
+        PredictiveDisplay.from_estimator(clf, X, y > 0)
