@@ -14,8 +14,8 @@ each of them this script prints what can be read off it beside what the package 
 4. Eighty matrices of 40 x 40 and rank 20 under noise 2: singular values of the predictive mean and
    its RMSE.
 
-Run ``python reproduce_moore_figures.py`` (two minutes; 5 matrices and 10 seconds with ``--fast``),
-or one figure with ``--figure 4``.
+Run ``python reproduce_moore_figures.py`` (three minutes; 5 matrices and 10
+seconds with ``--fast``), or one figure with ``--figure 4``.
 """
 
 import argparse
