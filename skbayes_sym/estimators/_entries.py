@@ -1,10 +1,12 @@
 """Matrices with missing entries: dense with NaN, or sparse with absent entries."""
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+from torch import Tensor
 
 from skbayes_sym.estimators._data import Array
 from skbayes_sym.inference.factor_data import Entries, entries
@@ -63,3 +65,41 @@ def with_entries(X: Any, kept: Array) -> Any:
     left = np.full(shape, np.nan, dtype=values.dtype)
     left[rows, columns] = values
     return left
+
+
+def scaling(values: Array, center: bool, scale: bool) -> tuple[float, float, float]:
+    """Mean, scale and spread of the observed entries; a spread of 0 counts as 1."""
+    values = values.astype(np.float64)
+    if len(values) == 0:
+        return 0.0, 1.0, 1.0
+    mean = float(values.mean()) if center else 0.0
+    spread = float(np.sqrt(np.mean((values - mean) ** 2))) or 1.0
+    return mean, spread if scale else 1.0, spread
+
+
+def warn_of_empty(observed: Observed) -> None:
+    """Say how many rows and columns have nothing to learn from."""
+    n, m = observed.shape
+    empty_rows = n - len(np.unique(observed.rows))
+    empty_columns = m - len(np.unique(observed.columns))
+    if empty_rows or empty_columns:
+        warnings.warn(
+            f"{empty_rows} rows and {empty_columns} columns of X have no observed entry: their "
+            "factors stay at the prior.",
+            UserWarning,
+            stacklevel=7,
+        )
+
+
+def positions(given: Any, n: int, name: str) -> Tensor:
+    """Checked positions in a side of length ``n``."""
+    array = np.atleast_1d(np.asarray(given))
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(f"{name} must be a list of integers, got {given!r}.")
+    outside = array[(array < 0) | (array >= n)]
+    if outside.size:
+        raise ValueError(
+            f"{name} must lie between 0 and {n - 1}, the training matrix has {n} {name}; got "
+            f"{outside[0]}. For new rows use transform and inverse_transform."
+        )
+    return torch.as_tensor(array.astype(np.int64))

@@ -24,11 +24,11 @@ def invariance_gap(estimator: Any, *, n_draws: Any = "auto", random_state: Any =
     ----------
     estimator : estimator
         Fitted: one of the symmetrised or of the invariance-abiding estimators. A mean-field fit
-        (``symmetry=None``) gets the gap of its posterior under its network's whole group: what
-        symmetrising it after training would give back.
+        (``symmetry=None``) gets the gap of its posterior under its model's whole group (all
+        rotations of a factorisation): what symmetrising it after training would give back.
     n_draws : int or "auto", default="auto"
-        Posterior draws of the average, where there is one. "auto" takes 1000, fewer for layers
-        of more than 30 units.
+        Posterior draws of the average, where there is one. "auto" takes 1000 of a network, fewer
+        for layers of more than 30 units, and 256 of a factorisation, fewer for large matrices.
     random_state : int, RandomState instance or None, default=0
         Source of the draws.
 
@@ -37,7 +37,9 @@ def invariance_gap(estimator: Any, *, n_draws: Any = "auto", random_state: Any =
     Bunch
         ``value`` in nats; ``standard_error``, its Monte Carlo error (0 where nothing is drawn);
         ``kind``, "KL at this posterior" or "difference of optima"; ``side``, on which side of the
-        gap the value lies in expectation: "exact", "lower" or "upper".
+        gap the value lies in expectation: "exact", "lower" or "upper". ("lower" is proved but for
+        rotations of more than three components, where it rests on a conjecture:
+        :ref:`matrix_factorization`.)
 
     Raises
     ------
@@ -52,6 +54,7 @@ def invariance_gap(estimator: Any, *, n_draws: Any = "auto", random_state: Any =
     --------
     SymmetrizedVIRegressor : Permutations and sign flips of hidden units.
     InvarianceAbidingRegressor : Translations of the weights of a linear model.
+    SymVIMatrixFactorization : Rotations of factors, or their flips and exchanges.
 
     Notes
     -----

@@ -1,6 +1,5 @@
 """Matrix factorisation with a posterior that knows its rotations (Moore 2016)."""
 
-import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
@@ -17,7 +16,12 @@ from skbayes_sym.estimators._base import FLOATS, BayesianEstimator, Fitted
 from skbayes_sym.estimators._callbacks import FitTask
 from skbayes_sym.estimators._data import Array
 from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
-from skbayes_sym.estimators._entries import Observed, observed_entries
+from skbayes_sym.estimators._entries import (
+    observed_entries,
+    positions,
+    scaling,
+    warn_of_empty,
+)
 from skbayes_sym.estimators._factor_gap import check_symmetry, factor_gap_of_fit
 from skbayes_sym.estimators._factor_recipe import MatrixContext, Seeds, fit_vi
 from skbayes_sym.estimators._factor_rivals import fit_analytic, fit_gibbs, fit_map
@@ -266,8 +270,8 @@ class SymVIMatrixFactorization(
                 f"n_features={m}) = {min(n, m)}: n_samples = {n}, n_features = {m}."
             )
         observed = observed_entries(checked)
-        _warn_of_empty(observed)
-        mean, scale, spread = _scaling(observed.values, self.center, self.scale)
+        warn_of_empty(observed)
+        mean, scale, spread = scaling(observed.values, self.center, self.scale)
         values = (observed.values.astype(np.float64) - mean) / scale
         return MatrixContext(
             observed=observed._replace(values=values),
@@ -368,8 +372,8 @@ class SymVIMatrixFactorization(
         """
         check_is_fitted(self)
         posterior = self.posterior_
-        i = _positions(rows, len(posterior.rows.mean), "rows")
-        j = _positions(columns, len(posterior.columns.mean), "columns")
+        i = positions(rows, len(posterior.rows.mean), "rows")
+        j = positions(columns, len(posterior.columns.mean), "columns")
         if len(i) != len(j):
             raise ValueError(f"rows has {len(i)} positions and columns {len(j)}: they must match.")
         with one_thread(), torch.no_grad():
@@ -425,40 +429,3 @@ class SymVIMatrixFactorization(
 
     def _invariance_gap(self, *, n_draws: Any, random_state: Any) -> Bunch:
         return factor_gap_of_fit(self, n_draws=n_draws, random_state=random_state)
-
-
-def _positions(positions: Any, n: int, name: str) -> Tensor:
-    """Checked positions in a side of length ``n``."""
-    array = np.atleast_1d(np.asarray(positions))
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(f"{name} must be a list of integers, got {positions!r}.")
-    outside = array[(array < 0) | (array >= n)]
-    if outside.size:
-        raise ValueError(
-            f"{name} must lie between 0 and {n - 1}, the training matrix has {n} {name}; got "
-            f"{outside[0]}. For new rows use transform and inverse_transform."
-        )
-    return torch.as_tensor(array.astype(np.int64))
-
-
-def _scaling(values: Array, center: bool, scale: bool) -> tuple[float, float, float]:
-    """Mean, scale and spread of the observed entries; a spread of 0 counts as 1."""
-    values = values.astype(np.float64)
-    if len(values) == 0:
-        return 0.0, 1.0, 1.0
-    mean = float(values.mean()) if center else 0.0
-    spread = float(np.sqrt(np.mean((values - mean) ** 2))) or 1.0
-    return mean, spread if scale else 1.0, spread
-
-
-def _warn_of_empty(observed: Observed) -> None:
-    n, m = observed.shape
-    empty_rows = n - len(np.unique(observed.rows))
-    empty_columns = m - len(np.unique(observed.columns))
-    if empty_rows or empty_columns:
-        warnings.warn(
-            f"{empty_rows} rows and {empty_columns} columns of X have no observed entry: their "
-            "factors stay at the prior.",
-            UserWarning,
-            stacklevel=7,
-        )

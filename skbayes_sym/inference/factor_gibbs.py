@@ -17,7 +17,8 @@ from skbayes_sym.inference.factor_data import (
     products,
     sums_over_entries,
 )
-from skbayes_sym.inference.factorization import FactorPosterior, OnStep, row_conditionals
+from skbayes_sym.inference.factor_rows import row_conditionals
+from skbayes_sym.inference.factorization import FactorPosterior, OnStep
 
 
 class GibbsDraws(NamedTuple):

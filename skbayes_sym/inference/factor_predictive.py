@@ -11,7 +11,7 @@ from skbayes_sym.inference.factor_data import (
     packed_second_moments,
     sums_over_entries,
 )
-from skbayes_sym.inference.factorization import row_conditionals
+from skbayes_sym.inference.factor_rows import row_conditionals
 
 _ENTRY_BLOCK = 1 << 14  # entries whose (k, k) matrices are worked on at once
 
