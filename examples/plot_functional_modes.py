@@ -94,8 +94,8 @@ plane.spines[["top", "right"]].set_visible(False)
 #
 # The paper's Figure 7: the draws condensed to one Gaussian a mode,
 # :math:`\sum_k w_k N(\hat\theta_k, H_k^{-1})`. It is an estimator like the one it comes from, and
-# predicts as well: the titles give the mean log density of new data. On the left the draws of both in
-# the plane of two weights: a Gaussian is straight where the mode is bent.
+# predicts as well: the titles give the mean log density of new data. On the left the draws of both
+# in the plane of two weights: a Gaussian is straight where the mode is bent.
 
 laplace = one.approximate("mixture_of_laplace", random_state=0)
 X_new, y_new = make_plateaus(300, seed=1)
