@@ -56,7 +56,7 @@ for reg in (one, two):
 # one way to place a single step: at the first rise or at the last. Together, in proportion to their
 # mass, they are what the estimator predicts with.
 
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # Okabe-Ito
+BLUE, ORANGE = "#0072B2", "#D55E00"  # Okabe-Ito
 
 
 def functions_of(reg: MCMCRegressor, draws: np.ndarray) -> np.ndarray:
@@ -94,19 +94,28 @@ plane.spines[["top", "right"]].set_visible(False)
 #
 # The paper's Figure 7: the draws condensed to one Gaussian a mode,
 # :math:`\sum_k w_k N(\hat\theta_k, H_k^{-1})`. It is an estimator like the one it comes from, and
-# predicts as well: the titles give the mean log density of new data.
+# predicts as well: the titles give the mean log density of new data. On the left the draws of both
+# in the plane of two weights: a Gaussian is straight where the mode is bent.
 
 laplace = one.approximate("mixture_of_laplace", random_state=0)
 X_new, y_new = make_plateaus(300, seed=1)
 
-figure, panels = plt.subplots(1, 2, figsize=(7, 2.7), sharey=True, layout="constrained")
-for axes, reg, title in zip(panels, (one, laplace), ("sampled", "two Gaussians"), strict=True):
+figure, (plane, *panels) = plt.subplots(1, 3, figsize=(8, 2.7), layout="constrained")
+both = zip(panels, (one, laplace), ("sampled", "two Gaussians"), (BLUE, ORANGE), strict=True)
+for axes, reg, title, colour in both:
     draws = reg.samples_.reshape(-1, 4)
-    show_functions(axes, reg, draws[:: len(draws) // 60], GREEN)
-    axes.plot(X[:, 0], reg.predict(X), color="black", lw=2)
+    few = draws[:: len(draws) // 400]
+    plane.plot(few[:, 0], few[:, 1], ".", color=colour, ms=3, mew=0, alpha=0.6, label=title)
+    show_functions(axes, reg, draws[:: len(draws) // 60], colour)
+    axes.plot(X[:, 0], reg.predict(X), color="black", lw=2, label="their mean")
     density = reg.log_predictive_density(X_new, y_new).mean()
-    axes.set_title(f"{title}: new data {density:.3f} nats", fontsize=10)
+    axes.set_title(f"{title}: {density:.3f} nats", fontsize=10)
+plane.set(xlabel="input weight", ylabel="bias", ylim=(-13, 11))
+plane.legend(frameon=False, markerscale=3, handletextpad=0.1, loc="lower left", borderpad=0)
+plane.spines[["top", "right"]].set_visible(False)
+panels[0].legend(frameon=False, loc="upper left")
 panels[0].set_ylabel("y")
+panels[1].tick_params(labelleft=False)
 
 # %%
 # One vote a chain
@@ -121,10 +130,11 @@ voting = MCMCRegressor((2,), mode_weights="chains", **SETTINGS).fit(X, y)
 figure, panels = plt.subplots(1, 2, figsize=(7, 2.7), sharey=True, layout="constrained")
 for axes, reg, colour in zip(panels, (voting, two), (ORANGE, BLUE), strict=True):
     show_functions(axes, reg, reg.samples_[:, -1], colour)
-    axes.plot(X[:, 0], reg.predict(X), color="black", lw=2)
+    axes.plot(X[:, 0], reg.predict(X), color="black", lw=2, label="their mean")
     density = reg.log_predictive_density(X_new, y_new).mean()
     axes.set_title(f'"{reg.mode_weights}": new data {density:.2f} nats', fontsize=10)
 panels[0].set_ylabel("y")
+panels[0].legend(frameon=False, loc="upper left")
 
 # %%
 # How many draws a prediction needs
@@ -133,7 +143,7 @@ panels[0].set_ylabel("y")
 # The paper's Figure 2. Sixteen units have :math:`16!\,2^{16} = 1.4 \cdot 10^{18}` copies of every
 # mode, and no sampler will see them all. None needs to: predictions don't depend on the copy. The
 # divergence between the predictive distributions of :math:`g - 1` and :math:`g` draws, one a chain,
-# falls like :math:`1 / g^2`.
+# falls like :math:`1 / g^2`. Darker is likelier.
 
 X_sine, y_sine = make_sinusoidal(random_state=0)
 wide = MCMCRegressor(

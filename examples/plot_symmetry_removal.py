@@ -130,8 +130,11 @@ panels[0, 1].legend(frameon=False, loc="upper left", handletextpad=0.1)
 
 NAMES = [rf"${w}_{i}$" for w in ("w", "b", "v") for i in (1, 2, 3)] + ["$c$"]
 n_weights = len(NAMES)
-figure, panels = plt.subplots(n_weights, n_weights, figsize=(7, 7))
-figure.subplots_adjust(0.01, 0.01, 0.99, 0.99, wspace=0.06, hspace=0.06)
+BEFORE, AFTER = "#D55E00", "#0072B2"
+figure, panels = plt.subplots(n_weights, n_weights, figsize=(7, 7.2))
+figure.subplots_adjust(0.01, 0.01, 0.99, 0.955, wspace=0.06, hspace=0.06)
+figure.text(0.01, 0.97, "below the diagonal: as sampled", color=BEFORE)
+figure.text(0.99, 0.97, "above: after removal", color=AFTER, ha="right")
 reach = 1.05 * np.abs(before).max(axis=0)
 for i, j in np.ndindex(n_weights, n_weights):
     axes = panels[i, j]
@@ -140,7 +143,7 @@ for i, j in np.ndindex(n_weights, n_weights):
     if i == j:
         axes.text(0.5, 0.5, NAMES[i], transform=axes.transAxes, ha="center", va="center", size=13)
     else:
-        theta, colour = (before, "#D55E00") if i > j else (after, "#0072B2")
+        theta, colour = (before, BEFORE) if i > j else (after, AFTER)
         axes.plot(theta[:, j], theta[:, i], ".", color=colour, ms=1.5, mew=0)
 
 plt.show()

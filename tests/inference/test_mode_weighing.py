@@ -76,6 +76,15 @@ def test_without_symmetry(generator):
     assert abs(found.weights.log_evidence + 2.0) < 4 * found.weights.log_evidence_std_error < 0.3
 
 
+def test_a_mode_within_another_is_counted_once(generator):
+    """A narrow one, on the slope of a wide one, holds half of the mass."""
+    both = Mixture([[0.0] * 3, [1.5, 0.0, 0.0]], [[1.0] * 3, [0.1] * 3], [0.5, 0.5], 0.0)
+    _, _, pool = pooled(both, Trivial(), generator, n_chains=(20, 20), islands=(), copies=False)
+    found = weigh(both, pool, Trivial(), generator=generator)
+    assert found.modes.regions.n_modes == 2
+    assert abs(found.weights.log_evidence) < 4 * found.weights.log_evidence_std_error < 0.2
+
+
 def test_a_mode_too_low_to_matter_is_not_bridged(generator):
     """Its draws are more than 30 nats lower: no evidence, no weight, and no error from it."""
     steep = Mixture(
