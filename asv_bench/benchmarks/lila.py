@@ -1,11 +1,9 @@
 """Cost of a hyperparameter update beside an epoch of Augerino, and its memory.
 
-``python -m asv_bench.benchmarks.lila`` prints the table of ratios in one run.
+``python asv_bench/compare_updates.py`` prints the table of ratios in one run.
 """
 
-import resource
 from collections.abc import Callable
-from time import process_time
 from typing import NamedTuple
 
 import torch
@@ -17,6 +15,7 @@ from skbayes_sym.inference.evidence_ascent import (
     HyperRates,
     ModeObjective,
     OnlineEvidence,
+    recorded_steps,
 )
 from skbayes_sym.inference.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.tape import EmpiricalFisher, ExactDirections, SketchedDirections
@@ -47,7 +46,11 @@ class Case(NamedTuple):
     batch_size: int
 
 
-CASES = {"mlp": Case("mlp", 1000, 31, 250), "cnn": Case("cnn", 64, 16, 64)}
+CASES = {
+    "mlp": Case("mlp", 1000, 31, 250),
+    "cnn": Case("cnn", 64, 16, 64),
+    "cnn-batches": Case("cnn", 256, 16, 32),
+}
 
 
 class Problem:
@@ -80,12 +83,17 @@ class Problem:
             self.case.batch_size,
         )  # fmt: skip
 
+    @property
+    def n_steps(self) -> int:
+        """Steps an epoch."""
+        return -(-self.case.n_rows // self.case.batch_size)
+
     def epoch(self, objective: ModeObjective) -> None:
         """One pass of optimiser steps."""
         adam = FlatAdam(
             objective.params, objective.gradient, [ParamGroup(slice(0, None), 1e-3)]
         )  # fmt: skip
-        for step in range(-(-self.case.n_rows // self.case.batch_size)):
+        for step in range(self.n_steps):
             objective(step)
             adam.step(1.0)
 
@@ -102,12 +110,20 @@ def exact_update(problem: Problem, directions: str) -> Callable[[], None]:
     return lambda: _without_graph(lambda: ascent.update(problem.theta, 1.0))
 
 
-def online_epoch(problem: Problem, directions: str) -> Callable[[], None]:
-    """An epoch of training that gathers an update on the way, and that update."""
-    online = OnlineEvidence(problem.evidence(directions))
-    ascent = HyperAscent(problem.evidence(directions), problem.hyper, RATES, 0, online)
+def online_epoch(
+    problem: Problem, directions: str, n_recorded: int | None = None
+) -> Callable[[], None]:
+    """An epoch of training that gathers an update on the way, and that update.
+
+    From as many of its steps as the estimators record, by default.
+    """
+    evidence = problem.evidence(directions)
+    online = OnlineEvidence(evidence)
+    ascent = HyperAscent(evidence, problem.hyper, RATES, 0, online)
     objective = problem.objective()
-    objective.watch_with(online, lambda step: True)
+    n = problem.n_steps
+    start = n - (recorded_steps(n, n) if n_recorded is None else n_recorded)
+    objective.watch_with(online, lambda step: step >= start)
 
     def run() -> None:
         problem.epoch(objective)
@@ -152,34 +168,3 @@ class Update:
 
     def peakmem_update(self, case: str, what: str, device: str) -> None:
         self.run()
-
-
-def _seconds(run: Callable[[], None], repeats: int = 3) -> float:
-    """CPU seconds, the best of a few after one to warm up."""
-    run()
-    times = []
-    for _ in range(repeats):
-        start = process_time()
-        run()
-        times.append(process_time() - start)
-    return min(times)
-
-
-def main() -> None:
-    """Print CPU seconds and ratios to an Augerino epoch, one thread."""
-    torch.set_num_threads(1)
-    for name, case in CASES.items():
-        problem = Problem(case)
-        base = _seconds(augerino_epoch(problem))
-        print(f"{name} {case}: Augerino epoch {base:.2f} s")
-        for directions in ("sketch", "ef", "exact"):
-            seconds = _seconds(exact_update(Problem(case), directions))
-            print(f"  update, {directions:7s} {seconds:6.2f} s  {seconds / base:5.2f} x")
-        seconds = _seconds(online_epoch(Problem(case), "sketch"))
-        print(f"  online epoch, sketch {seconds:6.2f} s  {seconds / base:5.2f} x")
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(f"  peak resident memory so far {peak:.2f} GB")
-
-
-if __name__ == "__main__":
-    main()

@@ -26,6 +26,7 @@ from skbayes_sym.inference.evidence_ascent import (
     HyperRates,
     ModeObjective,
     OnlineEvidence,
+    recorded_steps,
 )
 from skbayes_sym.inference.laplace import LaplacePosterior
 from skbayes_sym.inference.marginal_likelihood import AveragedNetwork, Evidence, LaplaceEvidence
@@ -252,11 +253,10 @@ class _LaplaceFit:
         has_gradient = rates.extent > 0 or rates.likelihood > 0
         online = OnlineEvidence(self.evidence) if plan.online and has_gradient else None
         if online is not None:
-            # Only the steps that see the data once before an update are worth recording.
             epoch = -(-len(self.data.x) // plan.batch_size)
-            first = (burn_in + 1) * block - min(epoch, block)
+            start = block - recorded_steps(block, epoch)
             self.objective.watch_with(
-                online, lambda step: step >= first and step % block >= block - min(epoch, block)
+                online, lambda step: step >= burn_in * block and step % block >= start
             )
         return HyperAscent(self.evidence, self.hyper, rates, self.seeds.hyper, online)
 

@@ -130,13 +130,25 @@ def _inner_moment(vectors: Tensor, weight: Tensor, preconditioner: Tensor) -> Te
 
 
 def _decompose(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvectors and eigenvalues, the latter at least 0 as they would be without rounding."""
+    """Eigenvectors and eigenvalues, the latter at least 0 as they would be without rounding.
+
+    Dead units leave rows of zeros. They are eigenvectors as they are, and LAPACK's divide and
+    conquer may fail to converge where there are many, and on some matrices that are mostly zero.
+    """
     wide = matrix.double() if len(matrix) <= _DOUBLE_WIDTH else matrix
-    try:
-        values, vectors = torch.linalg.eigh(wide)
-    except torch.linalg.LinAlgError:  # LAPACK gives up on some matrices that are mostly zero
-        vectors, values, _ = torch.linalg.svd(wide)
+    alive = (wide.diagonal() != 0.0).nonzero().squeeze(1)
+    values, vectors = torch.zeros_like(wide[0]), torch.eye(len(wide)).to(wide)
+    values[alive], vectors[alive[:, None], alive] = _eigen(wide[alive][:, alive])
     return vectors.to(matrix), values.clamp_min(0.0).to(matrix)
+
+
+def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors, the matrix positive semidefinite."""
+    try:
+        values, vectors = torch.linalg.eigh(matrix)
+    except torch.linalg.LinAlgError:
+        vectors, values, _ = torch.linalg.svd(matrix)
+    return values, vectors
 
 
 class LayerSpectrum(NamedTuple):

@@ -1,6 +1,7 @@
 """Training by turns: weights towards their mode, hyperparameters up the Laplace evidence."""
 
 from collections.abc import Callable
+from math import ceil
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,24 @@ from skbayes_sym.numerics.random import spawn_seeds
 # gradients, of a network that fits nothing yet, are the largest: remembered (0.999) they would
 # shrink every later step, and extents would stop short of the evidence's maximum.
 _HYPER_BETA2 = 0.9
+
+RECORDED_SHARE = 1 / 3  # of the steps between two updates, at most: see `recorded_steps`
+
+
+def recorded_steps(n_between: int, n_epoch: int) -> int:
+    """How many of the last steps before an update `OnlineEvidence` should record.
+
+    Those that see the data once, and no more than a share of all steps: a recorded step of a
+    convolutional network costs three others, which its sums over more rows wouldn't be worth.
+
+    Parameters
+    ----------
+    n_between : int
+        Steps between two updates.
+    n_epoch : int
+        Steps that see the data once.
+    """
+    return min(n_epoch, ceil(RECORDED_SHARE * n_between))
 
 
 class HyperRates(NamedTuple):

@@ -193,6 +193,22 @@ def test_eigenvalues_where_lapack_gives_up(monkeypatch):
     assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("n_alive", [0, 2, 6])
+def test_dead_units_are_eigenvectors_of_their_own(n_alive, generator):
+    """Most rows of a factor are zero where most units are dead."""
+    p = problem("classes", hidden=(300,), n=5)
+    alive = torch.randperm(300, generator=generator)[:n_alive]
+    root = torch.zeros(300, 9, dtype=torch.float64)
+    root[alive] = torch.randn(n_alive, 9, generator=generator, dtype=torch.float64)
+    factors = Kronecker(p.model.layers).factors(tape_of(p, exact_root(p)), p.data.weight)
+    factors[1] = factors[2] = root @ root.T
+    first, second = Kronecker(p.model.layers).spectrum(factors, 1.0).layers
+    for basis, values in (first[2:4], second[:2]):
+        assert_close(basis @ basis.T, torch.eye(300, dtype=torch.float64))
+        assert_close(basis * values @ basis.T, root @ root.T)
+        assert int((values > 1e-9).sum()) == n_alive
+
+
 # KFAC-reduce with fisher_type="type-2" and separate biases, by curvlinops 3.0.1, of
 # `problem("classes", hidden=(4,), n=6)` with unit weights: the operator times linspace(-1, 1).
 CURVLINOPS_PRODUCT = [
