@@ -271,14 +271,15 @@ class _LaplaceFit:
             self.best = (terms.value, before)
 
     def _keep_extents_alive(self) -> None:
-        """Lift extents to where they started: at 0 their gradient vanishes for good.
+        """Lift extents to their floor: at 0 their gradient vanishes for good.
 
         Done while the steps are at their full size, when the weights aren't there yet; later the
         evidence may take them to 0.
         """
-        eta, start = self._named()["eta"], self.plan.eta.to(self.hyper)
+        eta = self._named()["eta"]
+        floor = self.plan.model.augmentation.extent.floor().to(eta)
         sign = torch.where(eta < 0.0, -1.0, 1.0).to(eta)
-        eta.copy_(torch.where(eta.abs() < start.abs(), sign * start.abs(), eta))
+        eta.copy_(torch.where(eta.abs() < floor, sign * floor, eta))
 
     def _named(self) -> dict[str, Tensor]:
         return self.plan.model.hyper.unflatten(self.hyper)

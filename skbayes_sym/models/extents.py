@@ -33,6 +33,10 @@ class LearnedExtent(Protocol):
         """``eta`` before learning, float64."""
         ...
 
+    def floor(self) -> Tensor:
+        """Size that no entry of ``eta`` falls below while the weights are far from their mode."""
+        ...
+
     def covariance(self, eta: Tensor) -> Tensor:
         """Covariance of z, (k, k), in squared units."""
         ...
@@ -84,6 +88,10 @@ class Extent:
         eta = START * torch.eye(self.n_noise, dtype=torch.float64)
         return eta.flatten() if self.correlated else eta.diagonal().clone()
 
+    def floor(self) -> Tensor:
+        """Where learning starts: at 0 an extent would stay for good."""
+        return self.start()
+
     def mixing(self, eta: Tensor) -> Tensor:
         """The matrix L(eta), (k, k)."""
         k = self.n_noise
@@ -132,6 +140,10 @@ class FreeExtent:
     def start(self) -> Tensor:
         return self.initial.flatten().to("cpu", torch.float64)
 
+    def floor(self) -> Tensor:
+        """None: what a small entry means is the module's business."""
+        return torch.zeros_like(self.start())
+
     def covariance(self, eta: Tensor) -> Tensor:
         return (eta**2 / 3.0).diag()
 
@@ -165,6 +177,9 @@ class JointExtent:
 
     def start(self) -> Tensor:
         return torch.cat([part.start() for part in self.parts])
+
+    def floor(self) -> Tensor:
+        return torch.cat([part.floor() for part in self.parts])
 
     def covariance(self, eta: Tensor) -> Tensor:
         pieces = zip(self.parts, self.split(eta), strict=True)

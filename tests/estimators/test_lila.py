@@ -47,6 +47,33 @@ def test_toy_rotation_is_found(seed, hyper):
     assert len(lila.log_evidence_history_) == 90
 
 
+class InvertedRotation(nn.Module):
+    """Rotation by up to 1 / eta radians."""
+
+    def __init__(self, start):
+        super().__init__()
+        self.eta = nn.Parameter(torch.tensor([start]))
+
+    def forward(self, x, eps):
+        cos, sin = (eps[:, 0] / self.eta).cos(), (eps[:, 0] / self.eta).sin()
+        u, v = x.unbind(1)
+        return torch.stack([cos * u - sin * v, sin * u + cos * v], 1)
+
+
+@pytest.mark.slow
+def test_toy_rotation_is_found_however_it_is_written():
+    """Immer et al. 2022, appendix C: the evidence doesn't care, Augerino's reward does."""
+    X, y = make_arcs(1)
+    lila = LILAClassifier(random_state=1, invariances=[InvertedRotation(1 / 0.3)], **TOY)
+    augerino = clone(lila).set_params(objective="augerino")
+    found, shrunk = (
+        np.rad2deg(1.0 / model.fit(X, y).invariance_["InvertedRotation"])
+        for model in (lila, augerino)
+    )
+    assert 50.0 <= found <= 80.0
+    assert shrunk < 10.0
+
+
 def full_evidence(fitted, X, y):
     """Laplace evidence of a fitted model with the full Gauss-Newton matrix."""
     from skbayes_sym.inference.curvature import Full

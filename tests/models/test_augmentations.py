@@ -347,6 +347,13 @@ def test_any_module_with_eta(generator):
     assert_close(part.module.eta.detach(), part.extent.start())  # the module is left alone
 
 
+def test_floors_hold_known_extents_up_and_leave_modules_free():
+    joint = Composed((Rotation2D(), ModuleAugmentation(Wobble()))).bind((1.0, 1.0)).extent
+    assert_close(joint.floor(), torch.tensor([0.05, 0.0, 0.0], dtype=torch.float64))
+    correlated = Affine((1, 5, 4), SIMILARITY, correlated=True).extent
+    assert_close(correlated.floor(), 0.05 * torch.eye(6, dtype=torch.float64).flatten())
+
+
 def test_modules_that_cant_be_learned():
     frozen = Wobble()
     frozen.eta.requires_grad_(False)
