@@ -9,6 +9,7 @@ from torch import Tensor
 from skbayes_sym.estimators._data import Array
 from skbayes_sym.estimators._kept_chains import as_tensors
 from skbayes_sym.estimators._mcmc_plan import EXPLORING, ISLANDS, REFRESHING, Setting
+from skbayes_sym.inference.bridge import can_bridge
 from skbayes_sym.inference.mcmc.adaptation import PooledDiagonal
 from skbayes_sym.inference.mcmc.base import Kernel, initial_state
 from skbayes_sym.inference.mcmc.blocks import Block, Sampler
@@ -49,7 +50,7 @@ class Explored(NamedTuple):
 
 def explore(setting: Setting) -> tuple[Explored, list[Block]]:
     """Run chains, particles or both; also the chains' blocks, to go on with."""
-    estimator = setting.estimator
+    estimator, group = setting.estimator, setting.model.network.symmetry()
     chains, blocks, stopped = None, [], "complete"
     if estimator.sampler != "smc":
         chains = _run_chains(setting)
@@ -57,9 +58,10 @@ def explore(setting: Setting) -> tuple[Explored, list[Block]]:
     elif not estimator.n_islands:
         raise ValueError("sampler='smc' explores by islands: n_islands must be at least 1, got 0.")
     islands: list[Any] = []
-    if stopped == "complete" and (chains is None or weighs_by_evidence(estimator)):
+    wanted = chains is None or (weighs_by_evidence(estimator) and can_bridge(group))
+    if stopped == "complete" and wanted:
         found = run_islands(
-            setting.posterior, setting.model.network.symmetry(), setting.posterior.kinds,
+            setting.posterior, group, setting.posterior.kinds,
             SMCSettings(n_particles=estimator.n_particles, n_moves=_ISLAND_MOVES),
             n_islands=estimator.n_islands, seed=setting.seeds.islands, n_jobs=estimator.n_jobs,
             on_step=setting.progress.phase(ISLANDS, estimator.n_islands),

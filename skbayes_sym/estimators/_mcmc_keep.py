@@ -92,6 +92,7 @@ def findings(
 
 
 def n_iter(explored: Explored) -> int:
+    """Iterations of each chain; stages of the longest island without chains."""
     if explored.chains is None:
         return max((len(i.stages) for i in explored.islands), default=0)
     tally = explored.chains.warmup.n_moves + explored.chains.sampling.n_moves

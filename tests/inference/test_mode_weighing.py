@@ -112,7 +112,7 @@ def test_heights_are_means_of_log_densities():
 def test_sources_that_tell_the_same_mass_are_not_apart(generator):
     _, _, pool = pooled(TWO, UNITS, generator, n_chains=(8, 1), islands=(200,))
     one = weigh(TWO, pool, UNITS, generator=generator)
-    assert one.spread != one.spread  # the heaviest mode was reached by chains alone
+    assert isnan(one.spread)  # the heaviest mode was reached by chains alone
     single = Mixture([[2.0, 0.5, 0.0]], [[0.2] * 3], [1.0], 0.0, UNITS)
     _, _, pool = pooled(single, UNITS, generator, n_chains=(8,), islands=(200, 150))
     assert weigh(single, pool, UNITS, generator=generator).spread < 0.2
