@@ -122,7 +122,8 @@ def online_epoch(
     ascent = HyperAscent(evidence, problem.hyper, RATES, 0, online)
     objective = problem.objective()
     n = problem.n_steps
-    start = n - (recorded_steps(n, n) if n_recorded is None else n_recorded)
+    layers = evidence.model.network.weight_layers
+    start = n - (recorded_steps(n, n, layers) if n_recorded is None else n_recorded)
     objective.watch_with(online, lambda step: step >= start)
 
     def run() -> None:

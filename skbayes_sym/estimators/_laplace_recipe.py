@@ -254,7 +254,7 @@ class _LaplaceFit:
         online = OnlineEvidence(self.evidence) if plan.online and has_gradient else None
         if online is not None:
             epoch = -(-len(self.data.x) // plan.batch_size)
-            start = block - recorded_steps(block, epoch)
+            start = block - recorded_steps(block, epoch, plan.model.network.weight_layers)
             self.objective.watch_with(
                 online, lambda step: step >= burn_in * block and step % block >= start
             )

@@ -24,6 +24,11 @@ class WeightLayer(Protocol):
         """Name of b in the layout."""
         ...
 
+    @property
+    def recording_cost(self) -> float:
+        """What recording a training step adds to it, in training steps."""
+        ...
+
     def patches(self, inputs: Tensor) -> Tensor:
         """Inputs (M, *I) as the vectors that W multiplies, (M, T, D)."""
         ...
@@ -39,6 +44,10 @@ class Dense:
 
     weight: str
     bias: str | None
+
+    @property
+    def recording_cost(self) -> float:
+        return 0.6  # `asv_bench/compare_updates.py`, "online, every step"
 
     def patches(self, inputs: Tensor) -> Tensor:
         return inputs.unsqueeze(1)
@@ -57,6 +66,10 @@ class Convolution:
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
+
+    @property
+    def recording_cost(self) -> float:
+        return 1.75  # the same
 
     def patches(self, inputs: Tensor) -> Tensor:
         return F.unfold(

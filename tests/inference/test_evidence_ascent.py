@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.evidence_ascent import OnlineEvidence, recorded_steps
 from skbayes_sym.inference.marginal_likelihood import AveragedNetwork
+from skbayes_sym.models.recording import Convolution, Dense
 
 PROBLEMS = {
     "classes": problem("classes"),
@@ -76,10 +77,21 @@ def test_later_batches_use_the_spectrum_of_the_update_before():
     assert_close(found, gradient)
 
 
+DENSE = [Dense("W", "b")]
+CONVOLUTION = Convolution("K", None, (3, 3), (1, 1), (1, 1), (1, 1))
+
+
 def test_recorded_steps_see_the_data_once_at_most():
-    assert recorded_steps(10, 1) == 1  # all the data a step: one is enough
-    assert recorded_steps(10, 7) == 4  # a third of the steps
-    assert recorded_steps(30, 7) == 7
-    assert recorded_steps(1, 50) == 1  # an update has to rest on something
-    for n_between in range(1, 40):
-        assert 3 * (recorded_steps(n_between, 1000) - 1) < n_between
+    assert recorded_steps(10, 1, DENSE) == 1  # all the data a step: one is enough
+    assert recorded_steps(30, 7, DENSE) == 7
+    assert recorded_steps(1, 50, DENSE) == 1  # an update has to rest on something
+
+
+@pytest.mark.parametrize(
+    ("layers", "eight"), [(DENSE, 6), ([CONVOLUTION, *DENSE], 2)], ids=["dense", "convolution"]
+)
+def test_recording_adds_less_than_half_to_training(layers, eight):
+    assert recorded_steps(8, 8, layers) == eight
+    cost = max(layer.recording_cost for layer in layers)
+    for n_between in range(4, 100):
+        assert recorded_steps(n_between, 1000, layers) * cost < 0.5 * n_between
