@@ -1,18 +1,41 @@
 """
-Reproduce Immer et al. (2022) on MNIST
-======================================
+Reproduce Immer et al. (2022) on MNIST and CIFAR-10
+===================================================
 
-Table 1 (test accuracy on five versions of the data) and Figure 2 (extents while training) for a
-multilayer perceptron: the non-invariant model, Augerino, and LILA.
+Table 1 (test accuracy on five versions of the data) and Figure 2 (extents while training): the
+non-invariant model, Augerino with the paper's reward and with ten times as much, and LILA.
 
 .. code-block:: shell
 
-   python examples/reproduce_immer_mnist.py --fast            # 2000 images, minutes
-   python examples/reproduce_immer_mnist.py --network cnn --versions original partial
+   python examples/reproduce_immer_mnist.py --fast            # 1000 images, one seed: ten minutes
+   python examples/reproduce_immer_mnist.py --n-train 1000    # the table below
+   python examples/reproduce_immer_mnist.py                   # 8000 images, three seeds: hours
+   python examples/reproduce_immer_mnist.py --network cnn --curvature kron-ef --augmentations 4
+   python examples/reproduce_immer_mnist.py --data cifar10 --network resnet  # needs a network
 
-The data are the 10,000 images at ``SKBAYES_SYM_DATA`` or OpenML's MNIST, 8,000 to train on and
-2,000 to test. Differences from the paper: 8,000 images for 60,000, 8 stratified transformations for
-joint scale and aspect for x and y apart (``--basis axis`` is the paper's).
+The images are MNIST's 10,000 at ``SKBAYES_SYM_DATA`` or from OpenML, 8,000 to train on and 2,000 to
+test, or OpenML's CIFAR-10. Differences from the paper: fewer images, 80 epochs in place of 1000, 8
+stratified transformations in place of 31, 200 units in place of 1000, and joint scale and aspect in
+place of x and y apart (``--basis axis`` is the paper's).
+
+Test accuracy in % after 1000 images (mean and standard error of three seeds; one for *):
+
+.. code-block:: text
+
+                        full      partial   translated       scaled     original
+   non-invariant   60.4 ± 0.7   72.9 ± 0.7   47.2 ± 0.9   79.2 ± 0.8   89.1 ± 0.1
+   Augerino *      59.6         72.5         51.0         81.4         89.0
+   Augerino 0.1    90.6 ± 0.5   85.2 ± 3.7   19.4 ± 0.7   89.9 ± 0.7   91.4 ± 0.2
+   LILA            86.5 ± 0.1   85.7 ± 0.3   81.5 ± 0.6   87.3 ± 0.5   89.8 ± 0.3
+
+LILA's extents, one a seed: full rotation 2.73, 2.74, 2.78 (truth 3.14); partial 1.55, 1.56, 1.55
+(1.57); translation in x 0.48, 0.51, 0.49 and y 0.47, 0.46, 0.43 (0.57); scale 1.03, 0.97, 1.04
+(0.69). Augerino's at partial rotation, reward 0.1: 3.13, 0, 1.96; at 0.01 all extents fall to 0,
+but for a shear of 0.11 on the original images.
+
+The CNN on 500 images (24 epochs, 4 transformations, kron-ef, one seed), non-invariant and LILA:
+partial rotation 82.9 and 90.5 %, original images 94.8 and 95.8 %. These
+settings leave the ResNet underfitted: 32.9 and 36.7 % at partial rotation.
 """
 
 import argparse
@@ -122,7 +145,7 @@ def trajectory(model, truth, n=8):
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[1])
+    parser = argparse.ArgumentParser(description="Immer et al. (2022), Table 1 and Figure 2")
     parser.add_argument("--fast", action="store_true", help="1000 images and one seed")
     parser.add_argument("--n-train", type=int, default=None)
     parser.add_argument("--epochs", type=int, default=80)

@@ -159,7 +159,7 @@ def test_repeated_datum_is_the_figure_of_the_paper():
 
 
 def test_unknown_name_lists_the_names():
-    with pytest.raises(ValueError, match=r"airfoil, concrete, .*yacht; got 'wine'"):
+    with pytest.raises(ValueError, match=r"airfoil, cifar10, concrete, .*yacht; got 'wine'"):
         load_dataset("wine")
 
 

@@ -91,7 +91,8 @@ class LILARegressor(RegressorFace, BayesianEstimator):
         "augerino" trains extents with the weights, by the likelihood and a reward for large ones,
         at a fixed prior (Benton et al. 2020). "map" has no transformations and a fixed prior.
     augerino_reward : float, default=0.01
-        Of "augerino": nats a datum for a unit of the extents' norm.
+        Of "augerino": nats a datum for a unit of the extents' norm (the paper's 0.01), in which
+        affine extents other than the rotation count three times. It needs tuning.
     hyper : {"online", "exact"}, default="online"
         "online" gathers the gradient of the evidence from the training steps themselves, with the
         preconditioner of the update before; "exact" makes two passes of its own an update.
@@ -353,7 +354,8 @@ class LILAClassifier(ClassifierFace, BayesianEstimator):
         "augerino" trains extents with the weights, by the likelihood and a reward for large ones,
         at a fixed prior (Benton et al. 2020). "map" has no transformations and a fixed prior.
     augerino_reward : float, default=0.01
-        Of "augerino": nats a datum for a unit of the extents' norm.
+        Of "augerino": nats a datum for a unit of the extents' norm (the paper's 0.01), in which
+        affine extents other than the rotation count three times. It needs tuning.
     hyper : {"online", "exact"}, default="online"
         "online" gathers the gradient of the evidence from the training steps themselves, with the
         preconditioner of the update before; "exact" makes two passes of its own an update.
