@@ -13,12 +13,16 @@ network is printed beside it.
 # The data
 # --------
 
+import sys
+
 import matplotlib.pyplot as plt
 import numpy as np
 
 from skbayes_sym import LILAClassifier
 from skbayes_sym.models.augmentations import Rotation2D
 
+FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
+FEWER = {"max_iter": 20, "n_hyper_updates": 4} if FAST else {}
 ARC, NOISE, N = 120.0, 0.06, 200
 rng = np.random.default_rng(1)
 
@@ -56,7 +60,7 @@ def turned(X, copies=10):
 
 base = {
     "hidden_layer_sizes": (50,), "standardize": False, "prior_scale": 4.5, "n_augmentations": 20,
-    "curvature": "full", "random_state": 1,
+    "curvature": "full", "random_state": 1, **FEWER,
 }  # fmt: skip
 rotation = {"invariances": [Rotation2D()]}
 copies = turned(X)
