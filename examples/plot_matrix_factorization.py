@@ -109,8 +109,8 @@ strips = {
     "std": np.where(hidden[:5], spread, np.nan),
 }  # fmt: skip
 
-figure = plt.figure(figsize=(9, 6.4), layout="constrained")
-upper, lower = figure.subfigures(2, 1, height_ratios=[1.5, 1])
+figure = plt.figure(figsize=(7.4, 6.6), layout="constrained")
+upper, lower = figure.subfigures(2, 1, height_ratios=[1.35, 1])
 panels = upper.subplots(4, 5)
 for line, (name, strip) in zip(panels, strips.items(), strict=True):
     is_std = name == "std"
@@ -139,11 +139,11 @@ left.plot([], [], "o", color=BLUE, mfc="white", label="plain")
 left.plot([], [], "o", color=ORANGE, label="orthogonal")
 left.legend(frameon=False, loc="lower right")
 left.margins(x=0.45, y=0.15)
-left.set(xlabel="ELBO, below the best (nats)", ylabel="log density of hidden pixels")
+left.set(xlabel="ELBO, below the best (nats)", ylabel="log density (nats a pixel)")
 density, _, elbo = np.transpose(comparison)
 right.plot(candidates, density, "s-", color=ORANGE)
 right.set_xlabel("components")
-right.set_ylabel("held-out log density (nats)", color=ORANGE)
+right.set_ylabel("held-out log density", color=ORANGE)
 twin = right.twinx()
 twin.plot(candidates, elbo, "o--", color=BLUE)
 twin.set_ylabel("ELBO (nats)", color=BLUE)
