@@ -29,17 +29,18 @@ from skbayes_sym.model_selection import compare_models
 
 FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
 VI_STEPS, STEPS, FOLDS = (20, 20, 2) if FAST else (1500, 1000, 5)
-CHAINS = {"n_chains": 32, "n_warmup": 300} | ({"n_warmup": 10, "n_draws": 5} if FAST else {})
+FEWER = {"n_chains": 8, "n_warmup": 10, "n_draws": 8} if FAST else {}
 
 X, y = load_diabetes(return_X_y=True, as_frame=True)
 patients = np.random.default_rng(0).permutation(len(X))[:150]
 X, y = X[["bmi", "bp", "s5"]].iloc[patients], y.iloc[patients]
 
 network = {"hidden_layer_sizes": (2,), "activation": "tanh"}
+chains = {"n_chains": 32, "n_warmup": 300, "n_islands": 2, "n_particles": 128} | FEWER
 models = {
     "MFVI": SymmetrizedVIRegressor(**network, symmetry=None, max_iter=VI_STEPS),
     "SymVI": SymmetrizedVIRegressor(**network, max_iter=VI_STEPS),
-    "MCMC": MCMCRegressor(**network, **CHAINS, n_islands=2, n_particles=128),
+    "MCMC": MCMCRegressor(**network, **chains),
     "LA": LaplaceRegressor(**network, max_iter=STEPS),
     "DE": DeepEnsembleRegressor(**network, max_iter=STEPS),
 }
