@@ -13,6 +13,8 @@ One call lays out what is known of each.
 # How far a disease progressed in a year, from body mass, blood pressure and a blood value: 150
 # patients, who leave room for doubt. All five models have two tanh units and the same prior.
 
+import sys
+
 import numpy as np
 from sklearn.datasets import load_diabetes
 
@@ -25,17 +27,22 @@ from skbayes_sym import (
 from skbayes_sym.inspection import ModelComparisonDisplay
 from skbayes_sym.model_selection import compare_models
 
+FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
+VI_STEPS, STEPS, FOLDS = (20, 20, 2) if FAST else (1500, 1000, 5)
+FEWER = {"n_chains": 8, "n_warmup": 10, "n_draws": 8} if FAST else {}
+
 X, y = load_diabetes(return_X_y=True, as_frame=True)
 patients = np.random.default_rng(0).permutation(len(X))[:150]
 X, y = X[["bmi", "bp", "s5"]].iloc[patients], y.iloc[patients]
 
 network = {"hidden_layer_sizes": (2,), "activation": "tanh"}
+chains = {"n_chains": 32, "n_warmup": 300, "n_islands": 2, "n_particles": 128} | FEWER
 models = {
-    "MFVI": SymmetrizedVIRegressor(**network, symmetry=None, max_iter=1500),
-    "SymVI": SymmetrizedVIRegressor(**network, max_iter=1500),
-    "MCMC": MCMCRegressor(**network, n_chains=32, n_warmup=300, n_islands=2, n_particles=128),
-    "LA": LaplaceRegressor(**network, max_iter=1000),
-    "DE": DeepEnsembleRegressor(**network, max_iter=1000),
+    "MFVI": SymmetrizedVIRegressor(**network, symmetry=None, max_iter=VI_STEPS),
+    "SymVI": SymmetrizedVIRegressor(**network, max_iter=VI_STEPS),
+    "MCMC": MCMCRegressor(**network, **chains),
+    "LA": LaplaceRegressor(**network, max_iter=STEPS),
+    "DE": DeepEnsembleRegressor(**network, max_iter=STEPS),
 }
 
 # %%
@@ -46,7 +53,7 @@ models = {
 # model's; its standard error is of the differences patient by patient. Those are far smaller than
 # the errors of the means, since what is hard to predict is so for all.
 
-table = compare_models(models, X, y, cv=5)
+table = compare_models(models, X, y, cv=FOLDS)
 print("log density, nats a row:")
 columns = ["log_density", "log_density_se", "difference", "difference_se", "loo", "loo_se"]
 print(table[columns].round(3).to_string())

@@ -7,6 +7,8 @@ This example follows Figures 4, 7 and 2 of Wiese et al. (2023), on data made to 
 asks what the paper doesn't: how much is each mode worth?
 """
 
+import sys
+
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -14,6 +16,9 @@ import torch
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.inference.predictive_convergence import consecutive_kl
+
+FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
+FEWER = {"n_chains": 8, "n_warmup": 10, "n_draws": 8, "n_particles": 32} if FAST else {}
 
 # %%
 # A network that must choose
@@ -30,7 +35,7 @@ def make_plateaus(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 X, y = make_plateaus(300, seed=0)
-SETTINGS = {"prior_scale": 3.0, "n_warmup": 300, "dtype": "float32", "random_state": 0}
+SETTINGS = {"prior_scale": 3.0, "n_warmup": 300, "dtype": "float32", "random_state": 0} | FEWER
 one, two = (MCMCRegressor((width,), **SETTINGS).fit(X, y) for width in (1, 2))
 
 # %%
@@ -147,8 +152,8 @@ panels[0].legend(frameon=False, loc="upper left")
 
 X_sine, y_sine = make_sinusoidal(random_state=0)
 wide = MCMCRegressor(
-    (16,), n_chains=256, n_warmup=100, n_draws=4, mode_weights="chains", dtype="float32",
-    random_state=0,
+    (16,), n_chains=256, n_warmup=2 if FAST else 100, n_draws=4, mode_weights="chains",
+    dtype="float32", random_state=0,
 ).fit(X_sine, y_sine)  # fmt: skip
 
 inputs = torch.linspace(-3, 3, 61)  # standardised, the paper's grid

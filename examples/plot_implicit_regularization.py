@@ -18,10 +18,14 @@ Takes about two minutes.
 # 1.618. Averaged over the sign flip :math:`(u, v) \to (-u, -v)`, the only symmetry here, the
 # posterior follows the exact answer and puts out none.
 
+import sys
+
 import numpy as np
 import torch
 
 from skbayes_sym import SymVIMatrixFactorization
+
+FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
 
 SCALAR = {"center": False, "scale": False, "noise_std": 1.0, "tol": 1e-10, "random_state": 0}
 SOLVERS = {
@@ -63,7 +67,7 @@ for row, r in enumerate(observed):
 # :math:`U V^\top / \sqrt{20}`, and Gibbs sampling, the posterior itself, shows what there is to
 # reach.
 
-N_MATRICES, SIZE, RANK, NOISE = 80, 40, 20, 2.0
+N_MATRICES, SIZE, RANK, NOISE = 2 if FAST else 80, 40, 20, 2.0
 MATRIX = {"center": False, "scale": False, "noise_std": NOISE, "random_state": 0}
 METHODS = {
     "MAP": {"solver": "map", "max_iter": 3000, "tol": 1e-8},

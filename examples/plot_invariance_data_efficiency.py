@@ -8,6 +8,8 @@ doesn't matter replaces data. Augerino learns extents with the weights, by the l
 settings they fall back to 0.
 """
 
+import sys
+
 import matplotlib.pyplot as plt
 import numpy as np
 from scipy import ndimage
@@ -15,6 +17,8 @@ from sklearn.datasets import load_digits
 
 from skbayes_sym import LILAClassifier
 
+FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
+FEWER = {"max_iter": 20, "n_hyper_updates": 4} if FAST else {}
 SIZES, N_TEST = (100, 200, 400, 800), 500
 METHODS = {
     "non-invariant": {"invariances": None},
@@ -43,7 +47,7 @@ for n in SIZES:
     for name, params in METHODS.items():
         model = LILAClassifier(
             (100,), image_shape=(8, 8), learning_rate=0.05, batch_size=min(n, 100), tol=1.0,
-            random_state=0, **params,
+            random_state=0, **params, **FEWER,
         ).fit(turned[:n], y[order][:n])  # fmt: skip
         accuracy[name].append(model.score(X_test, y_test))
         angle = np.rad2deg(model.invariance_.get("rotation", 0.0))

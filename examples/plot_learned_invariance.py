@@ -13,12 +13,16 @@ network is printed beside it.
 # The data
 # --------
 
+import sys
+
 import matplotlib.pyplot as plt
 import numpy as np
 
 from skbayes_sym import LILAClassifier
 from skbayes_sym.models.augmentations import Rotation2D
 
+FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
+FEWER = {"max_iter": 20, "n_hyper_updates": 4} if FAST else {}
 ARC, NOISE, N = 120.0, 0.06, 200
 rng = np.random.default_rng(1)
 
@@ -56,7 +60,7 @@ def turned(X, copies=10):
 
 base = {
     "hidden_layer_sizes": (50,), "standardize": False, "prior_scale": 4.5, "n_augmentations": 20,
-    "curvature": "full", "random_state": 1,
+    "curvature": "full", "random_state": 1, **FEWER,
 }  # fmt: skip
 rotation = {"invariances": [Rotation2D()]}
 copies = turned(X)
@@ -83,8 +87,11 @@ models = {
 
 side = np.linspace(-1.4, 1.4, 80)
 grid = np.column_stack([a.ravel() for a in np.meshgrid(side, side)])
-figure, axes = plt.subplots(1, 5, figsize=(13.5, 3.3), sharex=True, sharey=True)
-for ax, (name, (model, to_inputs)) in zip(axes, models.items(), strict=True):
+figure, axes = plt.subplots(
+    2, 3, figsize=(7.4, 5.2), sharex=True, sharey=True, layout="constrained"
+)
+*panels, corner = axes.flat
+for ax, (name, (model, to_inputs)) in zip(panels, models.items(), strict=True):
     inputs = grid if to_inputs is None else to_inputs(grid)
     probability = model.predict_proba(inputs)[:, 1].reshape(80, 80)
     image = ax.contourf(side, side, probability, np.linspace(0, 1, 11), cmap="cividis")
@@ -96,17 +103,23 @@ for ax, (name, (model, to_inputs)) in zip(axes, models.items(), strict=True):
         )  # fmt: skip
     found = np.rad2deg(model.invariance_.get("rotation", 0.0))
     extent = f", ±{found:.0f}°" if found else ""
-    ax.set_title(f"{name}\nlog evidence {model.log_evidence_:.1f}{extent}", fontsize=9)
+    ax.set_title(f"{name}\nlog evidence {model.log_evidence_:.1f}{extent}", fontsize=10)
     ax.set_aspect("equal")
-    ax.set_xlabel("$x_1$")
+    ax.label_outer()
     print(f"{name:24s} log evidence {model.log_evidence_:7.2f}{extent}")
 plain = LILAClassifier(**{**base, "curvature": "kron-exact"}).fit(X, y)
 print(f"{'(a) by Kronecker':24s} log evidence {plain.log_evidence_:7.2f}")
-axes[0].set_ylabel("$x_2$")
-axes[0].legend(loc="lower left", fontsize=7, framealpha=0.9)
-figure.subplots_adjust(left=0.05, right=0.92, bottom=0.15, top=0.82, wspace=0.08)
-bar = figure.colorbar(image, cax=figure.add_axes((0.935, 0.2, 0.01, 0.56)), ticks=[0, 0.5, 1])
-bar.set_label("probability of class 1")
+for ax in axes[:, 0]:
+    ax.set_ylabel("$x_2$")
+for ax in (*axes[1, :2], axes[0, 2]):
+    ax.set_xlabel("$x_1$")
+    ax.tick_params(labelbottom=True)
+corner.set_axis_off()
+corner.legend(*panels[0].get_legend_handles_labels(), loc="upper center", frameon=False)
+figure.colorbar(
+    image, ax=corner, orientation="horizontal", location="bottom", ticks=[0, 0.5, 1],
+    label="probability of class 1",
+)  # fmt: skip
 
 # %%
 # How the extent was found

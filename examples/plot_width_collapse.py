@@ -19,6 +19,7 @@ The data come from the folder that the environment variable ``SKBAYES_SYM_DATA``
 OpenML. This takes about four minutes of one core.
 """
 
+import sys
 import time
 import warnings
 from typing import NamedTuple
@@ -39,8 +40,10 @@ from skbayes_sym.datasets import load_dataset
 # Mean-field gets 1000 steps throughout. A step of the others takes longer the wider the network,
 # but wide networks settle sooner: with 1000 steps no density of the widest differs by 0.03.
 
-SPLITS = range(3)
-WIDTHS = (10, 50, 200, 1000)
+FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
+SPLITS = range(2 if FAST else 3)
+WIDTHS = (2, 5, 10, 20) if FAST else (10, 50, 200, 1000)
+MAX_STEPS, LIMIT_UNITS = (5, 500) if FAST else (1000, 20_000)
 METHODS = {
     "mean-field": {"symmetry": None},
     "exact last layer": {"last_layer": "collapsed"},
@@ -50,7 +53,6 @@ STEPS = {  # of the last two, by width
     "yacht": dict(zip(WIDTHS, (1000, 800, 800, 200), strict=True)),
     "sinusoidal": dict(zip(WIDTHS, (800, 300, 200, 200), strict=True)),
 }
-LIMIT_UNITS = 20_000
 
 
 class Outcome(NamedTuple):
@@ -75,7 +77,7 @@ def outcome(model, X, X_test, y, y_test):
 def network(name, width, method, split, n_features):
     return SymmetrizedVIRegressor(
         (width,), "tanh", prior_scale=[(2 / n_features) ** 0.5, width**-0.5],
-        max_iter=1000 if method == "mean-field" else STEPS[name][width],
+        max_iter=min(MAX_STEPS, 1000 if method == "mean-field" else STEPS[name][width]),
         n_predict_samples=100, random_state=split, **METHODS[method],
     )  # fmt: skip
 

@@ -41,6 +41,7 @@ smoke run. The environment variable ``SKBAYES_SYM_DATA`` names the folder of the
 import argparse
 import time
 import warnings
+from functools import lru_cache
 from math import factorial, lgamma, log
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ from skbayes_sym import SymmetrizedVIClassifier
 from skbayes_sym.datasets import load_dataset
 
 N_TRAIN, BATCH_SIZE = 8000, 100
-N_DRAWS, DRAWS_AT_ONCE = 1000, 100
+DRAWS_AT_ONCE = 100
 
 
 def infonce(n_permutations):
@@ -92,7 +93,9 @@ class Setting(NamedTuple):
     learning_rate: float
     fan_in_prior: bool
     n_seeds: int  # of training
-    n_evaluations: int  # seeds of the 1,000 draws
+    n_evaluations: int  # seeds of the draws
+    n_train: int = N_TRAIN  # images, of N_TRAIN
+    n_draws: int = 1000  # networks averaged
 
 
 class Outcome(NamedTuple):
@@ -110,6 +113,7 @@ class Outcome(NamedTuple):
     scale: Any  # (P,) posterior standard deviations
 
 
+@lru_cache
 def load_split():
     """8,000 training and 2,000 test images, pixels in [0, 1]."""
     X, y = load_dataset("mnist", return_X_y=True)
@@ -119,20 +123,20 @@ def load_split():
     return X[train], y[train], X[test], y[test]
 
 
-def predict_proba(model, X, seed):
-    """Class probabilities averaged over 1,000 networks drawn from the posterior."""
+def predict_proba(model, X, seed, n_draws):
+    """Class probabilities averaged over networks drawn from the posterior."""
     x = torch.as_tensor((X - model.x_mean_) / model.x_scale_, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
     total = 0.0
-    for _ in range(N_DRAWS // DRAWS_AT_ONCE):
+    for _ in range(n_draws // DRAWS_AT_ONCE):
         theta = model.posterior_.sample(DRAWS_AT_ONCE, generator=generator)
         total = total + model.network_.forward(theta, x).softmax(-1).sum(0).double()
-    return total.numpy() / N_DRAWS
+    return total.numpy() / n_draws
 
 
-def evaluate(model, X, y, seed):
-    """Accuracy in % and log probability of the true class, one average of 1,000 networks."""
-    proba = predict_proba(model, X, seed)
+def evaluate(model, X, y, seed, n_draws):
+    """Accuracy in % and log probability of the true class, one average of networks."""
+    proba = predict_proba(model, X, seed, n_draws)
     accuracy = 100.0 * np.mean(model.classes_[proba.argmax(axis=1)] == y)
     return accuracy, np.mean(np.log(proba[np.arange(len(y)), np.searchsorted(model.classes_, y)]))
 
@@ -141,9 +145,10 @@ def run_one(setting, width, method, seed):
     """Train one network and evaluate it."""
     torch.set_num_threads(1)
     X, y, X_test, y_test = load_split()
+    X, y = X[: setting.n_train], y[: setting.n_train]
     model = SymmetrizedVIClassifier(
         (width,),
-        max_iter=setting.epochs * (N_TRAIN // BATCH_SIZE),
+        max_iter=setting.epochs * (setting.n_train // BATCH_SIZE),
         batch_size=BATCH_SIZE,
         learning_rate=setting.learning_rate,
         prior_scale=(X.shape[1] ** -0.5, width**-0.5) if setting.fan_in_prior else 1.0,
@@ -158,7 +163,7 @@ def run_one(setting, width, method, seed):
         model.fit(X, y)
         cpu_seconds = time.process_time() - start
     accuracy, log_density = np.transpose(
-        [evaluate(model, X_test, y_test, s) for s in range(setting.n_evaluations)]
+        [evaluate(model, X_test, y_test, s, setting.n_draws) for s in range(setting.n_evaluations)]
     )
     return Outcome(
         accuracy, log_density, model.elbo_, model.elbo_mean_field_, model.symmetry_gap_,
@@ -282,9 +287,10 @@ def print_bounds(setting, results):
 def run_block(setting, n_jobs):
     """Train, evaluate and print one block."""
     prior = "N(0, 1 / fan-in)" if setting.fan_in_prior else "N(0, 1)"
+    n_steps = setting.epochs * setting.n_train // BATCH_SIZE
     title = (
-        f"{setting.title}: {setting.epochs} epochs = {setting.epochs * N_TRAIN // BATCH_SIZE} "
-        f"steps, Adam {setting.learning_rate:g}, prior {prior}"
+        f"{setting.title}: {setting.epochs} epochs = {n_steps} steps, "
+        f"Adam {setting.learning_rate:g}, prior {prior}"
     )
     print(f"\n\n{title}\n{'=' * len(title)}", flush=True)
     results = run_all(setting, n_jobs)
@@ -294,7 +300,7 @@ def run_block(setting, n_jobs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.strip().split("\n")[0])
-    parser.add_argument("--fast", action="store_true", help="1 width, 1 epoch: a smoke run")
+    parser.add_argument("--fast", action="store_true", help="1 width, 10 steps: a smoke run")
     parser.add_argument("--n-jobs", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=10, help="of the paper's protocol")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="the same")
@@ -303,7 +309,7 @@ def main():
     args = parser.parse_args()
     title = "The paper's protocol"
     if args.fast:
-        run_block(Setting(title, (5,), 1, args.learning_rate, False, 2, 2), args.n_jobs)
+        run_block(Setting(title, (5,), 1, args.learning_rate, False, 2, 2, 1000, 100), args.n_jobs)
         return
     run_block(
         Setting(

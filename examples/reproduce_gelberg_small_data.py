@@ -181,12 +181,12 @@ def print_table(name, results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0].split("\n")[1])
-    parser.add_argument("--fast", action="store_true", help="2 splits, 200 steps: a smoke run")
+    parser.add_argument("--fast", action="store_true", help="2 splits, 20 steps: a smoke run")
     parser.add_argument("--n-jobs", type=int, default=1)
     parser.add_argument("--n-splits", type=int, default=16)
     parser.add_argument("--max-iter", type=int, default=1500)
     args = parser.parse_args()
-    n_splits, max_iter = (2, 200) if args.fast else (args.n_splits, args.max_iter)
+    n_splits, max_iter = (2, 20) if args.fast else (args.n_splits, args.max_iter)
     print(
         f"tanh network of 10 units, {max_iter} full-batch steps, default settings otherwise.\n"
         "Test log density: nats a point, y of unit variance over the whole set. ELBOs: nats.\n"

@@ -149,8 +149,8 @@ def run_methods(name, options):
     chains = evaluate(sampled, split)
     sampled.set_params(warm_start=True, n_warmup=0, n_draws=options.draws, mode_weights="evidence")
     evidence = evaluate(sampled, split)
-    laplace = LaplaceRegressor(**common, curvature=CURVATURES[options.network])
-    ensemble = DeepEnsembleRegressor(**common, n_members=10)
+    laplace = LaplaceRegressor(**common, **options.fewer, curvature=CURVATURES[options.network])
+    ensemble = DeepEnsembleRegressor(**common, **options.fewer, n_members=10)
     results = {
         "chains": chains,
         "evidence": evidence,
@@ -193,7 +193,8 @@ def main():
     parser.add_argument("--fast", action="store_true", help="one small data set, few iterations")
     options = parser.parse_args()
     if options.fast:
-        options.data, options.chains, options.warmup, options.draws = ["sinusoidal"], 16, 150, 20
+        options.data, options.chains, options.warmup, options.draws = ["sinusoidal"], 16, 20, 5
+    options.fewer = {"max_iter": 20} if options.fast else {}
     print_chain_bound()
     print(
         f"{options.network}: {options.chains} chains, {options.warmup} warm-up iterations, split "

@@ -7,11 +7,16 @@ from bridge sampling. The share of chains that ended there only says how many st
 attracts.
 """
 
+import sys
+
 import matplotlib.pyplot as plt
 import numpy as np
 
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.inspection import ModesDisplay, SymmetryDisplay
+
+FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
+FEWER = {"n_chains": 8, "n_warmup": 20, "n_draws": 8} if FAST else {}
 
 # %%
 # Four plateaus, three steps between them, and one tanh unit, which can make one step: the first
@@ -19,7 +24,8 @@ from skbayes_sym.inspection import ModesDisplay, SymmetryDisplay
 
 x = np.linspace(0, 4, 300, endpoint=False)
 y = np.floor(x) % 2 + 0.3 * np.random.default_rng(0).standard_normal(300)
-reg = MCMCRegressor((1,), prior_scale=3.0, n_warmup=300, dtype="float32", random_state=0)
+settings = {"prior_scale": 3.0, "n_warmup": 300, "dtype": "float32", "random_state": 0}
+reg = MCMCRegressor((1,), **settings | FEWER)
 ModesDisplay.from_estimator(reg.fit(x[:, None], y))
 
 # %%
