@@ -22,7 +22,7 @@ from skbayes_sym.estimators._data import (
     Array,
     Rows,
     Scaling,
-    canonical_rows_and_origin,
+    canonical_rows,
     column_scaling,
 )
 from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
@@ -119,9 +119,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         present = weight > 0  # a row of zero weight is a row that isn't there
         y_present = self._encode_targets(y_checked[present])
         origin = np.full(len(weight), -1)
-        rows, origin[present] = canonical_rows_and_origin(
-            X_checked[present], y_present, weight[present]
-        )
+        rows, origin[present] = canonical_rows(X_checked[present], y_present, weight[present])
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         return FitContext(
             rows=rows,

@@ -27,12 +27,7 @@ class Scaling(NamedTuple):
         return (values - self.mean) / self.scale
 
 
-def canonical_rows(X: Array, y: Array, weight: Array) -> Rows:
-    """`canonical_rows_and_origin` without the latter."""
-    return canonical_rows_and_origin(X, y, weight)[0]
-
-
-def canonical_rows_and_origin(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
+def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
     """Merge equal (x, y) rows and sort the rest; weights must be positive.
 
     A data set and the same data with rows repeated instead of weighted, or in another order, then
