@@ -7,6 +7,7 @@ An estimator behind a face brings
 """
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -155,6 +156,7 @@ class RegressorFace(RegressorMixin):
         ----------
         X : array-like of shape (n_samples_X, n_features)
         n_samples : int, default=1
+            Draws, at least one.
         random_state : int, RandomState instance or None, default=0
 
         Returns
@@ -162,6 +164,8 @@ class RegressorFace(RegressorMixin):
         ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
         """
         X = self._check_inputs(X)
+        if not isinstance(n_samples, Integral) or n_samples < 1:
+            raise ValueError(f"n_samples must be an int of at least 1, got {n_samples!r}.")
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         noise_seed = np.random.SeedSequence(seed).generate_state(1)[0]
         with one_thread(), torch.no_grad():
@@ -226,7 +230,8 @@ class ClassifierFace(ClassifierMixin):
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
-                f"{type(self).__name__} needs at least 2 classes in y, got 1 class: {classes[0]!r}."
+                f"{type(self).__name__} needs at least 2 classes in y, got 1 class: "
+                f"{classes.tolist()[0]!r}."
             )
         self.classes_ = classes
         return codes.astype(np.int64)
