@@ -81,7 +81,7 @@ FITS: dict[str, FitCase] = {
     ),
     "factors": FitCase(sk.SymVIMatrixFactorization(**_FACTORS), MATRIX, None),
     "factors-gibbs": FitCase(
-        sk.SymVIMatrixFactorization(**_FACTORS, solver="gibbs", n_samples=5), MATRIX, None
+        sk.SymVIMatrixFactorization(**_FACTORS, solver="gibbs", n_draws=5), MATRIX, None
     ),
     "linear-gaussian": FitCase(sk.InvarianceAbidingRegressor(), X, NUMBERS),
     "linear-many-features": FitCase(sk.InvarianceAbidingRegressor("student-t"), IMAGES, NUMBERS),

@@ -76,7 +76,7 @@ class SymVIMatrixFactorization(
         Sweeps over all rows and columns; "gibbs" throws the first half away.
     tol : float, default=1e-4
         Nats an observed entry: sweeps end when ten of them raise the mean ELBO by less.
-    n_samples : int, default=200
+    n_draws : int, default=200
         Draws that "gibbs" keeps.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
@@ -177,7 +177,7 @@ class SymVIMatrixFactorization(
         "solver": [StrOptions(set(_RECIPES))],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
-        "n_samples": [Interval(Integral, 1, None, closed="left")],
+        "n_draws": [Interval(Integral, 1, None, closed="left")],
         "device": [str],
         "dtype": [StrOptions({"auto", "float32", "float64"})],
         "random_state": ["random_state"],
@@ -197,7 +197,7 @@ class SymVIMatrixFactorization(
         solver: str = "vi",
         max_iter: int = 300,
         tol: float = 1e-4,
-        n_samples: int = 200,
+        n_draws: int = 200,
         device: str = "auto",
         dtype: str = "auto",
         random_state: Any = None,
@@ -213,7 +213,7 @@ class SymVIMatrixFactorization(
         self.solver = solver
         self.max_iter = max_iter
         self.tol = tol
-        self.n_samples = n_samples
+        self.n_draws = n_draws
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
