@@ -24,6 +24,7 @@ from skbayes_sym.estimators._data import (
     Scaling,
     canonical_rows,
     column_scaling,
+    numbers_due,
 )
 from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
 from skbayes_sym.estimators._saved_file import SavedModel, write_model
@@ -203,7 +204,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     def _check_inputs(self, X: Any) -> Array:
         """Inputs of a question to a fitted model."""
         check_is_fitted(self)
-        return validate_data(self, X, reset=False, dtype=FLOATS)
+        with numbers_due("X"):
+            return validate_data(self, X, reset=False, dtype=FLOATS)
 
 
 def is_fitted_name(name: str) -> bool:

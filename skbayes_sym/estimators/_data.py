@@ -1,5 +1,7 @@
 """Training data in one canonical form, and the scaling of its columns."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +43,20 @@ def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
     order = np.argsort(weight, kind="stable")
     merged = np.bincount(inverse.ravel()[order], weights=weight[order], minlength=len(first))
     return Rows(X[first] + 0.0, y[first], merged), inverse.ravel()
+
+
+@contextmanager
+def numbers_due(what: str) -> Iterator[None]:
+    """Say of what a word that is no number was found in, and what to do about it."""
+    try:
+        yield
+    except ValueError as error:
+        if "could not convert" not in str(error):
+            raise
+        raise ValueError(
+            f"{what} must hold numbers: {error}. Encode categories first, by OneHotEncoder for "
+            "example."
+        ) from error
 
 
 def column_scaling(values: Array, weight: Array, *, enabled: bool) -> Scaling:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import Bunch, check_random_state
+from sklearn.utils import Bunch, check_random_state, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from skbayes_sym.estimators._base import FLOATS
-from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._data import Array, numbers_due
 from skbayes_sym.estimators._device import one_thread
 from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
 from skbayes_sym.numerics.random import generator_from
@@ -41,11 +41,14 @@ class RegressorFace(RegressorMixin):
         return tags
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        return validate_data(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
+        several = get_tags(self).target_tags.multi_output
+        with numbers_due("X and y"):
+            X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=several, y_numeric=True)
+            return X, y.astype(np.float64)
 
     def _encode_targets(self, y: Array) -> Array:
         self._y_ndim_ = y.ndim
-        return y.reshape(len(y), -1).astype(np.float64)
+        return y.reshape(len(y), -1)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Mean of the posterior predictive.
@@ -222,7 +225,8 @@ class ClassifierFace(ClassifierMixin):
     """Everything a classifier predicts."""
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        X, y = validate_data(self, X, y, dtype=FLOATS)
+        with numbers_due("X"):
+            X, y = validate_data(self, X, y, dtype=FLOATS)
         check_classification_targets(y)
         return X, y
 
