@@ -92,6 +92,16 @@ FITS: dict[str, FitCase] = {
     ),
 }  # fmt: skip
 
+# The first case of every class, which learns numbers or labels from `X`.
+SMALL = {type(case.estimator).__name__: case.estimator for case in reversed(FITS.values())}
+
+
+def target(estimator: Any) -> Any:
+    """What such a one learns from `X`: labels, numbers or nothing."""
+    if not hasattr(estimator, "predict"):
+        return None
+    return LABELS if hasattr(estimator, "predict_proba") else NUMBERS
+
 
 @cache
 def fitted(name: str) -> Any:
