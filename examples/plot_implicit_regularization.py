@@ -74,7 +74,7 @@ METHODS = {
     "MFVI": {"solver": "mfvi_analytic"},
     "SymVI isotropic": {"covariance": "isotropic"},
     "SymVI full": {"covariance": "full"},
-    "Gibbs": {"solver": "gibbs", "max_iter": 1000, "n_samples": 400},
+    "Gibbs": {"solver": "gibbs", "max_iter": 1000, "n_draws": 400},
 }
 
 

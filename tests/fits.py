@@ -81,7 +81,7 @@ FITS: dict[str, FitCase] = {
     ),
     "factors": FitCase(sk.SymVIMatrixFactorization(**_FACTORS), MATRIX, None),
     "factors-gibbs": FitCase(
-        sk.SymVIMatrixFactorization(**_FACTORS, solver="gibbs", n_samples=5), MATRIX, None
+        sk.SymVIMatrixFactorization(**_FACTORS, solver="gibbs", n_draws=5), MATRIX, None
     ),
     "linear-gaussian": FitCase(sk.InvarianceAbidingRegressor(), X, NUMBERS),
     "linear-many-features": FitCase(sk.InvarianceAbidingRegressor("student-t"), IMAGES, NUMBERS),
@@ -91,6 +91,16 @@ FITS: dict[str, FitCase] = {
         sk.InvarianceAbidingClassifier("multinomial", random_state=0, n_points=64), X, THREE
     ),
 }  # fmt: skip
+
+# The first case of every class, which learns numbers or labels from `X`.
+SMALL = {type(case.estimator).__name__: case.estimator for case in reversed(FITS.values())}
+
+
+def target(estimator: Any) -> Any:
+    """What such a one learns from `X`: labels, numbers or nothing."""
+    if not hasattr(estimator, "predict"):
+        return None
+    return LABELS if hasattr(estimator, "predict_proba") else NUMBERS
 
 
 @cache

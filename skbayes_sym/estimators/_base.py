@@ -22,8 +22,9 @@ from skbayes_sym.estimators._data import (
     Array,
     Rows,
     Scaling,
-    canonical_rows_and_origin,
+    canonical_rows,
     column_scaling,
+    numbers_due,
 )
 from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
 from skbayes_sym.estimators._saved_file import SavedModel, write_model
@@ -119,9 +120,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         present = weight > 0  # a row of zero weight is a row that isn't there
         y_present = self._encode_targets(y_checked[present])
         origin = np.full(len(weight), -1)
-        rows, origin[present] = canonical_rows_and_origin(
-            X_checked[present], y_present, weight[present]
-        )
+        rows, origin[present] = canonical_rows(X_checked[present], y_present, weight[present])
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         return FitContext(
             rows=rows,
@@ -205,7 +204,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     def _check_inputs(self, X: Any) -> Array:
         """Inputs of a question to a fitted model."""
         check_is_fitted(self)
-        return validate_data(self, X, reset=False, dtype=FLOATS)
+        with numbers_due("X"):
+            return validate_data(self, X, reset=False, dtype=FLOATS)
 
 
 def is_fitted_name(name: str) -> bool:

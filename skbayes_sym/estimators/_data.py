@@ -1,5 +1,7 @@
 """Training data in one canonical form, and the scaling of its columns."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,12 +29,7 @@ class Scaling(NamedTuple):
         return (values - self.mean) / self.scale
 
 
-def canonical_rows(X: Array, y: Array, weight: Array) -> Rows:
-    """`canonical_rows_and_origin` without the latter."""
-    return canonical_rows_and_origin(X, y, weight)[0]
-
-
-def canonical_rows_and_origin(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
+def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
     """Merge equal (x, y) rows and sort the rest; weights must be positive.
 
     A data set and the same data with rows repeated instead of weighted, or in another order, then
@@ -46,6 +43,20 @@ def canonical_rows_and_origin(X: Array, y: Array, weight: Array) -> tuple[Rows, 
     order = np.argsort(weight, kind="stable")
     merged = np.bincount(inverse.ravel()[order], weights=weight[order], minlength=len(first))
     return Rows(X[first] + 0.0, y[first], merged), inverse.ravel()
+
+
+@contextmanager
+def numbers_due(what: str) -> Iterator[None]:
+    """Say of what a word that is no number was found in, and what to do about it."""
+    try:
+        yield
+    except ValueError as error:
+        if "could not convert" not in str(error):
+            raise
+        raise ValueError(
+            f"{what} must hold numbers: {error}. Encode categories first, by OneHotEncoder for "
+            "example."
+        ) from error
 
 
 def column_scaling(values: Array, weight: Array, *, enabled: bool) -> Scaling:

@@ -5,6 +5,9 @@ import torch
 
 from skbayes_sym.numerics.threads import one_thread as one_thread
 
+# Others that torch knows lack what fits need, float64 for one.
+_KINDS = {"cpu", "cuda"}
+
 
 def resolve_device(device: str) -> torch.device:
     """The device a parameter ``device`` stands for; never another one silently.
@@ -12,16 +15,18 @@ def resolve_device(device: str) -> torch.device:
     Raises
     ------
     ValueError
-        If the name isn't a device, or a CUDA device that isn't there.
+        If the name isn't the CPU's or a CUDA device's, or the CUDA device isn't there.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         resolved = torch.device(device)
-    except RuntimeError as error:
+    except RuntimeError:
+        resolved = None
+    if resolved is None or resolved.type not in _KINDS:
         raise ValueError(
             f"device={device!r} is not a device: use 'auto', 'cpu', 'cuda' or 'cuda:1'."
-        ) from error
+        )
     if resolved.type == "cuda":
         n = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (resolved.index or 0) >= n:

@@ -7,18 +7,19 @@ An estimator behind a face brings
 """
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import Bunch, check_random_state
+from sklearn.utils import Bunch, check_random_state, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from skbayes_sym.estimators._base import FLOATS
-from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._data import Array, numbers_due
 from skbayes_sym.estimators._device import one_thread
 from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
 from skbayes_sym.numerics.random import generator_from
@@ -40,11 +41,14 @@ class RegressorFace(RegressorMixin):
         return tags
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        return validate_data(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
+        several = get_tags(self).target_tags.multi_output
+        with numbers_due("X and y"):
+            X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=several, y_numeric=True)
+            return X, y.astype(np.float64)
 
     def _encode_targets(self, y: Array) -> Array:
         self._y_ndim_ = y.ndim
-        return y.reshape(len(y), -1).astype(np.float64)
+        return y.reshape(len(y), -1)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Mean of the posterior predictive.
@@ -155,6 +159,7 @@ class RegressorFace(RegressorMixin):
         ----------
         X : array-like of shape (n_samples_X, n_features)
         n_samples : int, default=1
+            Draws, at least one.
         random_state : int, RandomState instance or None, default=0
 
         Returns
@@ -162,6 +167,8 @@ class RegressorFace(RegressorMixin):
         ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
         """
         X = self._check_inputs(X)
+        if not isinstance(n_samples, Integral) or n_samples < 1:
+            raise ValueError(f"n_samples must be an int of at least 1, got {n_samples!r}.")
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         noise_seed = np.random.SeedSequence(seed).generate_state(1)[0]
         with one_thread(), torch.no_grad():
@@ -218,7 +225,8 @@ class ClassifierFace(ClassifierMixin):
     """Everything a classifier predicts."""
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        X, y = validate_data(self, X, y, dtype=FLOATS)
+        with numbers_due("X"):
+            X, y = validate_data(self, X, y, dtype=FLOATS)
         check_classification_targets(y)
         return X, y
 
@@ -226,7 +234,8 @@ class ClassifierFace(ClassifierMixin):
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
-                f"{type(self).__name__} needs at least 2 classes in y, got 1 class: {classes[0]!r}."
+                f"{type(self).__name__} needs at least 2 classes in y, got 1 class: "
+                f"{classes.tolist()[0]!r}."
             )
         self.classes_ = classes
         return codes.astype(np.int64)

@@ -85,7 +85,7 @@ def fit_gibbs(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
         noise_range=noise_range(estimator, context),
         n_warmup=n_warmup,
         n_sweeps=estimator.max_iter,
-        n_kept=min(estimator.n_samples, estimator.max_iter - n_warmup),
+        n_kept=min(estimator.n_draws, estimator.max_iter - n_warmup),
         generator=generator_from(seeds.gibbs, context.device),
         on_step=on_step,
     )

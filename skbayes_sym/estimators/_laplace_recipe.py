@@ -15,6 +15,7 @@ from skbayes_sym.estimators._base import FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Array, Scaling
 from skbayes_sym.estimators._laplace_report import report
 from skbayes_sym.estimators._memory import require_laplace
+from skbayes_sym.estimators._model import prior_scales
 from skbayes_sym.inference.covariance import (
     diagonal_precision,
     full_precision,
@@ -105,15 +106,7 @@ class Snapshot(NamedTuple):
 
 def layer_precisions(estimator: Any, n_layers: int) -> Array:
     """``prior_scale`` as one precision for each of the network's weight layers."""
-    scale = np.atleast_1d(np.asarray(estimator.prior_scale, dtype=float))
-    if scale.shape not in {(1,), (n_layers,)}:
-        raise ValueError(
-            f"prior_scale must be a number or one number for each of the {n_layers} layers, got "
-            f"shape {scale.shape}."
-        )
-    if not np.all(np.isfinite(scale) & (scale > 0)):
-        raise ValueError(f"prior_scale must be positive and finite, got {estimator.prior_scale!r}.")
-    return np.broadcast_to(scale**-2.0, (n_layers,))
+    return np.broadcast_to(prior_scales(estimator, layers=n_layers) ** -2.0, (n_layers,))
 
 
 def training_batch(estimator: Any, n_rows: int, auto: int) -> int:

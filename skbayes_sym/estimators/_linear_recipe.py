@@ -15,6 +15,7 @@ from torch import Tensor
 from skbayes_sym.estimators._base import FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Array, Scaling, column_scaling
 from skbayes_sym.estimators._memory import require_linear
+from skbayes_sym.estimators._model import prior_scales
 from skbayes_sym.inference.low_rank import LowRankGaussian
 from skbayes_sym.inference.site_learning import Learning, Range, SitesFit, fit_sites
 from skbayes_sym.inference.site_terms import SiteLikelihood
@@ -44,7 +45,7 @@ LINEAR_CONSTRAINTS: dict[str, list[Any]] = {
     ],
     "fit_intercept": ["boolean"],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
-    "tol": [Interval(Real, 0, None, closed="neither")],
+    "tol": [Interval(Real, 0, None, closed="left")],
     "standardize": ["boolean"],
     "device": [str],
     "dtype": [StrOptions({"auto", "float32", "float64"})],
@@ -124,18 +125,9 @@ def _design(estimator: Any, context: FitContext) -> _Design:
 
 
 def _prior_unit(estimator: Any, n_features: int) -> Array:
-    given = estimator.prior_scale
-    if isinstance(given, str):
+    if isinstance(estimator.prior_scale, str):
         return np.ones(n_features)
-    scale = np.asarray(given, dtype=float)
-    if scale.shape not in {(), (1,), (n_features,)}:
-        raise ValueError(
-            f"prior_scale must be 'learn', a number or one number for each of the {n_features} "
-            f"features; got shape {scale.shape}."
-        )
-    if not np.all(np.isfinite(scale) & (scale > 0)):
-        raise ValueError("prior_scale must be positive and finite.")
-    return np.broadcast_to(scale, (n_features,)).copy()
+    return np.broadcast_to(prior_scales(estimator, features=n_features), (n_features,)).copy()
 
 
 def _fit(

@@ -92,7 +92,7 @@ def findings(
 
 
 def n_iter(explored: Explored) -> int:
-    """Iterations of each chain; stages of the longest island without chains."""
+    """Moves of the chain that made most; without chains, most stages of an island."""
     if explored.chains is None:
         return max((len(i.stages) for i in explored.islands), default=0)
     tally = explored.chains.warmup.n_moves + explored.chains.sampling.n_moves

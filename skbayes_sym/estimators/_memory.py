@@ -184,7 +184,7 @@ def require_laplace(estimator: Any, context: Any, model: Any, batch_size: int) -
 def require_factors(estimator: Any, context: Any) -> None:
     """Covariances of n + m rows before and after a sweep: 2 (n + m) k^2 b; Gibbs' draws."""
     (n, m), k, size = context.observed.shape, estimator.n_components, context.dtype.itemsize
-    n_kept = min(estimator.n_samples, estimator.max_iter - estimator.max_iter // 2)
+    n_kept = min(estimator.n_draws, estimator.max_iter - estimator.max_iter // 2)
     n_kept *= estimator.solver == "gibbs"
     require_memory(
         [
@@ -196,7 +196,7 @@ def require_factors(estimator: Any, context: Any) -> None:
             Part(
                 f"{n_kept} draws of {n + m:,} rows and columns",
                 n_kept * (n + m) * k * size,
-                "Lower n_samples or n_components.",
+                "Lower n_draws or n_components.",
             ),
         ],
         context.device,

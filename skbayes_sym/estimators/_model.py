@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from skbayes_sym.estimators._data import Array
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.symmetry.base import Trivial, check_invariant
@@ -26,25 +27,32 @@ def hidden_layer_sizes(estimator: Any) -> tuple[int, ...]:
     return tuple(int(s) for s in sizes)
 
 
+def prior_scales(estimator: Any, **sizes: int) -> Array:
+    """``prior_scale`` as an array of one number, or of as many as one of the sizes named."""
+    given = estimator.prior_scale
+    scale = np.atleast_1d(np.asarray(given, dtype=float))
+    if scale.shape not in {(1,), *((n,) for n in sizes.values())}:
+        several = " or ".join(f"one for each of the {n} {name}" for name, n in sizes.items())
+        raise ValueError(
+            f"prior_scale must be a number or {several}; got an array of shape {scale.shape}."
+        )
+    if not np.all(np.isfinite(scale) & (scale > 0)):
+        raise ValueError(f"prior_scale must be positive and finite, got {given!r}.")
+    return scale
+
+
 def gaussian_prior(estimator: Any, network: MLP) -> GaussianPrior:
     """``prior_scale`` as one number a parameter: given as a float, per layer or in full."""
     layout = network.layout
-    scale = np.atleast_1d(np.asarray(estimator.prior_scale, dtype=float))
+    scale = prior_scales(estimator, layers=network.n_layers, parameters=layout.n_params)
     if scale.shape == (network.n_layers,) and np.ndim(estimator.prior_scale):
         per_name = {
             name: scale[int(name[1:]) - 1] * torch.ones(shape, dtype=torch.float64)
             for name, shape in layout.shapes.items()
         }
         flat = layout.flatten(per_name)
-    elif scale.shape in {(1,), (layout.n_params,)}:
-        flat = torch.as_tensor(scale, dtype=torch.float64).expand(layout.n_params).clone()
     else:
-        raise ValueError(
-            f"prior_scale must be a number, one number for each of the {network.n_layers} layers "
-            f"or an array of {layout.n_params} (one a parameter); got shape {scale.shape}."
-        )
-    if not bool(torch.isfinite(flat).all() and (flat > 0).all()):
-        raise ValueError("prior_scale must be positive and finite.")
+        flat = torch.as_tensor(scale, dtype=torch.float64).expand(layout.n_params).clone()
     return GaussianPrior(flat)
 
 

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from skbayes_sym.estimators._base import FLOATS, BayesianEstimator, FitContext, Fitted
+from skbayes_sym.estimators._base import BayesianEstimator, FitContext, Fitted
 from skbayes_sym.estimators._data import Array, column_scaling
 from skbayes_sym.estimators._faces import RegressorFace, SampledOutputs
 from skbayes_sym.estimators._linear_face import LinearFace
@@ -196,7 +195,7 @@ class InvarianceAbidingRegressor(LinearFace, RegressorFace, BayesianEstimator):
         return tags
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        X, y = validate_data(self, X, y, dtype=FLOATS, y_numeric=True)
+        X, y = super()._check_targets(X, y)
         if self.likelihood == "poisson" and np.any(y < 0):
             raise ValueError(
                 f"likelihood='poisson' is for counts, but y has negative values (min {y.min()}). "

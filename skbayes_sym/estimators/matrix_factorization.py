@@ -14,7 +14,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._base import FLOATS, BayesianEstimator, Fitted
 from skbayes_sym.estimators._callbacks import FitTask
-from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._data import Array, numbers_due
 from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
 from skbayes_sym.estimators._entries import (
     observed_entries,
@@ -80,7 +80,7 @@ class SymVIMatrixFactorization(
         Sweeps over all rows and columns; "gibbs" throws the first half away.
     tol : float, default=1e-4
         Nats an observed entry: sweeps end when ten of them raise the mean ELBO by less.
-    n_samples : int, default=200
+    n_draws : int, default=200
         Draws that "gibbs" keeps.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
@@ -181,7 +181,7 @@ class SymVIMatrixFactorization(
         "solver": [StrOptions(set(_RECIPES))],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
-        "n_samples": [Interval(Integral, 1, None, closed="left")],
+        "n_draws": [Interval(Integral, 1, None, closed="left")],
         "device": [str],
         "dtype": [StrOptions({"auto", "float32", "float64"})],
         "random_state": ["random_state"],
@@ -201,7 +201,7 @@ class SymVIMatrixFactorization(
         solver: str = "vi",
         max_iter: int = 300,
         tol: float = 1e-4,
-        n_samples: int = 200,
+        n_draws: int = 200,
         device: str = "auto",
         dtype: str = "auto",
         random_state: Any = None,
@@ -217,7 +217,7 @@ class SymVIMatrixFactorization(
         self.solver = solver
         self.max_iter = max_iter
         self.tol = tol
-        self.n_samples = n_samples
+        self.n_draws = n_draws
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
@@ -293,12 +293,8 @@ class SymVIMatrixFactorization(
 
     def _check_matrix(self, X: Any, *, reset: bool) -> Any:
         settings = {"accept_sparse": ("csr", "csc", "coo"), "ensure_all_finite": "allow-nan"}
-        try:
+        with numbers_due("X"):
             return validate_data(self, X, reset=reset, dtype=FLOATS, **settings)
-        except ValueError as error:
-            if "could not convert" in str(error):
-                raise ValueError(f"X must hold numbers: {error}") from error
-            raise
 
     def transform(self, X: Any) -> Array:
         """Posterior means of the row factors; rows may be new.

@@ -65,7 +65,6 @@ class AveragedKlLast:
     prior_scale: float
     n_features: int
     n_outputs: int
-    needs_all_rows: bool = False
 
     @property
     def trains_on_elbo(self) -> bool:

@@ -82,7 +82,6 @@ class CollapsedLast:
     """
 
     prior_scale: float
-    needs_all_rows: bool = True
 
     @property
     def trains_on_elbo(self) -> bool:

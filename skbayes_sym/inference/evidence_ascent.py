@@ -236,7 +236,7 @@ class HyperAscent:
         seed: int,
         online: OnlineEvidence | None = None,
     ) -> None:
-        self._evidence, self._hyper, self._rates = evidence, hyper, rates
+        self._evidence, self._hyper = evidence, hyper
         self._seed, self._n_updates, self._online = seed, 0, online
         slices = evidence.model.hyper.slices
         self._precisions = slices["log_precision"]

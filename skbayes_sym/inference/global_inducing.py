@@ -166,7 +166,6 @@ class InducingLast:
     prior_scale: float
     n_inducing: int
     n_outputs: int
-    needs_all_rows: bool = False
 
     @property
     def trains_on_elbo(self) -> bool:

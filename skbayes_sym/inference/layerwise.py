@@ -60,11 +60,6 @@ class LastLayer(Protocol):
     def layout(self) -> ParamLayout: ...
 
     @property
-    def needs_all_rows(self) -> bool:
-        """Whether a minibatch won't do."""
-        ...
-
-    @property
     def trains_on_elbo(self) -> bool:
         """Whether `objective` is `elbo`."""
         ...

@@ -1,10 +1,9 @@
-"""Every mistake gets a clear error, and nothing is lost by it."""
+"""What only some estimators can be asked wrongly, and extreme data, by the variational ones."""
 
 import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 
@@ -16,51 +15,6 @@ Y, LABELS = X[:, 0], (X[:, 0] > 0).astype(int)
 every_estimator = pytest.mark.parametrize(
     ("estimator", "y"), [(REG, Y), (CLF, LABELS)], ids=["regressor", "classifier"]
 )
-
-
-def with_value(value):
-    bad = X.copy()
-    bad[3, 1] = value
-    return bad
-
-
-@every_estimator
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (with_value(np.nan), "NaN"),
-        (with_value(np.inf), "infinity"),
-        (X[:0], "0 sample"),
-        (X[:, 0], "1D array"),
-        (X[:, :0], "0 feature"),
-        (np.full((20, 3), "a", dtype=object), "could not convert string"),
-        (X + 1j, "Complex"),
-        (X[:19], "inconsistent numbers"),
-    ],
-    ids=["nan", "inf", "empty", "1d", "no-features", "object", "complex", "short"],
-)
-def test_bad_X(estimator, y, bad, message):
-    y = y[: len(bad)] if message == "0 sample" else y
-    with pytest.raises(ValueError, match=message):
-        clone(estimator).fit(bad, y)
-
-
-@every_estimator
-def test_wrong_features_at_predict(estimator, y):
-    fitted = clone(estimator).fit(X, y)
-    with pytest.raises(ValueError, match=r"2 features.*expecting 3"):
-        fitted.predict(X[:, :2])
-
-
-@every_estimator
-@pytest.mark.parametrize(
-    ("weight", "message"),
-    [(-np.ones(20), "[Nn]egative"), (np.zeros(20), "zero"), (np.ones(19), "shape|inconsistent")],
-    ids=["negative", "all-zero", "short"],
-)
-def test_bad_weights(estimator, y, weight, message):
-    with pytest.raises(ValueError, match=message):
-        clone(estimator).fit(X, y, sample_weight=weight)
 
 
 @every_estimator
@@ -119,8 +73,6 @@ def test_a_batch_larger_than_the_data_warns_and_fits(estimator, y):
 
 def test_one_class():
     with pytest.raises(ValueError, match="at least 2 classes in y, got 1 class"):
-        clone(CLF).fit(X, np.zeros(20))
-    with pytest.raises(ValueError, match="1 class"):
         clone(CLF).fit(X, LABELS, sample_weight=LABELS)
 
 
@@ -165,16 +117,6 @@ def test_bad_questions_to_a_fitted_model():
         reg.log_predictive_density(X, Y[:-1])
     with pytest.raises(ValueError, match="20 rows and y 19"):
         clone(CLF).fit(X, LABELS).log_predictive_density(X, LABELS[:-1])
-
-
-@pytest.mark.parametrize(
-    "method", ["predict_quantiles", "predict_interval", "predict_uncertainty", "sample_y"]
-)
-def test_unfitted(method):
-    with pytest.raises(NotFittedError):
-        getattr(clone(REG), method)(X)
-    with pytest.raises(NotFittedError):
-        clone(REG).log_predictive_density(X, Y)
 
 
 @every_estimator

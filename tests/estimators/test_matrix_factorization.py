@@ -263,7 +263,7 @@ def figure_4(n_matrices, n_gibbs=800):
         "isotropic": {"covariance": "isotropic"},
         "MAP": {"solver": "map", "max_iter": 3000, "tol": 1e-7},
         "MFVI": {"solver": "mfvi_analytic"},
-        "Gibbs": {"solver": "gibbs", "max_iter": n_gibbs, "n_samples": 300},
+        "Gibbs": {"solver": "gibbs", "max_iter": n_gibbs, "n_draws": 300},
     }
     known = SymVIMatrixFactorization(20, center=False, scale=False, noise_std=2.0, random_state=0)
     found = {}
@@ -473,7 +473,7 @@ def test_bad_X(bad, message):
         ("covariance", "banded"), ("noise_std", -1.0), ("noise_std", 0.0), ("noise_std", "guess"),
         ("noise_std", np.nan), ("noise_std", np.inf), ("prior_scale", 0.0), ("prior_scale", np.inf),
         ("center", "yes"), ("scale", 2), ("solver", "svd"), ("max_iter", 0), ("tol", -1.0),
-        ("n_samples", 0), ("device", "tpu9"), ("dtype", "float16"), ("random_state", "today"),
+        ("n_draws", 0), ("device", "tpu9"), ("dtype", "float16"), ("random_state", "today"),
     ],
 )  # fmt: skip
 def test_bad_parameters_are_named(parameter, value):

@@ -84,8 +84,8 @@ ABSURD = {
     "lila": (LILAClassifier((10**6,), image_shape=(6, 6)), IMAGES, LABELS, "curvature='diag'"),
     "factors": (SymVIMatrixFactorization(3000), SPARSE, None, "n_components"),
     "factors-gibbs": (
-        SymVIMatrixFactorization(2, solver="gibbs", n_samples=10**12, max_iter=10**13),
-        MATRIX, None, "n_samples",
+        SymVIMatrixFactorization(2, solver="gibbs", n_draws=10**12, max_iter=10**13),
+        MATRIX, None, "n_draws",
     ),
     "linear": (
         InvarianceAbidingClassifier("multinomial"), np.random.default_rng(0).random((900, 900)),

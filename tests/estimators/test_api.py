@@ -1,0 +1,128 @@
+"""The public estimators side by side: one name, one meaning, and a place in the docstring."""
+
+import inspect
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from typing import Any
+
+import pandas as pd
+import pytest
+from fits import FITS, SMALL, X, fitted, target
+from sklearn.base import BaseEstimator, clone
+
+import skbayes_sym
+
+ESTIMATORS = {
+    name: public
+    for name in skbayes_sym.__all__
+    if inspect.isclass(public := getattr(skbayes_sym, name)) and issubclass(public, BaseEstimator)
+}
+
+# A default that differs does so for a reason that the class' documentation gives.
+SEVERAL_DEFAULTS = {
+    "activation": {"relu", "tanh"},  # curvature and chains want a smooth one
+    "hidden_layer_sizes": {(50,), (5,)},  # more units than 5 defeat a sampler
+    "hyper_learning_rate": {0.1, 0.3},  # slower where transformations are learned beside it
+    "learning_rate": {"auto", 0.02, 0.03},  # of other objectives
+    "likelihood": {"auto", "gaussian"},  # of labels, of numbers
+    "max_iter": {2000, 1000, 500, 300},  # steps of Adam, of a finetuned one, updates, sweeps
+    "n_draws": {50, 200},  # of each of 64 chains, of one
+    "normalize_y": {True, False},  # linear models show coefficients in the units given
+    "prior_scale": {1.0, 3.0, "learn"},  # 3: where learning starts without a collapse
+    "standardize": {True, False},  # linear models show coefficients in the units given
+    "symmetry": {"auto", "orthogonal"},  # of units, of factors
+    "tol": {0.01, 1e-4, 1e-6},  # nats a row; nats an entry; posterior standard deviations
+}
+
+# Too few steps to converge on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+every = pytest.mark.parametrize("name", ESTIMATORS)
+
+
+def documented(kind: type, section: str) -> list[str]:
+    """Names that a section of the class' docstring lists, in order."""
+    parts = re.split(r"\n([A-Z][A-Za-z ]+)\n-{3,}\n", inspect.getdoc(kind) or "")
+    text = dict(zip(parts[1::2], parts[2::2], strict=True))[section]
+    entries = re.findall(r"^(\w[\w, ]*) : ", text, flags=re.MULTILINE)
+    return [name for entry in entries for name in entry.split(", ")]
+
+
+def test_one_name_has_one_default_unless_a_reason_is_given_here():
+    defaults = defaultdict(set)
+    for kind in ESTIMATORS.values():
+        for name, parameter in inspect.signature(kind).parameters.items():
+            defaults[name].add(parameter.default)
+    several = {name: found for name, found in defaults.items() if len(found) > 1}
+    assert several == SEVERAL_DEFAULTS
+
+
+def test_one_name_is_checked_alike():
+    """Kinds of value aside, which `"learn"` and arrays per layer add to, bounds are the same."""
+    bounds = defaultdict(set)
+    for kind in ESTIMATORS.values():
+        for name, constraints in kind._parameter_constraints.items():
+            found = [str(c) for c in constraints if " in the range " in str(c)]
+            bounds[name].update(found)
+    assert {name: found for name, found in bounds.items() if len(found) > 1} == {}
+
+
+@every
+def test_every_parameter_has_a_constraint_and_a_place_in_the_docstring(name):
+    parameters = list(inspect.signature(ESTIMATORS[name]).parameters)
+    assert documented(ESTIMATORS[name], "Parameters") == parameters
+    assert set(ESTIMATORS[name]._parameter_constraints) == set(parameters)
+
+
+def public_attributes(model: Any) -> set[str]:
+    """What `fit` sets, and properties that go by such a name."""
+    properties = {n for n, _ in inspect.getmembers(type(model), lambda m: isinstance(m, property))}
+    return {n for n in {*vars(model), *properties} if n.endswith("_") and not n.startswith("_")}
+
+
+@every
+def test_attributes_are_those_of_the_docstring(name):
+    kind = ESTIMATORS[name]
+    fits = [fitted(key) for key, case in FITS.items() if type(case.estimator) is kind]
+    listed = documented(kind, "Attributes")
+    assert len(listed) == len(set(listed))
+    # Of the cases only frames have names for their columns.
+    assert set().union(*map(public_attributes, fits)) == set(listed) - {"feature_names_in_"}
+    assert "feature_names_in_" in listed
+
+
+@every
+def test_fit_returns_self_and_knows_its_columns(name):
+    estimator = clone(SMALL[name])
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    assert estimator.fit(frame, target(estimator)) is estimator
+    assert estimator.n_features_in_ == 3
+    assert estimator.feature_names_in_.tolist() == ["a", "b", "c"]
+
+
+def import_of_its_own() -> list[str]:
+    """Processor seconds of the import alone, whether a GPU is awake, and what else came along."""
+    code = (
+        "import time, sys; import torch, sklearn.base; before = set(sys.modules);"
+        "start = time.process_time(); import skbayes_sym;"
+        "print(time.process_time() - start, torch.cuda.is_initialized(),"
+        "*{m.partition('.')[0] for m in set(sys.modules) - before})"
+    )
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return run.stdout.split()
+
+
+HEAVY = {"matplotlib", "pandas", "arviz", "arviz_base", "arviz_stats", "dask", "distributed",
+         "safetensors", "torchvision", "IPython"}  # fmt: skip
+
+
+def test_the_import_is_light_and_wakes_no_gpu():
+    for _ in range(3):  # the first may have files to read
+        seconds, awake, *others = import_of_its_own()
+        assert awake == "False"
+        assert HEAVY.isdisjoint(others)
+        if float(seconds) < 0.5:  # 0.22 on one machine
+            return
+    pytest.fail(f"import skbayes_sym takes {seconds} s beyond torch and scikit-learn")
