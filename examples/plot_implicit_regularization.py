@@ -114,8 +114,8 @@ for name, error in rmse.items():
     print(f"{name:<17}{error.mean():.4f} ({spread:.4f})  {cells[0]}  {cells[1]}  {used:8.1f}")
 
 # %%
-# Left the scalar model; in the middle the singular values of the posterior mean, averaged over the
-# matrices; right the errors. Mean-field inference keeps 3 of the 20 components, MAP 10. SymVI keeps
+# Top left the scalar model; top right the singular values of the posterior mean, averaged over the
+# matrices; below the errors. Mean-field inference keeps 3 of the 20 components, MAP 10. SymVI keeps
 # them all, at about the size that the posterior gives them. (Gibbs sampling averages products of
 # draws, so its mean can have more than 20.)
 
@@ -127,30 +127,32 @@ COLOURS = {
 }  # fmt: skip
 STYLES = {"exact": "--", "Gibbs": "--", "MAP": "-.", "MFVI": ":", "SymVI isotropic": (0, (4, 1))}
 
-figure, (left, middle, right) = plt.subplots(
-    1, 3, figsize=(10.5, 3.4), layout="constrained", width_ratios=[1, 1, 1.15]
-)
+figure, panels = plt.subplot_mosaic(
+    [["left", "right"], ["below", "below"]], figsize=(7.4, 6.0), height_ratios=[1.3, 1],
+    layout="constrained",
+)  # fmt: skip
+left, right, below = (panels[place] for place in ("left", "right", "below"))
 for name, line in scalar.items():
     left.plot(observed, line, color=COLOURS[name], ls=STYLES.get(name, "-"), lw=2, label=name)
 left.set(xlabel="observed r", ylabel="posterior mean of u v", title="one number")
 left.legend(frameon=False, fontsize=9)
 for name, found in values.items():
-    middle.plot(
+    right.plot(
         np.arange(1, RANK + 1), found.mean(axis=0), color=COLOURS[name],
         ls=STYLES.get(name, "-"), lw=2, label=name,
     )  # fmt: skip
-middle.set(xlabel="component", ylabel="singular value", title="posterior mean")
-middle.set_xticks([1, 5, 10, 15, 20])
-middle.legend(frameon=False, fontsize=9)
-boxes = right.boxplot(
+right.set(xlabel="component", ylabel="singular value", title="posterior mean")
+right.set_xticks([1, 5, 10, 15, 20])
+right.legend(frameon=False, fontsize=9)
+boxes = below.boxplot(
     list(rmse.values()), orientation="horizontal", widths=0.6, patch_artist=True,
     medianprops={"color": "black"}, flierprops={"marker": ".", "markersize": 4},
 )  # fmt: skip
 for box, name in zip(boxes["boxes"], rmse, strict=True):
     box.set(facecolor=COLOURS[name], alpha=0.2 if name == "Gibbs" else 0.6)
-right.set_yticks(range(1, len(rmse) + 1), list(rmse))
-right.invert_yaxis()
-right.set(xlabel="RMSE to the signal", title=f"{N_MATRICES} matrices")
-for axes in (left, middle, right):
+below.set_yticks(range(1, len(rmse) + 1), list(rmse))
+below.invert_yaxis()
+below.set(xlabel="RMSE to the signal", title=f"{N_MATRICES} matrices")
+for axes in panels.values():
     axes.spines[["top", "right"]].set_visible(False)
 plt.show()

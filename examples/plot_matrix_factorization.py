@@ -132,13 +132,13 @@ for covariance, marker in (("isotropic", "^"), ("diagonal", "s"), ("full", "o"))
     left.plot(elbos[0], densities[0], marker, color=BLUE, mfc="white", ms=8)
     left.plot(elbos[1], densities[1], marker, color=ORANGE, ms=8)
     left.annotate(
-        covariance, (elbos[0], densities[0]), (-9, 0), textcoords="offset points",
-        ha="right", va="center",
+        covariance, (elbos[0], densities[0]), (0, 7), textcoords="offset points",
+        ha="center", va="bottom",
     )  # fmt: skip
 left.plot([], [], "o", color=BLUE, mfc="white", label="plain")
 left.plot([], [], "o", color=ORANGE, label="orthogonal")
 left.legend(frameon=False, loc="lower right")
-left.margins(x=0.6, y=0.15)
+left.margins(x=0.3, y=0.25)
 left.set(xlabel="ELBO, below the best (nats)", ylabel="log density (nats a pixel)")
 density, _, elbo = np.transpose(comparison)
 right.plot(candidates, density, "s-", color=ORANGE)
