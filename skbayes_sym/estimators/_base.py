@@ -19,6 +19,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._callbacks import FitTask
 from skbayes_sym.estimators._data import (
+    ENCODE,
     Array,
     Rows,
     Scaling,
@@ -204,7 +205,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     def _check_inputs(self, X: Any) -> Array:
         """Inputs of a question to a fitted model."""
         check_is_fitted(self)
-        with numbers_due("X"):
+        with numbers_due("X", ENCODE):
             return validate_data(self, X, reset=False, dtype=FLOATS)
 
 

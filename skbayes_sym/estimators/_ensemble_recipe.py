@@ -13,9 +13,9 @@ from torch import Tensor
 
 from skbayes_sym.estimators._base import FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Scaling
+from skbayes_sym.estimators._training import log_jacobian, training_data
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.inference.point_estimates import MapObjective
-from skbayes_sym.inference.variational import Data
 from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.models.likelihoods import BatchedLikelihood
 from skbayes_sym.models.networks import MLP
@@ -55,17 +55,12 @@ class Model(NamedTuple):
 def fit_ensemble(estimator: Any, context: FitContext, model: Model) -> Fitted:
     """The recipe: one posterior, many starting points, one loop."""
     rows = context.rows
-    data = Data(
-        context.tensor(context.x_scaling.apply(rows.X)),
-        context.tensor(rows.y if model.y_scaling is None else model.y_scaling.apply(rows.y)),
-        context.tensor(rows.weight),
-    )
+    data = training_data(context, model.y_scaling)
     posterior = MLPPosterior(
         model.network, model.likelihood, model.prior, data, model.noise_prior_scale
     )
-    total_weight, offset = float(rows.weight.sum()), 0.0
-    if model.y_scaling is not None:  # densities are of the targets as given
-        offset = -total_weight * float(np.log(model.y_scaling.scale).sum())
+    total_weight = float(rows.weight.sum())
+    offset = log_jacobian(rows.weight, model.y_scaling)
     with torch.no_grad():
         start = _start(estimator, model, context.seed).to(data.x)
         objective = MapObjective(posterior, model.network.layout.n_params, start)

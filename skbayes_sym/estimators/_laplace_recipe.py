@@ -1,6 +1,5 @@
 """The recipe behind the Laplace and LILA estimators: parameters in, fitted attributes out."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral, Real
@@ -16,6 +15,7 @@ from skbayes_sym.estimators._data import Array, Scaling
 from skbayes_sym.estimators._laplace_report import report
 from skbayes_sym.estimators._memory import require_laplace
 from skbayes_sym.estimators._model import prior_scales
+from skbayes_sym.estimators._training import log_jacobian, training_data
 from skbayes_sym.inference.covariance import (
     diagonal_precision,
     full_precision,
@@ -37,7 +37,6 @@ from skbayes_sym.inference.tape import (
     SketchedDirections,
     parameter_positions,
 )
-from skbayes_sym.inference.variational import Data
 from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.numerics.optimise import (
     OptimiseResult,
@@ -108,20 +107,6 @@ def layer_precisions(estimator: Any, n_layers: int) -> Array:
     return np.broadcast_to(prior_scales(estimator, layers=n_layers) ** -2.0, (n_layers,))
 
 
-def training_batch(estimator: Any, n_rows: int, auto: int) -> int:
-    """``batch_size``, with ``auto`` rows by default."""
-    if estimator.batch_size == "auto":
-        return min(auto, n_rows)
-    if estimator.batch_size > n_rows:
-        warnings.warn(
-            f"batch_size={estimator.batch_size} exceeds the {n_rows} distinct training rows: "
-            "every step uses all of them.",
-            UserWarning,
-            stacklevel=6,
-        )
-    return min(int(estimator.batch_size), n_rows)
-
-
 def _directions(estimator: Any, plan: Plan) -> Directions:
     kinds: dict[str, Directions] = {
         "kron-sketch": SketchedDirections(),
@@ -169,15 +154,8 @@ class _LaplaceFit:
     def __init__(self, estimator: Any, context: FitContext, plan: Plan) -> None:
         self.estimator, self.context, self.plan = estimator, context, plan
         self.seeds = _Seeds(*spawn_seeds(context.seed, len(_Seeds._fields)))
-        rows = context.rows
-        self.data = Data(
-            context.tensor(context.x_scaling.apply(rows.X)),
-            context.tensor(rows.y if plan.y_scaling is None else plan.y_scaling.apply(rows.y)),
-            context.tensor(rows.weight),
-        )
-        self.offset = 0.0  # turns the density of scaled targets into that of targets as given
-        if plan.y_scaling is not None:
-            self.offset = -float(rows.weight.sum() * np.log(plan.y_scaling.scale).sum())
+        self.data = training_data(context, plan.y_scaling)
+        self.offset = log_jacobian(context.rows.weight, plan.y_scaling)
         model = plan.model
         start = model.network.init(1, generator=generator_from(self.seeds.start))[0]
         precisions = layer_precisions(estimator, len(model.network.weight_layers))

@@ -13,7 +13,13 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from skbayes_sym.estimators._base import FitContext, Fitted, logger
-from skbayes_sym.estimators._data import Array, Scaling
+from skbayes_sym.estimators._data import Scaling
+from skbayes_sym.estimators._training import (
+    automatic_batch,
+    log_jacobian,
+    rows_a_step,
+    training_data,
+)
 from skbayes_sym.inference.bounds import (
     BoundEstimate,
     estimate_gap,
@@ -40,8 +46,6 @@ from skbayes_sym.symmetry.gap import (
     gap_upper,
 )
 
-FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
-MINIBATCH_ROWS = 200  # ... and this many beyond
 FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
 SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
 
@@ -147,12 +151,9 @@ def fit_vi(estimator: Any, context: FitContext, model: Model) -> Fitted:
     """The recipe: objective, steps, then the bounds at the end."""
     seeds = _Seeds(*spawn_seeds(context.seed, len(_Seeds._fields)))
     estimate = _gap_estimate(estimator, model.network)
-    rows, batch_size = context.rows, _batch_size(estimator, len(context.rows.X))
-    data = Data(
-        context.tensor(context.x_scaling.apply(rows.X)),
-        context.tensor(rows.y if model.y_scaling is None else model.y_scaling.apply(rows.y)),
-        context.tensor(rows.weight),
-    )
+    rows, n_rows = context.rows, len(context.rows.X)
+    batch_size = rows_a_step(estimator, n_rows, automatic_batch(n_rows))
+    data = training_data(context, model.y_scaling)
     gap = None
     if model.group.log_order > 0.0:
         generator = generator_from(seeds.gap, context.device)
@@ -215,24 +216,6 @@ def _optimise(
     )  # fmt: skip
     task.end(reconstruct)
     return result
-
-
-def _batch_size(estimator: Any, n_rows: int) -> int:
-    if estimator.batch_size == "auto":
-        return n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
-    if estimator.batch_size > n_rows:
-        warnings.warn(
-            f"batch_size={estimator.batch_size} exceeds the {n_rows} distinct training rows: "
-            "every step uses all of them.",
-            UserWarning,
-            stacklevel=7,
-        )
-    return min(int(estimator.batch_size), n_rows)
-
-
-def log_jacobian(weight: Array, scaling: Scaling | None) -> float:
-    """Turns the log density of scaled targets into that of the targets as given, nats."""
-    return 0.0 if scaling is None else -float(weight.sum() * np.log(scaling.scale).sum())
 
 
 def _prediction_attributes(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._base import FLOATS, BayesianEstimator, Fitted
 from skbayes_sym.estimators._callbacks import FitTask
-from skbayes_sym.estimators._data import Array, numbers_due
+from skbayes_sym.estimators._data import ENCODE, Array, numbers_due
 from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
 from skbayes_sym.estimators._entries import Observed, observed_entries
 from skbayes_sym.estimators._factor_gap import check_symmetry, factor_gap_of_fit
@@ -289,7 +289,7 @@ class SymVIMatrixFactorization(
 
     def _check_matrix(self, X: Any, *, reset: bool) -> Any:
         settings = {"accept_sparse": ("csr", "csc", "coo"), "ensure_all_finite": "allow-nan"}
-        with numbers_due("X"):
+        with numbers_due("X", ENCODE):
             return validate_data(self, X, reset=reset, dtype=FLOATS, **settings)
 
     def transform(self, X: Any) -> Array:

@@ -114,6 +114,7 @@ def test_prior_scales_that_do_not_fit(name):
         ([1.0] * 7, r"^prior_scale must be a number or one for each of the .* shape \(7,\)"),
         ([-1.0], r"^prior_scale must be positive and finite, got \[-1.0\]"),
         ([np.inf], r"^prior_scale must be positive and finite, got \[inf\]"),
+        (["wide"], r"^prior_scale must hold numbers: could not convert .* 'wide'.$"),
     ]:
         with pytest.raises(ValueError, match=message):
             clone(SMALL[name]).set_params(prior_scale=scales).fit(X, target(SMALL[name]))
