@@ -2,7 +2,6 @@
 
 import logging
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
@@ -29,6 +28,7 @@ from skbayes_sym.estimators._data import (
 )
 from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
 from skbayes_sym.estimators._saved_file import SavedModel, write_model
+from skbayes_sym.estimators._warn import warn_user
 
 logger = logging.getLogger("skbayes_sym")
 
@@ -102,11 +102,10 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             fitted = self._fit_recipe(open_fit())
             _replace_fit(self, {**fitted.attributes, "stop_reason_": fitted.stop_reason})
         if fitted.stop_reason == "interrupted":
-            warnings.warn(
+            warn_user(
                 f"fit was interrupted after {self.n_iter_} steps: the model is usable but not "
                 "converged (stop_reason_ = 'interrupted').",
                 ConvergenceWarning,
-                stacklevel=4,
             )
             raise KeyboardInterrupt
         return self

@@ -1,6 +1,5 @@
 """The recipe of deep ensembles: parameters in, fitted attributes out."""
 
-import warnings
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from torch import Tensor
 from skbayes_sym.estimators._base import FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Scaling
 from skbayes_sym.estimators._training import log_jacobian, training_data
+from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.inference.point_estimates import MapObjective
 from skbayes_sym.models.activations import ACTIVATIONS
@@ -165,10 +165,9 @@ def _report(
     last, before = result.loss_curve[-tenth:], result.loss_curve[-2 * tenth : -tenth]
     gain = (np.mean(before) - np.mean(last)) / total_weight
     if gain > estimator.tol:
-        warnings.warn(
+        warn_user(
             f"not converged: the last tenth of the {result.n_iter} steps still raised the members' "
             f"mean log posterior by {gain:.2g} nats a datum (tol={estimator.tol:g}). Raise "
             "max_iter or learning_rate.",
             ConvergenceWarning,
-            stacklevel=6,
         )

@@ -1,6 +1,5 @@
 """What the LILA estimators decide before the first step: images, invariances, objective."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from math import pi, prod
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from skbayes_sym.estimators._laplace_plan import checked_module
 from skbayes_sym.estimators._laplace_recipe import Plan
 from skbayes_sym.estimators._model import hidden_layer_sizes
 from skbayes_sym.estimators._training import rows_a_step
+from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.inference.marginal_likelihood import AveragedNetwork
 from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.models.affine import AXIS, SIMILARITY, Affine
@@ -133,12 +133,11 @@ def _warn_if_standardised(part: Rotation2D, rows: Rows) -> None:
     if np.all(np.abs(scaling.mean) < _STANDARDISED) and np.all(
         np.abs(scaling.scale - 1.0) < _STANDARDISED
     ):
-        warnings.warn(
+        warn_user(
             f"columns {part.columns} look standardised one by one: a rotation of the data as "
             "measured is then no rotation of the columns. Give raw coordinates (standardize=True "
             "scales them inside, after rotating).",
             UserWarning,
-            stacklevel=7,
         )
 
 

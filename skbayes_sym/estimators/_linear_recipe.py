@@ -1,6 +1,5 @@
 """The recipe of the invariance-abiding linear models: parameters in, fitted attributes out."""
 
-import warnings
 from collections.abc import Mapping
 from math import log
 from numbers import Integral, Real
@@ -16,6 +15,7 @@ from skbayes_sym.estimators._base import FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Array, Scaling, column_scaling
 from skbayes_sym.estimators._memory import require_linear
 from skbayes_sym.estimators._model import prior_scales
+from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.inference.low_rank import LowRankGaussian
 from skbayes_sym.inference.site_learning import Learning, Range, SitesFit, fit_sites
 from skbayes_sym.inference.site_terms import SiteLikelihood
@@ -310,4 +310,4 @@ def _report(
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, ConvergenceWarning, stacklevel=7)
+    warn_user(message, ConvergenceWarning)

@@ -1,6 +1,5 @@
 """The recipe of sampling: chains and particles, modes and their mass, draws that count."""
 
-import warnings
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -16,6 +15,7 @@ from skbayes_sym.estimators._mcmc_keep import findings, n_iter, prediction_attri
 from skbayes_sym.estimators._mcmc_plan import Model, open_setting
 from skbayes_sym.estimators._mcmc_report import parameter_figures
 from skbayes_sym.estimators._mcmc_share_out import share_out_chains
+from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.models.activations import ACTIVATIONS
 
 CONSTRAINTS: dict[str, list[Any]] = {
@@ -82,4 +82,4 @@ def _warn(problems: list[str], attributes: Mapping[str, Any], *, shared_out: boo
             "use dtype='float64'."
         )
     for message in found.warnings:
-        warnings.warn(message, ConvergenceWarning, stacklevel=6)
+        warn_user(message, ConvergenceWarning)

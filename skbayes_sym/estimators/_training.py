@@ -1,12 +1,12 @@
 """The training data as the recipes of networks take them: scaled, on the device, in batches."""
 
-import warnings
 from typing import Any
 
 import numpy as np
 
 from skbayes_sym.estimators._base import FitContext
 from skbayes_sym.estimators._data import Array, Scaling
+from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.inference.variational import Data
 
 FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
@@ -33,11 +33,10 @@ def rows_a_step(estimator: Any, n_rows: int, auto: int) -> int:
     if estimator.batch_size == "auto":
         return min(auto, n_rows)
     if estimator.batch_size > n_rows:
-        warnings.warn(
+        warn_user(
             f"batch_size={estimator.batch_size} exceeds the {n_rows} distinct training rows: "
             "every step uses all of them.",
             UserWarning,
-            stacklevel=7,
         )
     return min(int(estimator.batch_size), n_rows)
 

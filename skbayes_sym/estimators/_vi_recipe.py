@@ -1,6 +1,5 @@
 """The recipe of symmetrised variational inference: parameters in, fitted attributes out."""
 
-import warnings
 from collections.abc import Mapping
 from math import log
 from numbers import Integral, Real
@@ -20,6 +19,7 @@ from skbayes_sym.estimators._training import (
     rows_a_step,
     training_data,
 )
+from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.inference.bounds import (
     BoundEstimate,
     estimate_gap,
@@ -329,11 +329,10 @@ def warn_unless_converged(estimator: Any, result: OptimiseResult, total_weight: 
     gain = (np.mean(before) - np.mean(last)) / total_weight
     noise = np.hypot(np.std(last), np.std(before)) / (tenth**0.5 * total_weight)
     if gain > estimator.tol + 3.0 * noise:
-        warnings.warn(
+        warn_user(
             f"not converged: the last tenth of the {result.n_iter} steps still raised the ELBO by "
             f"{gain:.2g} nats a datum (tol={estimator.tol:g}). Raise max_iter or learning_rate.",
             ConvergenceWarning,
-            stacklevel=7,
         )
 
 

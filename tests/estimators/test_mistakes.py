@@ -8,6 +8,8 @@ import pytest
 import torch
 from fits import LABELS, NUMBERS, SMALL, X, target
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import make_pipeline
 
 # Too few steps to converge on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -155,3 +157,14 @@ def test_mistakes_in_questions(name):
     with pytest.raises(ValueError, match=r"^X has 24 rows and y 23: they must match"):
         model.log_predictive_density(X, y[:-1])
     assert len(model.predict(X[:1])) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["SymmetrizedVIClassifier", "DeepEnsembleRegressor", "InvarianceAbidingClassifier"]
+)
+@pytest.mark.parametrize("around", [lambda e: e, make_pipeline], ids=["alone", "pipeline"])
+def test_warnings_point_to_the_line_that_called(name, around):
+    estimator = clone(SMALL[name]).set_params(max_iter=3, tol=0.0)
+    with pytest.warns(ConvergenceWarning, match="not converged") as caught:
+        around(estimator).fit(X, target(estimator))
+    assert {warning.filename for warning in caught} == {__file__}
