@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, _fit_context
 from sklearn.callback import CallbackSupportMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
@@ -37,6 +38,14 @@ FLOATS = (np.float64, np.float32)  # inputs of these dtypes are taken as they ar
 # Rows a prediction handles at once: with the draws taken in blocks too, the hidden layers of a
 # block stay in cache and memory is bounded however many rows are asked for.
 PREDICT_ROWS = 128
+
+
+# How a fit runs, whatever it fits.
+RUN_CONSTRAINTS: dict[str, list[Any]] = {
+    "device": [str],
+    "dtype": [StrOptions({"auto", "float32", "float64"})],
+    "verbose": ["verbose"],
+}
 
 
 class FitContext(NamedTuple):

@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
-from skbayes_sym.estimators._base import FitContext, Fitted, logger
+from skbayes_sym.estimators._base import RUN_CONSTRAINTS, FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Scaling
+from skbayes_sym.estimators._model import NETWORK_CONSTRAINTS
 from skbayes_sym.estimators._training import log_jacobian, training_data
 from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.inference.point_estimates import MapObjective
-from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.models.likelihoods import BatchedLikelihood
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.models.priors import GaussianPrior
@@ -24,20 +24,16 @@ from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, minimise
 from skbayes_sym.numerics.random import generator_from
 
 CONSTRAINTS: dict[str, list[Any]] = {
-    "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
-    "activation": [StrOptions(set(ACTIVATIONS))],
+    **RUN_CONSTRAINTS,
+    **NETWORK_CONSTRAINTS,
     "n_members": [Interval(Integral, 1, None, closed="left")],
-    "prior_scale": [Interval(Real, 0, None, closed="neither"), "array-like"],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
     "learning_rate": [Interval(Real, 0, None, closed="neither")],
     "tol": [Interval(Real, 0, None, closed="left")],
     "early_stopping": ["boolean"],
     "warm_start": ["boolean"],
-    "device": [str],
-    "dtype": [StrOptions({"auto", "float32", "float64"})],
     "random_state": ["random_state"],
-    "verbose": ["verbose"],
 }
 
 

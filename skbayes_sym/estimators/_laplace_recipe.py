@@ -10,11 +10,11 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from skbayes_sym.estimators._base import FitContext, Fitted, logger
+from skbayes_sym.estimators._base import RUN_CONSTRAINTS, FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Array, Scaling
 from skbayes_sym.estimators._laplace_report import report
 from skbayes_sym.estimators._memory import require_laplace
-from skbayes_sym.estimators._model import prior_scales
+from skbayes_sym.estimators._model import NETWORK_CONSTRAINTS, prior_scales
 from skbayes_sym.estimators._training import log_jacobian, training_data
 from skbayes_sym.inference.covariance import (
     diagonal_precision,
@@ -37,7 +37,6 @@ from skbayes_sym.inference.tape import (
     SketchedDirections,
     parameter_positions,
 )
-from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.numerics.optimise import (
     OptimiseResult,
     ParamGroup,
@@ -51,10 +50,9 @@ _EXACT_OUTPUTS = 4  # curvature="auto": all columns of the likelihood's root up 
 CURVATURES = ("auto", "kron-exact", "kron-sketch", "kron-ef", "diag", "full")
 
 CONSTRAINTS: dict[str, list[Any]] = {
-    "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
-    "activation": [StrOptions(set(ACTIVATIONS))],
+    **RUN_CONSTRAINTS,
+    **NETWORK_CONSTRAINTS,
     "curvature": [StrOptions(set(CURVATURES))],
-    "prior_scale": [Interval(Real, 0, None, closed="neither"), "array-like"],
     "learn_prior": ["boolean"],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
@@ -65,10 +63,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "burn_in": [Interval(Real, 0, 1, closed="left")],
     "keep_best": ["boolean"],
     "tol": [Interval(Real, 0, None, closed="left")],
-    "device": [str],
-    "dtype": [StrOptions({"auto", "float32", "float64"})],
     "random_state": ["random_state"],
-    "verbose": ["verbose"],
 }
 
 

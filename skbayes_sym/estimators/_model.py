@@ -1,14 +1,23 @@
 """Constructor parameters that describe the model, turned into the package's nouns."""
 
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from skbayes_sym.estimators._data import Array, numbers_due
+from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.symmetry.base import Trivial, check_invariant
+
+NETWORK_CONSTRAINTS: dict[str, list[Any]] = {
+    "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+    "activation": [StrOptions(set(ACTIVATIONS))],
+    "prior_scale": [Interval(Real, 0, None, closed="neither"), "array-like"],
+}
 
 
 def hidden_layer_sizes(estimator: Any) -> tuple[int, ...]:

@@ -11,8 +11,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from skbayes_sym.estimators._base import FitContext, Fitted, logger
+from skbayes_sym.estimators._base import RUN_CONSTRAINTS, FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Scaling
+from skbayes_sym.estimators._model import NETWORK_CONSTRAINTS
 from skbayes_sym.estimators._training import (
     automatic_batch,
     log_jacobian,
@@ -28,7 +29,6 @@ from skbayes_sym.inference.bounds import (
 )
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.inference.variational import Data, GapTerm, SymmetrizedElbo, pack
-from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.models.likelihoods import Likelihood
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.models.priors import GaussianPrior
@@ -59,15 +59,14 @@ _EVALUATION_ENTRIES = 1 << 17  # of the units' matrices: draws of the gap times 
 _EVALUATION_PERMUTATIONS = 64
 
 CONSTRAINTS: dict[str, list[Any]] = {
-    "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
-    "activation": [StrOptions(set(ACTIVATIONS))],
+    **RUN_CONSTRAINTS,
+    **NETWORK_CONSTRAINTS,
     "symmetry": [StrOptions({"auto", "permutation", "signed_permutation"}), None],
     "gap_estimator": [
         StrOptions({"auto", "exact", "importance", "infonce", "infonce-iid", "soules"})
     ],
     "n_permutations": [Interval(Integral, 1, None, closed="left")],
     "exact_max_width": [Interval(Integral, 0, 20, closed="both")],
-    "prior_scale": [Interval(Real, 0, None, closed="neither"), "array-like"],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
@@ -78,10 +77,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "tol": [Interval(Real, 0, None, closed="left")],
     "early_stopping": ["boolean"],
     "warm_start": ["boolean"],
-    "device": [str],
-    "dtype": [StrOptions({"auto", "float32", "float64"})],
     "random_state": ["random_state"],
-    "verbose": ["verbose"],
 }
 
 
