@@ -1,5 +1,6 @@
 """Matrix factorisation with a posterior that knows its rotations (Moore 2016)."""
 
+import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
@@ -21,7 +22,6 @@ from skbayes_sym.estimators._factor_gap import check_symmetry, factor_gap_of_fit
 from skbayes_sym.estimators._factor_recipe import MatrixContext, Seeds, fit_vi
 from skbayes_sym.estimators._factor_rivals import fit_analytic, fit_gibbs, fit_map
 from skbayes_sym.estimators._memory import require_factors
-from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.inference.factor_data import Incidence
 from skbayes_sym.inference.factor_predictive import (
     draw_moments,
@@ -450,8 +450,9 @@ def _warn_of_empty(observed: Observed) -> None:
     empty_rows = n - len(np.unique(observed.rows))
     empty_columns = m - len(np.unique(observed.columns))
     if empty_rows or empty_columns:
-        warn_user(
+        warnings.warn(
             f"{empty_rows} rows and {empty_columns} columns of X have no observed entry: their "
             "factors stay at the prior.",
             UserWarning,
+            stacklevel=7,
         )
