@@ -2,7 +2,6 @@
 
 import logging
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
@@ -14,11 +13,13 @@ from sklearn.base import BaseEstimator, _fit_context
 from sklearn.callback import CallbackSupportMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
 from skbayes_sym.estimators._callbacks import FitTask
 from skbayes_sym.estimators._data import (
+    ENCODE,
     Array,
     Rows,
     Scaling,
@@ -28,6 +29,7 @@ from skbayes_sym.estimators._data import (
 )
 from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
 from skbayes_sym.estimators._saved_file import SavedModel, write_model
+from skbayes_sym.estimators._warn import warn_user
 
 logger = logging.getLogger("skbayes_sym")
 
@@ -36,6 +38,14 @@ FLOATS = (np.float64, np.float32)  # inputs of these dtypes are taken as they ar
 # Rows a prediction handles at once: with the draws taken in blocks too, the hidden layers of a
 # block stay in cache and memory is bounded however many rows are asked for.
 PREDICT_ROWS = 128
+
+
+# How a fit runs, whatever it fits.
+RUN_CONSTRAINTS: dict[str, list[Any]] = {
+    "device": [str],
+    "dtype": [StrOptions({"auto", "float32", "float64"})],
+    "verbose": ["verbose"],
+}
 
 
 class FitContext(NamedTuple):
@@ -101,11 +111,10 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             fitted = self._fit_recipe(open_fit())
             _replace_fit(self, {**fitted.attributes, "stop_reason_": fitted.stop_reason})
         if fitted.stop_reason == "interrupted":
-            warnings.warn(
+            warn_user(
                 f"fit was interrupted after {self.n_iter_} steps: the model is usable but not "
                 "converged (stop_reason_ = 'interrupted').",
                 ConvergenceWarning,
-                stacklevel=4,
             )
             raise KeyboardInterrupt
         return self
@@ -204,7 +213,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     def _check_inputs(self, X: Any) -> Array:
         """Inputs of a question to a fitted model."""
         check_is_fitted(self)
-        with numbers_due("X"):
+        with numbers_due("X", ENCODE):
             return validate_data(self, X, reset=False, dtype=FLOATS)
 
 

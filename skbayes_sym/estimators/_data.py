@@ -45,18 +45,18 @@ def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
     return Rows(X[first] + 0.0, y[first], merged), inverse.ravel()
 
 
+ENCODE = " Encode categories first, by OneHotEncoder for example."
+
+
 @contextmanager
-def numbers_due(what: str) -> Iterator[None]:
-    """Say of what a word that is no number was found in, and what to do about it."""
+def numbers_due(what: str, remedy: str = "") -> Iterator[None]:
+    """Say what a word that is no number was found in, and what to do about it."""
     try:
         yield
     except ValueError as error:
         if "could not convert" not in str(error):
             raise
-        raise ValueError(
-            f"{what} must hold numbers: {error}. Encode categories first, by OneHotEncoder for "
-            "example."
-        ) from error
+        raise ValueError(f"{what} must hold numbers: {error}.{remedy}") from error
 
 
 def column_scaling(values: Array, weight: Array, *, enabled: bool) -> Scaling:

@@ -1,6 +1,5 @@
 """The recipe of deep ensembles: parameters in, fitted attributes out."""
 
-import warnings
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -8,15 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
-from skbayes_sym.estimators._base import FitContext, Fitted, logger
+from skbayes_sym.estimators._base import RUN_CONSTRAINTS, FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Scaling
+from skbayes_sym.estimators._model import NETWORK_CONSTRAINTS
+from skbayes_sym.estimators._training import log_jacobian, training_data
+from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.inference.point_estimates import MapObjective
-from skbayes_sym.inference.variational import Data
-from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.models.likelihoods import BatchedLikelihood
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.models.priors import GaussianPrior
@@ -24,20 +24,16 @@ from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, minimise
 from skbayes_sym.numerics.random import generator_from
 
 CONSTRAINTS: dict[str, list[Any]] = {
-    "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
-    "activation": [StrOptions(set(ACTIVATIONS))],
+    **RUN_CONSTRAINTS,
+    **NETWORK_CONSTRAINTS,
     "n_members": [Interval(Integral, 1, None, closed="left")],
-    "prior_scale": [Interval(Real, 0, None, closed="neither"), "array-like"],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
     "learning_rate": [Interval(Real, 0, None, closed="neither")],
     "tol": [Interval(Real, 0, None, closed="left")],
     "early_stopping": ["boolean"],
     "warm_start": ["boolean"],
-    "device": [str],
-    "dtype": [StrOptions({"auto", "float32", "float64"})],
     "random_state": ["random_state"],
-    "verbose": ["verbose"],
 }
 
 
@@ -55,17 +51,12 @@ class Model(NamedTuple):
 def fit_ensemble(estimator: Any, context: FitContext, model: Model) -> Fitted:
     """The recipe: one posterior, many starting points, one loop."""
     rows = context.rows
-    data = Data(
-        context.tensor(context.x_scaling.apply(rows.X)),
-        context.tensor(rows.y if model.y_scaling is None else model.y_scaling.apply(rows.y)),
-        context.tensor(rows.weight),
-    )
+    data = training_data(context, model.y_scaling)
     posterior = MLPPosterior(
         model.network, model.likelihood, model.prior, data, model.noise_prior_scale
     )
-    total_weight, offset = float(rows.weight.sum()), 0.0
-    if model.y_scaling is not None:  # densities are of the targets as given
-        offset = -total_weight * float(np.log(model.y_scaling.scale).sum())
+    total_weight = float(rows.weight.sum())
+    offset = log_jacobian(rows.weight, model.y_scaling)
     with torch.no_grad():
         start = _start(estimator, model, context.seed).to(data.x)
         objective = MapObjective(posterior, model.network.layout.n_params, start)
@@ -170,10 +161,9 @@ def _report(
     last, before = result.loss_curve[-tenth:], result.loss_curve[-2 * tenth : -tenth]
     gain = (np.mean(before) - np.mean(last)) / total_weight
     if gain > estimator.tol:
-        warnings.warn(
+        warn_user(
             f"not converged: the last tenth of the {result.n_iter} steps still raised the members' "
             f"mean log posterior by {gain:.2g} nats a datum (tol={estimator.tol:g}). Raise "
             "max_iter or learning_rate.",
             ConvergenceWarning,
-            stacklevel=6,
         )

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from skbayes_sym.estimators._base import FLOATS
-from skbayes_sym.estimators._data import Array, numbers_due
+from skbayes_sym.estimators._data import ENCODE, Array, numbers_due
 from skbayes_sym.estimators._device import one_thread
 from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
 from skbayes_sym.numerics.random import generator_from
@@ -42,7 +42,7 @@ class RegressorFace(RegressorMixin):
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         several = get_tags(self).target_tags.multi_output
-        with numbers_due("X and y"):
+        with numbers_due("X and y", ENCODE):
             X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=several, y_numeric=True)
             return X, y.astype(np.float64)
 
@@ -225,7 +225,7 @@ class ClassifierFace(ClassifierMixin):
     """Everything a classifier predicts."""
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        with numbers_due("X"):
+        with numbers_due("X", ENCODE):
             X, y = validate_data(self, X, y, dtype=FLOATS)
         check_classification_targets(y)
         return X, y

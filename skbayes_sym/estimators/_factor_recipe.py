@@ -1,6 +1,5 @@
 """The recipes of matrix factorisation: checked entries in, fitted attributes out."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from skbayes_sym.estimators._base import Fitted, logger
 from skbayes_sym.estimators._callbacks import FitTask
 from skbayes_sym.estimators._entries import Observed
 from skbayes_sym.estimators._factor_gap import COVARIANCES, gap_term
+from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.inference.bounds import BoundEstimate
 from skbayes_sym.inference.factor_covariance import CovarianceFamily
 from skbayes_sym.inference.factor_data import Entries
@@ -157,11 +157,10 @@ def run_sweeps(
 
 def _warn_unless_converged(estimator: Any, fitted: Any) -> None:
     if fitted.stopped == "max_iter":
-        warnings.warn(
+        warn_user(
             f"not converged: the ELBO was still rising after max_iter={estimator.max_iter} sweeps "
             f"(tol={estimator.tol:g} nats an observed entry). Raise max_iter or tol.",
             ConvergenceWarning,
-            stacklevel=8,
         )
 
 

@@ -9,8 +9,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from skbayes_sym.estimators._base import FitContext
 from skbayes_sym.estimators._data import Scaling, column_scaling
-from skbayes_sym.estimators._laplace_recipe import Plan, training_batch
-from skbayes_sym.estimators._model import hidden_layer_sizes
+from skbayes_sym.estimators._laplace_recipe import Plan
+from skbayes_sym.estimators._model import hidden_layer_sizes, noise_stds
+from skbayes_sym.estimators._training import automatic_batch, rows_a_step
 from skbayes_sym.inference.marginal_likelihood import AveragedNetwork
 from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.models.augmentations import NoAugmentation
@@ -19,8 +20,6 @@ from skbayes_sym.models.modules import ModuleNetwork
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.models.recording import RecordingNetwork
 
-FULL_BATCH_ROWS = 1000  # batch_size="auto" without invariances: all rows up to here ...
-MINIBATCH_ROWS = 200  # ... and this many beyond
 INITIAL_NOISE = 0.5  # in units of the target's standard deviation
 
 NOISE_CONSTRAINTS: dict[str, list[Any]] = {
@@ -37,13 +36,7 @@ def noise_likelihood(estimator: Any, context: FitContext) -> tuple[Gaussian, Sca
     if isinstance(estimator.noise_std, str):
         noise, learn = INITIAL_NOISE * spread, True
     else:
-        given = np.asarray(estimator.noise_std, dtype=float)
-        if given.shape not in {(), (1,), (len(spread),)} or not np.all(given > 0):
-            raise ValueError(
-                f"noise_std must be 'learn', a positive number or {len(spread)} of them, got "
-                f"{estimator.noise_std!r}."
-            )
-        noise, learn = np.broadcast_to(given, spread.shape) / scaling.scale, False
+        noise, learn = noise_stds(estimator, len(spread)) / scaling.scale, False
     level = spread if learn else noise
     baseline = -weight.sum() * np.sum(
         0.5 * (spread / level) ** 2 + np.log(level) + 0.5 * np.log(2 * np.pi)
@@ -99,7 +92,7 @@ def table_plan(
     model = AveragedNetwork(network, NoAugmentation(), likelihood, 1, n_last)
     return Plan(
         model,
-        training_batch(estimator, n_rows, n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS),
+        rows_a_step(estimator, n_rows, automatic_batch(n_rows)),
         online=False,
         learn_precision=estimator.learn_prior,
         extent_rate=0.0,

@@ -1,6 +1,5 @@
 """The recipe behind the Laplace and LILA estimators: parameters in, fitted attributes out."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral, Real
@@ -11,11 +10,12 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from skbayes_sym.estimators._base import FitContext, Fitted, logger
+from skbayes_sym.estimators._base import RUN_CONSTRAINTS, FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Array, Scaling
 from skbayes_sym.estimators._laplace_report import report
 from skbayes_sym.estimators._memory import require_laplace
-from skbayes_sym.estimators._model import prior_scales
+from skbayes_sym.estimators._model import NETWORK_CONSTRAINTS, prior_scales
+from skbayes_sym.estimators._training import log_jacobian, training_data
 from skbayes_sym.inference.covariance import (
     diagonal_precision,
     full_precision,
@@ -38,8 +38,6 @@ from skbayes_sym.inference.tape import (
     SketchedDirections,
     parameter_positions,
 )
-from skbayes_sym.inference.variational import Data
-from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.numerics.optimise import (
     OptimiseResult,
     ParamGroup,
@@ -53,10 +51,9 @@ _EXACT_OUTPUTS = 4  # curvature="auto": all columns of the likelihood's root up 
 CURVATURES = ("auto", "kron-exact", "kron-sketch", "kron-ef", "diag", "full")
 
 CONSTRAINTS: dict[str, list[Any]] = {
-    "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
-    "activation": [StrOptions(set(ACTIVATIONS))],
+    **RUN_CONSTRAINTS,
+    **NETWORK_CONSTRAINTS,
     "curvature": [StrOptions(set(CURVATURES))],
-    "prior_scale": [Interval(Real, 0, None, closed="neither"), "array-like"],
     "learn_prior": ["boolean"],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
@@ -67,10 +64,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "burn_in": [Interval(Real, 0, 1, closed="left")],
     "keep_best": ["boolean"],
     "tol": [Interval(Real, 0, None, closed="left")],
-    "device": [str],
-    "dtype": [StrOptions({"auto", "float32", "float64"})],
     "random_state": ["random_state"],
-    "verbose": ["verbose"],
 }
 
 
@@ -107,20 +101,6 @@ class Snapshot(NamedTuple):
 def layer_precisions(estimator: Any, n_layers: int) -> Array:
     """``prior_scale`` as one precision for each of the network's weight layers."""
     return np.broadcast_to(prior_scales(estimator, layers=n_layers) ** -2.0, (n_layers,))
-
-
-def training_batch(estimator: Any, n_rows: int, auto: int) -> int:
-    """``batch_size``, with ``auto`` rows by default."""
-    if estimator.batch_size == "auto":
-        return min(auto, n_rows)
-    if estimator.batch_size > n_rows:
-        warnings.warn(
-            f"batch_size={estimator.batch_size} exceeds the {n_rows} distinct training rows: "
-            "every step uses all of them.",
-            UserWarning,
-            stacklevel=6,
-        )
-    return min(int(estimator.batch_size), n_rows)
 
 
 def _directions(estimator: Any, plan: Plan) -> Directions:
@@ -170,15 +150,8 @@ class _LaplaceFit:
     def __init__(self, estimator: Any, context: FitContext, plan: Plan) -> None:
         self.estimator, self.context, self.plan = estimator, context, plan
         self.seeds = _Seeds(*spawn_seeds(context.seed, len(_Seeds._fields)))
-        rows = context.rows
-        self.data = Data(
-            context.tensor(context.x_scaling.apply(rows.X)),
-            context.tensor(rows.y if plan.y_scaling is None else plan.y_scaling.apply(rows.y)),
-            context.tensor(rows.weight),
-        )
-        self.offset = 0.0  # turns the density of scaled targets into that of targets as given
-        if plan.y_scaling is not None:
-            self.offset = -float(rows.weight.sum() * np.log(plan.y_scaling.scale).sum())
+        self.data = training_data(context, plan.y_scaling)
+        self.offset = log_jacobian(context.rows.weight, plan.y_scaling)
         model = plan.model
         start = model.network.init(1, generator=generator_from(self.seeds.start))[0]
         precisions = layer_precisions(estimator, len(model.network.weight_layers))

@@ -1,6 +1,5 @@
 """What a user should know after a Laplace fit: collapse, and missing convergence."""
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,10 +7,10 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym.estimators._base import logger
+from skbayes_sym.estimators._warn import warn_user
 
 _COLLAPSE_NATS = 0.01  # a mode this close (a datum) to a constant prediction has collapsed ...
 _COLLAPSE_GROWTH = 10.0  # ... if the prior precision grew by this factor on the way
-_STACK = 7  # frames up to the user's call of `fit`
 
 
 def report(
@@ -38,13 +37,12 @@ def report(
     grown = attributes["prior_precision_"].max() / start_precision
     constant = log_likelihood < baseline + _COLLAPSE_NATS * total_weight
     if constant and grown > _COLLAPSE_GROWTH:
-        warnings.warn(
+        warn_user(
             "the network has collapsed onto a constant prediction: the prior precision grew "
             f"{grown:.0f}-fold while it still underfitted. If the data have any signal, start "
             "from a larger prior_scale, raise burn_in or max_iter, or use another learning_rate "
             "or random_state.",
             ConvergenceWarning,
-            stacklevel=_STACK,
         )
         return
     curve = attributes["log_evidence_history_"]
@@ -55,10 +53,9 @@ def report(
     gain = (np.mean(last) - np.mean(before)) / total_weight
     noise = np.hypot(np.std(last), np.std(before)) / (tenth**0.5 * total_weight)
     if gain > tol + 3.0 * noise:
-        warnings.warn(
+        warn_user(
             f"not converged: the last tenth of the {len(curve)} hyperparameter updates still "
             f"raised the log evidence by {gain:.2g} nats a datum (tol={tol:g}). Raise max_iter, "
             "learning_rate or hyper_learning_rate.",
             ConvergenceWarning,
-            stacklevel=_STACK,
         )

@@ -10,13 +10,8 @@ from torch import Tensor
 
 from skbayes_sym.estimators._base import FitContext, Fitted, logger
 from skbayes_sym.estimators._callbacks import FitTask
-from skbayes_sym.estimators._vi_recipe import (
-    FULL_BATCH_ROWS,
-    MINIBATCH_ROWS,
-    Model,
-    log_jacobian,
-    warn_unless_converged,
-)
+from skbayes_sym.estimators._training import automatic_batch, log_jacobian
+from skbayes_sym.estimators._vi_recipe import Model, warn_unless_converged
 from skbayes_sym.inference.averaged_heuristic import AveragedKlLast
 from skbayes_sym.inference.collapsed import CollapsedLast, MeanFieldHidden
 from skbayes_sym.inference.global_inducing import InducingHidden, InducingLast
@@ -228,7 +223,7 @@ def _batch_size(estimator: Any, n_rows: int) -> int:
         return min(int(estimator.batch_size), n_rows)
     if estimator.last_layer == "collapsed":
         return n_rows
-    return n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
+    return automatic_batch(n_rows)
 
 
 def _values(

@@ -1,6 +1,5 @@
 """What the LILA estimators decide before the first step: images, invariances, objective."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from math import pi, prod
 from typing import Any, NamedTuple
@@ -11,8 +10,10 @@ import torch
 from skbayes_sym.estimators._base import FitContext
 from skbayes_sym.estimators._data import Array, Rows, Scaling, column_scaling
 from skbayes_sym.estimators._laplace_plan import checked_module
-from skbayes_sym.estimators._laplace_recipe import Plan, training_batch
+from skbayes_sym.estimators._laplace_recipe import Plan
 from skbayes_sym.estimators._model import hidden_layer_sizes
+from skbayes_sym.estimators._training import rows_a_step
+from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.inference.marginal_likelihood import AveragedNetwork
 from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.models.affine import AXIS, SIMILARITY, Affine
@@ -109,13 +110,14 @@ def _parts(estimator: Any, shape: tuple[int, int, int] | None) -> list[Augmentat
     given = estimator.invariances
     if given is None or (isinstance(given, str) and given == "auto" and shape is None):
         return []
-    if isinstance(given, str):
+    if isinstance(given, str) and given in {"auto", "affine"}:
         if shape is None:
             raise ValueError(
                 "invariances='affine' moves pixels: give image_shape=(H, W) or (C, H, W)."
             )
         return [Affine(shape, _BASES[estimator.basis], estimator.correlated)]
-    items = given if isinstance(given, Sequence) else [given]
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    items = given if several else [given]
     parts = [ModuleAugmentation(i) if isinstance(i, torch.nn.Module) else i for i in items]
     for part in parts:
         if not (hasattr(part, "transform") and hasattr(part, "bind")):
@@ -131,12 +133,11 @@ def _warn_if_standardised(part: Rotation2D, rows: Rows) -> None:
     if np.all(np.abs(scaling.mean) < _STANDARDISED) and np.all(
         np.abs(scaling.scale - 1.0) < _STANDARDISED
     ):
-        warnings.warn(
+        warn_user(
             f"columns {part.columns} look standardised one by one: a rotation of the data as "
             "measured is then no rotation of the columns. Give raw coordinates (standardize=True "
             "scales them inside, after rotating).",
             UserWarning,
-            stacklevel=7,
         )
 
 
@@ -159,7 +160,7 @@ def lila_plan(
     auto = n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
     return Plan(
         AveragedNetwork(network, augmentation, likelihood, n_samples),
-        training_batch(estimator, n_rows, auto),
+        rows_a_step(estimator, n_rows, auto),
         online=estimator.hyper == "online",
         learn_precision=estimator.learn_prior and estimator.objective == "evidence",
         extent_rate=_extent_rate(estimator) if extent.n_params else 0.0,

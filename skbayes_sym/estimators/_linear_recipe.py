@@ -1,6 +1,5 @@
 """The recipe of the invariance-abiding linear models: parameters in, fitted attributes out."""
 
-import warnings
 from collections.abc import Mapping
 from math import log
 from numbers import Integral, Real
@@ -12,10 +11,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from skbayes_sym.estimators._base import FitContext, Fitted, logger
+from skbayes_sym.estimators._base import RUN_CONSTRAINTS, FitContext, Fitted, logger
 from skbayes_sym.estimators._data import Array, Scaling, column_scaling
 from skbayes_sym.estimators._memory import require_linear
 from skbayes_sym.estimators._model import prior_scales
+from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.inference.low_rank import LowRankGaussian
 from skbayes_sym.inference.site_learning import Learning, Range, SitesFit, fit_sites
 from skbayes_sym.inference.site_terms import SiteLikelihood
@@ -38,6 +38,7 @@ _AT_THE_END = 1e-3  # a log scale this close to an end has reached it
 _MEAN_FIELD_UPDATES = 500
 
 LINEAR_CONSTRAINTS: dict[str, list[Any]] = {
+    **RUN_CONSTRAINTS,
     "prior_scale": [
         StrOptions({"learn"}),
         Interval(Real, 0, None, closed="neither"),
@@ -47,9 +48,6 @@ LINEAR_CONSTRAINTS: dict[str, list[Any]] = {
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "tol": [Interval(Real, 0, None, closed="left")],
     "standardize": ["boolean"],
-    "device": [str],
-    "dtype": [StrOptions({"auto", "float32", "float64"})],
-    "verbose": ["verbose"],
 }
 
 
@@ -310,4 +308,4 @@ def _report(
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, ConvergenceWarning, stacklevel=7)
+    warn_user(message, ConvergenceWarning)

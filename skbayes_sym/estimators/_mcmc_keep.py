@@ -11,6 +11,7 @@ from skbayes_sym.estimators._kept_chains import as_arrays
 from skbayes_sym.estimators._mcmc_explore import Draws, Explored
 from skbayes_sym.estimators._mcmc_plan import Setting
 from skbayes_sym.estimators._mcmc_report import Mode, diagnose, disagreement, list_modes
+from skbayes_sym.estimators._training import log_jacobian
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mode_weighing import Weighing
 from skbayes_sym.numerics.random import generator_from
@@ -24,7 +25,8 @@ def prediction_attributes(setting: Setting, draws: Draws, blocks: list[Block]) -
     attributes = {
         "samples_": _on_reference_set(setting, theta),
         "chain_weights_": draws.chain_weights,
-        "log_posterior_samples_": draws.value.astype(np.float64) + _offset(setting),
+        "log_posterior_samples_": draws.value.astype(np.float64)
+        + log_jacobian(setting.context.rows.weight, setting.model.y_scaling),
         "network_": model.network,
         "x_mean_": context.x_scaling.mean,
         "x_scale_": context.x_scaling.scale,
@@ -54,14 +56,6 @@ def _on_reference_set(setting: Setting, theta: Tensor) -> Array:
     return np.asarray(aligned.to(theta.dtype).reshape(theta.shape).numpy())
 
 
-def _offset(setting: Setting) -> float:
-    """Turns log densities of scaled targets into those of the targets as given, nats."""
-    scaling = setting.model.y_scaling
-    if scaling is None:
-        return 0.0
-    return -float(setting.context.rows.weight.sum() * np.log(scaling.scale).sum())
-
-
 def findings(
     setting: Setting,
     explored: Explored,
@@ -71,7 +65,7 @@ def findings(
 ) -> dict[str, Any]:
     """Modes, evidence and diagnostics."""
     trusted = weighing is not None and not problems
-    offset = _offset(setting)
+    offset = log_jacobian(setting.context.rows.weight, setting.model.y_scaling)
     modes: list[Mode] = []
     if weighing is not None:
         n_explorers = explored.starts if explored.chains else 0

@@ -7,6 +7,7 @@ from torch import Tensor
 from skbayes_sym.estimators._base import FitContext
 from skbayes_sym.estimators._data import Scaling
 from skbayes_sym.estimators._progress import Progress
+from skbayes_sym.estimators._training import training_data
 from skbayes_sym.inference.chain_bound import n_chains_required
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.inference.variational import Data
@@ -85,12 +86,7 @@ class Setting(NamedTuple):
 
 def open_setting(estimator: Any, context: FitContext, model: Model) -> Setting:
     """The posterior of scaled data, checked for the symmetry that is to be removed."""
-    rows = context.rows
-    data = Data(
-        context.tensor(context.x_scaling.apply(rows.X)),
-        context.tensor(rows.y if model.y_scaling is None else model.y_scaling.apply(rows.y)),
-        context.tensor(rows.weight),
-    )
+    data = training_data(context, model.y_scaling)
     posterior = MLPPosterior(
         model.network, model.likelihood, model.prior, data, model.noise_prior_scale
     )

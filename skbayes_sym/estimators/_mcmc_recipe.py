@@ -1,8 +1,7 @@
 """The recipe of sampling: chains and particles, modes and their mass, draws that count."""
 
-import warnings
 from collections.abc import Mapping
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -10,17 +9,18 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from skbayes_sym.estimators._base import FitContext, Fitted, logger
+from skbayes_sym.estimators._base import RUN_CONSTRAINTS, FitContext, Fitted, logger
 from skbayes_sym.estimators._mcmc_explore import explore
 from skbayes_sym.estimators._mcmc_keep import findings, n_iter, prediction_attributes
 from skbayes_sym.estimators._mcmc_plan import Model, open_setting
 from skbayes_sym.estimators._mcmc_report import parameter_figures
 from skbayes_sym.estimators._mcmc_share_out import share_out_chains
-from skbayes_sym.models.activations import ACTIVATIONS
+from skbayes_sym.estimators._model import NETWORK_CONSTRAINTS
+from skbayes_sym.estimators._warn import warn_user
 
 CONSTRAINTS: dict[str, list[Any]] = {
-    "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
-    "activation": [StrOptions(set(ACTIVATIONS))],
+    **RUN_CONSTRAINTS,
+    **NETWORK_CONSTRAINTS,
     "sampler": [StrOptions({"hmc", "smc", "nuts"})],
     "n_chains": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     "n_warmup": [Interval(Integral, 0, None, closed="left")],
@@ -30,14 +30,10 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "mode_weights": [StrOptions({"evidence", "chains"})],
     "n_islands": [Interval(Integral, 0, None, closed="left")],
     "n_particles": [Interval(Integral, 2, None, closed="left")],
-    "prior_scale": [Interval(Real, 0, None, closed="neither"), "array-like"],
     "standardize": ["boolean"],
     "warm_start": ["boolean"],
     "n_jobs": [Integral, None],
-    "device": [str],
-    "dtype": [StrOptions({"auto", "float32", "float64"})],
     "random_state": ["random_state"],
-    "verbose": ["verbose"],
 }
 
 
@@ -82,4 +78,4 @@ def _warn(problems: list[str], attributes: Mapping[str, Any], *, shared_out: boo
             "use dtype='float64'."
         )
     for message in found.warnings:
-        warnings.warn(message, ConvergenceWarning, stacklevel=6)
+        warn_user(message, ConvergenceWarning)

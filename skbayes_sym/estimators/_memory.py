@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from skbayes_sym.estimators._vi_recipe import FULL_BATCH_ROWS, MINIBATCH_ROWS
+from skbayes_sym.estimators._training import automatic_batch
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.numerics.memory import Part, require_memory
 
@@ -37,7 +37,7 @@ def _prior(n_params: int) -> Part:
 
 def _rows_a_step(estimator: Any, n_rows: int) -> int:
     if estimator.batch_size == "auto":
-        return n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
+        return automatic_batch(n_rows)
     return min(int(estimator.batch_size), n_rows)
 
 

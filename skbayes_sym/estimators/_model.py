@@ -1,14 +1,23 @@
 """Constructor parameters that describe the model, turned into the package's nouns."""
 
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils._param_validation import Interval, StrOptions
 
-from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._data import Array, numbers_due
+from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.symmetry.base import Trivial, check_invariant
+
+NETWORK_CONSTRAINTS: dict[str, list[Any]] = {
+    "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+    "activation": [StrOptions(set(ACTIVATIONS))],
+    "prior_scale": [Interval(Real, 0, None, closed="neither"), "array-like"],
+}
 
 
 def hidden_layer_sizes(estimator: Any) -> tuple[int, ...]:
@@ -30,7 +39,8 @@ def hidden_layer_sizes(estimator: Any) -> tuple[int, ...]:
 def prior_scales(estimator: Any, **sizes: int) -> Array:
     """``prior_scale`` as an array of one number, or of as many as one of the sizes named."""
     given = estimator.prior_scale
-    scale = np.atleast_1d(np.asarray(given, dtype=float))
+    with numbers_due("prior_scale"):
+        scale = np.atleast_1d(np.asarray(given, dtype=float))
     if scale.shape not in {(1,), *((n,) for n in sizes.values())}:
         several = " or ".join(f"one for each of the {n} {name}" for name, n in sizes.items())
         raise ValueError(
@@ -39,6 +49,18 @@ def prior_scales(estimator: Any, **sizes: int) -> Array:
     if not np.all(np.isfinite(scale) & (scale > 0)):
         raise ValueError(f"prior_scale must be positive and finite, got {given!r}.")
     return scale
+
+
+def noise_stds(estimator: Any, n_targets: int) -> Array:
+    """A given ``noise_std`` as one positive number a target, (n_targets,)."""
+    with numbers_due("noise_std"):
+        given = np.asarray(estimator.noise_std, dtype=float)
+    if given.shape not in {(), (1,), (n_targets,)} or not np.all(np.isfinite(given) & (given > 0)):
+        raise ValueError(
+            f"noise_std must be 'learn', a positive number or {n_targets} of them, got "
+            f"{estimator.noise_std!r}."
+        )
+    return np.broadcast_to(given, (n_targets,))
 
 
 def gaussian_prior(estimator: Any, network: MLP) -> GaussianPrior:

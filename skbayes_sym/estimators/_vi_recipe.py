@@ -1,6 +1,5 @@
 """The recipe of symmetrised variational inference: parameters in, fitted attributes out."""
 
-import warnings
 from collections.abc import Mapping
 from math import log
 from numbers import Integral, Real
@@ -12,8 +11,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from skbayes_sym.estimators._base import FitContext, Fitted, logger
-from skbayes_sym.estimators._data import Array, Scaling
+from skbayes_sym.estimators._base import RUN_CONSTRAINTS, FitContext, Fitted, logger
+from skbayes_sym.estimators._data import Scaling
+from skbayes_sym.estimators._model import NETWORK_CONSTRAINTS
+from skbayes_sym.estimators._training import (
+    automatic_batch,
+    log_jacobian,
+    rows_a_step,
+    training_data,
+)
+from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.inference.bounds import (
     BoundEstimate,
     estimate_gap,
@@ -22,7 +29,6 @@ from skbayes_sym.inference.bounds import (
 )
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.inference.variational import Data, GapTerm, SymmetrizedElbo, pack
-from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.models.likelihoods import Likelihood
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.models.priors import GaussianPrior
@@ -40,8 +46,6 @@ from skbayes_sym.symmetry.gap import (
     gap_upper,
 )
 
-FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
-MINIBATCH_ROWS = 200  # ... and this many beyond
 FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
 SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
 
@@ -55,15 +59,14 @@ _EVALUATION_ENTRIES = 1 << 17  # of the units' matrices: draws of the gap times 
 _EVALUATION_PERMUTATIONS = 64
 
 CONSTRAINTS: dict[str, list[Any]] = {
-    "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
-    "activation": [StrOptions(set(ACTIVATIONS))],
+    **RUN_CONSTRAINTS,
+    **NETWORK_CONSTRAINTS,
     "symmetry": [StrOptions({"auto", "permutation", "signed_permutation"}), None],
     "gap_estimator": [
         StrOptions({"auto", "exact", "importance", "infonce", "infonce-iid", "soules"})
     ],
     "n_permutations": [Interval(Integral, 1, None, closed="left")],
     "exact_max_width": [Interval(Integral, 0, 20, closed="both")],
-    "prior_scale": [Interval(Real, 0, None, closed="neither"), "array-like"],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
@@ -74,10 +77,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "tol": [Interval(Real, 0, None, closed="left")],
     "early_stopping": ["boolean"],
     "warm_start": ["boolean"],
-    "device": [str],
-    "dtype": [StrOptions({"auto", "float32", "float64"})],
     "random_state": ["random_state"],
-    "verbose": ["verbose"],
 }
 
 
@@ -147,12 +147,9 @@ def fit_vi(estimator: Any, context: FitContext, model: Model) -> Fitted:
     """The recipe: objective, steps, then the bounds at the end."""
     seeds = _Seeds(*spawn_seeds(context.seed, len(_Seeds._fields)))
     estimate = _gap_estimate(estimator, model.network)
-    rows, batch_size = context.rows, _batch_size(estimator, len(context.rows.X))
-    data = Data(
-        context.tensor(context.x_scaling.apply(rows.X)),
-        context.tensor(rows.y if model.y_scaling is None else model.y_scaling.apply(rows.y)),
-        context.tensor(rows.weight),
-    )
+    rows, n_rows = context.rows, len(context.rows.X)
+    batch_size = rows_a_step(estimator, n_rows, automatic_batch(n_rows))
+    data = training_data(context, model.y_scaling)
     gap = None
     if model.group.log_order > 0.0:
         generator = generator_from(seeds.gap, context.device)
@@ -215,24 +212,6 @@ def _optimise(
     )  # fmt: skip
     task.end(reconstruct)
     return result
-
-
-def _batch_size(estimator: Any, n_rows: int) -> int:
-    if estimator.batch_size == "auto":
-        return n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
-    if estimator.batch_size > n_rows:
-        warnings.warn(
-            f"batch_size={estimator.batch_size} exceeds the {n_rows} distinct training rows: "
-            "every step uses all of them.",
-            UserWarning,
-            stacklevel=7,
-        )
-    return min(int(estimator.batch_size), n_rows)
-
-
-def log_jacobian(weight: Array, scaling: Scaling | None) -> float:
-    """Turns the log density of scaled targets into that of the targets as given, nats."""
-    return 0.0 if scaling is None else -float(weight.sum() * np.log(scaling.scale).sum())
 
 
 def _prediction_attributes(
@@ -346,11 +325,10 @@ def warn_unless_converged(estimator: Any, result: OptimiseResult, total_weight: 
     gain = (np.mean(before) - np.mean(last)) / total_weight
     noise = np.hypot(np.std(last), np.std(before)) / (tenth**0.5 * total_weight)
     if gain > estimator.tol + 3.0 * noise:
-        warnings.warn(
+        warn_user(
             f"not converged: the last tenth of the {result.n_iter} steps still raised the ELBO by "
             f"{gain:.2g} nats a datum (tol={estimator.tol:g}). Raise max_iter or learning_rate.",
             ConvergenceWarning,
-            stacklevel=7,
         )
 
 

@@ -12,9 +12,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from skbayes_sym.estimators._base import FLOATS, BayesianEstimator, Fitted
+from skbayes_sym.estimators._base import FLOATS, RUN_CONSTRAINTS, BayesianEstimator, Fitted
 from skbayes_sym.estimators._callbacks import FitTask
-from skbayes_sym.estimators._data import Array, numbers_due
+from skbayes_sym.estimators._data import ENCODE, Array, numbers_due
 from skbayes_sym.estimators._device import one_thread, resolve_device, resolve_dtype
 from skbayes_sym.estimators._entries import (
     observed_entries,
@@ -171,6 +171,7 @@ class SymVIMatrixFactorization(
     """
 
     _parameter_constraints: dict[str, list[Any]] = {
+        **RUN_CONSTRAINTS,
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "symmetry": [StrOptions({"orthogonal", "signed_permutation", "signflip"}), None],
         "covariance": [StrOptions({"isotropic", "row", "diag", "full"})],
@@ -182,10 +183,7 @@ class SymVIMatrixFactorization(
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "n_draws": [Interval(Integral, 1, None, closed="left")],
-        "device": [str],
-        "dtype": [StrOptions({"auto", "float32", "float64"})],
         "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     def __init__(
@@ -293,7 +291,7 @@ class SymVIMatrixFactorization(
 
     def _check_matrix(self, X: Any, *, reset: bool) -> Any:
         settings = {"accept_sparse": ("csr", "csc", "coo"), "ensure_all_finite": "allow-nan"}
-        with numbers_due("X"):
+        with numbers_due("X", ENCODE):
             return validate_data(self, X, reset=reset, dtype=FLOATS, **settings)
 
     def transform(self, X: Any) -> Array:

@@ -1,6 +1,5 @@
 """Symmetry removal from draws of any sampler."""
 
-import warnings
 from collections.abc import Sequence
 from numbers import Integral
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from torch import Tensor
 from skbayes_sym.estimators._data import Array
 from skbayes_sym.estimators._device import one_thread
 from skbayes_sym.estimators._model import hidden_layer_sizes as as_sizes
+from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.models.activations import ACTIVATIONS
 from skbayes_sym.models.networks import MLP
 from skbayes_sym.numerics.random import generator_from
@@ -230,12 +230,11 @@ def _seed(random_state: Any) -> int:
 
 def _warn_if_unfinished(found: Relabelled, max_sweeps: int) -> None:
     if found.n_changing:
-        warnings.warn(
+        warn_user(
             f"{found.n_changing} of {len(found.theta)} draws still changed their labels in the "
             f"last of max_sweeps={max_sweeps} sweeps: functions are right, labels may not be. Look "
             "at margin; raise max_sweeps if labels matter.",
             ConvergenceWarning,
-            stacklevel=4,  # past remove_symmetries and validate_params' wrapper
         )
 
 

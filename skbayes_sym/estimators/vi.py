@@ -18,7 +18,12 @@ from skbayes_sym.estimators._layerwise_recipe import (
     is_layerwise,
 )
 from skbayes_sym.estimators._memory import require_layerwise, require_variational
-from skbayes_sym.estimators._model import gaussian_prior, hidden_layer_sizes, symmetry_group
+from skbayes_sym.estimators._model import (
+    gaussian_prior,
+    hidden_layer_sizes,
+    noise_stds,
+    symmetry_group,
+)
 from skbayes_sym.estimators._vi_gap import unit_gap_of_fit
 from skbayes_sym.estimators._vi_recipe import (
     CONSTRAINTS,
@@ -301,14 +306,7 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
             if self.warm_start and hasattr(self, "posterior_"):
                 start = np.atleast_1d(self.noise_std_) / scaling.scale
             return Gaussian(torch.as_tensor(np.log(start)), learn=True)
-        given = np.asarray(self.noise_std, dtype=float)
-        n_targets = len(spread)
-        if given.shape not in {(), (1,), (n_targets,)} or not np.all(given > 0):
-            raise ValueError(
-                f"noise_std must be 'learn', a positive number or {n_targets} of them, got "
-                f"{self.noise_std!r}."
-            )
-        scaled = np.broadcast_to(given, (n_targets,)) / scaling.scale
+        scaled = noise_stds(self, len(spread)) / scaling.scale
         return Gaussian(torch.as_tensor(np.log(scaled)), learn=False)
 
     def _predictive(self, x: Tensor) -> NormalMixture:

@@ -195,6 +195,7 @@ def test_axis_basis_correlations_and_modules_of_images():
         ({"network": "cnn"}, "image_shape"),
         ({"invariances": "affine"}, "give image_shape"),
         ({"invariances": [3]}, "invariances must be"),
+        ({"invariances": "rotations"}, "invariances must be .* got 'rotations'"),
         ({"invariances": [Rotation2D(columns=(0, 30))]}, "between 0 and 29"),
         ({"invariances": [nn.Linear(2, 2)]}, "no parameter `eta`"),
         ({"basis": "polar"}, "basis"),

@@ -315,7 +315,7 @@ def test_bad_X(estimator, y, bad, message):
     [
         ("likelihood", "gamma"), ("prior_scale", 0.0), ("prior_scale", "guess"),
         ("prior_scale", [1.0, 2.0]), ("prior_scale", [1.0, -1.0, 1.0]), ("max_iter", 0),
-        ("prior_scale", [1.0, np.inf, 1.0]), ("tol", 0.0), ("dtype", "float16"),
+        ("prior_scale", [1.0, np.inf, 1.0]), ("tol", -1.0), ("dtype", "float16"),
         ("device", "tpu9"), ("fit_intercept", "maybe"), ("standardize", 2),
     ],
 )  # fmt: skip

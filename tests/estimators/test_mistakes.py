@@ -8,6 +8,8 @@ import pytest
 import torch
 from fits import LABELS, NUMBERS, SMALL, X, target
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import make_pipeline
 
 # Too few steps to converge on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -114,6 +116,7 @@ def test_prior_scales_that_do_not_fit(name):
         ([1.0] * 7, r"^prior_scale must be a number or one for each of the .* shape \(7,\)"),
         ([-1.0], r"^prior_scale must be positive and finite, got \[-1.0\]"),
         ([np.inf], r"^prior_scale must be positive and finite, got \[inf\]"),
+        (["wide"], r"^prior_scale must hold numbers: could not convert .* 'wide'.$"),
     ]:
         with pytest.raises(ValueError, match=message):
             clone(SMALL[name]).set_params(prior_scale=scales).fit(X, target(SMALL[name]))
@@ -154,3 +157,14 @@ def test_mistakes_in_questions(name):
     with pytest.raises(ValueError, match=r"^X has 24 rows and y 23: they must match"):
         model.log_predictive_density(X, y[:-1])
     assert len(model.predict(X[:1])) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["SymmetrizedVIClassifier", "DeepEnsembleRegressor", "InvarianceAbidingClassifier"]
+)
+@pytest.mark.parametrize("around", [lambda e: e, make_pipeline], ids=["alone", "pipeline"])
+def test_warnings_point_to_the_line_that_called(name, around):
+    estimator = clone(SMALL[name]).set_params(max_iter=3, tol=0.0)
+    with pytest.warns(ConvergenceWarning, match="not converged") as caught:
+        around(estimator).fit(X, target(estimator))
+    assert {warning.filename for warning in caught} == {__file__}
