@@ -109,7 +109,7 @@ figure, (plane, *panels) = plt.subplots(1, 3, figsize=(8, 2.7), layout="constrai
 both = zip(panels, (one, laplace), ("sampled", "two Gaussians"), (BLUE, ORANGE), strict=True)
 for axes, reg, title, colour in both:
     draws = reg.samples_.reshape(-1, 4)
-    few = draws[:: len(draws) // 400]
+    few = draws[:: max(1, len(draws) // 400)]
     plane.plot(few[:, 0], few[:, 1], ".", color=colour, ms=3, mew=0, alpha=0.6, label=title)
     show_functions(axes, reg, draws[:: len(draws) // 60], colour)
     axes.plot(X[:, 0], reg.predict(X), color="black", lw=2, label="their mean")

@@ -14,7 +14,7 @@ each of them this script prints what can be read off it beside what the package 
 4. Eighty matrices of 40 x 40 and rank 20 under noise 2: singular values of the predictive mean and
    its RMSE.
 
-Run ``python reproduce_moore_figures.py`` (three minutes; 5 matrices and 10
+Run ``python reproduce_moore_figures.py`` (three minutes; a smoke run of
 seconds with ``--fast``), or one figure with ``--figure 4``.
 """
 
@@ -37,7 +37,7 @@ METHODS = {
     "MFVI isotropic": {"symmetry": None, "covariance": "isotropic", "max_iter": 3000},
     "SymVI": {"covariance": "isotropic"},
     "SymVI full": {"covariance": "full"},
-    "Gibbs": {"solver": "gibbs", "max_iter": 1000, "n_samples": 400},
+    "Gibbs": {"solver": "gibbs", "max_iter": 1000, "n_draws": 400},
 }
 
 
@@ -124,7 +124,7 @@ def figure_4(fast: bool) -> None:
     for name, settings in METHODS.items():
         means = [
             fitted(model, s + 2.0 * e, **settings).reconstruct()
-            for s, e in zip(signals[: 5 if fast else 80], noise, strict=False)
+            for s, e in zip(signals[: 2 if fast else 80], noise, strict=False)
         ]
         off = np.array(means) - signals[: len(means)]
         rmse[name] = np.sqrt(np.mean(off**2, axis=(1, 2)))
