@@ -1,6 +1,5 @@
 """Matrices with missing entries: dense with NaN, or sparse with absent entries."""
 
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.inference.factor_data import Entries, entries
 
 
@@ -83,11 +83,10 @@ def warn_of_empty(observed: Observed) -> None:
     empty_rows = n - len(np.unique(observed.rows))
     empty_columns = m - len(np.unique(observed.columns))
     if empty_rows or empty_columns:
-        warnings.warn(
+        warn_user(
             f"{empty_rows} rows and {empty_columns} columns of X have no observed entry: their "
             "factors stay at the prior.",
             UserWarning,
-            stacklevel=7,
         )
 
 

@@ -1,6 +1,5 @@
 """Several models, the same rows, one table."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import column_or_1d
 
+from skbayes_sym.estimators._warn import warn_user
 from skbayes_sym.model_selection._fits import Failed, Task, judge_fold, judge_whole
 from skbayes_sym.model_selection._table import (
     density_columns,
@@ -208,11 +208,10 @@ def _warn_of_failures(
         errors = [report.error for report in (*own, whole) if isinstance(report, Failed)]
         if errors:
             n_fits = len(own) + (whole is not None)
-            warnings.warn(
+            warn_user(
                 f"{name!r} failed in {len(errors)} of {n_fits} fits, so its row has nan. The "
                 f"first error: {errors[0]}",
                 FitFailedWarning,
-                stacklevel=3,
             )
 
 
