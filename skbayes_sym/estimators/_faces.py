@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import Bunch, check_random_state, get_tags
+from sklearn.utils import Bunch, assert_all_finite, check_random_state, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
@@ -277,6 +277,7 @@ class ClassifierFace(ClassifierMixin):
         labels = np.asarray(y).ravel()
         if len(labels) != n_rows:
             raise ValueError(f"X has {n_rows} rows and y {len(labels)}: they must match.")
+        assert_all_finite(labels, input_name="y")
         codes = np.searchsorted(self.classes_, labels).clip(0, len(self.classes_) - 1)
         return codes, self.classes_[codes] == labels
 

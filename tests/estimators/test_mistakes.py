@@ -156,6 +156,10 @@ def test_mistakes_in_questions(name):
         model.predict(WORDS.to_numpy())
     with pytest.raises(ValueError, match=r"^X has 24 rows and y 23: they must match"):
         model.log_predictive_density(X, y[:-1])
+    missing = y.astype(object)
+    missing[0] = np.nan
+    with pytest.raises(ValueError, match="contains NaN"):
+        model.log_predictive_density(X, missing)
     assert len(model.predict(X[:1])) == 1
 
 
