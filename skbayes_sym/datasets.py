@@ -161,6 +161,7 @@ _INPUTS = {
     "concrete": "cement slag fly_ash water superplasticizer coarse_aggregate fine_aggregate age",
     "diabetes": "age sex bmi bp s1 s2 s3 s4 s5 s6",
     "energy": "compactness surface wall_area roof_area height orientation glazing glazing_layout",
+    "fashion_mnist": " ".join(f"pixel{i}" for i in range(1, 785)),
     "forest_fire": "X Y month day FFMC DMC DC ISI temp RH wind rain",
     "izmailov": "x",
     "mnist": " ".join(f"pixel{i}" for i in range(1, 785)),
@@ -174,6 +175,7 @@ _DESCRIPTIONS = {
     "concrete": "Compressive strength (MPa) of concrete (UCI; Yeh, 1998).",
     "diabetes": "Disease progression; the file and load_diabetes(scaled=True) agree to 1.3e-5.",
     "energy": "Heating load (kWh/m^2) of simulated buildings (UCI; Tsanas & Xifara, 2012).",
+    "fashion_mnist": "Fashion-MNIST's 70,000 images: 28 x 28 pixels, row by row, 0 to 255.",
     "forest_fire": "log(1 + burned hectares); day 1 is Monday (UCI; Cortez & Morais, 2007).",
     "izmailov": "Izmailov et al. (2020), standardised; comes as a file only.",
     "mnist": "The 10,000 test images of MNIST: 28 x 28 pixels, row by row, 0 to 255.",
@@ -187,9 +189,9 @@ class _OpenML(NamedTuple):
     """A set on OpenML, and what it must look like to be the set of the papers.
 
     Written offline: ids and target names are as other public code has them (TabBench: 44957,
-    44959, 44960, 44962; several lists: 42370; mnist_784: 554; CIFAR_10: 40927). Sizes and target
-    means are those of the files in use (CIFAR-10: 6000 images of each class); a download that
-    differs is refused. Column order is not checked.
+    44959, 44960, 44962; several lists: 42370; mnist_784: 554; CIFAR_10: 40927; Fashion-MNIST:
+    40996). Sizes and target means are those of the files in use (CIFAR-10 has 6000 images of each
+    class, Fashion-MNIST 7000); a download that differs is refused. Column order is not checked.
     """
 
     data_id: int
@@ -203,11 +205,12 @@ _OPENML = {
     "cifar10": _OpenML(40927, "class", 60_000, 4.5),
     "concrete": _OpenML(44959, "strength", 1030, 35.817836),
     "energy": _OpenML(44960, "heating_load", 768, 22.307195),  # "energy-efficiency" has 2 targets
+    "fashion_mnist": _OpenML(40996, "class", 70_000, 4.5),
     "forest_fire": _OpenML(44962, "area", 517, 1.1110258),  # after log(1 + .)
     "mnist": _OpenML(554, "class", 10_000, 4.4434),
     "yacht": _OpenML(42370, "Residuary.resistance", 308, 10.495357),
 }
-_IMAGES = ("cifar10", "mnist")
+_IMAGES = ("cifar10", "fashion_mnist", "mnist")
 _CALENDAR = ("jan feb mar apr may jun jul aug sep oct nov dec", "mon tue wed thu fri sat sun")
 _NUMBERS = {word: i for words in _CALENDAR for i, word in enumerate(words.split(), 1)}
 
@@ -227,8 +230,8 @@ def load_dataset(
     Parameters
     ----------
     name : str
-        airfoil, cifar10 (OpenML only), concrete, diabetes, energy, forest_fire, izmailov (a file
-        only), mnist, regression2d, sinusoidal or yacht.
+        airfoil, cifar10 and fashion_mnist (OpenML only), concrete, diabetes, energy, forest_fire,
+        izmailov (a file only), mnist, regression2d, sinusoidal or yacht.
     data_home : path, default=None
     return_X_y : bool, default=False
         Return ``(data, target)`` instead of a Bunch.

@@ -244,7 +244,8 @@ def test_synthetic_sets_without_a_file_are_generated(name, shape):
 
 
 @pytest.mark.parametrize(
-    "name", ["airfoil", "cifar10", "concrete", "energy", "forest_fire", "mnist", "yacht"]
+    "name",
+    ["airfoil", "cifar10", "concrete", "energy", "fashion_mnist", "forest_fire", "mnist", "yacht"],
 )
 def test_no_file_and_no_network_names_the_remedy(name, tmp_path):
     with pytest.raises(OSError, match=r"offline.*SKBAYES_SYM_DATA"):
@@ -338,6 +339,19 @@ def test_cifar10_from_openml_is_rgb_planes_and_integer_labels(tmp_path, monkeypa
     assert loaded.feature_names[loaded.data[0].argmax()] == "green1"
     assert_array_equal(loaded.target, labels)
     assert np.issubdtype(loaded.target.dtype, np.integer)
+
+
+def test_fashion_mnist_from_openml(monkeypatch):
+    labels = np.arange(70_000) % 10
+    data = np.zeros((70_000, 784), dtype=np.uint8)
+    bunch = Bunch(data=data, target=labels.astype(str).astype(object), feature_names=[])
+    monkeypatch.setattr(datasets, "_decoded", lambda bunch: bunch.data)
+    requests = fake_openml(monkeypatch, bunch)
+    X, y = load_dataset("fashion_mnist", return_X_y=True)
+    assert requests[0]["data_id"] == 40996
+    assert X.shape == (70_000, 784)
+    assert_array_equal(y, labels)
+    assert np.issubdtype(y.dtype, np.integer)
 
 
 @pytest.mark.parametrize("labels", [np.arange(20_000) % 10, np.arange(60_000) % 9])
