@@ -1,23 +1,16 @@
 """What the Displays ask of an estimator, alone or at the end of a pipeline or a search."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._innermost import Innermost, innermost
 
 
-class FittedModel(NamedTuple):
-    """An estimator of the package, and how its inputs are made."""
-
-    model: Any
-    prepare: Callable[[Any], Any]  # rows as the user has them -> inputs of the model
-
-
-def fitted_model(estimator: Any) -> FittedModel:
+def fitted_model(estimator: Any) -> Innermost:
     """The fitted estimator inside a search or a pipeline.
 
     Raises
@@ -26,11 +19,9 @@ def fitted_model(estimator: Any) -> FittedModel:
         Naming the estimator.
     """
     check_is_fitted(estimator)
-    inner = getattr(estimator, "best_estimator_", estimator)
-    if not isinstance(inner, Pipeline):
-        return FittedModel(inner, lambda X: X)
-    check_is_fitted(inner[-1])
-    return FittedModel(inner[-1], inner[:-1].transform if len(inner) > 1 else lambda X: X)
+    found = innermost(estimator)
+    check_is_fitted(found.model)
+    return found
 
 
 def require(model: Any, attributes: Sequence[str], display: str, need: str) -> None:

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._innermost import innermost
 from skbayes_sym.inference.diagnostics import mean_ess
-from skbayes_sym.model_selection._predictions import innermost
 
 _LARGEST_K = 0.7  # Vehtari et al. (2024): beyond it no feasible number of draws is enough
 
@@ -39,7 +39,8 @@ def leave_one_out(estimator: Any, X: Any, y: Any) -> LeaveOneOut | None:
 
     Vehtari, Simpson, Gelman, Yao & Gabry (2024). Pareto smoothed importance sampling.
     """
-    model, X = innermost(estimator, X)
+    model, prepare = innermost(estimator)
+    X = prepare(X)
     if not hasattr(model, "log_likelihood_samples"):
         return None
     try:

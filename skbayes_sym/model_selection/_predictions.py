@@ -5,43 +5,21 @@ Models of this package bring densities of their own. Of others, classifiers have
 """
 
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
-from sklearn.pipeline import Pipeline
 
 from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._innermost import innermost
 
 _LOG_SQRT_2PI = 0.5 * np.log(2.0 * np.pi)
 
 
-class Asked(NamedTuple):
-    """The model at the heart of a search or a pipeline, and the inputs as they get there."""
-
-    model: Any
-    X: Any
-
-
-def innermost(estimator: Any, X: Any = None) -> Asked:
-    """Unwrap fitted searches and pipelines.
-
-    A `TransformedTargetRegressor` stays closed: what is inside has other units.
-    """
-    while True:
-        if hasattr(estimator, "best_estimator_"):
-            estimator = estimator.best_estimator_
-        elif isinstance(estimator, Pipeline):
-            if X is not None and len(estimator) > 1:
-                X = estimator[:-1].transform(X)
-            estimator = estimator[-1]
-        else:
-            return Asked(estimator, X)
-
-
 def log_densities(estimator: Any, X: Any, y: Any) -> Array | None:
     """Log predictive density of every row, (n_samples,) nats; None if the model has none."""
-    model, X = innermost(estimator, X)
+    model, prepare = innermost(estimator)
+    X = prepare(X)
     if hasattr(model, "log_predictive_density"):
         return np.asarray(model.log_predictive_density(X, y), dtype=float)
     if hasattr(model, "predict_proba"):
@@ -56,7 +34,8 @@ def log_densities(estimator: Any, X: Any, y: Any) -> Array | None:
 
 def cdf_values(estimator: Any, X: Any, y: Any) -> Array | None:
     """P(target <= y) of every row and target, (n_samples, n_targets); None if there is none."""
-    model, X = innermost(estimator, X)
+    model, prepare = innermost(estimator)
+    X = prepare(X)
     if hasattr(model, "predictive_cdf"):
         cdf = np.asarray(model.predictive_cdf(X, y), dtype=float)
         return cdf.reshape(len(cdf), -1)
@@ -65,7 +44,8 @@ def cdf_values(estimator: Any, X: Any, y: Any) -> Array | None:
 
 def class_probabilities(estimator: Any, X: Any) -> tuple[Array, Array]:
     """Probabilities (n_samples, n_classes) and the classes of the columns."""
-    model, X = innermost(estimator, X)
+    model, prepare = innermost(estimator)
+    X = prepare(X)
     return np.asarray(model.predict_proba(X), dtype=float), np.asarray(model.classes_)
 
 

@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skbayes_sym.model_selection._predictions import innermost, log_densities
+from skbayes_sym.estimators._innermost import innermost
+from skbayes_sym.model_selection._predictions import log_densities
 
 
 class Evidence(NamedTuple):

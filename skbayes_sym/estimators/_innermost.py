@@ -1,0 +1,37 @@
+"""The model at the heart of searches and pipelines, and how rows get there."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from sklearn.pipeline import Pipeline
+
+
+class Innermost(NamedTuple):
+    """A model that others are wrapped around."""
+
+    model: Any
+    prepare: Callable[[Any], Any]  # rows as the user has them -> inputs of the model
+
+
+def innermost(estimator: Any) -> Innermost:
+    """Unwrap fitted searches and pipelines.
+
+    A `TransformedTargetRegressor` stays closed: what is inside has other units.
+    """
+    transforms: list[Callable[[Any], Any]] = []
+    while True:
+        if hasattr(estimator, "best_estimator_"):
+            estimator = estimator.best_estimator_
+        elif isinstance(estimator, Pipeline):
+            if len(estimator) > 1:
+                transforms.append(estimator[:-1].transform)
+            estimator = estimator[-1]
+        else:
+            break
+
+    def prepare(X: Any) -> Any:
+        for transform in transforms:
+            X = transform(X)
+        return X
+
+    return Innermost(estimator, prepare)
