@@ -12,8 +12,8 @@ from scipy.optimize import least_squares
 from sklearn.datasets import load_diabetes
 from sklearn.utils import Bunch
 
-from skbayes_sym import datasets
 from skbayes_sym.datasets import (
+    _loading,
     load_dataset,
     make_absolute_value,
     make_low_rank,
@@ -43,7 +43,7 @@ def _no_network(monkeypatch, request):
     def refuse(**_):
         raise URLError("offline")
 
-    monkeypatch.setattr(datasets, "fetch_openml", refuse)
+    monkeypatch.setattr(_loading, "fetch_openml", refuse)
     if "real_data" not in request.fixturenames:
         monkeypatch.delenv("SKBAYES_SYM_DATA", raising=False)
 
@@ -260,7 +260,7 @@ def fake_openml(monkeypatch, bunch):
         requests.append(request)
         return bunch
 
-    monkeypatch.setattr(datasets, "fetch_openml", serve)
+    monkeypatch.setattr(_loading, "fetch_openml", serve)
     return requests
 
 
@@ -330,7 +330,7 @@ def cifar_as_it_comes(labels):
 
 def test_cifar10_from_openml_is_rgb_planes_and_integer_labels(tmp_path, monkeypatch):
     labels = np.arange(60_000) % 10
-    monkeypatch.setattr(datasets, "_decoded", lambda bunch: bunch.data)  # 0.2 GB in place of 1.5
+    monkeypatch.setattr(_loading, "_decoded", lambda bunch: bunch.data)  # 0.2 GB in place of 1.5
     requests = fake_openml(monkeypatch, cifar_as_it_comes(labels))
     loaded = load_dataset("cifar10", data_home=tmp_path)
     assert requests[0]["data_id"] == 40927
@@ -345,7 +345,7 @@ def test_fashion_mnist_from_openml(monkeypatch):
     labels = np.arange(70_000) % 10
     data = np.zeros((70_000, 784), dtype=np.uint8)
     bunch = Bunch(data=data, target=labels.astype(str).astype(object), feature_names=[])
-    monkeypatch.setattr(datasets, "_decoded", lambda bunch: bunch.data)
+    monkeypatch.setattr(_loading, "_decoded", lambda bunch: bunch.data)
     requests = fake_openml(monkeypatch, bunch)
     X, y = load_dataset("fashion_mnist", return_X_y=True)
     assert requests[0]["data_id"] == 40996
@@ -384,8 +384,8 @@ def test_real_files(real_data, name):
     assert bunch.data.shape == SHAPES[name]
     assert len(bunch.feature_names) == SHAPES[name][1]
     assert np.isfinite(bunch.data).all()
-    if name in datasets._OPENML:  # what a download is held against
-        expected = datasets._OPENML[name]
+    if name in _loading._OPENML:  # what a download is held against
+        expected = _loading._OPENML[name]
         assert len(bunch.target) == expected.n_samples
         assert_allclose(bunch.target.mean(), expected.target_mean, rtol=1e-6)
 
