@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from skbayes_sym import SymmetrizedVIClassifier
-from skbayes_sym.symmetry.gap import Exact, Importance
+from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, Importance
 
 LEARNING_RATE = 1e-3
 # Steps of a timed block; 80 batches are an epoch of the MNIST cases, 98 one of T100k.

@@ -15,7 +15,7 @@ import torch
 
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.inference.predictive_convergence import consecutive_kl
+from skbayes_sym.inference.reference.predictive_convergence import consecutive_kl
 
 FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
 FEWER = {"n_chains": 8, "n_warmup": 10, "n_draws": 8, "n_particles": 32} if FAST else {}

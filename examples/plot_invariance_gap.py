@@ -26,7 +26,7 @@ from matplotlib.ticker import StrMethodFormatter
 
 from skbayes_sym import InvarianceAbidingRegressor, invariance_gap
 from skbayes_sym.datasets import make_repeated_datum
-from skbayes_sym.inference.repeated_datum import (
+from skbayes_sym.inference.reference.repeated_datum import (
     MeanFieldLikelihood,
     RankOneGaussian,
     RepeatedDatum,

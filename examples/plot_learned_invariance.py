@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from skbayes_sym import LILAClassifier
-from skbayes_sym.models.augmentations import Rotation2D
+from skbayes_sym.models.augmentations.tabular import Rotation2D
 
 FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
 FEWER = {"max_iter": 20, "n_hyper_updates": 4} if FAST else {}

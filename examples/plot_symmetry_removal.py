@@ -17,8 +17,8 @@ import torch
 
 from skbayes_sym import MCMCRegressor, remove_symmetries
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.models.activations import ACTIVATIONS
-from skbayes_sym.models.networks import MLP
+from skbayes_sym.models.networks.activations import ACTIVATIONS
+from skbayes_sym.models.networks.mlp import MLP
 
 FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
 WARMUP = 10 if FAST else 400

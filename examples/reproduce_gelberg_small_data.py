@@ -51,8 +51,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymmetrizedVIRegressor
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.inference.bounds import estimate_gap
-from skbayes_sym.symmetry.gap import Exact, gap_lower
+from skbayes_sym.inference.mean_field.bounds import estimate_gap
+from skbayes_sym.symmetry.gaps.permanent_estimates import Exact
+from skbayes_sym.symmetry.gaps.units import gap_lower
 
 TRAINING_ROWS = {"diabetes": 50, "energy": 100, "concrete": 100}
 FIRST_SEED = 1000  # of the splits

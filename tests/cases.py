@@ -9,19 +9,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.mcmc.aligned import AlignedKernel
-from skbayes_sym.inference.mcmc.hmc import HMC
-from skbayes_sym.inference.mcmc.nuts import NUTS
-from skbayes_sym.models.activations import ACTIVATIONS, RELU, TANH
-from skbayes_sym.models.likelihoods import Categorical, Gaussian
-from skbayes_sym.models.networks import MLP
-from skbayes_sym.models.scalar_likelihoods import Bernoulli, Poisson, StudentT
+from skbayes_sym.inference.kernels.confined import AlignedKernel
+from skbayes_sym.inference.kernels.hmc import HMC
+from skbayes_sym.inference.kernels.nuts import NUTS
+from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.poisson import Poisson
+from skbayes_sym.models.likelihoods.student_t import StudentT
+from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
+from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.base import Trivial
-from skbayes_sym.symmetry.domain import FundamentalDomain
-from skbayes_sym.symmetry.gap import Exact, Importance, InfoNCE, Soules
+from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
+from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, Importance, InfoNCE, Soules
 from skbayes_sym.symmetry.orthogonal import Orthogonal
-from skbayes_sym.symmetry.places import Places
+from skbayes_sym.symmetry.reference import Places
 from skbayes_sym.symmetry.sign_flip import SignFlip
 
 NETWORKS: dict[str, MLP] = {

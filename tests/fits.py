@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.models.augmentations import LogScale, Rotation2D, Translation
+from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": 100.0}

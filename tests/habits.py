@@ -20,7 +20,7 @@ from skbayes_sym import (
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.models.augmentations import Translation
+from skbayes_sym.models.augmentations.tabular import Translation
 
 _VI = {"hidden_layer_sizes": (5,), "max_iter": 150, "n_predict_samples": 50, "random_state": 0}
 _LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 100, "n_hyper_updates": 20, "random_state": 0}

@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 from skbayes_sym import SymVIMatrixFactorization
-from skbayes_sym.estimators._entries import observed_entries
+from skbayes_sym.estimators.factorization.entries import observed_entries
 from skbayes_sym.model_selection import EntryKFold, cross_validate_entries
 
 

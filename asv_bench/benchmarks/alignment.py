@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym.estimators.symmetry_removal import remove_symmetries
-from skbayes_sym.models.activations import TANH
-from skbayes_sym.models.networks import MLP
+from skbayes_sym.inspection.symmetry_removal import remove_symmetries
+from skbayes_sym.models.networks.activations import TANH
+from skbayes_sym.models.networks.mlp import MLP
 
 from .common import SingleThread
 

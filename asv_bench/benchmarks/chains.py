@@ -15,10 +15,10 @@ from torch import Tensor
 
 from skbayes_sym.inference.log_density import AutogradPosterior, LogDensity
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
-from skbayes_sym.inference.variational import Data
-from skbayes_sym.models.activations import TANH
-from skbayes_sym.models.likelihoods import Gaussian
-from skbayes_sym.models.networks import MLP
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.networks.activations import TANH
+from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 
 from .common import DEVICES, SingleThread, require, synchronise

@@ -6,13 +6,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.variational import Data, GapTerm, SymmetrizedElbo, pack
-from skbayes_sym.models.activations import RELU
-from skbayes_sym.models.likelihoods import Categorical, Gaussian, Likelihood
-from skbayes_sym.models.networks import MLP
+from skbayes_sym.inference.mean_field.elbo import SymmetrizedElbo, pack
+from skbayes_sym.inference.mean_field.gap_term import GapTerm
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.networks.activations import RELU
+from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
-from skbayes_sym.symmetry.gap import PermanentEstimate
+from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate
 
 DEVICES = ["cpu", "cuda"]
 INITIAL_LOG_VARIANCE = -8.0  # standard deviation 0.018, as the estimators start

@@ -9,22 +9,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.curvature import Kronecker
-from skbayes_sym.inference.evidence_ascent import (
+from skbayes_sym.inference.laplace.curvature import Kronecker
+from skbayes_sym.inference.laplace.jacobian import (
+    EmpiricalFisher,
+    ExactDirections,
+    SketchedDirections,
+)
+from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
+from skbayes_sym.inference.laplace.training import (
     HyperAscent,
     HyperRates,
     ModeObjective,
     OnlineEvidence,
     recorded_steps,
 )
-from skbayes_sym.inference.marginal_likelihood import AveragedNetwork, LaplaceEvidence
-from skbayes_sym.inference.tape import EmpiricalFisher, ExactDirections, SketchedDirections
-from skbayes_sym.inference.variational import Data
-from skbayes_sym.models.activations import TANH
-from skbayes_sym.models.affine import AXIS, Affine
-from skbayes_sym.models.convolutional import cnn
-from skbayes_sym.models.likelihoods import Categorical
-from skbayes_sym.models.networks import MLP
+from skbayes_sym.models.augmentations.affine import AXIS, Affine
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.networks.activations import TANH
+from skbayes_sym.models.networks.convolutional import cnn
+from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.optimise import FlatAdam, ParamGroup
 from skbayes_sym.numerics.random import generator_from
 

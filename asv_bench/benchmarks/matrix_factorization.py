@@ -11,10 +11,10 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymVIMatrixFactorization
-from skbayes_sym.inference.factor_covariance import FullCovariance, RowCovariance
-from skbayes_sym.inference.factor_data import entries
-from skbayes_sym.inference.factor_gaps import AnchoredRotationGap, IsotropicRotationGap
-from skbayes_sym.inference.factorization import fit_factors, start_at_random
+from skbayes_sym.inference.factorization.covariance import FullCovariance, RowCovariance
+from skbayes_sym.inference.factorization.data import entries
+from skbayes_sym.inference.factorization.gaps import AnchoredRotationGap, IsotropicRotationGap
+from skbayes_sym.inference.factorization.vi import fit_factors, start_at_random
 
 from .common import SingleThread
 

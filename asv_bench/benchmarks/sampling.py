@@ -6,15 +6,15 @@ One hidden layer of 3 units on sinusoidal-sized data (120 rows, 1 input), one pr
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.bridge import bridge_evidence
+from skbayes_sym.inference.kernels.confined import AlignedKernel
+from skbayes_sym.inference.kernels.hmc import HMC
+from skbayes_sym.inference.kernels.particle_alignment import align_particles
 from skbayes_sym.inference.mcmc.adaptation import PooledDiagonal
-from skbayes_sym.inference.mcmc.aligned import AlignedKernel
 from skbayes_sym.inference.mcmc.blocks import Block, Sampler
 from skbayes_sym.inference.mcmc.chains import sample_chains, start_blocks
-from skbayes_sym.inference.mcmc.hmc import HMC
-from skbayes_sym.inference.mcmc.particle_scales import align_particles
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
-from skbayes_sym.symmetry.domain import FundamentalDomain
+from skbayes_sym.inference.multimodal.bridge import bridge_evidence
+from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
 from .chains import SHAPES, make_problem
 from .common import SingleThread

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import Evaluation
-from skbayes_sym.inference.variational import Data
-from skbayes_sym.models.likelihoods import BatchedLikelihood
-from skbayes_sym.models.mlp_chains import ChainLikelihood
-from skbayes_sym.models.networks import MLP
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.likelihoods.base import BatchedLikelihood
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp_batched import ChainLikelihood
 from skbayes_sym.models.priors import GaussianPrior
 
 

@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.bridge import BridgeEstimate
+from skbayes_sym.inference.kernels.base import DiagonalWhitening, Kernel, Whitening
+from skbayes_sym.inference.kernels.confined import AlignedKernel
+from skbayes_sym.inference.kernels.hmc import HMC
+from skbayes_sym.inference.kernels.particle_alignment import full_whitening, pooled_whitening
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.mcmc.adaptation import FixedWhitening
-from skbayes_sym.inference.mcmc.aligned import AlignedKernel
-from skbayes_sym.inference.mcmc.base import DiagonalWhitening, Kernel, Whitening
 from skbayes_sym.inference.mcmc.blocks import Sampler
 from skbayes_sym.inference.mcmc.chains import ChainDraws, sample_chains, start_blocks
-from skbayes_sym.inference.mcmc.hmc import HMC
-from skbayes_sym.inference.mcmc.particle_scales import full_whitening, pooled_whitening
-from skbayes_sym.inference.mode_weighing import HOPELESS, Pool, Weighing, mode_heights, weigh
+from skbayes_sym.inference.multimodal.bridge import BridgeEstimate
+from skbayes_sym.inference.multimodal.weights import HOPELESS, Pool, Weighing, mode_heights, weigh
 from skbayes_sym.numerics.optimise import OnStep
 from skbayes_sym.numerics.random import spawn_seeds
-from skbayes_sym.symmetry.domain import FundamentalDomain
+from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
 _STEP_SIZE = 0.5  # where the search begins, in standard deviations of the mode
 

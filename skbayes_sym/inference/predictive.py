@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.scalar_likelihoods import TargetLikelihood
+from skbayes_sym.models.likelihoods.scalar import TargetLikelihood
 
 # Bisection halves the bracket each time: 60 steps end below float64's resolution.
 _BISECTIONS = 60

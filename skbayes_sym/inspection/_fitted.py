@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skbayes_sym.estimators._data import Array
-from skbayes_sym.estimators._innermost import Innermost, innermost
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.unwrap import Innermost, innermost
 
 
 def fitted_model(estimator: Any) -> Innermost:

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from skbayes_sym.estimators._data import Array
-from skbayes_sym.estimators.symmetry_removal import remove_symmetries
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._fitted import require
+from skbayes_sym.inspection.symmetry_removal import remove_symmetries
 from skbayes_sym.numerics.random import generator_from
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_classifier
 
-from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._fitted import fitted_model, observations, of_target, require
 
 _MARGIN = 0.05  # a grid over a feature goes so much of its range beyond the data, to either side

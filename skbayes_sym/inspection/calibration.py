@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import binom
 from sklearn.utils.validation import check_consistent_length
 
-from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import GREY, has_label, next_series, no_box, open_axes
 from skbayes_sym.inspection._fitted import fitted_model, observations, of_target, require
 

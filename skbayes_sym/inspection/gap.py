@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, legend_on_top, no_box, open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
 

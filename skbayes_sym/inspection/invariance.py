@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from sklearn.utils import check_random_state
 
-from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, no_box, open_axes, split_axes
 from skbayes_sym.inspection._fitted import feature_names, fitted_model, require
-from skbayes_sym.models.extents import stratified_noise
+from skbayes_sym.models.augmentations.ranges import stratified_noise
 from skbayes_sym.numerics.random import generator_from
 
 _IMAGE_UNITS = {"translation_x": "half-images", "translation_y": "half-images"}
@@ -67,7 +67,7 @@ class InvarianceDisplay:
     >>> import numpy as np
     >>> from skbayes_sym import LILARegressor
     >>> from skbayes_sym.inspection import InvarianceDisplay
-    >>> from skbayes_sym.models.augmentations import Rotation2D
+    >>> from skbayes_sym.models.augmentations.tabular import Rotation2D
     >>> X = np.random.default_rng(0).standard_normal((60, 2))
     >>> reg = LILARegressor((10,), invariances=[Rotation2D()], max_iter=300, random_state=0)
     >>> display = InvarianceDisplay.from_estimator(reg.fit(X, np.hypot(X[:, 0], X[:, 1])))

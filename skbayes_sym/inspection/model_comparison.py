@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 
-from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._fit.rows import Array
 
 _LABELS = {
     "log_density": "log density\n(nats a row)",

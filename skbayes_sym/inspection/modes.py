@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import (
     BLUE,
     VERMILLION,

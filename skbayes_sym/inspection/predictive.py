@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
-from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import (
     BLUE,
     COLOURS,

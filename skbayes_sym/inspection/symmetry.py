@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import COLOURS, no_box, open_axes, split_axes
 from skbayes_sym.inspection._fitted import fitted_model
 from skbayes_sym.inspection._orbit_draws import (

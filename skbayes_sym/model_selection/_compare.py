@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import column_or_1d
 
-from skbayes_sym.estimators._warn import warn_user
+from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.model_selection._fits import Failed, Task, judge_fold, judge_whole
 from skbayes_sym.model_selection._table import (
     density_columns,

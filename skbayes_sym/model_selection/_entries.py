@@ -10,8 +10,8 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array
 
-from skbayes_sym.estimators._data import Array
-from skbayes_sym.estimators._entries import Observed, observed_entries, with_entries
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators.factorization.entries import Observed, observed_entries, with_entries
 
 
 class EntryKFold:

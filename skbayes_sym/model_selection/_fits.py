@@ -7,8 +7,8 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.metaestimators import _safe_split
 
-from skbayes_sym.estimators._data import Array
-from skbayes_sym.estimators._innermost import innermost
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.model_selection._loo import LeaveOneOut, leave_one_out
 from skbayes_sym.model_selection._predictions import (
     cdf_values,

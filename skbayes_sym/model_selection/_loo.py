@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skbayes_sym.estimators._data import Array
-from skbayes_sym.estimators._innermost import innermost
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.inference.diagnostics import mean_ess
 
 _LARGEST_K = 0.7  # Vehtari et al. (2024): beyond it no feasible number of draws is enough

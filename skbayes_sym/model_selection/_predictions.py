@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from skbayes_sym.estimators._data import Array
-from skbayes_sym.estimators._innermost import innermost
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.unwrap import innermost
 
 _LOG_SQRT_2PI = 0.5 * np.log(2.0 * np.pi)
 

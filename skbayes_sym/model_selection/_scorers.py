@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skbayes_sym.estimators._innermost import innermost
+from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.model_selection._predictions import log_densities
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import _num_samples
 
-from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._fit.rows import Array
 
 
 class NoSplit:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from skbayes_sym.estimators._data import Array
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
 from skbayes_sym.model_selection._fits import Failed, FoldReport, Task, WholeReport
 

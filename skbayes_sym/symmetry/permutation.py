@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.assignment import best_assignment
 from skbayes_sym.numerics.random import random_permutations
-from skbayes_sym.symmetry.alignment import best_assignment
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from skbayes_sym.symmetry.base import Product
 from skbayes_sym.symmetry.permutation import units_of
-from skbayes_sym.symmetry.places import (
+from skbayes_sym.symmetry.reference import (
     Places,
     estimate_places,
     improve_labels,

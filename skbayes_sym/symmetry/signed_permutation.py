@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skbayes_sym.numerics.assignment import best_assignment
 from skbayes_sym.numerics.random import random_permutations
-from skbayes_sym.symmetry.alignment import best_assignment
 from skbayes_sym.symmetry.permutation import (
     gather_units,
     gaussian_even_part,

@@ -129,7 +129,7 @@ def test_divergence_names_a_remedy_and_keeps_the_previous_fit(estimator, y, monk
     def broken(*args, **kwargs):
         raise DivergenceError("the loss became nan: lower learning_rate")
 
-    monkeypatch.setattr("skbayes_sym.estimators._vi_recipe.minimise", broken)
+    monkeypatch.setattr("skbayes_sym.estimators.vi.recipe.minimise", broken)
     with pytest.raises(DivergenceError, match="learning_rate"):
         fitted.fit(X[:, :2], y)
     assert {k: v for k, v in vars(fitted).items() if k.endswith("_")} == before

@@ -11,7 +11,7 @@ import torch
 from fits import FITS, assert_same_predictions, fitted
 from sklearn.base import clone
 
-from skbayes_sym.models.activations import ACTIVATIONS
+from skbayes_sym.models.networks.activations import ACTIVATIONS
 
 # Too few steps to converge on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

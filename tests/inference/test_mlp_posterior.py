@@ -10,9 +10,9 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
-from skbayes_sym.inference.variational import Data
-from skbayes_sym.models.activations import TANH
-from skbayes_sym.models.networks import MLP
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.networks.activations import TANH
+from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 
 NOISE_PRIOR_SCALE = torch.tensor([0.7, 1.5], dtype=torch.float64)

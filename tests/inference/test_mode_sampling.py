@@ -4,14 +4,14 @@ from math import isnan
 
 import pytest
 import torch
-from inference.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
+from inference.multimodal.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
 
 from skbayes_sym.inference import mode_sampling
+from skbayes_sym.inference.kernels.confined import AlignedKernel
+from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.mcmc.aligned import AlignedKernel
-from skbayes_sym.inference.mcmc.hmc import HMC
 from skbayes_sym.inference.mode_sampling import ModeRun, ModeSampler, refine
-from skbayes_sym.inference.mode_weighing import pool_draws, weigh
+from skbayes_sym.inference.multimodal.weights import pool_draws, weigh
 
 LIKE = torch.zeros((), dtype=torch.float64)  # what chains run with
 KINDS = torch.tensor([0, 0, 1])  # the two units' weights, and the rest

@@ -5,7 +5,7 @@ import pytest
 
 from skbayes_sym import LILAClassifier, LILARegressor
 from skbayes_sym.inspection import InvarianceDisplay
-from skbayes_sym.models.augmentations import LogScale, Rotation2D, Translation
+from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from skbayes_sym.numerics.assignment_sampler import assignment_log_prob, sample_assignments
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.numerics.sinkhorn import (
-    assignment_log_prob,
     balancing_scales,
     bethe_log_marginals,
     round_to_doubly_stochastic,
-    sample_assignments,
     sinkhorn,
 )
 

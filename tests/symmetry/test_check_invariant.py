@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from skbayes_sym.models.activations import RELU, TANH
-from skbayes_sym.models.networks import MLP
+from skbayes_sym.models.networks.activations import RELU, TANH
+from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.symmetry.base import NotInvariantError, check_invariant
 

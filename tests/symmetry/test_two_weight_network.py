@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.symmetry.gap import Exact, InfoNCE, unit_gap
+from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, InfoNCE
+from skbayes_sym.symmetry.gaps.units import unit_gap
 
 plt = pytest.importorskip("matplotlib.pyplot")
 

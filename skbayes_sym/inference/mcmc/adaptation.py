@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.kernels.base import DiagonalWhitening, State, Whitening
+from skbayes_sym.inference.kernels.hmc import draw_momentum, energy_error, leapfrog
 from skbayes_sym.inference.log_density import LogDensity
-from skbayes_sym.inference.mcmc.base import DiagonalWhitening, State, Whitening
-from skbayes_sym.inference.mcmc.hmc import draw_momentum, energy_error, leapfrog
 
 # Dual averaging: Hoffman & Gelman 2014, section 3.2.1, but for gamma. With their 0.05 step sizes
 # still jump at the end of a window of 50 moves, and their average accepts more than the target:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.kernels.base import Info, Kernel, State, Whitening
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.mcmc.adaptation import (
     DualAveraging,
@@ -22,7 +23,6 @@ from skbayes_sym.inference.mcmc.adaptation import (
     Window,
     reasonable_step_size,
 )
-from skbayes_sym.inference.mcmc.base import Info, Kernel, State, Whitening
 from skbayes_sym.numerics.optimise import OnStep
 from skbayes_sym.numerics.threads import one_thread
 

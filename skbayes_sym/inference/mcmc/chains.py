@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.kernels.base import DiagonalWhitening, State, Whitening, initial_state
 from skbayes_sym.inference.log_density import LogDensity
-from skbayes_sym.inference.mcmc.base import DiagonalWhitening, State, Whitening, initial_state
 from skbayes_sym.inference.mcmc.blocks import Array, Block, BlockDraws, Sampler, Tally, run_block
 from skbayes_sym.numerics.optimise import OnStep
 from skbayes_sym.numerics.random import generator_from, spawn_seeds

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from skbayes_sym.inference.kernels.base import DiagonalWhitening, State, initial_state
+from skbayes_sym.inference.kernels.hmc import energy_error, leapfrog
 from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
 from skbayes_sym.inference.mcmc.adaptation import (
     MAX_STEP_SIZE,
@@ -16,8 +18,6 @@ from skbayes_sym.inference.mcmc.adaptation import (
     reasonable_step_size,
     stan_windows,
 )
-from skbayes_sym.inference.mcmc.base import DiagonalWhitening, State, initial_state
-from skbayes_sym.inference.mcmc.hmc import energy_error, leapfrog
 
 
 def normal(scale):

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from skbayes_sym.inference.kernels.base import DenseWhitening
+from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
 from skbayes_sym.inference.mcmc.adaptation import FixedWhitening, PooledDiagonal
-from skbayes_sym.inference.mcmc.base import DenseWhitening
 from skbayes_sym.inference.mcmc.blocks import REPORT_EVERY, Sampler, run_block
 from skbayes_sym.inference.mcmc.chains import sample_chains, start_blocks
-from skbayes_sym.inference.mcmc.hmc import HMC
 
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6
 

@@ -1,0 +1,294 @@
+"""The two faces: what a scikit-learn user may ask of a fitted posterior.
+
+An estimator behind a face brings
+
+    _predictive(x) -> NormalMixture | TargetMixture | CategoricalMixture     in scaled units
+    _sample_outputs(x, n, generator) -> SampledOutputs       coherent functions (regressors)
+"""
+
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import Bunch, assert_all_finite, check_random_state, get_tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.context import FLOATS
+from skbayes_sym.estimators._fit.device import one_thread
+from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
+from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
+from skbayes_sym.numerics.random import generator_from
+
+
+class SampledOutputs(NamedTuple):
+    """Functions drawn from a posterior, each with the noise that goes with it."""
+
+    outputs: Tensor  # (n, N, T), in scaled target units
+    noise_std: Array  # broadcastable to (n, N, T), in target units; the same for every x
+
+
+class RegressorFace(RegressorMixin):
+    """Everything a regressor predicts, in target units, observation noise included."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
+        several = get_tags(self).target_tags.multi_output
+        with numbers_due("X and y", ENCODE):
+            X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=several, y_numeric=True)
+            return X, y.astype(np.float64)
+
+    def _encode_targets(self, y: Array) -> Array:
+        self._y_ndim_ = y.ndim
+        return y.reshape(len(y), -1)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Mean of the posterior predictive.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        return_std : bool, default=False
+            Whether to return the standard deviation of a new target too.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples,) or (n_samples, n_targets)
+        std : ndarray of the same shape
+            Observation noise included; only if ``return_std``.
+        """
+        if not return_std:
+            return self._shaped(self._reduce(X, lambda p: [p.mean()])[0])
+        mean, std = self._reduce(X, lambda p: [p.mean(), p.std()])
+        return self._shaped(mean), self._shaped(std)
+
+    def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Array:
+        """Quantiles of a new target.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        quantiles : sequence of float in (0, 1)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_quantiles) or (n_samples, n_targets, n_quantiles)
+        """
+        levels = np.atleast_1d(np.asarray(quantiles, dtype=float))
+        if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
+            raise ValueError(f"quantiles must lie strictly between 0 and 1, got {quantiles!r}.")
+        values = self._reduce(X, lambda p: [p.quantile(float(q)) for q in levels])
+        return self._shaped(np.stack(values, axis=-1), extra=1)
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
+        """Central interval that holds a new target with probability ``coverage``.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2) or (n_samples, n_targets, 2)
+            Lower and upper end.
+        """
+        if not 0.0 < coverage < 1.0:
+            raise ValueError(f"coverage must lie strictly between 0 and 1, got {coverage!r}.")
+        return self.predict_quantiles(X, (0.5 * (1 - coverage), 0.5 * (1 + coverage)))
+
+    def predict_uncertainty(self, X: Any) -> Bunch:
+        """Variance of a new target, split by its source.
+
+        Returns
+        -------
+        Bunch of ndarrays of shape (n_samples,) or (n_samples, n_targets)
+            ``epistemic`` (of the function; shrinks with data), ``aleatoric`` (of the noise) and
+            their sum ``total``, in squared target units.
+        """
+        total, epistemic, aleatoric = self._reduce(X, lambda p: list(p.uncertainty()))
+        return Bunch(
+            total=self._shaped(total),
+            epistemic=self._shaped(epistemic),
+            aleatoric=self._shaped(aleatoric),
+        )
+
+    def log_predictive_density(self, X: Any, y: Any) -> Array:
+        """Log density of observed targets under the posterior predictive.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Nats, of ``y`` as given; joint over the targets of a row.
+        """
+        return self._reduce(X, lambda p, y: [p.log_prob(y)], self._observed_targets(y))[0]
+
+    def predictive_cdf(self, X: Any, y: Any) -> Array:
+        """Probability that a new target lies at or below the observed one.
+
+        Of a calibrated model with continuous targets these are uniform on (0, 1): the probability
+        integral transform.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        ndarray of the shape of ``y``
+            Of each target by itself.
+        """
+        cdf = self._reduce(X, lambda p, y: [p.cdf(y)], self._observed_targets(y))[0]
+        return self._shaped(cdf)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw whole functions from the posterior and add observation noise.
+
+        Rows of one draw share their weights, so they vary together.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+        n_samples : int, default=1
+            Draws, at least one.
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
+        """
+        X = self._check_inputs(X)
+        if not isinstance(n_samples, Integral) or n_samples < 1:
+            raise ValueError(f"n_samples must be an int of at least 1, got {n_samples!r}.")
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        noise_seed = np.random.SeedSequence(seed).generate_state(1)[0]
+        with one_thread(), torch.no_grad():
+            blocks = [
+                self._sample_outputs(x, n_samples, generator_from(seed))
+                for x in self._input_blocks(X)
+            ]
+        outputs = np.concatenate([b.outputs.cpu().double().numpy() for b in blocks], axis=1)
+        functions = outputs * self.y_scale_ + self.y_mean_
+        rng = np.random.default_rng(noise_seed)
+        values = self._observe(functions, blocks[0].noise_std, rng)
+        return self._shaped(np.moveaxis(values, 0, -1), extra=1)
+
+    def _observed_targets(self, y: Any) -> Array:
+        """Targets to judge predictions by, (n_samples, n_targets)."""
+        check_is_fitted(self)
+        # Copied, since torch warns of memory that it may not write to, such as a pandas series'.
+        targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", copy=True)
+        targets = targets.reshape(len(targets), -1)
+        n_targets = len(self.y_scale_)
+        if targets.shape[1] != n_targets:
+            raise ValueError(f"y has {targets.shape[1]} targets, the model has {n_targets}.")
+        return targets
+
+    def _observe(self, functions: Array, noise_std: Array, rng: np.random.Generator) -> Array:
+        """Targets drawn given function values (n, N, T), all in target units."""
+        return functions + rng.standard_normal(functions.shape) * noise_std
+
+    def _reduce(
+        self, X: Any, functional: Callable[..., list[Tensor]], y: Array | None = None
+    ) -> list[Array]:
+        """Functionals of the predictive in target units, block of rows by block of rows."""
+        X = self._check_inputs(X)
+        if y is not None and len(y) != len(X):
+            raise ValueError(f"X has {len(X)} rows and y {len(y)}: they must match.")
+        parts, start = [], 0
+        with one_thread(), torch.no_grad():
+            for x in self._input_blocks(X):
+                extra = () if y is None else (torch.as_tensor(y[start : start + len(x)]).to(x),)
+                parts.append([t.cpu().numpy() for t in functional(self._in_units(x), *extra)])
+                start += len(x)
+        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+    def _in_units(self, x: Tensor) -> NormalMixture | TargetMixture:
+        mean, scale = (torch.as_tensor(a).to(x) for a in (self.y_mean_, self.y_scale_))
+        return self._predictive(x).in_units(mean, scale)
+
+    def _shaped(self, values: Array, extra: int = 0) -> Array:
+        """Drop the axis of targets if ``y`` had none."""
+        return values if self._y_ndim_ == 2 else values.squeeze(axis=values.ndim - 1 - extra)
+
+
+class ClassifierFace(ClassifierMixin):
+    """Everything a classifier predicts."""
+
+    def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
+        with numbers_due("X", ENCODE):
+            X, y = validate_data(self, X, y, dtype=FLOATS)
+        check_classification_targets(y)
+        return X, y
+
+    def _encode_targets(self, y: Array) -> Array:
+        classes, codes = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs at least 2 classes in y, got 1 class: "
+                f"{classes.tolist()[0]!r}."
+            )
+        self.classes_ = classes
+        return codes.astype(np.int64)
+
+    def predict(self, X: Any) -> Array:
+        """The most probable class of every row, (n_samples,)."""
+        winners = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[winners]
+
+    def predict_proba(self, X: Any) -> Array:
+        """Posterior predictive probabilities, (n_samples, n_classes), columns as in `classes_`."""
+        return self._reduce(X, lambda p: [p.probabilities()])[0]
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Logarithm of `predict_proba`."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def predict_uncertainty(self, X: Any) -> Bunch:
+        """Entropy of the predicted class in nats, split by its source.
+
+        Returns
+        -------
+        Bunch of ndarrays of shape (n_samples,)
+            ``epistemic`` (mutual information of class and weights; shrinks with data),
+            ``aleatoric`` (expected entropy given the weights) and their sum ``total``.
+        """
+        total, epistemic, aleatoric = self._reduce(X, lambda p: list(p.uncertainty()))
+        return Bunch(total=total, epistemic=epistemic, aleatoric=aleatoric)
+
+    def log_predictive_density(self, X: Any, y: Any) -> Array:
+        """Log probability of observed classes, (n_samples,) nats; -inf for a class never seen."""
+        log_proba = self.predict_log_proba(X)
+        codes, known = self._observed_codes(y, len(log_proba))
+        return np.where(known, log_proba[np.arange(len(codes)), codes], -np.inf)
+
+    def _observed_codes(self, y: Any, n_rows: int) -> tuple[Array, Array]:
+        """Columns of `predict_proba` that labels belong to, and whether they are known at all."""
+        labels = np.asarray(y).ravel()
+        if len(labels) != n_rows:
+            raise ValueError(f"X has {n_rows} rows and y {len(labels)}: they must match.")
+        assert_all_finite(labels, input_name="y")
+        codes = np.searchsorted(self.classes_, labels).clip(0, len(self.classes_) - 1)
+        return codes, self.classes_[codes] == labels
+
+    def _reduce(
+        self, X: Any, functional: Callable[..., list[Tensor]], codes: Array | None = None
+    ) -> list[Array]:
+        parts, start = [], 0
+        with one_thread(), torch.no_grad():
+            for x in self._input_blocks(self._check_inputs(X)):
+                of = slice(start, start + len(x))
+                extra = () if codes is None else (torch.as_tensor(codes[of], device=x.device),)
+                parts.append([t.cpu().numpy() for t in functional(self._predictive(x), *extra)])
+                start += len(x)
+        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]

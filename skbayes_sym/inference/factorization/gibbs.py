@@ -1,0 +1,129 @@
+"""Gibbs sampling of the factors: the posterior itself, up to Monte Carlo error.
+
+The sampler of Salakhutdinov & Mnih (2008) with fixed hyperparameters: rows of U given V are
+independent Gaussians, and the other way round.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.factorization.data import (
+    ROW_BLOCK,
+    Entries,
+    Incidence,
+    packed_second_moments,
+    products,
+    sums_over_entries,
+)
+from skbayes_sym.inference.factorization.rows import row_conditionals
+from skbayes_sym.inference.factorization.vi import FactorPosterior, OnStep
+
+
+class GibbsDraws(NamedTuple):
+    """Draws of the factors after the warm-up."""
+
+    rows: Tensor  # (S, n + m, k), those of U first, then those of V
+    noise_variance: Tensor  # (S,)
+    n_sweeps: int
+    stopped: str
+
+
+def sample_factors(
+    data: Entries,
+    start: FactorPosterior,
+    *,
+    prior_scale: float,
+    noise_range: tuple[float, float] | None,
+    n_warmup: int,
+    n_sweeps: int,
+    n_kept: int,
+    generator: torch.Generator,
+    on_step: OnStep,
+) -> GibbsDraws:
+    """Alternate between the rows of U, of V and the noise.
+
+    Parameters
+    ----------
+    data : Entries
+    start : FactorPosterior
+        Its means are the starting point.
+    prior_scale : float
+    noise_range : (float, float), optional
+        Range of the noise variance if it is sampled (prior uniform in its logarithm); None keeps
+        that of ``start``.
+    n_warmup, n_sweeps, n_kept : int
+        Sweeps thrown away, sweeps in all, and draws kept of the others at equal distances.
+    generator : torch.Generator
+    on_step : callable (sweep, info) -> bool
+        Told ``{"rows": ..., "noise_variance": ...}`` of every sweep; True stops, with at least one
+        draw kept.
+
+    Returns
+    -------
+    GibbsDraws
+    """
+    mean, noise, n = start.mean.clone(), start.noise_variance, data.n_rows
+    keep = set(torch.linspace(n_warmup, n_sweeps - 1, n_kept).round().long().tolist())
+    kept, noises, n_made, stopped = list[Tensor](), list[float](), 0, "max_iter"
+    try:
+        for sweep in range(n_sweeps):
+            mean = mean.clone()
+            for side, own, other in _sides(data):
+                _draw_side(side, mean, own, other, prior_scale, noise, generator)
+            fitted = products(mean[:n], mean[n:], data.by_row) / mean.shape[1] ** 0.5
+            squares = float((data.by_row.value - fitted).double().square().sum())
+            if noise_range is not None:
+                noise = _draw_noise(squares, data.n_observed, noise_range, generator)
+            n_made = sweep + 1
+            if sweep in keep:
+                kept.append(mean)
+                noises.append(noise)
+            if on_step(n_made, {"rows": mean, "noise_variance": noise}):
+                stopped = "on_step"
+                break
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+    draws = kept or [mean]
+    return GibbsDraws(torch.stack(draws), torch.tensor(noises or [noise]), n_made, stopped)
+
+
+def _sides(data: Entries) -> list[tuple[Incidence, slice, slice]]:
+    n = data.n_rows
+    return [(data.by_row, slice(0, n), slice(n, None)),
+            (data.by_column, slice(n, None), slice(0, n))]  # fmt: skip
+
+
+def _draw_side(
+    side: Incidence,
+    values: Tensor,
+    own: slice,
+    other: slice,
+    prior_scale: float,
+    noise: float,
+    generator: torch.Generator,
+) -> None:
+    """Draw the rows of one side given the other, in place."""
+    others, k = values[other], values.shape[1]
+    packed = packed_second_moments(others, others.new_zeros(1, 1, 1).expand(len(others), k, k))
+    for begin in range(0, side.n_rows, ROW_BLOCK):
+        block = side.block(begin, min(begin + ROW_BLOCK, side.n_rows))
+        sums = sums_over_entries(block, packed, others)
+        factor, _, target = row_conditionals(sums, prior_scale, noise)
+        normal = torch.randn(
+            target.shape, generator=generator, device=target.device, dtype=target.dtype
+        )
+        # With P = L L': mean L'^-1 (L^-1 target), noise L'^-1 z.
+        half = torch.linalg.solve_triangular(factor, target.unsqueeze(-1), upper=False)
+        drawn = torch.linalg.solve_triangular(factor.mT, half + normal.unsqueeze(-1), upper=True)
+        values[own.start + begin : own.start + begin + len(drawn)] = drawn.squeeze(-1)
+
+
+def _draw_noise(
+    squares: float, n: int, noise_range: tuple[float, float], generator: torch.Generator
+) -> float:
+    """Inverse gamma with shape N / 2 and scale ``squares / 2``, kept within its range."""
+    shape = torch.full((), max(0.5 * n, 0.5), dtype=torch.float64, device=generator.device)
+    gamma = float(torch._standard_gamma(shape, generator=generator))
+    return min(max(0.5 * squares / gamma, noise_range[0]), noise_range[1])

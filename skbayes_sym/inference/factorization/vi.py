@@ -1,0 +1,286 @@
+r"""Variational inference for ``R = U V' / sqrt(k) + noise`` with a posterior that knows O(k).
+
+q makes the rows of U and V independent Gaussians. A sweep updates every row of U, then of V, by
+
+.. math::
+    P_i = 1 / \tau^2 + \sum_j E[v_j v_j'] / (k s^2) + Q_i, \qquad
+    P_i m_i = \sum_j r_{ij} E[v_j] / (\sqrt{k} s^2) + f_i + Q_i m_i^{\text{old}},
+
+sums over the observed entries of the row, with the force f and the stiffness Q of the
+symmetrisation gap (`Pull`). Without the gap this is coordinate ascent, and P_i^-1 the optimum; with
+it, a natural-gradient step of length one, exact in the likelihood, second-order in the gap.
+"""
+
+from collections.abc import Callable, Mapping
+from math import log, pi, sqrt
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.factorization.covariance import CovarianceFamily, kl_from_prior
+from skbayes_sym.inference.factorization.data import (
+    ROW_BLOCK,
+    Entries,
+    Incidence,
+    packed_second_moments,
+    sums_over_entries,
+)
+from skbayes_sym.inference.factorization.rows import row_conditionals
+from skbayes_sym.symmetry.gaps.rotations import Pull
+
+# Share of a new pull in the running mean: its draws are fresh, so the mean holds those of some
+# 2 / _LEAST_SHARE pulls at the end.
+_LEAST_SHARE, _SHARE_POWER = 0.05, 0.7
+# Sweeps before the noise is learned: from a random start everything looks like noise.
+_FIXED_NOISE_SWEEPS = 5
+# A random gap is looked at again after 1, 2, 3, ... and at most so many sweeps: a look costs as
+# much as a sweep over few entries, and what it finds changes ever more slowly.
+_LONGEST_WAIT = 8
+# Sweeps before which a diagonal family is turned to the axes of the factors: from any other
+# orientation coordinate ascent gets there by thousands of small steps.
+_TURNS = frozenset({6, 12})
+WINDOW = 10  # sweeps averaged to judge convergence
+
+OnStep = Callable[[int, Mapping[str, Any]], bool]
+
+
+class FactorPosterior(NamedTuple):
+    """Independent Gaussian rows; those of U come first, then those of V."""
+
+    mean: Tensor  # (n + m, k)
+    cov: Tensor  # (n + m, k, k)
+    noise_variance: float
+
+    def to(self, dtype: torch.dtype) -> "FactorPosterior":
+        """The same in another precision."""
+        return self._replace(mean=self.mean.to(dtype), cov=self.cov.to(dtype))
+
+
+class GapTerm(Protocol):
+    """The symmetrisation gap of q as the sweeps see it."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a call draws; then the sweeps follow a running mean of its answers."""
+        ...
+
+    def __call__(self, posterior: FactorPosterior) -> Pull:
+        """Value, force and stiffness, possibly from a few fresh draws."""
+        ...
+
+
+class FactorFit(NamedTuple):
+    """What the sweeps leave behind."""
+
+    posterior: FactorPosterior
+    elbo_curve: list[float]  # mean-field ELBO, plus the gap where there is one
+    n_iter: int
+    stopped: str  # "max_iter", "tol", "on_step" or "interrupted"
+
+
+def start_at_random(
+    shape: tuple[int, int],
+    n_components: int,
+    *,
+    prior_scale: float,
+    noise_variance: float,
+    generator: torch.Generator,
+    like: Tensor,
+) -> FactorPosterior:
+    """Means drawn from the prior, and narrower than it: away from the saddle at 0."""
+    noise = torch.randn(
+        (sum(shape), n_components), generator=generator, device=like.device, dtype=torch.float64
+    )
+    mean = (prior_scale * noise).to(like)
+    identity = torch.eye(n_components, dtype=like.dtype, device=like.device)
+    cov = (0.1 * prior_scale**2 * identity).repeat(len(mean), 1, 1)
+    return FactorPosterior(mean, cov, noise_variance)
+
+
+def fit_factors(
+    data: Entries,
+    start: FactorPosterior,
+    *,
+    prior_scale: float,
+    covariance: CovarianceFamily,
+    gap: GapTerm | None,
+    noise_range: tuple[float, float] | None,
+    max_iter: int,
+    tol: float,
+    on_step: OnStep,
+) -> FactorFit:
+    """Sweep until the ELBO stalls.
+
+    Parameters
+    ----------
+    data : Entries
+    start : FactorPosterior
+    prior_scale : float
+        Standard deviation of every entry of U and V.
+    covariance : CovarianceFamily
+    gap : GapTerm, optional
+        None is plain mean-field inference, whose ELBO never falls (a diagonal family is turned
+        to its axes twice, early on).
+    noise_range : (float, float), optional
+        Least and largest noise variance if it is learned (it maximises the ELBO); None keeps
+        that of ``start``.
+    max_iter : int
+        Sweeps.
+    tol : float
+        Nats: stop when the mean ELBO of `WINDOW` sweeps is not higher by ``tol`` than that of the
+        sweeps before.
+    on_step : callable (sweep, info) -> bool
+        Told ``{"elbo": ..., "posterior": ...}`` after every sweep; True stops.
+
+    Returns
+    -------
+    FactorFit
+
+    Notes
+    -----
+    A sweep costs O(N k^2 + (n + m) k^3). A `KeyboardInterrupt` ends the loop between two sweeps.
+    """
+    posterior, curve, stopped, running = start, list[float](), "max_iter", None
+    try:
+        for sweep in range(max_iter):
+            if sweep in _TURNS and covariance.is_elementwise and not covariance.is_isotropic:
+                posterior, running = _turn_to_axes(posterior, data.n_rows), None
+            if gap is not None and sweep > 0:
+                running = _look(running, gap, posterior, sweep)
+            pull = None if running is None else running.pull
+            learned = noise_range if sweep >= _FIXED_NOISE_SWEEPS else None
+            posterior, elbo = _sweep(data, posterior, prior_scale, covariance, pull, learned)
+            curve.append(elbo + (0.0 if pull is None else float(pull.value)))
+            if on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior}):
+                stopped = "on_step"
+                break
+            if _stalled(curve, tol):
+                stopped = "tol"
+                break
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+    return FactorFit(posterior, curve, len(curve), stopped)
+
+
+def _turn_to_axes(posterior: FactorPosterior, n: int) -> FactorPosterior:
+    """Rotate q so that the precisions of its rows are as good as diagonal; keep the variances.
+
+    The rows of one side owe their precision to the second moments of the other, so those of V count
+    n times and those of U m times.
+    """
+    mean, cov, _ = posterior
+    u, v = mean[:n].mT @ mean[:n], mean[n:].mT @ mean[n:]
+    tiny = torch.finfo(mean.dtype).tiny
+    weights = n / v.trace().clamp(min=tiny), (len(mean) - n) / u.trace().clamp(min=tiny)
+    _, axes = torch.linalg.eigh(weights[0] * v + weights[1] * u)
+    variances = (axes.mT @ cov @ axes).diagonal(dim1=-2, dim2=-1)
+    return posterior._replace(mean=mean @ axes, cov=torch.diag_embed(variances))
+
+
+class _RunningPull(NamedTuple):
+    """What the looks at a gap have found so far."""
+
+    pull: Pull  # the running mean if looks are random, else the last
+    last: int  # sweep of the last look
+    n_looks: int
+
+
+def _look(
+    running: _RunningPull | None, gap: GapTerm, posterior: FactorPosterior, sweep: int
+) -> _RunningPull:
+    """Look at a gap that answers exactly in every sweep, at a random one when its time has come."""
+    if running is None or not gap.is_random:
+        return _RunningPull(gap(posterior), sweep, 1)
+    mean, last, n_looks = running
+    if sweep < last + min(n_looks, _LONGEST_WAIT):
+        return running
+    new, n_looks = gap(posterior), n_looks + 1
+    share = max(_LEAST_SHARE, float(n_looks) ** -_SHARE_POWER)
+    pull = Pull(
+        torch.lerp(mean.value, new.value, share),
+        mean.force.lerp_(new.force, share),
+        mean.stiffness.lerp_(new.stiffness, share),
+    )
+    return _RunningPull(pull, sweep, n_looks)
+
+
+def _stalled(curve: list[float], tol: float) -> bool:
+    if len(curve) < _FIXED_NOISE_SWEEPS + 2 * WINDOW:
+        return False
+    before, last = sum(curve[-2 * WINDOW : -WINDOW]), sum(curve[-WINDOW:])
+    return (last - before) / WINDOW < tol
+
+
+def _sweep(
+    data: Entries,
+    posterior: FactorPosterior,
+    prior_scale: float,
+    covariance: CovarianceFamily,
+    pull: Pull | None,
+    noise_range: tuple[float, float] | None,
+) -> tuple[FactorPosterior, float]:
+    """Update U, then V, then the noise; the mean-field ELBO at the end."""
+    n = data.n_rows
+    mean, cov = posterior.mean.clone(), posterior.cov.clone()
+    settings = (prior_scale, posterior.noise_variance, covariance)
+    sides = [(data.by_row, slice(0, n), slice(n, None)),
+             (data.by_column, slice(n, None), slice(0, n))]  # fmt: skip
+    fit = 0.0
+    for side, own, other in sides:
+        fit = _update_side(side, mean, cov, own, other, pull, *settings)
+    squares = float(data.by_row.value.double().square().sum()) + fit
+    noise = posterior.noise_variance
+    if noise_range is not None:
+        low, high = noise_range
+        noise = min(max(squares / max(data.n_observed, 1), low), high)
+    log_lik = -0.5 * (data.n_observed * log(2.0 * pi * noise) + squares / noise)
+    updated = FactorPosterior(mean, cov, noise)
+    return updated, log_lik - covariance.cost(mean, cov, prior_scale)
+
+
+def _update_side(
+    side: Incidence,
+    mean: Tensor,
+    cov: Tensor,
+    own: slice,
+    other: slice,
+    pull: Pull | None,
+    prior_scale: float,
+    noise: float,
+    covariance: CovarianceFamily,
+) -> float:
+    """Update one side in place; what it adds to the expected squared error beyond ``sum r^2``."""
+    k, first_row = mean.shape[1], own.start
+    packed = packed_second_moments(mean[other], cov[other])
+    others = mean[other].contiguous()
+    linear, quadratic = 0.0, []
+    for begin in range(0, side.n_rows, ROW_BLOCK):
+        end = min(begin + ROW_BLOCK, side.n_rows)
+        rows = slice(first_row + begin, first_row + end)
+        sums = sums_over_entries(side.block(begin, end), packed, others)
+        factor, precision, target = row_conditionals(sums, prior_scale, noise, pull, rows, mean)
+        mean[rows] = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
+        cov[rows] = covariance.project(precision, factor)
+        second, first = sums
+        by_mean = (second @ mean[rows].unsqueeze(-1)).squeeze(-1) / k - 2.0 / sqrt(k) * first
+        linear += float((by_mean * mean[rows]).sum())
+        quadratic.append((cov[rows] * second).sum((-2, -1)))
+    ratio = covariance.pool(cov[own])
+    cov[own] *= ratio[:, None, None]
+    return linear + float((ratio * torch.cat(quadratic)).sum()) / k
+
+
+def mean_field_elbo(data: Entries, posterior: FactorPosterior, prior_scale: float) -> float:
+    """ELBO of q itself, a lower bound on log p(R), nats; exact, O(N k^2)."""
+    n, (mean, cov, noise) = data.n_rows, posterior
+    k, total = mean.shape[1], float(data.by_row.value.double().square().sum())
+    packed, others = packed_second_moments(mean[n:], cov[n:]), mean[n:].contiguous()
+    for begin in range(0, n, ROW_BLOCK):
+        end = min(begin + ROW_BLOCK, n)
+        second, first = sums_over_entries(data.by_row.block(begin, end), packed, others)
+        m = mean[begin:end]
+        moments = torch.addcmul(cov[begin:end], m.unsqueeze(-1), m.unsqueeze(-2))
+        total += float((moments * second).sum()) / k - 2.0 / sqrt(k) * float((m * first).sum())
+    log_lik = -0.5 * (data.n_observed * log(2.0 * pi * noise) + total / noise)
+    return log_lik - kl_from_prior(mean, cov, prior_scale)

@@ -1,0 +1,145 @@
+r"""The Laplace posterior and its linearised predictive.
+
+Around a mode the posterior is :math:`N(\theta^*, (H + \Delta)^{-1})`, and the network is replaced
+by its linearisation, so that outputs are normal too (Immer et al. 2021, "glm"):
+
+.. math:: f(x) \sim N(\hat f(x), J(x) (H + \Delta)^{-1} J(x)').
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log, pi
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.laplace.jacobian import Tape
+from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
+from skbayes_sym.inference.laplace.precision import Precision
+
+# Entries of a block of Jacobians, (outputs, rows, parameters).
+_JACOBIAN_ENTRIES = 1 << 23
+
+
+@dataclass(frozen=True, eq=False)
+class LaplacePosterior:
+    """Normal distribution over the weights that the approximation covers; the rest is at the mode.
+
+    Parameters
+    ----------
+    loc : ndarray of shape (P,)
+        The mode, in the network's flat order.
+    precision : Precision
+        Posterior precision of the covered parameters, as arrays.
+    positions : ndarray of shape (P',)
+        Their places in ``loc``.
+    """
+
+    loc: Any
+    precision: Precision
+    positions: Any
+
+    def tensors(self, like: Tensor) -> "LaplacePosterior":
+        """The same with tensors of the dtype and on the device of ``like``."""
+        convert = _converter(like)
+        positions = torch.as_tensor(self.positions, device=like.device)
+        return LaplacePosterior(convert(self.loc), self.precision.map(convert), positions)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws, (n, P), on the generator's device."""
+        here = self.tensors(torch.zeros((), dtype=torch.float64, device=generator.device))
+        draws = here.loc.repeat(n, 1)
+        draws[:, here.positions] += here.precision.sample(n, generator=generator)
+        return draws
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log density of the covered parameters in nats, (*B, P) -> (*B,)."""
+        theta = torch.as_tensor(theta).double()
+        here = self.tensors(theta)
+        away = (theta - here.loc)[..., here.positions]
+        constant = 0.5 * here.precision.log_det() - 0.5 * log(2 * pi) * len(here.positions)
+        return constant - 0.5 * here.precision.quadratic(away)
+
+
+def _converter(like: Tensor) -> Callable[[Any], Tensor]:
+    def convert(values: Any) -> Tensor:
+        return torch.as_tensor(values).to(like)
+
+    return convert
+
+
+class LinearisedOutputs(NamedTuple):
+    """Law of the outputs of every row under the linearised network."""
+
+    mean: Tensor  # (N, O)
+    covariance: Tensor  # (N, O, O), of the function, without observation noise
+
+
+def linearised_outputs(
+    model: AveragedNetwork, posterior: LaplacePosterior, eta: Tensor, x: Tensor, noise: Tensor
+) -> LinearisedOutputs:
+    """Mean and covariance of the outputs at ``x`` (N, *I).
+
+    Parameters
+    ----------
+    posterior : LaplacePosterior
+        As tensors.
+    noise : Tensor of shape (S, k)
+        The transformations averaged over, the same for every row.
+    """
+
+    def moments(tape: Any, mean: Tensor) -> LinearisedOutputs:
+        return LinearisedOutputs(mean, posterior.precision.output_covariance(tape))
+
+    parts = _linearise(model, posterior, eta, x, noise, moments)
+    return LinearisedOutputs(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def linearised_functions(
+    model: AveragedNetwork,
+    posterior: LaplacePosterior,
+    eta: Tensor,
+    x: Tensor,
+    noise: Tensor,
+    n: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """``n`` functions drawn from the linearised posterior at ``x``, (n, N, O).
+
+    The draws of one function share their weights whatever rows are asked for.
+    """
+    seed = generator.get_state()
+
+    def functions(tape: Any, mean: Tensor) -> tuple[Tensor]:
+        generator.set_state(seed)
+        return (mean + posterior.precision.output_draws(tape, n, generator=generator),)
+
+    parts = _linearise(model, posterior, eta, x, noise, functions)
+    return torch.cat([part[0] for part in parts], 1)
+
+
+def _linearise(
+    model: AveragedNetwork,
+    posterior: LaplacePosterior,
+    eta: Tensor,
+    x: Tensor,
+    noise: Tensor,
+    finish: Callable[[Any, Tensor], Any],
+) -> list[Any]:
+    """Apply ``finish(tape, mean)`` to blocks of rows whose Jacobians fit into memory."""
+    n_outputs = model.network.layout.shapes[model.layers[-1].weight][0]
+    per_row = n_outputs * posterior.precision.entries_per_output
+    rows = max(1, _JACOBIAN_ENTRIES // max(per_row, 1))
+    found = []
+    for block in x.split(rows):
+        with torch.enable_grad():
+            recording, mean = model.record(
+                posterior.loc, eta, block, noise.expand(len(block), *noise.shape)
+            )
+            directions = torch.eye(n_outputs, dtype=x.dtype, device=x.device)
+            directions = directions.unsqueeze(1).expand(-1, len(block), -1)
+            tape = Tape(recording, model.layers, model.n_samples, mean, directions)
+        with torch.no_grad():
+            found.append(finish(tape, mean.detach()))
+    return found

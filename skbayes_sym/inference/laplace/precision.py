@@ -1,0 +1,253 @@
+r"""Posterior precisions H + Delta as distributions: draws, densities, and what they do to outputs.
+
+For the Kronecker structure the derivative of an averaged output is taken as the product of the
+summed gradient and the mean input, :math:`\sum_s g_s a_s' \approx \hat g \bar a'`, as its factors
+take it (exact without transformations). A prediction then costs O(D^2 + G^2) a row and output
+instead of O(D G) memory.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.laplace.curvature import (
+    DiagonalSpectrum,
+    FullSpectrum,
+    KroneckerSpectrum,
+    LayerSpectrum,
+    averaged_vectors,
+)
+from skbayes_sym.inference.laplace.jacobian import LayerAverages, Tape, jacobian
+from skbayes_sym.models.networks.recording import WeightLayer
+from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.random import standard_normal
+
+Convert = Callable[[Any], Any]
+
+
+class Precision(Protocol):
+    """A posterior precision matrix over the P' covered parameters, in the layout's order."""
+
+    @property
+    def entries_per_output(self) -> int:
+        """Numbers that one row's derivative of one output takes."""
+        ...
+
+    def map(self, convert: Convert) -> "Precision":
+        """The same with every array converted."""
+        ...
+
+    def log_det(self) -> Tensor: ...
+
+    def quadratic(self, away: Tensor) -> Tensor:
+        """Squared Mahalanobis length of deviations (*B, P') from the mode, (*B,)."""
+        ...
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """Deviations from the mode, (n, P')."""
+        ...
+
+    def output_covariance(self, tape: Tape) -> Tensor:
+        """Covariance (N, K, K) of the outputs along the tape's directions."""
+        ...
+
+    def output_draws(self, tape: Tape, n: int, *, generator: torch.Generator) -> Tensor:
+        """Deviations of the outputs, (n, N, K)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class KroneckerPrecision:
+    r"""Eigenvalues :math:`\lambda_a \lambda_g + \delta` of every layer in its own basis."""
+
+    spectrum: KroneckerSpectrum
+    layers: tuple[WeightLayer, ...]
+    layout: ParamLayout
+    precision: Any  # (L,)
+
+    @property
+    def entries_per_output(self) -> int:
+        return sum(len(s.input_values) + len(s.output_values) for s in self.spectrum.layers)
+
+    def map(self, convert: Convert) -> "KroneckerPrecision":
+        layers = tuple(
+            LayerSpectrum(*map(convert, layer[:4]), has_bias=layer.has_bias)  # type: ignore[misc]
+            for layer in self.spectrum.layers
+        )
+        spectrum = replace(self.spectrum, layers=layers)
+        return replace(self, spectrum=spectrum, precision=convert(self.precision))
+
+    def log_det(self) -> Tensor:
+        return self.spectrum.log_det(self.precision).value
+
+    def _blocks(self) -> list[tuple[WeightLayer, LayerSpectrum, Tensor, Tensor]]:
+        """Layer, its spectrum, and the eigenvalues of its weight (G, D) and bias (G,) blocks."""
+        return [
+            (layer, s, s.products() + delta, s.output_values + delta)
+            for layer, s, delta in zip(
+                self.layers, self.spectrum.layers, self.precision, strict=True
+            )
+        ]
+
+    def _split(self, flat: Tensor) -> dict[str, Tensor]:
+        names = {n for layer in self.layers for n in (layer.weight, layer.bias)}
+        shapes = {n: s for n, s in self.layout.shapes.items() if n in names}
+        return ParamLayout(shapes).unflatten(flat)
+
+    def quadratic(self, away: Tensor) -> Tensor:
+        parts = self._split(away)
+        total = away.new_zeros(away.shape[:-1])
+        for layer, s, weight, bias in self._blocks():
+            rotated = s.output_basis.mT @ parts[layer.weight].flatten(away.ndim) @ s.input_basis
+            total = total + (weight * rotated.square()).sum((-1, -2))
+            if layer.bias is not None:
+                total = total + (bias * (parts[layer.bias] @ s.output_basis).square()).sum(-1)
+        return total
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        parts = {}
+        for layer, s, weight, bias in self._blocks():
+            z = standard_normal((n, *weight.shape), generator=generator, like=weight)
+            parts[layer.weight] = (
+                s.output_basis @ (z * weight.rsqrt()) @ s.input_basis.mT
+            ).flatten(1)  # fmt: skip
+            if layer.bias is not None:
+                z = standard_normal((n, len(bias)), generator=generator, like=bias)
+                parts[layer.bias] = (z * bias.rsqrt()) @ s.output_basis.mT
+        return torch.cat([parts[n] for n in self.layout.shapes if n in parts], -1)
+
+    def output_covariance(self, tape: Tape) -> Tensor:
+        total: Any = 0.0
+        for (layer, s, weight, bias), layer_tape in zip(self._blocks(), tape.averages, strict=True):
+            inputs, gradients = _rotated(layer_tape, s)
+            if inputs.shape[1] == 1:  # one position: the derivative is an outer product
+                spread = inputs[:, 0].square() @ weight.reciprocal().mT  # (N, G)
+                g = gradients[:, :, 0]
+                total = total + torch.einsum("kng,ng,jng->nkj", g, spread, g)
+            else:
+                j = torch.einsum("kntg,ntd->kngd", gradients, inputs) * weight.rsqrt()
+                total = total + torch.einsum("kngd,jngd->nkj", j, j)
+            if layer.bias is not None:
+                g = gradients.sum(2) * bias.rsqrt()
+                total = total + torch.einsum("kng,jng->nkj", g, g)
+        return total
+
+    def output_draws(self, tape: Tape, n: int, *, generator: torch.Generator) -> Tensor:
+        rotated = [
+            _rotated(t, s) for t, (_, s, _, _) in zip(tape.averages, self._blocks(), strict=True)
+        ]
+        found = []
+        for _ in range(n):  # one draw's weights at a time
+            total: Any = 0.0
+            for (layer, _, weight, bias), (inputs, gradients) in zip(
+                self._blocks(), rotated, strict=True
+            ):
+                z = standard_normal(weight.shape, generator=generator, like=inputs)
+                moved = inputs @ (z * weight.rsqrt()).mT  # (N, T, G)
+                total = total + torch.einsum("kntg,ntg->nk", gradients, moved)
+                if layer.bias is not None:
+                    z = standard_normal(bias.shape, generator=generator, like=inputs)
+                    total = total + torch.einsum("kntg,g->nk", gradients, z * bias.rsqrt())
+            found.append(total)
+        return torch.stack(found)
+
+
+def _rotated(layer: LayerAverages, s: LayerSpectrum) -> tuple[Tensor, Tensor]:
+    """Mean inputs (N, T, D) and summed gradients (K, N, T, G) in the layer's eigenbasis."""
+    inputs, gradients = averaged_vectors(layer)
+    return inputs @ s.input_basis, gradients @ s.output_basis
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalPrecision:
+    """Independent parameters."""
+
+    values: Any  # (P',)
+    layout: ParamLayout
+
+    @property
+    def entries_per_output(self) -> int:
+        return len(self.values)
+
+    def map(self, convert: Convert) -> "DiagonalPrecision":
+        return replace(self, values=convert(self.values))
+
+    def log_det(self) -> Tensor:
+        return self.values.log().sum()
+
+    def quadratic(self, away: Tensor) -> Tensor:
+        return (self.values * away.square()).sum(-1)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        z = standard_normal((n, len(self.values)), generator=generator, like=self.values)
+        return z * self.values.rsqrt()
+
+    def output_covariance(self, tape: Tape) -> Tensor:
+        j = jacobian(tape, self.layout) * self.values.rsqrt()
+        return torch.einsum("knp,jnp->nkj", j, j)
+
+    def output_draws(self, tape: Tape, n: int, *, generator: torch.Generator) -> Tensor:
+        return _moved(tape, self.layout, self.sample(n, generator=generator))
+
+
+@dataclass(frozen=True, eq=False)
+class FullPrecision:
+    """A dense precision, by its lower Cholesky factor."""
+
+    cholesky: Any  # (P', P')
+    layout: ParamLayout
+
+    @property
+    def entries_per_output(self) -> int:
+        return len(self.cholesky)
+
+    def map(self, convert: Convert) -> "FullPrecision":
+        return replace(self, cholesky=convert(self.cholesky))
+
+    def log_det(self) -> Tensor:
+        return 2.0 * self.cholesky.diagonal().log().sum()
+
+    def quadratic(self, away: Tensor) -> Tensor:
+        return (away @ self.cholesky).square().sum(-1)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        z = standard_normal((n, len(self.cholesky)), generator=generator, like=self.cholesky)
+        return torch.linalg.solve_triangular(self.cholesky.mT, z.mT, upper=True).mT
+
+    def output_covariance(self, tape: Tape) -> Tensor:
+        j = jacobian(tape, self.layout)
+        flat = torch.linalg.solve_triangular(self.cholesky, j.flatten(0, 1).mT, upper=False)
+        white = flat.mT.unflatten(0, j.shape[:2])
+        return torch.einsum("knp,jnp->nkj", white, white)
+
+    def output_draws(self, tape: Tape, n: int, *, generator: torch.Generator) -> Tensor:
+        return _moved(tape, self.layout, self.sample(n, generator=generator))
+
+
+def _moved(tape: Tape, layout: ParamLayout, away: Tensor) -> Tensor:
+    """Outputs' deviations (n, N, K) for weights' deviations (n, P')."""
+    return torch.einsum("knp,sp->snk", jacobian(tape, layout), away)
+
+
+def kronecker_precision(
+    spectrum: KroneckerSpectrum, layers: Sequence[WeightLayer], layout: ParamLayout, delta: Tensor
+) -> KroneckerPrecision:
+    """H + Delta of a Kronecker spectrum at prior precisions (L,)."""
+    return KroneckerPrecision(spectrum, tuple(layers), layout, delta)
+
+
+def diagonal_precision(
+    spectrum: DiagonalSpectrum, layers: Sequence[WeightLayer], layout: ParamLayout, delta: Tensor
+) -> DiagonalPrecision:
+    """H + Delta of a diagonal at prior precisions (L,)."""
+    return DiagonalPrecision(spectrum.preconditioners(delta)[0].reciprocal(), layout)
+
+
+def full_precision(
+    spectrum: FullSpectrum, layers: Sequence[WeightLayer], layout: ParamLayout, delta: Tensor
+) -> FullPrecision:
+    """H + Delta of a full matrix at prior precisions (L,)."""
+    return FullPrecision(spectrum.cholesky(delta), layout)

@@ -1,0 +1,281 @@
+"""Training by turns: weights towards their mode, hyperparameters up the Laplace evidence."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.laplace.curvature import Factors, Spectrum
+from skbayes_sym.inference.laplace.marginal_likelihood import (
+    AveragedNetwork,
+    Evidence,
+    LaplaceEvidence,
+    Pass,
+    Seen,
+    add_factors,
+)
+from skbayes_sym.models.data import Batches, Data
+from skbayes_sym.models.networks.recording import WeightLayer
+from skbayes_sym.numerics.optimise import DivergenceError, FlatAdam, ParamGroup
+from skbayes_sym.numerics.random import spawn_seeds
+
+# Adam's memory, in 1 / (1 - beta2) updates. There are tens of updates, not thousands, and the first
+# gradients, of a network that fits nothing yet, are the largest: remembered (0.999) they would
+# shrink every later step, and extents would stop short of the evidence's maximum.
+_HYPER_BETA2 = 0.9
+
+# What recording may add to training, relative to it: see `recorded_steps`.
+_RECORDING_BUDGET = 0.45
+
+
+def recorded_steps(n_between: int, n_epoch: int, layers: Sequence[WeightLayer]) -> int:
+    """How many of the last steps before an update `OnlineEvidence` should record.
+
+    Those that see the data once, as far as recording them keeps online training below 1.5 times the
+    cost of training alone: three in four steps of a dense network, one in four of a convolutional
+    one; at least one.
+
+    Parameters
+    ----------
+    n_between : int
+        Steps between two updates.
+    n_epoch : int
+        Steps that see the data once.
+    layers : sequence of WeightLayer
+    """
+    cost = max(layer.recording_cost for layer in layers)
+    return min(n_epoch, max(1, int(n_between * _RECORDING_BUDGET / cost)))
+
+
+class HyperRates(NamedTuple):
+    """Adam's step sizes of the hyperparameters."""
+
+    extent: float
+    likelihood: float
+    log_precision: float
+
+
+class ModeObjective:
+    r"""Negative log joint of weights and data, :math:`-\log p(y, \theta \mid \eta, \delta)`.
+
+    An `Objective` on minibatches. Its vector is ``[theta | eta]`` where eta is trained with the
+    weights (Augerino: Benton et al. 2020), by the likelihood and a reward :math:`N \rho |\eta|`
+    for large extents, and ``theta`` alone otherwise.
+
+    Parameters
+    ----------
+    model : AveragedNetwork
+    data : Data
+    theta, hyper : Tensor
+        Starting weights (P,); hyperparameters, read at every call.
+    rest_precision : float
+        Prior precision of parameters in no Laplace layer.
+    batch_size : int
+    generator : torch.Generator
+        Stream of batches and transformations.
+    reward : float or None
+        rho; None leaves eta to the evidence.
+    """
+
+    def __init__(
+        self,
+        model: AveragedNetwork,
+        data: Data,
+        theta: Tensor,
+        hyper: Tensor,
+        *,
+        rest_precision: float,
+        batch_size: int,
+        generator: torch.Generator,
+        reward: float | None = None,
+    ) -> None:
+        self._model, self._hyper, self._reward = model, hyper, reward
+        self._h = model.hyper.unflatten(hyper)
+        eta = self._h["eta"] if reward is not None else self._h["eta"][:0]
+        self.params = torch.cat([theta, eta])
+        self.gradient = torch.zeros_like(self.params)
+        self._n = len(theta)
+        self._batches = Batches(data, batch_size, generator)
+        self._generator = generator
+        self._likelihood = model.likelihood.to(theta)
+        self._owner = model.owner.to(theta.device)
+        self._rest = theta.new_tensor([rest_precision])
+        self._total_weight = float(data.weight.double().sum())
+        self._watch: OnlineEvidence | None = None
+        self._is_watched: Callable[[int], bool] = lambda step: False
+
+    @property
+    def theta(self) -> Tensor:
+        """The weights' part of the vector, (P,)."""
+        return self.params[: self._n]
+
+    def watch_with(self, watch: "OnlineEvidence", is_watched: Callable[[int], bool]) -> None:
+        """Let ``watch`` record the steps for which ``is_watched(step)``."""
+        self._watch, self._is_watched = watch, is_watched
+
+    def __call__(self, step: int) -> Tensor:
+        x, y, weight = batch = self._batches.next()
+        leaf = self.params.detach().clone().requires_grad_()
+        likelihood = self._likelihood.at(self._h["likelihood"])
+        noise = self._model.noise(len(x), x, self._generator)
+        with torch.enable_grad():
+            eta = leaf[self._n :] if self._reward is not None else self._h["eta"]
+            if self._watch is not None and self._is_watched(step):
+                averaged, then = self._watch.record(leaf[: self._n], self._hyper, batch, noise)
+            else:
+                averaged, then = self._model.forward(leaf[: self._n], eta, x, noise), None
+            loss = -(weight * likelihood.log_prob(averaged, y)).sum()
+            if self._reward is not None and eta.numel():
+                loss = loss - self._reward * self._total_weight * eta.norm()
+            gradient = torch.autograd.grad(loss, leaf, retain_graph=then is not None)[0]
+        if then is not None:
+            then(self._generator)
+        self.gradient.copy_(gradient)
+        return loss.detach() + self._add_prior()
+
+    def _add_prior(self) -> Tensor:
+        """Negative log prior of the weights, without its normaliser; adds to the gradient."""
+        precision = torch.cat([self._h["log_precision"].exp(), self._rest])[self._owner]
+        scaled = precision * self.theta
+        self.gradient[: self._n] += scaled
+        return 0.5 * torch.dot(scaled, self.theta)
+
+
+class OnlineEvidence:
+    """The evidence's factors and gradient, gathered from the training steps themselves.
+
+    The preconditioner is the one of the previous update, and the weights move while the factors
+    are gathered: biased by what changes between two updates, and one pass instead of three. A
+    batch that holds all the data is its own preconditioner: then nothing is biased.
+    """
+
+    def __init__(self, evidence: LaplaceEvidence) -> None:
+        self._evidence = evidence
+        self._preconditioners: Factors | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._factors: Factors = []
+        self._log_lik, self._seen = 0.0, 0.0
+        self._gradient: Tensor | None = None
+
+    def record(
+        self, theta: Tensor, hyper: Tensor, batch: Data, noise: Tensor
+    ) -> tuple[Tensor, Callable[[torch.Generator], None]]:
+        """Averaged outputs of a step, and what to call once the step's own gradient is taken."""
+        model = self._evidence.model
+        learned = self._preconditioners is not None or self._is_whole(batch)
+        leaf = hyper.detach().clone().requires_grad_(learned)
+        h = model.hyper.unflatten(leaf)
+        recording, averaged = model.record(theta, h["eta"], batch.x, noise)
+
+        def then(generator: torch.Generator) -> None:
+            with torch.enable_grad():
+                seen = self._evidence.seen(
+                    recording, averaged, h["likelihood"], batch, generator, create_graph=learned
+                )
+                self._gather(seen, leaf, batch)
+
+        return averaged, then
+
+    def _is_whole(self, batch: Data) -> bool:
+        return len(batch.x) == len(self._evidence.data.x)
+
+    def _gather(self, seen: Seen, hyper: Tensor, batch: Data) -> None:
+        structure = self._evidence.structure
+        with torch.no_grad():
+            factors = structure.factors(seen.tape, batch.weight)
+        if self._is_whole(batch):
+            self._precondition(self._evidence.spectrum(factors), hyper.detach())
+        if self._preconditioners is not None:
+            value = self._evidence.surrogate(seen, batch.weight, self._preconditioners)
+            gradient = torch.autograd.grad(value, hyper)[0]
+            self._gradient = gradient + (0.0 if self._gradient is None else self._gradient)
+        self._factors = add_factors(self._factors, factors)
+        self._log_lik += float(seen.log_likelihood.detach())
+        self._seen += float(batch.weight.sum())
+
+    def _precondition(self, spectrum: Spectrum, hyper: Tensor) -> None:
+        log_precision = self._evidence.model.hyper.unflatten(hyper)["log_precision"]
+        self._preconditioners = spectrum.preconditioners(log_precision.double().exp())
+
+    def collect(self, hyper: Tensor) -> tuple[Pass, Spectrum, Tensor | None]:
+        """Sums since the last call, scaled to all data; the next steps use their spectrum."""
+        scale = float(self._evidence.data.weight.double().sum()) / self._seen
+        factors = [scale * f for f in self._factors]
+        spectrum = self._evidence.spectrum(factors)
+        gradient = None if self._gradient is None else scale * self._gradient
+        sums = Pass(torch.tensor(scale * self._log_lik, dtype=torch.float64), factors)
+        self._reset()
+        self._precondition(spectrum, hyper)
+        return sums, spectrum, gradient
+
+
+class HyperAscent:
+    """Adam on the hyperparameters, up the evidence.
+
+    Parameters
+    ----------
+    evidence : LaplaceEvidence
+    hyper : Tensor
+        The flat vector, changed in place.
+    rates : HyperRates
+        A rate of 0 leaves its hyperparameters alone.
+    seed : int
+        Every update draws its own noise from it.
+    online : OnlineEvidence, optional
+        Where to get the sums from, instead of passes of its own.
+    """
+
+    def __init__(
+        self,
+        evidence: LaplaceEvidence,
+        hyper: Tensor,
+        rates: HyperRates,
+        seed: int,
+        online: OnlineEvidence | None = None,
+    ) -> None:
+        self._evidence, self._hyper = evidence, hyper
+        self._seed, self._n_updates, self._online = seed, 0, online
+        slices = evidence.model.hyper.slices
+        self._precisions = slices["log_precision"]
+        self._loss_gradient = torch.zeros_like(hyper)
+        groups = [
+            ParamGroup(slices["eta"], rates.extent),
+            ParamGroup(slices["likelihood"], rates.likelihood),
+            ParamGroup(slices["log_precision"], rates.log_precision),
+        ]
+        self._adam = FlatAdam(hyper, self._loss_gradient, groups, beta2=_HYPER_BETA2)
+        self._needs_gradient = bool(
+            (rates.extent > 0 and slices["eta"].stop > slices["eta"].start)
+            or (rates.likelihood > 0 and slices["likelihood"].stop > slices["likelihood"].start)
+        )
+
+    def update(self, theta: Tensor, factor: float) -> Evidence:
+        """One step of every rate times ``factor``; returns the evidence before it.
+
+        The evidence is that of the noise drawn here (or, online, gathered on the way).
+        """
+        seed = spawn_seeds(self._seed, self._n_updates + 1)[-1]
+        self._n_updates += 1
+        gradient: Tensor | None
+        if self._online is not None:
+            sums, spectrum, gradient = self._online.collect(self._hyper)
+        else:
+            sums = self._evidence.one_pass(theta, self._hyper, seed)
+            spectrum, gradient = self._evidence.spectrum(sums.factors), None
+            if self._needs_gradient:
+                gradient = self._evidence.gradient(theta, self._hyper, seed, spectrum)
+        terms, slope = self._evidence.evidence(theta, self._hyper, sums.log_likelihood, spectrum)
+        self._loss_gradient.zero_()
+        if gradient is not None:
+            self._loss_gradient -= gradient
+        self._loss_gradient[self._precisions] = -slope.to(self._loss_gradient)
+        self._adam.step(factor)
+        if not bool(torch.isfinite(self._hyper).all()):
+            raise DivergenceError(
+                "a hyperparameter stopped being finite: lower hyper_learning_rate or "
+                "invariance_learning_rate, standardize the data or use dtype='float64'."
+            )
+        return terms

@@ -1,0 +1,229 @@
+r"""Posteriors of a network layer by layer, each conditional on the layers sampled before it.
+
+    q(W_1, ..., W_L) = q(W_1) q(W_2 | W_1) ... q(W_L | W_1, ..., W_{L-1})
+
+By the chain rule the sum of the layers' expected KLs is the KL of the whole, so the ELBO stays a
+lower bound whatever the layers know of the ones before. That is what the translation symmetry of
+a layer asks for: which directions of its weights the data can't see depends on the *sampled*
+activations it gets (Kurle et al. 2022, section 5; their average over activations, eqs. 23 and 25,
+is not a posterior).
+
+A layer's weights are a matrix (D + 1, H), the biases in the last row; a layer's inputs get a
+column of ones.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.layout import ParamLayout
+
+
+class HiddenDraws(NamedTuple):
+    """Weights of the hidden layers, and what the last layer may need."""
+
+    weights: Sequence[Tensor]  # (S, D_l + 1, H_l)
+    kl: Tensor  # (S,), averages to KL[q || p] of the hidden layers, nats
+    inducing: Tensor  # last hidden activations of the inducing inputs, (S, M, H + 1); M may be 0
+
+
+class Moments(NamedTuple):
+    """Mean and variance of the outputs given the hidden layers, (S, N, T)."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+class HiddenPosterior(Protocol):
+    """Posterior of all hidden layers."""
+
+    @property
+    def layout(self) -> ParamLayout:
+        """Its variational parameters."""
+        ...
+
+    def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
+        """Starting point: concentrated, or as wide as the prior."""
+        ...
+
+    def draw(self, params: Tensor, n: int, *, generator: torch.Generator) -> HiddenDraws: ...
+
+
+class LastLayer(Protocol):
+    """Posterior of the last layer given the hidden ones; a Gaussian likelihood."""
+
+    @property
+    def layout(self) -> ParamLayout: ...
+
+    @property
+    def trains_on_elbo(self) -> bool:
+        """Whether `objective` is `elbo`."""
+        ...
+
+    def start(self, data: Data, *, generator: torch.Generator) -> Tensor: ...
+
+    def elbo(
+        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Expected log likelihood, summed by weight, and own KL; (S,) each, nats.
+
+        Their difference is what counts: a layer that is integrated out gives its log evidence
+        and 0.
+        """
+        ...
+
+    def objective(
+        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What training maximises: `elbo`, unless it is a heuristic."""
+        ...
+
+    def condition(
+        self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
+    ) -> "Conditional":
+        """Its posterior given the hidden layers and the features of the training data."""
+        ...
+
+    def sample(
+        self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor,
+        *, generator: torch.Generator,
+    ) -> Tensor:  # fmt: skip
+        """Last-layer weights (S, H + 1, T), one draw for each of the hidden layers."""
+        ...
+
+
+class Conditional(NamedTuple):
+    """Normal posteriors of the last layer's weights, one a draw of the hidden layers.
+
+    The variance of an output at features ``phi`` is ``prior_scale^2 |root phi|^2``, or with
+    ``complement`` what that leaves of the prior: ``prior_scale^2 (|phi|^2 - |root phi|^2)``.
+    """
+
+    mean: Tensor  # (S, H + 1, T)
+    root: Tensor  # (S, T, r, H + 1)
+    prior_scale: float
+    complement: bool
+
+    def moments(self, features: Tensor) -> Moments:
+        """Outputs at features (S, N, H + 1)."""
+        seen = ((self.root @ features.mT.unsqueeze(1)) ** 2).sum(-2).mT
+        if self.complement:
+            seen = ((features**2).sum(-1, keepdim=True) - seen).clamp_min(0.0)
+        return Moments(features @ self.mean, self.prior_scale**2 * seen)
+
+
+def with_ones(h: Tensor) -> Tensor:
+    """A column of ones for the bias, (*B, N, D) -> (*B, N, D + 1)."""
+    return torch.cat([h, h.new_ones(*h.shape[:-1], 1)], dim=-1)
+
+
+def starting_scale(network: MLP, n_inputs: int, prior_scale: float) -> float:
+    """Of a layer's weights at the start: the prior's, unless that saturates the units."""
+    return min(prior_scale, network.activation.gain / (n_inputs + 1) ** 0.5)
+
+
+def propagate(network: MLP, weights: Sequence[Tensor], x: Tensor) -> Tensor:
+    """Inputs of the last layer, (S, N, H + 1), for hidden weights (S, D + 1, H) and x (N, D)."""
+    h = with_ones(x)
+    for weight in weights:
+        h = with_ones(network.activation.function(h @ weight))
+    return h
+
+
+class Layerwise(NamedTuple):
+    """A network's posterior: its parts, and how their parameters lie in one vector."""
+
+    network: MLP
+    hidden: HiddenPosterior
+    last: LastLayer
+
+    def split(self, params: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``[hidden | last | log noise]``."""
+        n, m = self.hidden.layout.n_params, self.last.layout.n_params
+        return params[:n], params[n : n + m], params[n + m :]
+
+    def terms(
+        self,
+        params: Tensor,
+        data: Data,
+        n_draws: int,
+        *,
+        generator: torch.Generator,
+        training: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Expected log likelihood and KL of ``n_draws`` draws of the hidden layers, (S,) each.
+
+        Their difference averages to the ELBO, or with ``training`` to the last layer's objective.
+        ``data.weight`` is that of the whole data set.
+        """
+        hidden, last, log_noise = self.split(params)
+        draws = self.hidden.draw(hidden, n_draws, generator=generator)
+        features = propagate(self.network, draws.weights, data.x).expand(n_draws, -1, -1)
+        value = self.last.objective if training else self.last.elbo
+        likelihood, kl = value(last, features, draws, data, log_noise)
+        return likelihood, draws.kl + kl
+
+
+class LayerwiseElbo:
+    """Negative ELBO and its gradient over one flat vector; an `Objective`.
+
+    Parameters
+    ----------
+    posterior : Layerwise
+    data : Data
+    params : Tensor
+        See `Layerwise.split`; read at every call.
+    learn_noise : bool
+    batch_size, n_draws : int
+    warm_up : int
+        Steps over which the KL's weight rises linearly from `_COLD` to 1. Without it wide
+        networks can fall into the mode where the hidden weights stay at the prior.
+    generator : torch.Generator
+    """
+
+    _COLD = 0.02
+
+    def __init__(
+        self,
+        posterior: Layerwise,
+        data: Data,
+        params: Tensor,
+        *,
+        learn_noise: bool,
+        batch_size: int,
+        n_draws: int,
+        warm_up: int,
+        generator: torch.Generator,
+    ) -> None:
+        self.params, self.gradient = params, torch.zeros_like(params)
+        self._posterior, self._data, self._learn_noise = posterior, data, learn_noise
+        self._batch_size, self._n_draws = min(batch_size, len(data.x)), n_draws
+        self._warm_up, self._generator = warm_up, generator
+
+    def __call__(self, step: int) -> Tensor:
+        share = min(1.0, step / self._warm_up) if self._warm_up else 1.0
+        temperature = self._COLD + (1.0 - self._COLD) * share
+        with torch.enable_grad():
+            at = self.params.detach().requires_grad_()
+            likelihood, kl = self._posterior.terms(
+                at, self._batch(), self._n_draws, generator=self._generator, training=True
+            )
+            loss = (temperature * kl - likelihood).mean()
+            (gradient,) = torch.autograd.grad(loss, at)
+        self.gradient.copy_(gradient)
+        if not self._learn_noise:
+            self._posterior.split(self.gradient)[2].zero_()
+        return (kl - likelihood).mean().detach()
+
+    def _batch(self) -> Data:
+        n = len(self._data.x)
+        if self._batch_size == n:
+            return self._data
+        rows = torch.randperm(n, generator=self._generator, device=self._generator.device)
+        rows = rows[: self._batch_size]
+        x, y, weight = (t[rows] for t in self._data)
+        return Data(x, y, weight * (n / self._batch_size))

@@ -1,0 +1,237 @@
+r"""Global inducing points: product-form sites for the weights of every layer.
+
+For a layer with inputs ``u_i`` at M inducing points (the *sampled* activations of the inducing
+inputs) and unit h, with prior variance s^2,
+
+.. math:: q(w_h \mid W_{<l}) \propto N(w_h; 0, s^2 I) \prod_{i=1}^M
+          \exp\left(-\tfrac12 e^{a_h + b_i} (u_i^T w_h - v_{ih})^2\right)
+
+(Ober & Aitchison 2021, with precisions of rank one: a gain a unit, a precision a point). It is the
+product, conditional on the earlier layers, where Kurle et al. (2022, eqs. 23-26) print an average.
+With ``A = s diag(e^{b/2}) U`` all H units share the matrix ``A A'`` (or ``A' A``), so that one
+eigendecomposition a layer and draw serves them all (`skbayes_sym.numerics.resolvent`).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import log, pi
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.layerwise.base import Conditional, HiddenDraws, starting_scale, with_ones
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.resolvent import resolvent
+
+
+class LayerDraw(NamedTuple):
+    """Weights of one layer (S, D, H), and the KL of their conditional, (S,) nats."""
+
+    weights: Tensor
+    kl: Tensor
+
+
+def draw_layer(
+    inducing: Tensor,
+    values: Tensor,
+    log_gain: Tensor,
+    log_precision: Tensor,
+    prior_scale: float,
+    *,
+    generator: torch.Generator,
+) -> LayerDraw:
+    """Sample a layer's weights by Matheron's rule, and their KL in closed form.
+
+    Parameters
+    ----------
+    inducing : Tensor of shape (S, M, D)
+        U, the sampled inputs of the layer at the inducing points.
+    values : Tensor of shape (M, H)
+        v.
+    log_gain : Tensor of shape (H,)
+        a.
+    log_precision : Tensor of shape (M,)
+        b.
+    prior_scale : float
+        s.
+
+    Notes
+    -----
+    O(r^3 + r M H) a draw with r = min(M, D).
+    """
+    n, m, d = inducing.shape
+    gain, root = log_gain.exp(), (0.5 * log_precision).exp()
+    design = prior_scale * root.unsqueeze(-1) * inducing  # A, (S, M, D)
+    target = root.unsqueeze(-1) * values  # (M, H)
+
+    def normal(rows: int) -> Tensor:
+        shape = (n, rows, values.shape[1])
+        return torch.randn(shape, generator=generator, device=inducing.device, dtype=inducing.dtype)
+
+    prior, error = normal(d), normal(m)
+    # A draw and the mean solve the same system, with these two right-hand sides.
+    if d <= m:
+        kernel = design.mT @ design
+        seen = gain.sqrt() * (design.mT @ target)
+        wrong = seen - gain.sqrt() * (kernel @ prior) - design.mT @ error
+        solved = resolvent(kernel, gain, torch.stack([wrong, seen], dim=-2))
+        moved, trace = gain.sqrt() * solved.solution, solved.trace
+    else:
+        seen = (gain.sqrt() * target).expand(n, -1, -1)
+        wrong = seen - gain.sqrt() * (design @ prior) - error
+        both = torch.stack([wrong, seen], dim=-2)  # (S, M, 2, H)
+        solved = resolvent(design @ design.mT, gain, both)
+        back = (design.mT @ solved.solution.flatten(-2)).unflatten(-1, both.shape[-2:])
+        moved, trace = gain.sqrt() * back, solved.trace + (d - m)
+    shift, mean = moved.unbind(-2)
+    kl = 0.5 * (trace - d + solved.log_det + (mean**2).sum(-2)).sum(-1)
+    return LayerDraw(prior_scale * (prior + shift), kl)
+
+
+@dataclass(frozen=True, eq=False)
+class InducingHidden:
+    """Product-form sites for all hidden layers.
+
+    Parameters
+    ----------
+    network : MLP
+    prior_scale : tuple of float
+        Prior standard deviation of the weights and biases of every hidden layer.
+    n_inducing : int
+        M.
+    """
+
+    network: MLP
+    prior_scale: tuple[float, ...]
+    n_inducing: int
+
+    @cached_property
+    def layout(self) -> ParamLayout:
+        m = self.n_inducing
+        shapes: dict[str, tuple[int, ...]] = {"inputs": (m, self.network.n_inputs)}
+        for layer, width in enumerate(self.network.hidden_layer_sizes, start=1):
+            shapes[f"values{layer}"] = (m, width)
+            shapes[f"log_gain{layer}"], shapes[f"log_precision{layer}"] = (width,), (m,)
+        return ParamLayout(shapes)
+
+    def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
+        """Random training rows, and a draw of the weights at them as the values."""
+        rows = torch.randperm(len(data.x), generator=generator)[: self.n_inducing]
+        h = data.x[rows.to(data.x.device)]
+        start = {"inputs": h}
+        for layer, scale in enumerate(self.prior_scale, start=1):
+            width = self.network.hidden_layer_sizes[layer - 1]
+            weights = torch.randn(h.shape[-1] + 1, width, generator=generator, dtype=torch.float64)
+            size = starting_scale(self.network, h.shape[-1], scale)
+            values = with_ones(h) @ (size * weights.to(h))
+            start[f"values{layer}"] = values
+            start[f"log_gain{layer}"] = h.new_zeros(width)
+            start[f"log_precision{layer}"] = h.new_full((len(h),), -6.0 if at_prior else 0.0)
+            h = self.network.activation.function(values)
+        return self.layout.flatten(start)
+
+    def draw(self, params: Tensor, n: int, *, generator: torch.Generator) -> HiddenDraws:
+        values = self.layout.unflatten(params)
+        u = with_ones(values["inputs"]).expand(n, -1, -1)
+        weights, kl = [], params.new_zeros(n)
+        for layer, scale in enumerate(self.prior_scale, start=1):
+            drawn = draw_layer(
+                u, values[f"values{layer}"], values[f"log_gain{layer}"],
+                values[f"log_precision{layer}"], scale, generator=generator,
+            )  # fmt: skip
+            weights.append(drawn.weights)
+            kl = kl + drawn.kl
+            u = with_ones(self.network.activation.function(u @ drawn.weights))
+        return HiddenDraws(weights, kl, u)
+
+
+@dataclass(frozen=True)
+class InducingLast:
+    """Product-form sites for the last layer, its Gaussian expectation in closed form.
+
+    Parameters
+    ----------
+    prior_scale : float
+    n_inducing, n_outputs : int
+    """
+
+    prior_scale: float
+    n_inducing: int
+    n_outputs: int
+
+    @property
+    def trains_on_elbo(self) -> bool:
+        return True
+
+    @property
+    def layout(self) -> ParamLayout:
+        m, t = self.n_inducing, self.n_outputs
+        return ParamLayout({"values": (m, t), "log_gain": (t,), "log_precision": (m,)})
+
+    def start(self, data: Data, *, generator: torch.Generator) -> Tensor:
+        """Targets of the rows that `InducingHidden.start` takes with a generator of equal seed.
+
+        Precisions are those of N / M data of noise 0.1 each.
+        """
+        rows = torch.randperm(len(data.x), generator=generator)[: self.n_inducing]
+        values = data.y[rows.to(data.y.device)]
+        precision = float(data.weight.sum()) / self.n_inducing / 0.1**2
+        return self.layout.flatten({
+            "values": values,
+            "log_gain": values.new_zeros(self.n_outputs),
+            "log_precision": values.new_full((self.n_inducing,), log(precision)),
+        })  # fmt: skip
+
+    def _solve(self, params: Tensor, draws: HiddenDraws) -> tuple[Tensor, Tensor]:
+        """Whitened mean (S, D, T) and Cholesky factors of ``I + a A' A``, (S, T, D, D)."""
+        p = self.layout.unflatten(params)
+        root = (0.5 * p["log_precision"]).exp()
+        design = self.prior_scale * root.unsqueeze(-1) * draws.inducing
+        gain = p["log_gain"].exp()
+        gram = gain[:, None, None] * (design.mT @ design).unsqueeze(1)
+        gram.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        factor = torch.linalg.cholesky(gram)
+        right = gain * (design.mT @ (root.unsqueeze(-1) * p["values"]))
+        mean = torch.cholesky_solve(right.mT.unsqueeze(-1), factor).squeeze(-1).mT
+        return mean, factor
+
+    def elbo(
+        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        mean, factor = self._solve(params, draws)
+        solved = torch.linalg.solve_triangular(factor, features.mT.unsqueeze(1), upper=False)
+        variance = self.prior_scale**2 * (solved**2).sum(-2).mT
+        squares = (data.y - self.prior_scale * features @ mean) ** 2 + variance
+        log_prob = -0.5 * (squares * (-2.0 * log_noise).exp() + log(2 * pi)) - log_noise
+        inverse = torch.cholesky_inverse(factor)
+        trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
+        log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        kl = 0.5 * (trace - mean.shape[1] + log_det + (mean**2).sum(1)).sum(-1)
+        return data.weight @ log_prob.sum(-1).mT, kl
+
+    def objective(
+        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return self.elbo(params, features, draws, data, log_noise)
+
+    def condition(
+        self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
+    ) -> Conditional:
+        mean, factor = self._solve(params, draws)
+        eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+        root = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
+        return Conditional(self.prior_scale * mean, root, self.prior_scale, False)
+
+    def sample(
+        self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor,
+        *, generator: torch.Generator,
+    ) -> Tensor:  # fmt: skip
+        mean, factor = self._solve(params, draws)
+        noise = torch.randn(
+            (*factor.shape[:-1], 1), generator=generator, device=mean.device, dtype=mean.dtype
+        )
+        spread = torch.linalg.solve_triangular(factor.mT, noise, upper=True).squeeze(-1).mT
+        return self.prior_scale * (mean + spread)

@@ -1,0 +1,101 @@
+"""A fitted layerwise posterior as plain arrays, with what it was conditioned on."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.layerwise.base import (
+    Conditional,
+    HiddenDraws,
+    Layerwise,
+    Moments,
+    propagate,
+)
+from skbayes_sym.models.data import Data
+
+# Numbers of the features of a block of draws: 16 MB in float64.
+_BLOCK_NUMBERS = 1 << 21
+
+
+@dataclass(frozen=True, eq=False)
+class LayerwisePosterior:
+    """Posterior over a network's weights, layer by layer.
+
+    Parameters
+    ----------
+    parts : Layerwise
+    params : ndarray
+        See `Layerwise.split`.
+    x, y, weight : ndarray
+        Training data in scaled units: a last layer that is integrated out depends on them.
+    """
+
+    parts: Layerwise
+    params: npt.NDArray[Any]
+    x: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+    weight: npt.NDArray[Any]
+
+    @property
+    def has_independent_weights(self) -> bool:
+        """No: a layer's weights depend on the layers before, and often on each other."""
+        return False
+
+    def _tensors(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Data]:
+        params = torch.as_tensor(self.params, device=device)
+        data = Data(*(torch.as_tensor(a, device=device) for a in (self.x, self.y, self.weight)))
+        return *self.parts.split(params), data
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws of all weights in the network's flat order, (n, P), float64."""
+        hidden, last, log_noise, data = self._tensors(generator.device)
+        draws = self.parts.hidden.draw(hidden, n, generator=generator)
+        train = propagate(self.parts.network, draws.weights, data.x).expand(n, -1, -1)
+        outer = self.parts.last.sample(last, train, draws, data, log_noise, generator=generator)
+        values = {}
+        for layer, weight in enumerate([*draws.weights, outer], start=1):
+            values[f"W{layer}"], values[f"b{layer}"] = weight[:, :-1].mT, weight[:, -1]
+        return self.parts.network.layout.flatten(values)
+
+    def conditioned(
+        self, n: int, *, generator: torch.Generator, device: torch.device
+    ) -> "ConditionedDraws":
+        """``n`` draws of the hidden layers and the last layer given them, for predictions.
+
+        Drawn on the generator's device, so that predictions agree across devices.
+        """
+        hidden, last, log_noise, data = self._tensors(generator.device)
+        draws = self.parts.hidden.draw(hidden, n, generator=generator)
+        train = propagate(self.parts.network, draws.weights, data.x).expand(n, -1, -1)
+        given = self.parts.last.condition(last, train, draws, data, log_noise)
+        given = given._replace(mean=given.mean.to(device), root=given.root.to(device))
+        return ConditionedDraws(self.parts, _moved(draws, device), given)
+
+
+def _moved(draws: HiddenDraws, device: torch.device) -> HiddenDraws:
+    return draws._replace(weights=[w.to(device) for w in draws.weights])
+
+
+@dataclass(frozen=True, eq=False)
+class ConditionedDraws:
+    """Draws of the hidden layers with the exact or variational last layer given each."""
+
+    parts: Layerwise
+    draws: HiddenDraws
+    last: Conditional
+
+    def moments(self, x: Tensor) -> Moments:
+        """Outputs (S, N, T) at inputs (N, D), draws taken in blocks."""
+        n = len(self.last.mean)
+        size = max(1, _BLOCK_NUMBERS // (len(x) * self.last.mean.shape[1]))
+        parts = []
+        for start in range(0, n, size):
+            block = slice(start, start + size)
+            weights = [w[block] for w in self.draws.weights]
+            features = propagate(self.parts.network, weights, x)
+            given = self.last._replace(mean=self.last.mean[block], root=self.last.root[block])
+            parts.append(given.moments(features.expand(len(given.mean), -1, -1)))
+        return Moments(*(torch.cat(t) for t in zip(*parts, strict=True)))

@@ -1,0 +1,297 @@
+"""Prior scale and noise of a linear model by maximising the ELBO over them at given sites.
+
+With the sites held fixed instead of the posterior, the bound as a function of the hyperparameters
+is tight to second order around the evidence (Adam, Chang, Khan & Solin 2021, "dual
+parameterisation"), so alternating with site updates takes a few rounds where expectation
+maximisation takes hundreds. The sites of a location-scale likelihood move with the noise, their
+variances proportional to its square: with a Gaussian likelihood the function below is the log
+evidence itself and the first round ends at its maximum.
+"""
+
+from collections.abc import Callable
+from itertools import product
+from math import inf, log
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from skbayes_sym.inference.linear.expectations import SiteLikelihood
+from skbayes_sym.inference.linear.sites import (
+    Acceleration,
+    LinearData,
+    Sites,
+    State,
+    solve,
+    update,
+    weighted_precision,
+)
+
+# Sites are close enough for a round of learning if outputs move by less than this many std, or
+# than this share of the last round's step.
+_CLOSE, _SHARE = 0.3, 0.1
+# Longest step between rounds, in multiples of the plain one.
+_LONGEST_STRIDE = 10.0
+# Distance in log variance kept from a posterior that isn't normalisable.
+_MARGIN = 0.1
+# First look, as offsets of the log variance of the prior and of the log noise.
+_PRIOR_GRID = np.linspace(-9.0, 9.0, 10)
+_NOISE_GRID = np.array([0.0, -1.2, -3.0])
+
+
+class Hyper(NamedTuple):
+    """What may be learned beside the posterior."""
+
+    log_prior_variance: float
+    log_noise: tuple[float, ...]  # the likelihood's params
+
+
+class Range(NamedTuple):
+    """Bounds of one hyperparameter."""
+
+    low: float
+    high: float
+
+
+class Learning(NamedTuple):
+    """Which hyperparameters are learned, and between which ends."""
+
+    prior: Range | None
+    noise: Range  # used if the likelihood has params
+
+
+class SitesFit(NamedTuple):
+    """Result of `fit_sites`."""
+
+    state: State
+    n_iter: int
+    elbo_curve: list[float]  # after every update
+    change: float  # of the last update, see `sites.Update`
+    stopped: str  # "tol", "max_iter", "on_step" or "interrupted"
+
+
+class ElboAtSites:
+    """The ELBO as a function of log prior variance (0-d) and likelihood params, sites given.
+
+    One eigendecomposition, O((C r)^3); then O(N C^2 r) a value, differentiable.
+    """
+
+    def __init__(self, data: LinearData, state: State) -> None:
+        n_outputs, r = data.n_outputs, data.features.shape[1]
+        self._data, self._state = data, state
+        self._values, vectors = torch.linalg.eigh(weighted_precision(data, state.sites))
+        vectors = vectors.reshape(n_outputs, r, -1)
+        self._basis = torch.einsum("nr,crk->nck", data.features, vectors)
+        offset = torch.einsum("ncd,d->nc", state.sites.precision, state.intercept)
+        shift = data.weight[:, None] * (state.sites.shift - offset)
+        self._right = torch.einsum("nck,nc->k", self._basis, shift)
+
+    @property
+    def highest_log_variance(self) -> float:
+        """Where the sites' product with the prior stops being normalisable; inf if nowhere."""
+        lowest = float(self._values[0])
+        return -log(-lowest) - _MARGIN if lowest < 0.0 else inf
+
+    def __call__(self, log_variance: Tensor, params: Tensor) -> Tensor:
+        data, state, basis = self._data, self._state, self._basis
+        # Of the sites' precisions; 1 without params.
+        scale = (2.0 * (state.likelihood.params - params)).exp().prod()
+        variance = 1.0 / (log_variance.neg().exp() + scale * self._values)
+        loc = variance * scale * self._right
+        mean = state.intercept + basis @ loc
+        covariance = (basis * variance) @ basis.mT
+        value = state.likelihood.at(params).value(mean, covariance, data.y)
+        ratio = variance * log_variance.neg().exp()
+        quadratic = (loc * loc).sum() * log_variance.neg().exp()
+        kl = 0.5 * ((ratio - 1.0 - ratio.log()).sum() + quadratic)
+        return value @ data.weight - kl
+
+
+class _Objective:
+    """Minus `ElboAtSites` as a function of what is learned, as NumPy optimisers want it."""
+
+    def __init__(self, elbo: ElboAtSites, hyper: Hyper, *, learn_prior: bool, like: Tensor) -> None:
+        self._elbo, self._learn_prior, self._like = elbo, learn_prior, like
+        self._given = like.new_tensor(hyper.log_prior_variance)
+
+    def value(self, x: np.ndarray) -> float:
+        """Infinite where it isn't a number."""
+        return float(self._at(self._tensor(x)).nan_to_num(inf))
+
+    def with_gradient(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        at = self._tensor(x).requires_grad_()
+        with torch.enable_grad():
+            result = self._at(at)
+            (gradient,) = torch.autograd.grad(result, at)
+        finite = bool(torch.isfinite(result)) and bool(torch.isfinite(gradient).all())
+        if not finite:  # off the map: the line search turns back
+            return 1e100, np.zeros_like(x)
+        return float(result.detach()), gradient.cpu().numpy().astype(np.float64)
+
+    def _tensor(self, x: np.ndarray) -> Tensor:
+        return torch.tensor(x, dtype=self._like.dtype, device=self._like.device)
+
+    def _at(self, at: Tensor) -> Tensor:
+        if self._learn_prior:
+            return -self._elbo(at[0], at[1:])
+        return -self._elbo(self._given, at)
+
+
+def learn_at_sites(
+    data: LinearData,
+    state: State,
+    hyper: Hyper,
+    learning: Learning,
+    *,
+    explore: bool,
+) -> Hyper:
+    """Maximise `ElboAtSites` by L-BFGS, from the best point of a grid if ``explore``."""
+    elbo = ElboAtSites(data, state)
+    learn_prior = learning.prior is not None
+    objective = _Objective(elbo, hyper, learn_prior=learn_prior, like=data.features)
+    ranges = [learning.noise] * len(hyper.log_noise)
+    if learning.prior is not None:
+        low, high = learning.prior
+        ranges = [Range(low, min(high, elbo.highest_log_variance)), *ranges]
+    starts = _starts(hyper, ranges, learn_prior=learn_prior, explore=explore)
+    found = minimize(
+        objective.with_gradient, min(starts, key=objective.value), jac=True, method="L-BFGS-B",
+        bounds=ranges, options={"ftol": 1e-15, "gtol": 1e-9, "maxiter": 200},
+    ).x  # fmt: skip
+    if learn_prior:
+        return Hyper(float(found[0]), tuple(map(float, found[1:])))
+    return Hyper(hyper.log_prior_variance, tuple(map(float, found)))
+
+
+def _starts(
+    hyper: Hyper, ranges: list[Range], *, learn_prior: bool, explore: bool
+) -> list[np.ndarray]:
+    """Where `learn_at_sites` looks first, within the ranges: where it is, and the grid."""
+    start = np.array([hyper.log_prior_variance] * learn_prior + list(hyper.log_noise))
+    starts = [start]
+    if explore:
+        grids = [_PRIOR_GRID] * learn_prior + [_NOISE_GRID] * len(hyper.log_noise)
+        starts += [start + np.array(offset) for offset in product(*grids)]
+    low, high = np.array(ranges).T
+    return [np.clip(x, low, high) for x in starts]
+
+
+def fit_sites(
+    data: LinearData,
+    likelihood: SiteLikelihood,
+    sites: Sites,
+    log_prior_variance: float,
+    learning: Learning,
+    *,
+    tol: float,
+    max_iter: int,
+    on_step: Callable[[State], bool],
+) -> SitesFit:
+    """Site updates, and hyperparameters between them once the sites have settled.
+
+    Parameters
+    ----------
+    sites : Sites
+        Starting point, see `skbayes_sym.inference.linear.sites.first_sites`.
+    tol : float
+        An update converged if it moves no output by as many standard deviations, and a round of
+        learning if it changes no log scale by as much.
+    max_iter : int
+        Updates.
+    on_step : callable
+        Told the state after every update; True stops.
+
+    Raises
+    ------
+    ArithmeticError
+        If the starting point has no finite ELBO.
+    """
+    hyper = Hyper(log_prior_variance, tuple(likelihood.params.tolist()))
+    variance = data.features.new_tensor(log_prior_variance).exp()
+    state = solve(data, sites, variance, likelihood)
+    if state is None or not bool(torch.isfinite(state.elbo)):
+        raise ArithmeticError(
+            "the starting point has no finite ELBO: standardize the features or lower prior_scale."
+        )
+    rounds = _Rounds(data, hyper, learning, tol)
+    curve: list[float] = []
+    change, stopped = inf, "max_iter"
+    acceleration = Acceleration()
+    try:
+        for _ in range(max_iter):
+            moved = update(data, state, acceleration=acceleration)
+            state, change = moved.state, moved.change
+            if rounds.learns and change < rounds.close:
+                state = rounds.next(state)
+                acceleration = Acceleration()  # another map from here on
+            curve.append(float(state.elbo))
+            if on_step(state):
+                stopped = "on_step"
+                break
+            if change < tol and rounds.settled:
+                stopped = "tol"
+                break
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+    return SitesFit(state, len(curve), curve, change, stopped)
+
+
+class _Rounds:
+    """Rounds of learning with the step of a secant: they converge linearly by themselves."""
+
+    def __init__(self, data: LinearData, hyper: Hyper, learning: Learning, tol: float) -> None:
+        self._data, self._hyper, self._learning, self._tol = data, hyper, learning, tol
+        self.learns = learning.prior is not None or bool(hyper.log_noise)
+        self.settled = not self.learns
+        self.close = _CLOSE  # how still the sites must be for the next round
+        self._last: tuple[np.ndarray, np.ndarray] | None = None  # where it was, and plain step
+
+    def next(self, state: State) -> State:
+        """The state at better hyperparameters."""
+        first = self._last is None
+        new = learn_at_sites(self._data, state, self._hyper, self._learning, explore=first)
+        at, goal = _flat(self._hyper), _flat(new)
+        plain = goal - at
+        size = float(np.abs(plain).max())
+        self.settled, self.close = size < self._tol, min(_CLOSE, max(_SHARE * size, self._tol))
+        far = self._within(at + self._stride(at, plain) * plain, goal)
+        self._last = at, plain
+        for target in (far, goal, at):  # `at` always works: it is where we are
+            moved = _moved(self._data, state, target, float((target - at)[1:].sum()))
+            if moved is not None:
+                self._hyper = Hyper(float(target[0]), tuple(map(float, target[1:])))
+                return moved
+        raise ArithmeticError("the sites have no finite ELBO any more.")
+
+    def _stride(self, at: np.ndarray, plain: np.ndarray) -> np.ndarray:
+        if self._last is None:
+            return np.ones_like(at)
+        before, plain_before = self._last
+        with np.errstate(divide="ignore", invalid="ignore"):
+            secant = -(at - before) / (plain - plain_before)
+        return np.clip(np.nan_to_num(secant, nan=1.0, posinf=1.0, neginf=1.0), 1.0, _LONGEST_STRIDE)
+
+    def _within(self, goal: np.ndarray, safe: np.ndarray) -> np.ndarray:
+        """Within the ranges; the plain goal where the longer one isn't."""
+        prior, noise = self._learning.prior, self._learning.noise
+        ranges = [prior or Range(-inf, inf)] + [noise] * (len(goal) - 1)
+        low, high = np.array(ranges).T
+        return np.where((goal < low) | (goal > high), safe, goal)
+
+
+def _flat(hyper: Hyper) -> np.ndarray:
+    return np.array([hyper.log_prior_variance, *hyper.log_noise])
+
+
+def _moved(
+    data: LinearData, state: State, hyper: np.ndarray, log_noise_step: float
+) -> State | None:
+    """The state at new hyperparameters; the sites' variances go with the square of the noise."""
+    like = data.features
+    factor = float(np.exp(-2.0 * log_noise_step))
+    sites = Sites(state.sites.shift * factor, state.sites.precision * factor)
+    likelihood = state.likelihood.at(like.new_tensor(hyper[1:]))
+    moved = solve(data, sites, like.new_tensor(hyper[0]).exp(), likelihood)
+    return moved if moved is not None and bool(torch.isfinite(moved.elbo)) else None

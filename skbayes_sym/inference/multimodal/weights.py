@@ -1,0 +1,191 @@
+"""What the modes of a posterior weigh, from draws that found them.
+
+Chains end where their starts lead them, and particles where a few ancestors were: neither weighs
+modes by posterior mass. Here the draws of both are put on one representative of their orbits,
+divided into modes, and the mass of each is estimated by bridge sampling.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations
+from math import nan
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.kernels.particle_alignment import align_particles
+from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.inference.multimodal.bridge import NOT_ESTIMATED, BridgeEstimate, bridge_evidence
+from skbayes_sym.inference.multimodal.modes import Modes, ModeWeights, find_modes, weigh_modes
+from skbayes_sym.symmetry.fundamental_domain import has_exact_domain
+from skbayes_sym.symmetry.orbits import MAX_ORDER
+
+# A mode so many nats lower, on average over its draws, than the best holds no mass worth bridging:
+# its volume would have to be e^30 times larger.
+HOPELESS = 30.0
+
+# Of the posterior: modes below it get no chain.
+LEAST_WEIGHT = 1e-3
+
+# Gaussians in the bridge's proposal where there are so many draws a parameter: few modes of a
+# network are one Gaussian.
+_COMPONENTS, _MANY_DRAWS = 3, 30
+
+# Multiplications (draws, times parameters squared, times group elements) beyond which bridging
+# within the fundamental domain, as accurate, is chosen: about a second.
+_MOST_WORK = 2e9
+
+
+class Pool(NamedTuple):
+    """Draws of chains and particles, one representative of each orbit, float64 on the CPU."""
+
+    draws: Tensor  # (n, D)
+    values: Tensor  # (n,), log density, nats
+    chains: Tensor  # int64 (n,): the chain of each; every particle is its own
+    sources: Tensor  # int64 (n,): 0 for chains, i for island i
+
+
+class Weighing(NamedTuple):
+    """Modes, and what each counts for."""
+
+    pool: Pool
+    modes: Modes
+    estimates: list[BridgeEstimate]  # one a mode; not estimated where hopeless
+    weights: ModeWeights
+    # Nats between the sources' own estimates of the heaviest mode, beyond their errors; nan if
+    # there is only one.
+    spread: float
+
+
+def pool_draws(
+    chain_draws: Tensor,
+    chain_values: Tensor,
+    islands: Sequence[Tensor],
+    log_density: LogDensity,
+    group: Any,
+    *,
+    generator: torch.Generator,
+) -> Pool:
+    """Unite the draws of chains (C, S, D) with the particles (N, D) of islands, and align them."""
+    n_chains, n_draws, _ = chain_draws.shape
+    parts = [chain_draws.flatten(0, 1).cpu().double(), *(p.cpu().double() for p in islands)]
+    values = [chain_values.flatten().cpu().double(), *(log_density(p) for p in parts[1:])]
+    sizes = torch.tensor([len(p) for p in parts])
+    sources = torch.arange(len(parts)).repeat_interleave(sizes)
+    own = n_chains + torch.arange(int(sizes[1:].sum()))
+    chains = torch.cat([torch.arange(n_chains).repeat_interleave(n_draws), own])
+    draws, _ = align_particles(torch.cat(parts), group, None, n_starts=4, generator=generator)
+    return Pool(draws, torch.cat(values), chains, sources)
+
+
+def weigh(
+    log_density: LogDensity, pool: Pool, group: Any, *, generator: torch.Generator
+) -> Weighing:
+    """Divide the pool into modes and estimate the evidence of each by `bridge_evidence`.
+
+    Parameters
+    ----------
+    log_density : LogDensity
+        In float64, on the CPU.
+    pool : Pool
+    group : Trivial, UnitPermutation, SignedUnitPermutation or a Product of them
+    generator : torch.Generator
+
+    Returns
+    -------
+    Weighing
+        ``spread`` compares estimates from the chains alone and from each island alone, where they
+        have draws enough in the heaviest mode.
+    """
+    modes = find_modes(pool.draws, pool.values, pool.chains, group)
+    height = mode_heights(pool, modes)
+    hopeless = height < height.max() - HOPELESS
+    estimates = [
+        NOT_ESTIMATED._replace(n_draws=int(modes.counts[k]))
+        if hopeless[k]
+        else _evidence(log_density, pool, modes, group, k, None, generator)
+        for k in range(len(hopeless))
+    ]
+    weights = weigh_modes(estimates)
+    spread = _spread(log_density, pool, modes, group, weights, generator)
+    return Weighing(pool, modes, estimates, weights, spread)
+
+
+def _evidence(
+    log_density: LogDensity,
+    pool: Pool,
+    modes: Modes,
+    group: Any,
+    k: int,
+    source: int | None,
+    generator: torch.Generator,
+) -> BridgeEstimate:
+    """Evidence of mode ``k`` from one source's draws, or from all."""
+    own = modes.labels == k
+    if source is not None:
+        own &= pool.sources == source
+    if not bool(own.any()):
+        return NOT_ESTIMATED
+    draws = modes.regions.domains[k].enter(pool.draws[own])[0]
+    region = modes.regions.region(k) if modes.regions.n_modes > 1 else None
+    return bridge_evidence(
+        log_density, draws, group, chains=pool.chains[own], region=region,
+        n_components=_COMPONENTS if len(draws) >= _MANY_DRAWS * draws.shape[1] else 1,
+        max_order=_summed_order(group, draws), generator=generator,
+    )  # fmt: skip
+
+
+def _summed_order(group: Any, draws: Tensor) -> int:
+    """Largest group worth summing over: one layer has a fundamental domain instead."""
+    if not has_exact_domain(group) or len(group.factors) > 1:
+        return MAX_ORDER
+    n, n_dims = draws.shape
+    return min(MAX_ORDER, int(_MOST_WORK / (n * n_dims**2)))
+
+
+def _spread(
+    log_density: LogDensity,
+    pool: Pool,
+    modes: Modes,
+    group: Any,
+    weights: ModeWeights,
+    generator: torch.Generator,
+) -> float:
+    if not bool(weights.weights.isfinite().all()):
+        return nan
+    heaviest = int(weights.weights.argmax())
+    found = [
+        _evidence(log_density, pool, modes, group, heaviest, source, generator)
+        for source in pool.sources.unique().tolist()
+    ]
+    known = [e for e in found if e.log_evidence == e.log_evidence]
+    return max((_apart(a, b) for a, b in combinations(known, 2)), default=nan)
+
+
+def _apart(a: BridgeEstimate, b: BridgeEstimate) -> float:
+    """By how much two estimates differ beyond two standard errors of their difference."""
+    error = (a.std_error**2 + b.std_error**2) ** 0.5
+    return max(0.0, abs(a.log_evidence - b.log_evidence) - 2.0 * error)
+
+
+def share_out(weights: Tensor, n_chains: int) -> Tensor:
+    """Chains for every mode, int64 (K,): by largest remainders, at least one from 0.001 on."""
+    weights = weights.nan_to_num(0.0)
+    wanted = weights >= LEAST_WEIGHT
+    if int(wanted.sum()) > n_chains:  # the heaviest only
+        wanted &= weights >= weights.sort(descending=True).values[n_chains - 1]
+    share = torch.where(wanted, weights, 0.0)
+    share = share / share.sum() * n_chains
+    counts = share.floor().clamp_min(1.0).where(wanted, torch.zeros(())).long()
+    while int(counts.sum()) != n_chains:
+        excess = share - counts
+        if int(counts.sum()) < n_chains:
+            counts[excess.argmax()] += 1
+        else:
+            counts[excess.where(counts > 1, torch.inf).argmin()] -= 1
+    return counts
+
+
+def mode_heights(pool: Pool, modes: Modes) -> Tensor:
+    """Mean log density of each mode's draws, (K,) nats."""
+    return torch.stack([pool.values[modes.labels == k].mean() for k in range(len(modes.counts))])

@@ -1,0 +1,133 @@
+r"""The paper's averaged invariance gap, for comparison: an objective that is no bound.
+
+Kurle et al. (2022), eqs. 23 and 25 average the posteriors of single data, where Bayes' rule
+multiplies their sites. The nearest thing to their proposal that can be trained is to predict with
+the mean-field posterior ``q_0`` of the last layer but to charge for it the KL of the
+invariance-abiding posterior of *one* datum, averaged over the data,
+
+    E_{q_0}[log p(y | W)] - mean_n KL[q_mix^(n) || p].
+
+That counts one datum's worth of KL however many there are, so it under-regularises: on small data
+it often predicts well, and where it matters it overfits. The bound reported after training is that
+of ``q_0``, with its own KL.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import log, pi
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.layerwise.base import Conditional, HiddenDraws
+from skbayes_sym.models.data import Data
+from skbayes_sym.numerics.layout import ParamLayout
+
+_FIRST_VARIANCE = 1e-2  # of a site, in units of the prior's
+
+
+def single_datum_kl(loc: Tensor, variance: Tensor, x: Tensor, prior_scale: float) -> Tensor:
+    """``KL[q_mix || p]`` of the rank-one site that one datum makes of ``N(loc, variance)``.
+
+    Parameters
+    ----------
+    loc, variance : Tensor of shape (D, T)
+        Of the mean-field likelihood (`skbayes_sym.inference.reference.repeated_datum`).
+    x : Tensor of shape (*B, N, D)
+        The datum's features.
+    prior_scale : float
+
+    Returns
+    -------
+    Tensor of shape (*B, N, T), nats
+        ``1/2 [-r - log(1 - r) + (x' m)^2 x' S x / (x' (V + S) x)^2]`` with
+        ``r = x' S x / (x' (V + S) x)`` and S the prior covariance.
+    """
+    prior = prior_scale**2 * (x**2).sum(-1, keepdim=True)
+    total = prior + x**2 @ variance
+    share = prior / total
+    pull = (x @ loc) ** 2 * prior / total**2
+    return 0.5 * (pull - share - torch.log1p(-share))
+
+
+@dataclass(frozen=True)
+class AveragedKlLast:
+    """Mean-field last layer trained on the averaged heuristic.
+
+    Parameters
+    ----------
+    prior_scale : float
+    n_features : int
+        H + 1.
+    n_outputs : int
+    """
+
+    prior_scale: float
+    n_features: int
+    n_outputs: int
+
+    @property
+    def trains_on_elbo(self) -> bool:
+        return False
+
+    @cached_property
+    def layout(self) -> ParamLayout:
+        shape = (self.n_features, self.n_outputs)
+        return ParamLayout({"loc": shape, "log_variance": shape})
+
+    def start(self, data: Data, *, generator: torch.Generator) -> Tensor:
+        shape = self.layout.shapes["loc"]
+        loc = torch.randn(shape, generator=generator, dtype=torch.float64).to(data.x)
+        variance = _FIRST_VARIANCE * self.prior_scale**2
+        start = {"loc": self.prior_scale * loc, "log_variance": torch.full_like(loc, log(variance))}
+        return self.layout.flatten(start)
+
+    def _posterior(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of ``q_0``, prior times mean-field likelihood, (D, T)."""
+        p = self.layout.unflatten(params)
+        precision = p["log_variance"].neg().exp()
+        variance = 1.0 / (precision + self.prior_scale**-2)
+        return variance * precision * p["loc"], variance
+
+    def _expected(self, params: Tensor, features: Tensor, data: Data, log_noise: Tensor) -> Tensor:
+        mean, variance = self._posterior(params)
+        squares = (data.y - features @ mean) ** 2 + features**2 @ variance
+        log_prob = -0.5 * (squares * (-2.0 * log_noise).exp() + log(2 * pi)) - log_noise
+        return data.weight @ log_prob.sum(-1).mT
+
+    def objective(
+        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        p = self.layout.unflatten(params)
+        kl = single_datum_kl(p["loc"], p["log_variance"].exp(), features, self.prior_scale)
+        share = data.weight / data.weight.sum()
+        return self._expected(params, features, data, log_noise), share @ kl.sum(-1).mT
+
+    def elbo(
+        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        mean, variance = self._posterior(params)
+        ratio = variance / self.prior_scale**2
+        kl = 0.5 * (ratio + mean**2 / self.prior_scale**2 - 1.0 - ratio.log()).sum()
+        likelihood = self._expected(params, features, data, log_noise)
+        return likelihood, kl.expand_as(likelihood)
+
+    def condition(
+        self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
+    ) -> Conditional:
+        mean, variance = self._posterior(params)
+        root = torch.diag_embed(variance.sqrt().T / self.prior_scale)
+        n = len(train)
+        return Conditional(
+            mean.expand(n, -1, -1), root.expand(n, -1, -1, -1), self.prior_scale, False
+        )
+
+    def sample(
+        self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor,
+        *, generator: torch.Generator,
+    ) -> Tensor:  # fmt: skip
+        mean, variance = self._posterior(params)
+        noise = torch.randn(
+            (len(train), *mean.shape), generator=generator, device=mean.device, dtype=mean.dtype
+        )
+        return mean + variance.sqrt() * noise

@@ -1,0 +1,86 @@
+"""Islands: independent sequential Monte Carlo runs, side by side."""
+
+import warnings
+from typing import Any, NamedTuple
+
+from joblib import Parallel, delayed
+from torch import Tensor
+
+from skbayes_sym.inference.log_density import LogPosterior
+from skbayes_sym.inference.smc.smc import SMCResult, smc
+from skbayes_sym.inference.smc.stages import SMCSettings
+from skbayes_sym.numerics.optimise import OnStep
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.numerics.threads import one_thread
+
+
+class IslandsResult(NamedTuple):
+    """Runs that know nothing of each other."""
+
+    islands: list[SMCResult]
+    stopped: str  # "complete", "on_step" or "interrupted"
+
+
+def run_islands(
+    log_posterior: LogPosterior,
+    group: Any,
+    kinds: Tensor,
+    settings: SMCSettings | None = None,
+    *,
+    n_islands: int,
+    seed: int,
+    n_jobs: int | None = None,
+    on_step: OnStep | None = None,
+) -> IslandsResult:
+    """Independent runs of `smc`: their spread is what one run can't say about itself.
+
+    Several small islands find a rare mode at least once more often than one large run of the same
+    cost, but their particles must not be pooled with equal weights: each island weighs modes by
+    its own few ancestors. Weigh modes by their evidence.
+
+    Parameters
+    ----------
+    log_posterior, group, kinds, settings
+        See `smc`. With ``n_jobs`` > 1 they are pickled.
+    n_islands : int
+    seed : int
+        Split into one stream an island, so that results don't depend on ``n_jobs``.
+    n_jobs : int, optional
+        See `joblib.Parallel`; each island keeps to one thread.
+    on_step : callable (n_finished, info) -> bool, optional
+        Told of every island, in order, the figures of its last stage; True ends with those so far.
+
+    Returns
+    -------
+    IslandsResult
+    """
+    results: list[SMCResult] = []
+    stopped = "complete"
+    islands = Parallel(n_jobs=n_jobs, return_as="generator")(
+        delayed(_island)(log_posterior, group, kinds, settings, one)
+        for one in spawn_seeds(seed, n_islands)
+    )
+    try:
+        for island in islands:
+            results.append(island)
+            if island.stopped == "interrupted":
+                stopped = "interrupted"
+                break
+            if on_step is not None and on_step(len(results), island.stages[-1].figures()):
+                stopped = "on_step"
+                break
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+    finally:
+        with warnings.catch_warnings():  # joblib's advice to have asked for less
+            warnings.filterwarnings("ignore", r"\d+ tasks (which|have)", UserWarning)
+            islands.close()
+    return IslandsResult(results, stopped)
+
+
+def _island(
+    log_posterior: LogPosterior, group: Any, kinds: Tensor, settings: SMCSettings | None, seed: int
+) -> SMCResult:
+    device = kinds.device
+    with one_thread():
+        return smc(log_posterior, group, kinds, settings, generator=generator_from(seed, device))

@@ -1,0 +1,252 @@
+"""Symmetry removal from draws of any sampler."""
+
+from collections.abc import Sequence
+from numbers import Integral
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Bunch, check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions, validate_params
+from sklearn.utils.validation import check_array
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.device import one_thread
+from skbayes_sym.estimators._fit.model import hidden_layer_sizes as as_sizes
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.inference.reference.svm_knn import relabel_svm_knn
+from skbayes_sym.models.networks.activations import ACTIVATIONS
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.symmetry.relabelling import Relabelled, label_margin, relabel
+
+_POSITIVE = Interval(Integral, 1, None, closed="left")
+
+
+@validate_params(
+    {
+        "draws": ["array-like"],
+        "hidden_layer_sizes": ["array-like", _POSITIVE],
+        "activation": [StrOptions(set(ACTIVATIONS))],
+        "n_features_in": [_POSITIVE],
+        "n_outputs": [_POSITIVE],
+        "method": [StrOptions({"assignment", "svm-knn"})],
+        "n_starts": [_POSITIVE],
+        "max_sweeps": [_POSITIVE],
+        "n_neighbors": [_POSITIVE],
+        "random_state": ["random_state"],
+    },
+    prefer_skip_nested_validation=True,
+)
+def remove_symmetries(
+    draws: Any,
+    *,
+    hidden_layer_sizes: int | Sequence[int],
+    activation: str,
+    n_features_in: int,
+    n_outputs: int = 1,
+    method: str = "assignment",
+    n_starts: int = 4,
+    max_sweeps: int = 100,
+    n_neighbors: int = 1024,
+    random_state: Any = None,
+) -> Bunch:
+    """Move draws of a network's weights to one representative of each symmetry orbit.
+
+    Hidden units of a layer can be exchanged, behind an odd activation (tanh, identity) also
+    negated, without changing the function. Samplers visit all those copies; here every draw is
+    acted on by the one group element that makes it most like the others. The function of every
+    draw stays the same exactly: weights only change place and sign.
+
+    Parameters
+    ----------
+    draws : array-like of shape (n_draws, P) or (n_chains, n_draws, P)
+        Weights from NumPyro, PyMC, Stan or any sampler; at least 2 draws. Flat order: layer by
+        layer, the weights (row-major, out x in), then the biases. Noise scales and other
+        parameters that aren't the network's must be left out.
+    hidden_layer_sizes : int or sequence of int
+        Widths of the hidden layers; empty for a linear model, whose draws stay as they are.
+    activation : {"tanh", "identity", "relu", "sigmoid", "softplus"}
+        Decides whether signs are a symmetry.
+    n_features_in : int
+    n_outputs : int, default=1
+    method : {"assignment", "svm-knn"}, default="assignment"
+        "assignment": Stephens' relabelling with a diagonal Gaussian for every unit, exact
+        assignments and a forward first pass (`relabel`). "svm-knn": the algorithm of Wiese et al.
+        2023 (`relabel_svm_knn`), for comparison: slower, and unfit for several hidden layers.
+    n_starts : int, default=4
+        Draws tried as the first reference, of which the best is kept ("assignment"), or restarts
+        of the separating plane ("svm-knn").
+    max_sweeps : int, default=100
+        Most sweeps over the draws, of "svm-knn" in each layer (256 in the paper).
+    n_neighbors : int, default=1024
+        Neighbours that vote in "svm-knn", the paper's k.
+    random_state : int, RandomState instance or None, default=None
+        Chooses the starts. None is fresh entropy; NumPy's global state isn't used.
+
+    Returns
+    -------
+    Bunch
+        draws : ndarray, shape and floating dtype of ``draws``
+            On one representative: in each layer, units in decreasing order of the norm of their
+            mean weights from the inputs (or earlier layers) and bias, the largest of which is made
+            positive. The order depends on the orbits alone, so it doesn't matter which copies the
+            sampler visited.
+        permutations : list of int64 ndarrays of shape (..., d), one a hidden layer
+            Leading axes as those of ``draws``.
+            Unit ``i`` of the result is ``signs[i]`` times unit ``permutations[i]`` of the draw.
+        signs : list of int8 ndarrays of the same shapes
+            +1 or -1; all +1 unless the activation is odd.
+        margin : ndarray with the leading axes of ``draws``, nats
+            How decided the labels of a draw are: the log density of its units under the Gaussians
+            of all draws, less that under the best other labels of one layer (second-best
+            permutation with its best signs, or one sign flip; the other layers held fixed), at
+            its least over layers. ``exp(-margin)`` is the odds of the runner-up, which is exact: 0
+            is undecided, 3 is 20 to 1. Negative if other labels fit better (only after "svm-knn" or
+            a `ConvergenceWarning`); inf if there are no others.
+
+    Raises
+    ------
+    ValueError
+        If ``draws`` has the wrong number of columns, fewer than 2 draws or a value that isn't
+        finite, or another argument is invalid.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If draws still moved in the last sweep.
+
+    Notes
+    -----
+    **When labels mean nothing.** Where units overlap, as in wide layers whose units mostly follow
+    the prior (16 units for a one-dimensional function, the paper's experiment B), the alignment
+    isn't identified: two reasonable criteria then agree on 0 to 3 % of the draws, and "unimodal
+    after removal" is partly made by the algorithm, any algorithm. Functions stay right; means,
+    variances and plots of single weights don't. Look at ``margin``: labels that are usually right
+    and silently wrong are worse than none. It is measured against Gaussians fitted to the labels
+    themselves, so it is optimistic for overlapping units, and it says nothing about other optima
+    of all draws together.
+
+    "assignment" takes O(n d^2 p) a sweep and layer of d units with p weights, and a few assignment
+    problems a draw: `asv_bench/benchmarks/alignment.py` prints the seconds.
+
+    References
+    ----------
+    Stephens (2000), "Dealing with label switching in mixture models", J. R. Stat. Soc. B 62.
+
+    Wiese et al. (2023), "Towards efficient MCMC sampling in Bayesian neural networks by exploiting
+    symmetry", section 5 and appendix D.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skbayes_sym.inspection.symmetry_removal import remove_symmetries
+    >>> unit_1, unit_2 = np.array([1.0, 0.2, 2.0]), np.array([-3.0, 0.1, 0.5])
+    >>> one = np.array([1.0, -3.0, 0.2, 0.1, 2.0, 0.5, 0.7])  # W1, b1, W2, b2
+    >>> copy = np.array([3.0, 1.0, -0.1, 0.2, -0.5, 2.0, 0.7])  # exchanged, one of them negated
+    >>> same = remove_symmetries(
+    ...     [one, copy], hidden_layer_sizes=2, activation="tanh", n_features_in=1, random_state=0
+    ... )
+    >>> same.draws
+    array([[ 3. ,  1. , -0.1,  0.2, -0.5,  2. ,  0.7],
+           [ 3. ,  1. , -0.1,  0.2, -0.5,  2. ,  0.7]])
+    >>> same.permutations[0], same.signs[0]
+    (array([[1, 0],
+           [0, 1]]), array([[-1,  1],
+           [ 1,  1]], dtype=int8))
+    """
+    sizes = as_sizes(SimpleNamespace(hidden_layer_sizes=hidden_layer_sizes))
+    network = MLP(int(n_features_in), sizes, int(n_outputs), ACTIVATIONS[activation])
+    values = _check_draws(draws, network)
+    layers = [factor.index for factor in network.symmetry().factors]
+    flat = torch.from_numpy(values.reshape(-1, values.shape[-1]).astype(np.float64))
+    settings: dict[str, Any] = {
+        "signed": network.activation.is_odd,
+        "n_starts": int(n_starts),
+        "max_sweeps": int(max_sweeps),
+        "generator": generator_from(_seed(random_state)),
+    }
+    with one_thread(), torch.no_grad():
+        if method == "assignment":
+            found = relabel(flat, layers, **settings)
+        else:
+            found = relabel_svm_knn(flat, layers, n_neighbors=int(n_neighbors), **settings)
+        margin = label_margin(found.theta, layers, signed=settings["signed"])
+    _warn_if_unfinished(found, max_sweeps)
+    return _bunch(found, margin, values)
+
+
+def _check_draws(draws: Any, network: MLP) -> Array:
+    """Finite floats of shape (n, P) or (chains, n, P), at least two draws."""
+    values = check_array(
+        draws,
+        dtype=(np.float64, np.float32),
+        ensure_2d=False,
+        allow_nd=True,
+        ensure_all_finite=False,
+        ensure_min_samples=0,
+        input_name="draws",
+    )
+    if values.ndim not in (2, 3):
+        raise ValueError(
+            "draws must have shape (n_draws, P) or (n_chains, n_draws, P), got shape "
+            f"{values.shape}. Reshape it, or stack the draws of all chains along the first axis."
+        )
+    _check_width(values.shape[-1], network)
+    n_draws = values.size // values.shape[-1]
+    if n_draws < 2:
+        raise ValueError(
+            f"draws has {n_draws} draws: labels are relative to other draws, so at least 2 are "
+            "needed."
+        )
+    bad = np.flatnonzero(~np.isfinite(values).all(axis=-1))
+    if len(bad):
+        raise ValueError(
+            f"draws must be finite, but {len(bad)} of {n_draws} draws have a NaN or infinite value "
+            f"(the first is draw {bad[0]}, chains counted through). Leave diverged draws out."
+        )
+    return values
+
+
+def _check_width(n_columns: int, network: MLP) -> None:
+    expected = network.layout.n_params
+    if n_columns != expected:
+        raise ValueError(
+            f"draws has {n_columns} columns, but a network of sizes {network.sizes} (inputs, "
+            f"hidden layers, outputs) has {expected} weights and biases. Leave out parameters that "
+            "aren't the network's (noise, hyperparameters), or correct hidden_layer_sizes, "
+            "n_features_in or n_outputs."
+        )
+
+
+def _seed(random_state: Any) -> int:
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _warn_if_unfinished(found: Relabelled, max_sweeps: int) -> None:
+    if found.n_changing:
+        warn_user(
+            f"{found.n_changing} of {len(found.theta)} draws still changed their labels in the "
+            f"last of max_sweeps={max_sweeps} sweeps: functions are right, labels may not be. Look "
+            "at margin; raise max_sweeps if labels matter.",
+            ConvergenceWarning,
+        )
+
+
+def _bunch(found: Relabelled, margin: Tensor, values: Array) -> Bunch:
+    shape = values.shape[:-1]
+
+    def shaped(labels: Tensor) -> Array:
+        return labels.numpy().reshape(*shape, labels.shape[-1])
+
+    return Bunch(
+        draws=found.theta.numpy().astype(values.dtype).reshape(values.shape),
+        permutations=[shaped(g.permutation) for g in found.elements],
+        signs=[shaped(g.sign) for g in found.elements],
+        margin=margin.numpy().reshape(shape),
+    )

@@ -1,0 +1,166 @@
+r"""Random affine transformations of images, by exponentials of six generators.
+
+A transformation is :math:`\exp(\sum_i z_i G_i)` with 3 x 3 generators
+:math:`G_i = [A_i\ t_i; 0\ 0]` (Immer et al. 2022, eq. 18 and appendix B), read as the map from
+output to input coordinates: the law of z is symmetric, so the inverse has the same law.
+Coordinates are isotropic, which makes a rotation a rotation where height and width differ.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import pi
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from skbayes_sym.models.augmentations.ranges import Extent
+
+_SERIES_TERMS = 20  # of cosh(sqrt q): error below 1e-12 for |q| < 60, past any admitted extent
+_NODES = 10  # Gauss-Legendre: exact to rounding for the integral below
+# A step of learning moves every extent but the rotation's by a third: a shift by half an image, or
+# a factor of e, leaves little of it, and there the evidence is flat.
+_UNIT = 1.0 / 3.0
+_LARGEST = 2.0  # limit of those extents: the whole image, or a factor of e^2
+
+
+@dataclass(frozen=True)
+class AffineBasis:
+    """Six generators of the affine group of the plane.
+
+    Parameters
+    ----------
+    names : tuple of str
+    linear : tuple of tuple of float
+        Row-major 2 x 2 part of each; the first two generators are the translations.
+    displacement : tuple of float
+        Mean squared displacement on [-1, 1]^2 per squared unit of each generator; they are
+        orthogonal, so that this makes radians, log scales and half-images comparable.
+    """
+
+    names: tuple[str, ...]
+    linear: tuple[tuple[float, float, float, float], ...]
+    displacement: tuple[float, ...]
+
+
+_SHIFT = (0.0, 0.0, 0.0, 0.0)
+_TURN = (0.0, -1.0, 1.0, 0.0)
+_SQUEEZE = (0.0, 1.0, 1.0, 0.0)  # symmetric: "shear" in the paper
+
+AXIS = AffineBasis(
+    ("translation_x", "translation_y", "rotation", "scale_x", "scale_y", "shear"),
+    (_SHIFT, _SHIFT, _TURN, (1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0), _SQUEEZE),
+    (1.0, 1.0, 2 / 3, 1 / 3, 1 / 3, 2 / 3),
+)
+SIMILARITY = AffineBasis(
+    ("translation_x", "translation_y", "rotation", "scale", "aspect", "shear"),
+    (_SHIFT, _SHIFT, _TURN, (1.0, 0.0, 0.0, 1.0), (1.0, 0.0, 0.0, -1.0), _SQUEEZE),
+    (1.0, 1.0, 2 / 3, 2 / 3, 2 / 3, 2 / 3),
+)
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Translation (1 = half the image), rotation (radians), log scales and shear of images.
+
+    Bilinear interpolation, zeros outside.
+
+    Parameters
+    ----------
+    image_shape : tuple of int
+        (C, H, W).
+    basis : AffineBasis, default=SIMILARITY
+    correlated : bool, default=False
+        Whether generators may vary together: 36 parameters instead of 6.
+
+    Notes
+    -----
+    One image costs O(S C H W), most of it the interpolation.
+    """
+
+    image_shape: tuple[int, int, int]
+    basis: AffineBasis = SIMILARITY
+    correlated: bool = False
+
+    @property
+    def extent(self) -> Extent:
+        turns = [name == "rotation" for name in self.basis.names]
+        limits = tuple(pi if turn else _LARGEST / _UNIT for turn in turns)
+        units = tuple(1.0 if turn else _UNIT for turn in turns)
+        return Extent(self.basis.names, limits, units, self.correlated)
+
+    def bind(self, scale: Sequence[float]) -> "Affine":
+        return self
+
+    def matrices(self, z: Tensor) -> Tensor:
+        """Maps [A t] on coordinates in [-1, 1]^2 for coefficients z (..., 6); (..., 2, 3)."""
+        linear = torch.tensor(self.basis.linear, dtype=z.dtype, device=z.device)
+        _, height, width = self.image_shape
+        m = (z @ linear).unflatten(-1, (2, 2))
+        exponential, integral = _exponential(m)
+        aspect = torch.tensor(
+            [[1.0, height / width], [width / height, 1.0]], dtype=z.dtype, device=z.device
+        )
+        # Translations are in half-images: to isotropic units and back, as the matrices.
+        shift = (integral * aspect) @ z[..., :2].unsqueeze(-1)
+        return torch.cat([exponential * aspect, shift], -1)
+
+    def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        n, s = noise.shape[:2]
+        c, height, width = self.image_shape
+        matrices = self.matrices(noise @ self.extent.mixing(eta).T)
+        grid = matrices.reshape(n * s, 6) @ _grid_basis(height, width, x)
+        # The samples of an image are stacked in the grid's height, so that it isn't copied.
+        grid = grid.reshape(n, s * height, width, 2)
+        images = x.reshape(n, c, height, width)
+        out = F.grid_sample(images, grid, "bilinear", "zeros", align_corners=False)
+        return out.unflatten(2, (s, height)).transpose(1, 2).reshape(n, s, *x.shape[1:])
+
+
+def _grid_basis(height: int, width: int, like: Tensor) -> Tensor:
+    """(6, 2 H W): a row-major 2 x 3 matrix times this is (u', v') of every pixel in turn."""
+    u = (2.0 * torch.arange(width, dtype=like.dtype, device=like.device) + 1.0) / width - 1.0
+    v = (2.0 * torch.arange(height, dtype=like.dtype, device=like.device) + 1.0) / height - 1.0
+    v, u = torch.meshgrid(v, u, indexing="ij")
+    pixels = torch.stack([u, v, torch.ones_like(u)]).reshape(3, -1)
+    basis = pixels.new_zeros(2, 3, height * width, 2)
+    basis[0, :, :, 0] = pixels
+    basis[1, :, :, 1] = pixels
+    return basis.reshape(6, -1)
+
+
+def _exponential(m: Tensor) -> tuple[Tensor, Tensor]:
+    r"""exp(M) and :math:`\int_0^1 \exp(sM)\,ds` of 2 x 2 matrices, smooth everywhere.
+
+    With :math:`M = hI + M_0`, tr M_0 = 0, :math:`M_0^2 = qI`, so
+    :math:`\exp(sM) = e^{hs}(C(s^2 q) I + s\,S(s^2 q) M_0)` with the entire functions
+    :math:`C = \cosh\sqrt{q}`, :math:`S = \sinh\sqrt{q}/\sqrt{q}`.
+    """
+    half_trace = 0.5 * (m[..., 0, 0] + m[..., 1, 1])
+    eye = torch.eye(2, dtype=m.dtype, device=m.device)
+    traceless = m - half_trace[..., None, None] * eye
+    q = traceless[..., 0, 0] ** 2 + m[..., 0, 1] * m[..., 1, 0]
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    s = torch.as_tensor([*(0.5 * (nodes + 1.0)), 1.0], dtype=m.dtype, device=m.device)
+    w = torch.as_tensor(0.5 * weights, dtype=m.dtype, device=m.device)
+    growth = (half_trace.unsqueeze(-1) * s).exp()
+    cosh, sinhc = _hyperbolic(q.unsqueeze(-1) * s**2)
+    on_eye, on_traceless = growth * cosh, growth * sinhc * s
+
+    def combine(a: Tensor, b: Tensor) -> Tensor:
+        return a[..., None, None] * eye + b[..., None, None] * traceless
+
+    return (
+        combine(on_eye[..., -1], on_traceless[..., -1]),
+        combine(on_eye[..., :-1] @ w, on_traceless[..., :-1] @ w),
+    )
+
+
+def _hyperbolic(q: Tensor) -> tuple[Tensor, Tensor]:
+    """cosh(sqrt q) and sinh(sqrt q) / sqrt q by their power series in q."""
+    even = odd = torch.ones_like(q)
+    for k in range(_SERIES_TERMS, 0, -1):
+        even = torch.addcmul(torch.ones_like(q), even, q, value=1.0 / (2 * k * (2 * k - 1)))
+        odd = torch.addcmul(torch.ones_like(q), odd, q, value=1.0 / (2 * k * (2 * k + 1)))
+    return even, odd

@@ -1,0 +1,130 @@
+"""Transformations of the columns of a table: rotation, shift and scale."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import pi
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.models.augmentations.ranges import Extent
+
+_LARGEST_SHIFT = 10.0  # limits of the extents: standard deviations of the column,
+
+_LARGEST_LOG_SCALE = 5.0  # natural logarithm of the factor
+
+
+def _checked_columns(what: str, columns: Sequence[int], n_features: int) -> tuple[int, ...]:
+    if any(not 0 <= c < n_features for c in columns) or len(set(columns)) != len(columns):
+        raise ValueError(
+            f"{what} needs different columns between 0 and {n_features - 1}, got {columns!r} for "
+            f"inputs with {n_features} columns."
+        )
+    return tuple(int(c) for c in columns)
+
+
+@dataclass(frozen=True)
+class Rotation2D:
+    """Rotation of two columns about a centre, by an angle uniform on ±extent (radians).
+
+    The two columns must be in the same unit: after standardising them one by one a rotation is no
+    rotation any more.
+
+    Parameters
+    ----------
+    columns : tuple of int, default=(0, 1)
+    centre : tuple of float, default=(0.0, 0.0)
+        Fixed point, in the units of the columns.
+    """
+
+    columns: tuple[int, int] = (0, 1)
+    centre: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(("rotation",), (pi,))
+
+    def bind(self, scale: Sequence[float]) -> "Rotation2D":
+        if len(self.columns) != 2:
+            raise ValueError(f"Rotation2D turns two columns, got columns={self.columns!r}.")
+        _checked_columns("Rotation2D", self.columns, len(scale))
+        return self
+
+    def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        angle = (noise @ self.extent.mixing(eta).T).squeeze(-1)
+        centre = torch.tensor(self.centre, dtype=x.dtype, device=x.device)
+        u, v = (x[:, list(self.columns)] - centre).unsqueeze(1).unbind(-1)
+        cos, sin = angle.cos(), angle.sin()
+        turned = torch.stack([cos * u - sin * v, sin * u + cos * v], -1) + centre
+        return _with_columns(x, self.columns, turned)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Shift of columns, each by an amount uniform on ±its extent (in the column's unit).
+
+    Parameters
+    ----------
+    columns : sequence of int, optional
+        All by default.
+    """
+
+    columns: tuple[int, ...] | None = None
+    units: tuple[float, ...] = ()
+
+    @property
+    def extent(self) -> Extent:
+        columns = self.columns or ()
+        names = tuple(f"translation_{c}" for c in columns)
+        return Extent(names, (_LARGEST_SHIFT,) * len(columns), self.units)
+
+    def bind(self, scale: Sequence[float]) -> "Translation":
+        columns = range(len(scale)) if self.columns is None else self.columns
+        checked = _checked_columns("Translation", tuple(columns), len(scale))
+        return replace(self, columns=checked, units=tuple(float(scale[c]) for c in checked))
+
+    def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        columns = self.columns or ()
+        shift = noise @ self.extent.mixing(eta).T
+        return _with_columns(x, columns, x[:, list(columns)].unsqueeze(1) + shift)
+
+
+@dataclass(frozen=True)
+class LogScale:
+    """Multiplication of columns by exp(z), with z uniform on ±extent.
+
+    Parameters
+    ----------
+    columns : sequence of int, optional
+        All by default.
+    joint : bool, default=True
+        Whether all columns get the same factor; else each has its own, and its own extent.
+    """
+
+    columns: tuple[int, ...] | None = None
+    joint: bool = True
+
+    @property
+    def extent(self) -> Extent:
+        columns = () if self.columns is None else self.columns
+        names = ("log_scale",) if self.joint else tuple(f"log_scale_{c}" for c in columns)
+        return Extent(names, (_LARGEST_LOG_SCALE,) * len(names))
+
+    def bind(self, scale: Sequence[float]) -> "LogScale":
+        columns = range(len(scale)) if self.columns is None else self.columns
+        return replace(self, columns=_checked_columns("LogScale", tuple(columns), len(scale)))
+
+    def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        columns = () if self.columns is None else self.columns
+        factor = (noise @ self.extent.mixing(eta).T).exp()  # (N, S, 1) or one a column
+        return _with_columns(x, columns, x[:, list(columns)].unsqueeze(1) * factor)
+
+
+def _with_columns(x: Tensor, columns: Sequence[int], values: Tensor) -> Tensor:
+    """Rows of ``x`` once a sample, with some columns replaced by ``values`` (N, S, k)."""
+    place = {c: i for i, c in enumerate(columns)}
+    rest = x.unsqueeze(1).expand(-1, values.shape[1], -1)
+    pieces = [
+        values[..., place[c]] if c in place else rest[..., c] for c in range(x.shape[1])
+    ]  # fmt: skip
+    return torch.stack(pieces, -1)

@@ -1,0 +1,36 @@
+"""Training data on the device, and the rows of every step."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Data(NamedTuple):
+    """Training data in the scale the network sees."""
+
+    x: Tensor  # (N, n_inputs)
+    y: Tensor  # (N, n_outputs) or (N,) int64
+    weight: Tensor  # (N,)
+
+
+class Batches:
+    """Rows of every step, and their weights scaled to the whole data set."""
+
+    def __init__(self, data: Data, batch_size: int, generator: torch.Generator) -> None:
+        self._n, self._size, self._generator = len(data.x), batch_size, generator
+        self._data = data._replace(weight=data.weight * max(1.0, self._n / batch_size))
+        self._at = self._n
+        self._order = torch.empty(0)
+
+    def next(self) -> Data:
+        if self._size >= self._n:
+            return self._data
+        if self._at + self._size > self._n:
+            self._order = torch.randperm(
+                self._n, generator=self._generator, device=self._generator.device
+            )
+            self._at = 0
+        rows = self._order[self._at : self._at + self._size]
+        self._at += self._size
+        return Data(*(t.index_select(0, rows) for t in self._data))

@@ -1,0 +1,110 @@
+"""Normal noise, one standard deviation per target."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import log, pi
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.models.likelihoods.base import ExpectedLogProb, collapsed_weight
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """``y ~ N(f, noise_std^2)``, independent over outputs.
+
+    Parameters
+    ----------
+    log_noise : Tensor of shape (O,)
+        Log standard deviation of the noise of every output.
+    learn : bool
+        Whether it is a free parameter (type-II maximum likelihood: the ELBO then bounds the
+        evidence at the learned value).
+    """
+
+    log_noise: Tensor
+    learn: bool = True
+    needs_noise: bool = False
+
+    @property
+    def n_params(self) -> int:
+        return self.log_noise.numel() if self.learn else 0
+
+    @property
+    def params(self) -> Tensor:
+        return self.log_noise if self.learn else self.log_noise[:0]
+
+    def at(self, params: Tensor) -> "Gaussian":
+        return replace(self, log_noise=params) if self.learn else self
+
+    def to(self, like: Tensor) -> "Gaussian":
+        return replace(self, log_noise=self.log_noise.to(like))
+
+    @property
+    def noise_std(self) -> Tensor:
+        return self.log_noise.exp()
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        z = (y - outputs) * (-self.log_noise).exp()
+        return -(0.5 * (z * z) + self.log_noise + 0.5 * log(2 * pi)).sum(-1)
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
+    ) -> ExpectedLogProb:
+        """Closed form: ``-[(y - m)^2 + v] / 2 s^2 - log s - log(2 pi)/2``."""
+        precision = (-2.0 * self.log_noise).exp()
+        residual = y - mean
+        scaled = torch.addcmul(variance, residual, residual) * precision
+        value = -0.5 * scaled.sum(-1) - (self.log_noise + 0.5 * log(2 * pi)).sum()
+        d_variance = (-0.5 * precision).expand_as(mean)
+        d_params = scaled - 1.0 if self.learn else scaled[:, :0]
+        return ExpectedLogProb(value, residual * precision, d_variance, d_params)
+
+    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return (y - outputs) * (-2.0 * self.log_noise).exp()
+
+    def hessian_root(self, outputs: Tensor) -> Tensor:
+        root = (-self.log_noise).exp().expand(outputs.shape[-1]).diag()
+        return root.unsqueeze(1).expand(-1, outputs.shape[0], -1)
+
+    def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "GaussianTerm":
+        fixed = None if self.learn else self.log_noise
+        return GaussianTerm(y.T.contiguous(), collapsed_weight(weight), float(weight.sum()), fixed)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianTerm:
+    """A `DataTerm` with one noise a chain and output.
+
+    Parameters
+    ----------
+    y : Tensor of shape (O, N)
+    weight : Tensor of shape (N,), or (1,) where all are equal
+    total_weight : float
+    fixed : Tensor of shape (O,), optional
+        Log standard deviation of the noise; by default it is what ``params`` holds.
+    """
+
+    y: Tensor
+    weight: Tensor
+    total_weight: float
+    fixed: Tensor | None = None
+
+    @cached_property
+    def _constant(self) -> Tensor:
+        return self.y.new_tensor(-0.5 * log(2 * pi) * self.total_weight * len(self.y))
+
+    def value(self, outputs: Tensor, params: Tensor) -> Tensor:
+        return self.gradient(outputs, params, torch.empty_like(outputs))[0]
+
+    def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        log_noise = params if self.fixed is None else self.fixed.expand(len(params), -1)
+        precision = (-2.0 * log_noise).exp_().unsqueeze(2)
+        residual = torch.sub(self.y, outputs, out=outputs)
+        torch.mul(residual, precision * self.weight, out=out)
+        squares = residual.mul_(out).sum(2)  # (C, O)
+        minus_twice = torch.add(squares, log_noise, alpha=2.0 * self.total_weight).sum(1)
+        value = torch.add(self._constant, minus_twice, alpha=-0.5)
+        d_params = squares.sub_(self.total_weight) if self.fixed is None else params
+        return value, d_params

@@ -1,0 +1,200 @@
+"""Any ``torch.nn.Module`` of linear and convolution layers as one of the package's networks."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skbayes_sym.models.networks.recording import Convolution, Dense, Recording, differentiable
+from skbayes_sym.numerics.layout import ParamLayout
+
+
+class UnsupportedModuleError(ValueError):
+    """A module that the Laplace approximation here can't take."""
+
+
+_BATCH = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+_RANDOM = (nn.modules.dropout._DropoutNd,)
+_ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU)
+
+
+class FreeScalar(nn.Module):
+    """Base of modules with one scalar parameter that is fitted and not integrated out."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleNetwork:
+    """A module's architecture; its weights are the ``theta`` it is called with.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Linear and Conv2d layers and elementwise activations. It is copied, never changed.
+    input_shape : tuple of int
+        Shape of one input, as the module takes it.
+    initial : mapping of str to (float, float), optional
+        Mean and standard deviation of each parameter at the start of training; by default zero,
+        and the root mean square of the module's own values (which are redrawn).
+    architecture : str, default=""
+        Name under which `models.convolutional.ARCHITECTURES` makes the same network again.
+
+    Raises
+    ------
+    UnsupportedModuleError
+        If it holds batch normalisation (couples the rows of a batch, so that the likelihood isn't
+        a product), dropout (random), grouped or padded-by-reflection convolutions, or parameters
+        of other layers.
+    """
+
+    module: Any
+    input_shape: tuple[int, ...]
+    initial: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    architecture: str = ""
+
+    def __post_init__(self) -> None:
+        for name, layer in self.module.named_modules():
+            _check_layer(name or "the module", layer)
+        if not self.initial:
+            size = {n: _root_mean_square(p) for n, p in self.module.named_parameters()}
+            object.__setattr__(self, "initial", {n: (0.0, size[n]) for n in size})
+        # Only the architecture is kept: without storage it can't be trained by accident.
+        module = copy.deepcopy(self.module).eval().to("meta")
+        for layer in module.modules():
+            if hasattr(layer, "inplace"):  # would overwrite the pre-activations that are recorded
+                layer.inplace = False
+        object.__setattr__(self, "module", module)
+
+    @cached_property
+    def layout(self) -> ParamLayout:
+        """Names and shapes of the module's parameters, in its own order."""
+        return ParamLayout({n: tuple(p.shape) for n, p in self.module.named_parameters()})
+
+    @cached_property
+    def _named_layers(self) -> dict[str, Any]:
+        kinds = (nn.Linear, nn.Conv2d)
+        return {n: m for n, m in self.module.named_modules() if isinstance(m, kinds)}
+
+    @cached_property
+    def weight_layers(self) -> tuple[Dense | Convolution, ...]:
+        """Linear and convolution layers in the order of registration."""
+        return tuple(_weight_layer(n, m) for n, m in self._named_layers.items())
+
+    def init(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` starting points (n, P), float64, normal with the moments of ``initial``."""
+        shape = (n, self.layout.n_params)
+        theta = torch.randn(
+            shape, generator=generator, device=generator.device, dtype=torch.float64
+        )
+        for name, values in self.layout.unflatten(theta).items():
+            mean, scale = self.initial[name]
+            values.mul_(scale).add_(mean)
+        return theta
+
+    def forward(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Outputs (*B, N, O) at ``theta`` (*B, P) and ``x`` (N, *I)."""
+        if theta.ndim == 1:
+            return self._call(theta, x)
+        rows = [self._call(t, x) for t in theta.reshape(-1, theta.shape[-1])]
+        return torch.stack(rows).unflatten(0, theta.shape[:-1])
+
+    def record(self, theta: Tensor, x: Tensor) -> Recording:
+        """Forward pass of ``x`` (M, *I) at one ``theta`` (P,), with its intermediates."""
+        inputs: dict[str, Tensor] = {}
+        preactivations: dict[str, Tensor] = {}
+        with _hooks(self._named_layers, inputs, preactivations):
+            outputs = self._call(theta, x)
+        silent = [n for n in self._named_layers if n not in inputs]
+        if silent:
+            raise UnsupportedModuleError(f"layer {silent[0]!r} is never called in forward.")
+        order = list(self._named_layers)
+        head = self.layout.unflatten(theta)[f"{order[-1]}.weight"] if self._has_head else None
+        return Recording(
+            outputs, [inputs[n] for n in order], [preactivations[n] for n in order], head
+        )  # fmt: skip
+
+    @cached_property
+    def _has_head(self) -> bool:
+        """Whether it ends in a linear layer, an elementwise activation and a linear layer."""
+        tail = list(self.module)[-3:] if isinstance(self.module, nn.Sequential) else []
+        if len(tail) < 3 or not isinstance(tail[1], _ELEMENTWISE):
+            return False
+        return isinstance(tail[0], nn.Linear) and isinstance(tail[2], nn.Linear)
+
+    def _call(self, theta: Tensor, x: Tensor) -> Tensor:
+        params = self.layout.unflatten(theta)
+        outputs = torch.func.functional_call(self.module, params, (x,))
+        return outputs if outputs.ndim > 1 else outputs.unsqueeze(-1)
+
+
+def _root_mean_square(values: Tensor) -> float:
+    return float(values.detach().double().square().mean().sqrt())
+
+
+@contextmanager
+def _hooks(
+    layers: dict[str, Any], inputs: dict[str, Tensor], preactivations: dict[str, Tensor]
+) -> Iterator[None]:
+    """Catch every layer's input and output while inside."""
+
+    def hook_of(name: str) -> Any:
+        def hook(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            if name in inputs:
+                raise UnsupportedModuleError(
+                    f"layer {name!r} is called more than once in forward: give every place in the "
+                    "network its own layer."
+                )
+            inputs[name], preactivations[name] = args[0], differentiable(output)
+            return preactivations[name]
+
+        return hook
+
+    handles = [layer.register_forward_hook(hook_of(name)) for name, layer in layers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _check_layer(name: str, layer: Any) -> None:
+    kind = type(layer).__name__
+    if isinstance(layer, _BATCH):
+        raise UnsupportedModuleError(
+            f"{name} is {kind}: it couples the rows of a batch, so the likelihood is no product "
+            "over data and there is no evidence to compute. Use a network without it "
+            "(network='resnet' has Fixup initialisation instead)."
+        )
+    if isinstance(layer, _RANDOM):
+        raise UnsupportedModuleError(
+            f"{name} is {kind}: it makes the function random. Remove it; the learned prior "
+            "precision regularises instead."
+        )
+    if isinstance(layer, nn.Conv2d):
+        if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+            raise UnsupportedModuleError(
+                f"{name} is a Conv2d with groups={layer.groups}, padding={layer.padding!r}, "
+                f"padding_mode={layer.padding_mode!r}: only groups=1 and zero padding given as "
+                "numbers are supported."
+            )
+        return
+    own = [n for n, _ in layer.named_parameters(recurse=False)]
+    if own and not isinstance(layer, (nn.Linear, FreeScalar)):
+        raise UnsupportedModuleError(
+            f"{name} is {kind} with parameters {own}: only Linear and Conv2d layers may have "
+            "parameters."
+        )
+
+
+def _weight_layer(name: str, module: Any) -> Dense | Convolution:
+    prefix = f"{name}." if name else ""
+    weight, bias = f"{prefix}weight", None if module.bias is None else f"{prefix}bias"
+    if isinstance(module, nn.Linear):
+        return Dense(weight, bias)
+    return Convolution(
+        weight, bias, module.kernel_size, module.stride, module.padding, module.dilation
+    )

@@ -1,0 +1,209 @@
+"""Values as JSON and named arrays, and back.
+
+What JSON has (None, bool, int, str, finite float) stands for itself. Everything else is an object
+with a ``kind``: a number or an array by its name among the arrays, a container by its items, one of
+this package's nouns by its name and fields. Nothing here imports or calls what a file names: kinds
+and nouns are looked up in the two tables below.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import Bunch
+
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators.mcmc.diagnostics import Mode
+from skbayes_sym.inference.kernels.base import DiagonalWhitening, State
+from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
+from skbayes_sym.inference.laplace.posterior import LaplacePosterior
+from skbayes_sym.inference.laplace.precision import (
+    DiagonalPrecision,
+    FullPrecision,
+    KroneckerPrecision,
+)
+from skbayes_sym.inference.layerwise.base import Layerwise
+from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
+from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
+from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
+from skbayes_sym.inference.linear.posterior import LowRankGaussian
+from skbayes_sym.inference.mcmc.blocks import Block
+from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
+from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
+from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
+from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
+from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
+from skbayes_sym.models.augmentations.base import Composed, InUnits, NoAugmentation
+from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
+from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
+from skbayes_sym.models.networks.convolutional import ARCHITECTURES
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.modules import ModuleNetwork
+from skbayes_sym.models.networks.recording import Convolution, Dense
+from skbayes_sym.numerics.layout import ParamLayout
+
+# Nouns a file may hold. Their names and fields are part of the file's format.
+NOUNS: dict[str, Any] = {
+    noun.__name__: noun
+    for noun in (
+        MLP, ParamLayout, Dense, Convolution,
+        MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
+        LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,
+        CollapsedLast, InducingLast, AveragedKlLast,
+        LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
+        KroneckerSpectrum, LayerSpectrum,
+        NoAugmentation, Rotation2D, Translation, LogScale, Composed, InUnits, Affine, AffineBasis,
+        Block, State, DiagonalWhitening, Mode, MixtureOfLaplace, GaussianMixture,
+    )
+}  # fmt: skip
+
+_NUMBERS = {"bool", "float16", "float32", "float64"} | {
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+
+Encoded = Any  # what the json module writes
+
+
+class Encoder:
+    """Turns values into JSON; ``arrays`` gathers what goes beside it, by name."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Array] = {}
+
+    def encode(self, value: Any, name: str) -> Encoded:
+        """The value as JSON; ``name`` says where it belongs, in messages and among the arrays.
+
+        Raises
+        ------
+        TypeError
+            If it holds anything but numbers, strings, arrays, containers and `NOUNS`.
+        """
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if type(value) is float:
+            return value if isfinite(value) else {"kind": "float", "value": repr(value)}
+        if isinstance(value, (np.ndarray, np.generic, torch.Tensor)):
+            return self._encode_array(value, name)
+        if type(value) in (list, tuple):
+            items = [self.encode(item, f"{name}.{i}") for i, item in enumerate(value)]
+            return {"kind": type(value).__name__, "items": items}
+        if type(value) in (dict, Bunch):
+            items = [
+                [self.encode(k, name), self.encode(v, f"{name}.{k}")] for k, v in value.items()
+            ]
+            return {"kind": type(value).__name__.lower(), "items": items}
+        return self._encode_noun(value, name)
+
+    def _encode_array(self, value: Any, name: str) -> Encoded:
+        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+            raise _unfit(value, name)
+        array = np.asarray(value)
+        if array.dtype.kind in "UO" and all(type(v) is str for v in array.ravel().tolist()):
+            return {
+                "kind": "strings", "dtype": array.dtype.str, "shape": list(array.shape),
+                "items": array.ravel().tolist(),
+            }  # fmt: skip
+        if array.dtype.name not in _NUMBERS:
+            raise _unfit(value, name)
+        # Sums depend on the order in memory in their last digits: keep it.
+        turned = array.flags.f_contiguous and not array.flags.c_contiguous
+        while name in self.arrays:
+            name += "'"
+        self.arrays[name] = np.asarray(array.T if turned else array, order="C")
+        kind = "array" if isinstance(value, np.ndarray) else "number"
+        kind = "tensor" if isinstance(value, torch.Tensor) else kind
+        return {"kind": kind, "name": name, "turned": turned}
+
+    def _encode_noun(self, value: Any, name: str) -> Encoded:
+        kind = type(value)
+        if kind is Activation:
+            return {"kind": "activation", "name": value.name}
+        if kind is np.random.RandomState:
+            return {"kind": "random_state", "state": self.encode(value.get_state(), name)}
+        if kind is ModuleNetwork and value.architecture:
+            n_outputs = value.layout.shapes[value.weight_layers[-1].weight][0]
+            shape = list(value.input_shape)
+            return {
+                "kind": "network", "name": value.architecture, "input_shape": shape,
+                "n_outputs": n_outputs,
+            }  # fmt: skip
+        if NOUNS.get(kind.__name__) is not kind:
+            raise _unfit(value, name)
+        names = [f.name for f in fields(value)] if is_dataclass(value) else value._fields
+        parts = {n: self.encode(getattr(value, n), f"{name}.{n}") for n in names}
+        return {"kind": "noun", "name": kind.__name__, "fields": parts}
+
+
+def _unfit(value: Any, name: str) -> TypeError:
+    kind = type(value)
+    what = f"an object of class {kind.__module__}.{kind.__qualname__}"
+    return TypeError(
+        f"{name} can't be saved without pickle: it holds {what}, but such a file holds "
+        "numbers, strings, arrays and this package's own classes only. Use "
+        "joblib.dump(model, path)."
+    )
+
+
+def decode(encoded: Encoded, arrays: Mapping[str, Array]) -> Any:
+    """The value that `Encoder.encode` turned into JSON.
+
+    Raises
+    ------
+    LookupError, TypeError, ValueError
+        If it isn't one.
+    """
+    if not isinstance(encoded, dict):
+        if isinstance(encoded, list):
+            raise ValueError("a list without a kind")
+        return encoded
+    return _KINDS[encoded["kind"]](encoded, arrays)
+
+
+def _items(e: Encoded, arrays: Mapping[str, Array]) -> list[Any]:
+    return [decode(item, arrays) for item in e["items"]]
+
+
+def _pairs(e: Encoded, arrays: Mapping[str, Array]) -> dict[Any, Any]:
+    return {decode(k, arrays): decode(v, arrays) for k, v in e["items"]}
+
+
+def _array(e: Encoded, arrays: Mapping[str, Array]) -> Array:
+    stored = np.array(arrays[e["name"]])
+    return stored.T if e["turned"] else stored
+
+
+def _strings(e: Encoded, arrays: Mapping[str, Array]) -> Array:
+    dtype = np.dtype(e["dtype"])
+    if dtype.kind not in "UO":
+        raise ValueError(f"strings of dtype {dtype}")
+    return np.array([str(s) for s in e["items"]], dtype=dtype).reshape(e["shape"])
+
+
+def _noun(e: Encoded, arrays: Mapping[str, Array]) -> Any:
+    return NOUNS[e["name"]](**{n: decode(v, arrays) for n, v in e["fields"].items()})
+
+
+def _random_state(e: Encoded, arrays: Mapping[str, Array]) -> np.random.RandomState:
+    state = np.random.RandomState()
+    state.set_state(decode(e["state"], arrays))
+    return state
+
+
+_KINDS: dict[str, Callable[[Encoded, Mapping[str, Array]], Any]] = {
+    "float": lambda e, arrays: float(e["value"]),
+    "array": _array,
+    "number": lambda e, arrays: _array(e, arrays)[()],
+    "tensor": lambda e, arrays: torch.as_tensor(_array(e, arrays)),
+    "strings": _strings,
+    "list": _items,
+    "tuple": lambda e, arrays: tuple(_items(e, arrays)),
+    "dict": _pairs,
+    "bunch": lambda e, arrays: Bunch(**_pairs(e, arrays)),
+    "activation": lambda e, arrays: ACTIVATIONS[e["name"]],
+    "network": lambda e, arrays: ARCHITECTURES[e["name"]](tuple(e["input_shape"]), e["n_outputs"]),
+    "random_state": _random_state,
+    "noun": _noun,
+}

@@ -1,0 +1,169 @@
+"""A fit that can't fit fails before its first array, and says what to change."""
+
+import re
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from fits import FITS, IMAGES, LABELS, MATRIX, NUMBERS, THREE, X
+from sklearn.base import clone
+
+from skbayes_sym import (
+    DeepEnsembleClassifier,
+    InvarianceAbidingClassifier,
+    LaplaceClassifier,
+    LaplaceRegressor,
+    LILAClassifier,
+    MCMCClassifier,
+    MCMCRegressor,
+    SymmetrizedVIClassifier,
+    SymmetrizedVIRegressor,
+    SymVIMatrixFactorization,
+)
+from skbayes_sym.estimators._fit import memory as _memory
+from skbayes_sym.estimators.base import is_fitted_name
+from skbayes_sym.numerics import memory
+
+# Too few steps to converge on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_every_estimator_asks_before_it_starts(name, monkeypatch):
+    case = FITS[name]
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 50.0)
+    model = clone(case.estimator)
+    with pytest.raises(MemoryError) as caught:
+        model.fit(case.X, case.y)
+    message = str(caught.value)
+    assert re.search(r"at least .* GB, but .* GB are free on cpu; [\d,]+ bytes are for ", message)
+    remedy = message.split(". ", 1)[1]
+    assert "Use fewer" in remedy or any(name in remedy for name in model.get_params())
+    assert not [k for k in vars(model) if is_fitted_name(k) and not k.endswith("_in_")]
+
+
+def test_a_refused_fit_leaves_the_previous_one(monkeypatch):
+    model = clone(FITS["vi-regressor"].estimator).fit(X, NUMBERS)
+    before = model.predict(X)
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 50.0)
+    with pytest.raises(MemoryError):
+        model.fit(X[:, :2], NUMBERS)
+    assert np.array_equal(model.predict(X), before)
+
+
+HUGE = (10**6, 10**6)
+SPARSE = sp.coo_matrix((np.ones(3), ([0, 1, 2], [0, 1, 2])), shape=(10**6, 10**6)).tocsr()
+ABSURD = {
+    "vi": (SymmetrizedVIRegressor(HUGE), X, NUMBERS, "hidden_layer_sizes"),
+    "vi-classifier": (SymmetrizedVIClassifier(HUGE), X, LABELS, "hidden_layer_sizes"),
+    "vi-samples": (
+        SymmetrizedVIClassifier((9,), n_weight_samples=10**12), X, LABELS, "n_weight_samples",
+    ),
+    "vi-collapsed": (
+        SymmetrizedVIRegressor(HUGE, last_layer="collapsed"), X, NUMBERS, "hidden_layer_sizes",
+    ),
+    "vi-collapsed-samples": (
+        SymmetrizedVIRegressor((10,), last_layer="collapsed", n_weight_samples=10**12),
+        X, NUMBERS, "n_weight_samples",
+    ),
+    "ensemble": (DeepEnsembleClassifier((10,), n_members=10**13), X, LABELS, "n_members"),
+    "mcmc-draws": (MCMCRegressor((3,), n_draws=10**12), X, NUMBERS, "n_draws"),
+    "mcmc-chains": (MCMCClassifier((3,), n_chains=10**12), X, LABELS, "n_chains"),
+    "mcmc-particles": (MCMCClassifier((3,), n_particles=10**13), X, LABELS, "n_particles"),
+    "mcmc-weights": (MCMCClassifier(HUGE), X, LABELS, "hidden_layer_sizes"),
+    "laplace-full": (
+        LaplaceClassifier((2000, 2000), curvature="full"), X, LABELS, "curvature='auto'",
+    ),
+    "laplace-diagonal": (
+        LaplaceClassifier((5000, 5000), curvature="diag"), np.repeat(IMAGES, 9, 0),
+        np.arange(216) // 2,
+        "batch_size",
+    ),
+    "laplace-kronecker": (LaplaceRegressor((10**6,)), X, NUMBERS, "curvature='diag'"),
+    "lila": (LILAClassifier((10**6,), image_shape=(6, 6)), IMAGES, LABELS, "curvature='diag'"),
+    "factors": (SymVIMatrixFactorization(3000), SPARSE, None, "n_components"),
+    "factors-gibbs": (
+        SymVIMatrixFactorization(2, solver="gibbs", n_draws=10**12, max_iter=10**13),
+        MATRIX, None, "n_draws",
+    ),
+    "linear": (
+        InvarianceAbidingClassifier("multinomial"), np.random.default_rng(0).random((900, 900)),
+        np.arange(900) // 2, "Use fewer",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ABSURD)
+@pytest.mark.filterwarnings("ignore:.*have no observed entry:UserWarning")
+def test_absurd_sizes_fail_at_once(name):
+    estimator, rows, y, remedy = ABSURD[name]
+    start = time.process_time()
+    with pytest.raises(MemoryError, match=rf"bytes are for .*{re.escape(remedy)}"):
+        estimator.fit(rows, y)
+    assert time.process_time() - start < 5.0
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the recipes ask for, by the first word of each part."""
+    found = {}
+
+    def note(parts, device):
+        found.update({part.what: part.n_bytes for part in parts})
+
+    monkeypatch.setattr(_memory, "require_memory", note)
+    return found
+
+
+def n_bytes(found, start):
+    (value,) = (v for what, v in found.items() if what.startswith(start))
+    return value
+
+
+def test_the_draws_asked_for_are_those_that_are_kept(asked):
+    case = FITS["mcmc-regressor"]
+    model = clone(case.estimator).fit(case.X, case.y)
+    assert n_bytes(asked, "4 chains of 5 draws") == 2 * model.samples_.nbytes
+
+
+def test_the_members_asked_for_are_those_that_are_kept(asked):
+    case = FITS["ensemble-regressor"]
+    model = clone(case.estimator).fit(case.X, case.y)
+    assert n_bytes(asked, "3 members") == 4 * model.samples_.nbytes
+
+
+def test_the_curvature_asked_for_is_the_one_that_is_kept(asked):
+    case = FITS["laplace-full"]
+    model = clone(case.estimator).fit(case.X, case.y)
+    assert n_bytes(asked, "the curvature") == 3 * model.posterior_.precision.cholesky.nbytes
+    asked.clear()
+    case = FITS["lila-cnn"]
+    model = clone(case.estimator).fit(case.X, case.y)
+    layers = model.posterior_.precision.spectrum.layers
+    kept = sum(layer.input_basis.nbytes + layer.output_basis.nbytes for layer in layers)
+    assert n_bytes(asked, "the curvature") == 2 * kept
+
+
+def test_the_covariances_asked_for_are_those_that_are_kept(asked):
+    model = clone(FITS["factors"].estimator).fit(MATRIX)
+    kept = sum(side.cov.nbytes for side in model.posterior_)
+    assert n_bytes(asked, "the covariances") == 2 * kept
+    gibbs = clone(FITS["factors-gibbs"].estimator).fit(MATRIX)
+    assert n_bytes(asked, "5 draws of 32 rows") == gibbs.samples_.nbytes
+
+
+def test_the_coordinates_asked_for_are_those_that_are_kept(asked):
+    case = FITS["linear-three"]
+    model = clone(case.estimator).fit(X, THREE)
+    assert n_bytes(asked, "the covariance of 3") == 2 * model.posterior_.covariance.nbytes
+    case = FITS["linear-many-features"]
+    model = clone(case.estimator).fit(case.X, case.y)
+    basis = model.posterior_.basis
+    assert n_bytes(asked, "24 distinct rows of 36") == case.X.nbytes + basis.nbytes
+
+
+def test_variational_parameters_are_those_that_are_kept(asked):
+    model = clone(FITS["vi-classifier"].estimator).fit(X, LABELS)
+    kept = model.posterior_.loc.nbytes + model.posterior_.scale.nbytes
+    assert n_bytes(asked, "means and variances") == 4 * kept

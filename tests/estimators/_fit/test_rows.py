@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+from skbayes_sym.estimators._fit.rows import canonical_rows, column_scaling
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 3, size=(40, 2)).astype(float)
+    return X, rng.integers(0, 2, size=(40, 1)).astype(float), rng.integers(1, 5, size=40) * 1.0
+
+
+def test_rows_are_distinct_sorted_and_keep_their_weight(table):
+    rows = canonical_rows(*table)[0]
+    joined = np.column_stack([rows.X, rows.y])
+    assert np.array_equal(joined, np.unique(joined, axis=0))
+    assert rows.weight.sum() == table[2].sum()
+    for x, y, w in zip(*rows, strict=True):
+        same = (table[0] == x).all(axis=1) & (table[1] == y).all(axis=1)
+        assert w == table[2][same].sum()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_order_and_repetition_dont_matter(table, seed):
+    X, y, weight = table
+    order = np.random.default_rng(seed).permutation(np.repeat(np.arange(40), weight.astype(int)))
+    a, b = (
+        canonical_rows(X, y, weight)[0],
+        canonical_rows(X[order], y[order], np.ones(len(order)))[0],
+    )
+    assert all(np.array_equal(*pair) for pair in zip(a, b, strict=True))
+
+
+def test_fractional_weights_dont_depend_on_the_order(table):
+    X, y, _ = table
+    weight = np.random.default_rng(1).random(40)
+    order = np.random.default_rng(2).permutation(40)
+    a, b = canonical_rows(X, y, weight)[0], canonical_rows(X[order], y[order], weight[order])[0]
+    assert all(np.array_equal(*pair) for pair in zip(a, b, strict=True))
+
+
+def test_signed_zeros_are_one_row():
+    rows = canonical_rows(np.array([[0.0], [-0.0]]), np.zeros(2), np.ones(2))[0]
+    assert rows.weight.tolist() == [2.0]
+
+
+def test_scaling_is_weighted():
+    values = np.array([[1.0, 5.0], [2.0, 5.0], [4.0, 5.0]])
+    scaling = column_scaling(values, np.array([1.0, 2.0, 1.0]), enabled=True)
+    repeated = values[[0, 1, 1, 2]]
+    np.testing.assert_allclose(scaling.mean, repeated.mean(axis=0))
+    np.testing.assert_allclose(scaling.scale, [repeated[:, 0].std(), 1.0])
+    assert not scaling.apply(values)[:, 1].any()
+
+
+def test_scaling_can_be_switched_off():
+    scaling = column_scaling(np.array([[3.0], [9.0]]), np.ones(2), enabled=False)
+    assert np.array_equal(scaling.apply(np.array([[3.0]])), [[3.0]])
+
+
+def test_origin_leads_every_row_given_to_its_place(table):
+    rows, origin = canonical_rows(*table)
+    assert np.array_equal(rows.X[origin], table[0])
+    assert np.array_equal(rows.y[origin], table[1])

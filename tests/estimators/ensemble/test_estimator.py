@@ -1,0 +1,316 @@
+"""DeepEnsembleRegressor and DeepEnsembleClassifier: modes that are modes, mixed alike."""
+
+import pickle
+import warnings
+from math import log, pi
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+
+from skbayes_sym import DeepEnsembleClassifier, DeepEnsembleRegressor
+from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.inference.map import MapObjective
+
+FAST = {
+    "hidden_layer_sizes": (3,), "activation": "tanh", "n_members": 4, "max_iter": 200,
+    "tol": 100.0, "random_state": 0,
+}  # fmt: skip
+REG, CLF = DeepEnsembleRegressor(**FAST), DeepEnsembleClassifier(**FAST)
+DIABETES = tuple(a[:80] for a in load_diabetes(return_X_y=True))
+IRIS = load_iris(return_X_y=True)
+every_estimator = pytest.mark.parametrize(
+    ("estimator", "data"), [(REG, DIABETES), (CLF, IRIS)], ids=["regressor", "classifier"]
+)
+
+
+def quick(**kwargs):
+    return DeepEnsembleRegressor(**(FAST | kwargs))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return quick().fit(*DIABETES)
+
+
+def test_a_linear_member_is_the_closed_form():
+    """Without hidden layers the mode is ridge regression with penalty sigma^2, at sigma's mode."""
+    X, y = DIABETES
+    reg = quick(hidden_layer_sizes=(), max_iter=4000).fit(X, y)
+    x = (X - X.mean(0)) / X.std(0)
+    h, t = np.column_stack([x, np.ones(len(x))]), (y - y.mean()) / y.std()
+    sigma = 0.5
+    for _ in range(200):  # coordinate descent on the two blocks
+        theta = np.linalg.solve(h.T @ h + sigma**2 * np.eye(h.shape[1]), h.T @ t)
+        # n log s + r / 2 s^2 + s^2 / 2 is least where s^4 + n s^2 - r = 0
+        n, r = len(t), np.sum((t - h @ theta) ** 2)
+        sigma = (0.5 * (-n + (n * n + 4 * r) ** 0.5)) ** 0.5
+    np.testing.assert_allclose(reg.samples_, np.tile(theta, (4, 1)), atol=1e-5)
+    np.testing.assert_allclose(reg.noise_std_samples_, sigma * y.std(), rtol=1e-5)
+    joint = (
+        stats.norm.logpdf(y, y.mean() + y.std() * h @ theta, sigma * y.std()).sum()
+        + stats.norm.logpdf(theta).sum()
+        + 0.5 * log(2 / pi) - 0.5 * sigma**2
+    )  # fmt: skip
+    np.testing.assert_allclose(reg.log_posterior_samples_, joint, rtol=1e-9)
+    assert reg.log_posterior_curve_[-1] == pytest.approx(joint, abs=1e-6)
+
+
+def test_the_prior_of_the_noise_pulls():
+    """sigma^4 / s^2 + n sigma^2 = r: a narrow prior makes the noise smaller."""
+    wide, narrow = (quick(noise_prior_scale=s).fit(*DIABETES) for s in (1.0, 0.05))
+    assert narrow.noise_std_samples_.max() < 0.8 * wide.noise_std_samples_.min()
+
+
+def test_predictions_are_the_equal_mixture(fitted):
+    X, y = DIABETES
+    x = torch.as_tensor((X - X.mean(0)) / X.std(0))
+    outputs = fitted.network_.forward(torch.as_tensor(fitted.samples_), x).squeeze(-1).numpy()
+    outputs = outputs * y.std() + y.mean()
+    mean, std = fitted.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, outputs.mean(0))
+    variance = outputs.var(0) + (fitted.noise_std_samples_**2).mean()
+    np.testing.assert_allclose(std, variance**0.5)
+    density = stats.norm.pdf(y, outputs, fitted.noise_std_samples_).mean(0)
+    np.testing.assert_allclose(fitted.log_predictive_density(X, y), np.log(density))
+    parts = fitted.predict_uncertainty(X)
+    np.testing.assert_allclose(parts.epistemic, outputs.var(0))
+    interval = fitted.predict_interval(X, 0.8)
+    inside = stats.norm.cdf(interval, outputs[..., None], fitted.noise_std_samples_[..., None])
+    np.testing.assert_allclose(inside.mean(0), np.tile([0.1, 0.9], (80, 1)), atol=1e-9)
+
+
+def test_draws_are_members_with_their_own_noise():
+    """Two members made to differ in nothing but noise: draws have one spread or the other."""
+    X, y = DIABETES
+    reg = quick(n_members=2).fit(X, y)
+    reg.samples_ = np.zeros_like(reg.samples_)
+    reg.noise_std_samples_ = np.array([[1.0], [1000.0]])
+    draws = reg.sample_y(X, 400, random_state=3) - y.mean()
+    spread = draws.std(axis=0)
+    quiet = spread < 30.0
+    # 80 rows: a standard deviation is known to 1 / sqrt(160), 8 %.
+    assert (np.abs(spread[quiet] - 1.0) < 0.5).all()
+    assert (np.abs(spread[~quiet] / 1000.0 - 1.0) < 0.5).all()
+    assert abs(quiet.mean() - 0.5) < 5 * 0.5 / 400**0.5
+    assert np.array_equal(draws + y.mean(), reg.sample_y(X, 400, random_state=3))
+
+
+def test_sample_moments_are_those_of_the_prediction(fitted):
+    X, _ = DIABETES
+    draws = fitted.sample_y(X, 4000, random_state=1)
+    mean, std = fitted.predict(X, return_std=True)
+    assert draws.shape == (80, 4000)
+    assert np.abs((draws.mean(1) - mean) / std).max() < 5 / 4000**0.5
+    np.testing.assert_allclose(draws.std(1), std, rtol=5 / (2 * 4000) ** 0.5 * 1.5)
+
+
+def test_members_find_the_function():
+    X, y = make_sinusoidal(random_state=0)
+    reg = quick(max_iter=2000, n_members=10).fit(X, y)
+    assert reg.score(X, y) > 0.8
+    assert reg.n_iter_ == 2000
+    assert reg.log_posterior_samples_.shape == (10,)
+    assert len({tuple(s) for s in reg.samples_.round(3)}) > 1  # copies, at least
+
+
+def test_multi_output():
+    X, y = DIABETES
+    reg = quick().fit(X, np.column_stack([y, -2.0 * y + 1.0]))
+    mean, std = reg.predict(X, return_std=True)
+    assert mean.shape == std.shape == (80, 2)
+    assert reg.noise_std_samples_.shape == (4, 2)
+    assert reg.sample_y(X, 5).shape == (80, 2, 5)
+    assert reg.predict_quantiles(X, [0.1, 0.9]).shape == (80, 2, 2)
+    assert quick().fit(X, y[:, None]).predict(X).shape == (80, 1)
+
+
+def test_densities_are_of_y_as_given():
+    X, y = DIABETES
+    plain, scaled = quick().fit(X, y), quick().fit(X, 10.0 * y + 3.0)
+    shift = len(y) * log(10.0)
+    for name in ("log_posterior_samples_", "log_posterior_curve_"):
+        np.testing.assert_allclose(getattr(scaled, name), getattr(plain, name) - shift, rtol=1e-6)
+    np.testing.assert_allclose(scaled.noise_std_samples_, 10 * plain.noise_std_samples_, rtol=1e-6)
+
+
+def test_classifier():
+    X, y = IRIS
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    clf = clone(CLF).set_params(max_iter=1000).fit(X, names)
+    assert clf.score(X, names) > 0.95
+    proba = clf.predict_proba(X)
+    np.testing.assert_allclose(proba.sum(axis=1), 1.0)
+    x = torch.as_tensor((X - X.mean(0)) / X.std(0))
+    each = clf.network_.forward(torch.as_tensor(clf.samples_), x).softmax(-1)
+    np.testing.assert_allclose(proba, each.mean(0).numpy())
+    assert (clf.predict_uncertainty(X).epistemic >= 0).all()
+    assert not hasattr(clf, "noise_std_samples_")
+    at_truth = each.numpy()[:, np.arange(150), y]
+    joint = np.log(at_truth).sum(1) + stats.norm.logpdf(clf.samples_).sum(1)
+    np.testing.assert_allclose(clf.log_posterior_samples_, joint)
+
+
+@every_estimator
+def test_the_seed_decides_everything_and_nothing_global_moves(estimator, data):
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    a, b = (clone(estimator).fit(*data) for _ in range(2))
+    assert np.array_equal(a.samples_, b.samples_)
+    other = clone(estimator).set_params(random_state=1).fit(*data)
+    assert not np.array_equal(a.samples_, other.samples_)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+
+
+@every_estimator
+def test_weights_are_repetitions_bit_for_bit(estimator, data):
+    X, y = data
+    rng = np.random.default_rng(1)
+    weight = rng.integers(0, 4, size=len(y))
+    repeated = rng.permutation(np.repeat(np.arange(len(y)), weight))
+    weighted = clone(estimator).fit(X, y, sample_weight=weight)
+    assert np.array_equal(
+        weighted.samples_, clone(estimator).fit(X[repeated], y[repeated]).samples_
+    )
+
+
+@every_estimator
+def test_pickle_and_data_frames(estimator, data):
+    X, y = data
+    frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(X.shape[1])])
+    fitted = clone(estimator).fit(frame, pd.Series(y))
+    expected = fitted.predict(frame)
+    payload = pickle.dumps(fitted)
+    assert b"_rebuild_tensor" not in payload
+    assert np.array_equal(pickle.loads(payload).predict(frame), expected)
+    assert np.array_equal(clone(estimator).fit(X, y).predict(X), expected)
+    assert list(fitted.feature_names_in_) == list(frame.columns)
+    doc = type(estimator).__doc__
+    for name in fitted.get_params():
+        assert f"    {name} : " in doc, name
+    for name in vars(fitted):
+        if name.endswith("_") and not name.startswith("_"):
+            assert name in doc, name
+
+
+@every_estimator
+def test_float32_is_close(estimator, data):
+    X, y = data
+    single, double = (clone(estimator).fit(X.astype(t), y) for t in (np.float32, np.float64))
+    assert (single.dtype_, single.samples_.dtype) == ("float32", np.float32)
+    np.testing.assert_allclose(
+        single.log_posterior_samples_, double.log_posterior_samples_, atol=0.01 * len(X)
+    )
+
+
+class StopAt:
+    """Ask to stop after so many blocks; counts tasks."""
+
+    def __init__(self, n_blocks):
+        self.n_blocks, self.begun, self.ended = n_blocks, 0, 0
+
+    def setup(self, estimator, context):
+        pass
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context):
+        self.begun += 1
+
+    def on_fit_task_end(self, estimator, context):
+        self.ended += 1
+        return context.task_name == "block" and context.task_id + 1 >= self.n_blocks
+
+
+@every_estimator
+def test_a_callback_stops_the_fit(estimator, data):
+    stop = StopAt(7)
+    fitted = clone(estimator).set_callbacks(stop).fit(*data)
+    assert (fitted.stop_reason_, fitted.n_iter_) == ("callback", 14)  # blocks of 2 steps
+    assert stop.begun == stop.ended == 8
+    fitted.predict(data[0])
+
+
+@every_estimator
+def test_an_interrupt_keeps_a_marked_usable_model(estimator, data, monkeypatch):
+    original = MapObjective.__call__
+
+    def call(self, step):
+        if step == 33:
+            raise KeyboardInterrupt
+        return original(self, step)
+
+    monkeypatch.setattr(MapObjective, "__call__", call)
+    model = clone(estimator)
+    with (
+        pytest.warns(ConvergenceWarning, match="interrupted after 33 steps"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        model.fit(*data)
+    assert (model.stop_reason_, model.n_iter_) == ("interrupted", 33)
+    assert model.predict(data[0]).shape == data[1].shape
+
+
+@every_estimator
+def test_warm_start_goes_on(estimator, data):
+    model = clone(estimator).set_params(warm_start=True, max_iter=300).fit(*data)
+    first = model.log_posterior_samples_
+    model.set_params(learning_rate=1e-9).fit(*data)
+    np.testing.assert_allclose(model.log_posterior_samples_, first, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"warm_start=True.*changed"):
+        model.set_params(n_members=3).fit(*data)
+
+
+def test_early_stopping():
+    X, y = make_sinusoidal(random_state=0)
+    reg = quick(max_iter=20_000, early_stopping=True, tol=1e-3).fit(X, y)
+    assert reg.stop_reason_ == "tol"
+    assert reg.n_iter_ < 20_000
+
+
+def test_not_converged_is_a_warning_with_the_figure():
+    with pytest.warns(ConvergenceWarning, match=r"last tenth of the 40 steps.*nats a datum"):
+        quick(max_iter=40, tol=1e-4).fit(*DIABETES)
+
+
+@every_estimator
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("hidden_layer_sizes", 0), ("activation", "selu"), ("n_members", 0), ("prior_scale", 0.0),
+        ("prior_scale", [1.0, 2.0, 3.0]), ("max_iter", 0), ("learning_rate", -1.0), ("tol", -1.0),
+        ("dtype", "float16"), ("device", "tpu9"), ("random_state", "today"),
+    ],
+)  # fmt: skip
+def test_bad_parameters_are_named(estimator, data, parameter, value):
+    with pytest.raises(ValueError, match=parameter):
+        clone(estimator).set_params(**{parameter: value}).fit(*data)
+
+
+def test_bad_noise_prior():
+    with pytest.raises(ValueError, match="noise_prior_scale"):
+        quick(noise_prior_scale=0.0).fit(*DIABETES)
+
+
+@every_estimator
+def test_unfitted(estimator, data):
+    with pytest.raises(NotFittedError):
+        clone(estimator).predict(data[0])
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_data_that_can_be_fitted_exactly(rows):
+    """The density is unbounded as the noise vanishes: it stops at its floor."""
+    X, y = DIABETES
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        reg = quick(max_iter=3000).fit(X[:rows], y[:rows])
+    mean, std = reg.predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0).all()

@@ -1,0 +1,621 @@
+"""The matrix factorisation as a scikit-learn user meets it."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+from scipy.stats import multivariate_normal
+from sklearn.base import clone
+from sklearn.callback import ProgressBar
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skbayes_sym import SymVIMatrixFactorization
+from skbayes_sym.inference.factorization.vi import _sweep as factorization_sweep
+
+CHECKED = [
+    SymVIMatrixFactorization(2, max_iter=30, random_state=0),
+    SymVIMatrixFactorization(1, covariance="diag", max_iter=30, random_state=0),
+]
+SOLVERS = {
+    "vi": {},
+    "mean-field": {"symmetry": None},
+    "map": {"solver": "map", "max_iter": 2000},
+    "gibbs": {"solver": "gibbs", "max_iter": 200},
+}
+every_solver = pytest.mark.parametrize("settings", SOLVERS.values(), ids=SOLVERS)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:.*no observed entry")
+@parametrize_with_checks(CHECKED, expected_failed_checks={}.get, xfail_strict=True)
+def test_sklearn_checks(estimator, check):
+    """No expected failure. Too few sweeps on purpose: fitted some 50 times."""
+    check(estimator)
+
+
+def ratings(n=40, m=25, k=2, missing=0.3, noise=0.5, seed=0):
+    """A matrix with holes, and the signal under the noise."""
+    rng = np.random.default_rng(seed)
+    signal = 3.0 + rng.normal(size=(n, k)) @ rng.normal(size=(k, m))
+    X = signal + noise * rng.normal(size=(n, m))
+    X[rng.random(X.shape) < missing] = np.nan
+    return X, signal
+
+
+X, SIGNAL = ratings()
+HOLES = np.isnan(X)
+MODEL = SymVIMatrixFactorization(2, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return clone(MODEL).fit(X)
+
+
+def as_sparse(matrix, kind=sp.csr_array):
+    rows, columns = np.nonzero(~np.isnan(matrix))
+    return kind(sp.coo_array((matrix[rows, columns], (rows, columns)), shape=matrix.shape))
+
+
+def test_it_predicts_what_it_has_not_seen(fitted):
+    mean, std = fitted.predict_entries(*np.nonzero(HOLES), return_std=True)
+    off = mean - SIGNAL[HOLES]
+    assert np.sqrt(np.mean(off**2)) < 0.35 * SIGNAL[HOLES].std()
+    assert fitted.noise_std_ == pytest.approx(0.5, abs=0.1)
+    covered = np.mean(np.abs(off) < 1.645 * np.sqrt(std**2 - fitted.noise_std_**2))
+    assert 0.75 < covered < 0.98
+
+
+@every_solver
+def test_every_solver_has_the_whole_interface(settings):
+    model = clone(MODEL).set_params(**settings).fit(X)
+    factors = model.transform(X)
+    assert factors.shape == (40, 2)
+    assert model.inverse_transform(factors).shape == X.shape
+    assert model.reconstruct().shape == X.shape
+    assert np.corrcoef(model.reconstruct()[HOLES], SIGNAL[HOLES])[0, 1] > 0.9
+    assert np.isfinite(model.score(X))
+    _, std = model.predict_entries([0, 1], [2, 3], return_std=True)
+    assert (std >= model.noise_std_).all()
+    assert model.components_.shape == (2, 25)
+    assert model.components_cov_.shape == (25, 2, 2)
+    assert list(model.get_feature_names_out()) == [
+        "symvimatrixfactorization0", "symvimatrixfactorization1",
+    ]  # fmt: skip
+    assert hasattr(model, "elbo_") == (model.solver == "vi")
+    assert_no_nan(model)
+
+
+def assert_no_nan(model):
+    for name, value in vars(model).items():
+        if not name.endswith("_") or name.startswith("_"):
+            continue
+        arrays = [a for side in value for a in side] if name == "posterior_" else [value]
+        for array in arrays:
+            if isinstance(array, (float, np.ndarray)) and np.asarray(array).dtype.kind == "f":
+                assert np.isfinite(array).all(), name
+
+
+def test_analytic_needs_every_entry():
+    complete, _ = ratings(missing=0.0)
+    model = clone(MODEL).set_params(solver="mfvi_analytic").fit(complete)
+    plain = clone(MODEL).set_params(symmetry=None, tol=1e-8, max_iter=2000).fit(complete)
+    assert model.elbo_ == model.elbo_mean_field_ == pytest.approx(plain.elbo_, abs=1e-2)
+    assert model.noise_std_ == pytest.approx(plain.noise_std_, rel=1e-3)
+    np.testing.assert_allclose(model.reconstruct(), plain.reconstruct(), atol=1e-2)
+    with pytest.raises(
+        ValueError, match=r"solver='mfvi_analytic' needs every entry.*symmetry=None"
+    ):
+        clone(model).fit(X)
+
+
+def test_symmetry_raises_the_bound(fitted):
+    plain = clone(MODEL).set_params(symmetry=None).fit(X)
+    assert plain.symmetry_gap_ == plain.elbo_std_error_ == 0.0
+    assert fitted.elbo_ == fitted.elbo_mean_field_ + fitted.symmetry_gap_
+    assert fitted.elbo_ > plain.elbo_ + 3.0 * fitted.elbo_std_error_
+
+
+@pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_matrix, sp.coo_array])
+def test_sparse_is_the_same_as_dense(fitted, kind):
+    sparse = as_sparse(X, kind)
+    model = clone(MODEL).fit(sparse)
+    assert np.array_equal(model.components_, fitted.components_)
+    assert model.elbo_ == fitted.elbo_
+    np.testing.assert_array_equal(model.transform(sparse), fitted.transform(X))
+    assert model.score(sparse) == fitted.score(X)
+
+
+def test_a_stored_zero_is_observed():
+    dense = np.where(HOLES, np.nan, np.round(X - 3.0))
+    assert (dense == 0.0).any()
+    sparse = as_sparse(dense)
+    assert sparse.nnz == (~HOLES).sum()
+    assert clone(MODEL).fit(sparse).elbo_ == clone(MODEL).fit(dense).elbo_
+    sparse.data[0] = np.nan  # a stored NaN is missing
+    there = dense.copy()
+    there[tuple(np.argwhere(~HOLES)[0])] = np.nan
+    assert clone(MODEL).fit(sparse).elbo_ == clone(MODEL).fit(there).elbo_
+
+
+@pytest.mark.parametrize("prior_scale", [1.0, 0.6])
+def test_new_rows_are_embedded_by_ridge_regression(prior_scale):
+    """Against the normal equations of one row."""
+    model = clone(MODEL).set_params(prior_scale=prior_scale).fit(X)
+    new, _ = ratings(n=5, seed=1)
+    factors = model.transform(new)
+    noise = (model.noise_std_ / model.scale_) ** 2
+    for row, factor in zip(new, factors, strict=True):
+        seen = ~np.isnan(row)
+        loadings = model.components_.T[seen]
+        second = loadings.T @ loadings + model.components_cov_[seen].sum(axis=0)
+        precision = np.eye(2) / prior_scale**2 + second / noise
+        target = loadings.T @ ((row[seen] - model.mean_) / model.scale_) / noise
+        np.testing.assert_allclose(factor, np.linalg.solve(precision, target), atol=1e-10)
+    np.testing.assert_allclose(
+        model.inverse_transform(factors),
+        model.mean_ + model.scale_ * factors @ model.components_,
+    )
+
+
+@pytest.mark.parametrize("prior_scale", [1.0, 0.6])
+def test_score_is_a_normal_density_of_whole_rows(prior_scale):
+    model = clone(MODEL).set_params(prior_scale=prior_scale).fit(X)
+    new, _ = ratings(n=4, seed=2)
+    unit = prior_scale * model.scale_
+    loadings, total = unit * model.components_.T, 0.0
+    spread = unit**2 * np.trace(model.components_cov_, axis1=1, axis2=2)
+    for row in new:
+        seen = ~np.isnan(row)
+        cov = loadings[seen] @ loadings[seen].T
+        cov += np.diag(spread[seen] + model.noise_std_**2)
+        mean = np.full(seen.sum(), model.mean_)
+        total += multivariate_normal(mean, cov).logpdf(row[seen])
+    assert model.score(new) == pytest.approx(total / np.sum(~np.isnan(new)), rel=1e-10)
+
+
+def test_std_of_an_entry_is_that_of_the_product(fitted):
+    """Against draws of both rows."""
+    rng, n = np.random.default_rng(0), 200_000
+    i, j = 3, 7
+    (u, u_cov), (v, v_cov) = fitted.posterior_
+    products = np.sum(
+        rng.multivariate_normal(u[i], u_cov[i], n) * rng.multivariate_normal(v[j], v_cov[j], n), 1
+    ) / np.sqrt(2)
+    mean, std = fitted.predict_entries([i], [j], return_std=True)
+    error = 4.0 * fitted.scale_ * products.std() / n**0.5
+    assert abs(mean[0] - fitted.mean_ - fitted.scale_ * products.mean()) < error
+    expected = np.sqrt(fitted.scale_**2 * products.var() + fitted.noise_std_**2)
+    assert std[0] == pytest.approx(expected, rel=0.02)
+    np.testing.assert_allclose(fitted.reconstruct()[i, j], mean[0])
+
+
+def test_the_units_of_the_matrix_carry_through(fitted):
+    """Shifted and stretched data: the same model, the density with its Jacobian."""
+    other = clone(MODEL).fit(100.0 * X - 7.0)
+    np.testing.assert_allclose(other.reconstruct(), 100.0 * fitted.reconstruct() - 7.0, rtol=1e-6)
+    assert other.noise_std_ == pytest.approx(100.0 * fitted.noise_std_, rel=1e-6)
+    n_observed = np.sum(~HOLES)
+    assert other.elbo_ == pytest.approx(fitted.elbo_ - n_observed * np.log(100.0), abs=1e-4)
+    assert other.score(100.0 * X - 7.0) == pytest.approx(fitted.score(X) - np.log(100.0), abs=1e-6)
+
+
+def test_components_are_in_canonical_orientation(fitted):
+    inner = fitted.components_ @ fitted.components_.T
+    assert abs(inner[0, 1]) < 1e-10 * inner[0, 0]
+    assert inner[0, 0] > inner[1, 1]
+    largest = np.abs(fitted.components_).argmax(axis=1)
+    assert (fitted.components_[[0, 1], largest] > 0).all()
+
+
+# Moore's Figure 3: E[uv | r] by Nelder-Mead over the symmetrised bound with 400 quadrature nodes.
+FIGURE_3 = {  # r: SymVI, its ELBO, MFVI, MAP
+    0.25: (0.09016582, -1.22886557, 0.0, 0.0),
+    0.5: (0.16801947, -1.29015855, 0.0, 0.0),
+    1.0: (0.31855242, -1.54408042, 0.0, 0.0),
+    2.0: (0.78246401, -2.52215769, 0.5, 1.0),
+    4.0: (2.75002966, -5.11208980, 2.75, 3.0),
+}
+SCALAR = SymVIMatrixFactorization(
+    1, center=False, scale=False, noise_std=1.0, tol=1e-11, max_iter=4000, random_state=0
+)
+
+
+@pytest.mark.parametrize("r", FIGURE_3)
+@pytest.mark.parametrize("covariance", ["isotropic", "row", "diag", "full"])
+@pytest.mark.parametrize("symmetry", ["orthogonal", "signflip"])
+def test_figure_3_symmetrised(r, covariance, symmetry):
+    """With one component the orthogonal group is the sign flip."""
+    if covariance == "full" and symmetry == "signflip":
+        covariance = "diag"
+    model = clone(SCALAR).set_params(covariance=covariance, symmetry=symmetry).fit([[r]])
+    mean, elbo, _, _ = FIGURE_3[r]
+    assert abs(model.reconstruct()[0, 0]) == pytest.approx(mean, abs=1e-3)
+    assert model.elbo_ == pytest.approx(elbo, abs=1e-4)
+
+
+@pytest.mark.parametrize("r", FIGURE_3)
+def test_figure_3_rivals(r):
+    _, _, mean_field, most_probable = FIGURE_3[r]
+    plain = clone(SCALAR).set_params(symmetry=None).fit([[r]])
+    exact = clone(SCALAR).set_params(solver="mfvi_analytic").fit([[r]])
+    for model in (plain, exact):
+        assert abs(model.reconstruct()[0, 0]) == pytest.approx(mean_field, abs=1e-3)
+    model = clone(SCALAR).set_params(solver="map", tol=1e-9).fit([[r]])
+    assert abs(model.reconstruct()[0, 0]) == pytest.approx(most_probable, abs=1e-3)
+
+
+def figure_4(n_matrices, n_gibbs=800):
+    """RMSE of the paper's matrices by method, (n_matrices,) each."""
+    g = torch.Generator().manual_seed(0)
+    u, v, noise = (torch.randn(80, 40, w, generator=g, dtype=torch.float64) for w in (20, 20, 40))
+    signal = (u @ v.mT / 20**0.5).numpy()
+    matrices = signal + 2.0 * noise.numpy()
+    methods = {
+        "SymVI": {},
+        "isotropic": {"covariance": "isotropic"},
+        "MAP": {"solver": "map", "max_iter": 3000, "tol": 1e-7},
+        "MFVI": {"solver": "mfvi_analytic"},
+        "Gibbs": {"solver": "gibbs", "max_iter": n_gibbs, "n_draws": 300},
+    }
+    known = SymVIMatrixFactorization(20, center=False, scale=False, noise_std=2.0, random_state=0)
+    found = {}
+    for name, settings in methods.items():
+        model = clone(known).set_params(**settings)
+        found[name] = np.array(
+            [
+                np.sqrt(np.mean((model.fit(m).reconstruct() - s) ** 2))
+                for m, s in zip(matrices[:n_matrices], signal, strict=False)
+            ]
+        )
+    return found
+
+
+def check_figure_4(found):
+    mean = {name: values.mean() for name, values in found.items()}
+    assert mean["SymVI"] < mean["MAP"] < mean["MFVI"]
+    for name in ("SymVI", "isotropic"):
+        assert np.mean(found["MAP"] - found[name]) >= 0.015
+        assert abs(np.mean(found[name] - found["Gibbs"])) < 0.01
+    return mean
+
+
+def test_figure_4_on_a_few_matrices():
+    check_figure_4(figure_4(5, n_gibbs=400))
+
+
+@pytest.mark.slow
+def test_figure_4():
+    """All 80; the other implementation's means are good to 0.001."""
+    mean = check_figure_4(figure_4(80))
+    oracle = {"isotropic": 0.8944, "MAP": 0.9146, "MFVI": 0.9735, "Gibbs": 0.8872}
+    for name, expected in oracle.items():
+        assert mean[name] == pytest.approx(expected, abs=2e-3), name
+
+
+def test_far_modes_of_signed_permutations():
+    rng = np.random.default_rng(0)
+    strong = rng.normal(size=(200, 3)) @ rng.normal(size=(3, 150)) * 5.0
+    noisy = strong + 0.1 * rng.normal(size=strong.shape)
+    model = SymVIMatrixFactorization(
+        3, symmetry="signed_permutation", covariance="diag", random_state=0, max_iter=100, tol=1.0
+    ).fit(noisy)
+    assert model.symmetry_gap_ == pytest.approx(np.log(48.0), abs=1e-6)
+    flips = clone(model).set_params(symmetry="signflip").fit(noisy)
+    assert flips.symmetry_gap_ == pytest.approx(3 * np.log(2.0), abs=1e-6)
+
+
+@every_solver
+def test_random_state_decides_everything_and_nothing_global_moves(settings):
+    model = clone(MODEL).set_params(**settings)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    first, second = clone(model).fit(X), clone(model).fit(X)
+    assert np.array_equal(first.components_, second.components_)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_threads_are_left_alone_and_dont_matter(fitted):
+    try:
+        torch.set_num_threads(3)
+        three = clone(MODEL).fit(X)
+        three.transform(X)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(1)
+    assert np.array_equal(three.components_, fitted.components_)
+
+
+def test_float32_follows_the_data(fitted):
+    single = clone(MODEL).fit(X.astype(np.float32))
+    assert single.dtype_ == "float32"
+    assert single.components_.dtype == single.transform(X.astype(np.float32)).dtype == np.float32
+    assert single.elbo_ == pytest.approx(fitted.elbo_, abs=0.01 * np.sum(~HOLES))
+    forced = clone(MODEL).set_params(dtype="float64").fit(X.astype(np.float32))
+    assert forced.dtype_ == "float64"
+
+
+def test_pickle_carries_arrays_only(fitted):
+    payload = pickle.dumps(fitted)
+    assert b"_rebuild_tensor" not in payload
+    assert np.array_equal(pickle.loads(payload).transform(X), fitted.transform(X))
+
+
+def test_grid_search_over_new_rows():
+    strong, _ = ratings(n=60, k=2, noise=0.3)
+    grid = {"symvimatrixfactorization__n_components": [1, 2]}
+    pipeline = make_pipeline(StandardScaler(), clone(MODEL))
+    search = GridSearchCV(pipeline, grid, cv=3).fit(strong)
+    assert search.best_params_ == {"symvimatrixfactorization__n_components": 2}
+    assert search.best_estimator_.transform(strong).shape == (60, 2)
+
+
+def test_data_frames_keep_their_names(fitted):
+    frame = pd.DataFrame(X, columns=[f"item {j}" for j in range(25)])
+    model = clone(MODEL).fit(frame)
+    named = clone(model).set_output(transform="pandas").fit(frame).transform(frame)
+    assert list(named.columns) == list(model.get_feature_names_out())
+    assert list(model.feature_names_in_) == list(frame.columns)
+    assert np.array_equal(model.transform(frame), fitted.transform(X))
+
+
+def test_repr_and_doc_list_every_parameter_and_attribute(fitted):
+    gibbs = clone(MODEL).set_params(**SOLVERS["gibbs"]).fit(pd.DataFrame(X).rename(columns=str))
+    doc = SymVIMatrixFactorization.__doc__
+    assert "SymVIMatrixFactorization" in fitted._repr_html_()
+    for name in fitted.get_params():
+        assert f"    {name} : " in doc, name
+    for name in {*vars(fitted), *vars(gibbs)}:
+        if name.endswith("_") and not name.startswith("_"):
+            assert name in doc, name
+
+
+# Rows and columns with nothing in them, constants, single entries.
+
+
+def test_empty_rows_and_columns_predict_the_prior_and_warn_once():
+    holed = X.copy()
+    holed[4], holed[:, [2, 9]] = np.nan, np.nan
+    with pytest.warns(UserWarning, match="1 rows and 2 columns of X have no observed") as caught:
+        model = clone(MODEL).fit(holed)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    np.testing.assert_allclose(model.posterior_.rows.mean[4], 0.0, atol=1e-12)
+    np.testing.assert_allclose(model.posterior_.rows.cov[4], np.eye(2), atol=1e-12)
+    np.testing.assert_allclose(model.components_[:, [2, 9]], 0.0, atol=1e-12)
+    mean, std = model.predict_entries([4, 4], [2, 0], return_std=True)
+    np.testing.assert_allclose(mean, model.mean_)
+    # The product of two priors has variance k / k = 1 in scaled units.
+    assert std[0] == pytest.approx(np.hypot(model.scale_, model.noise_std_), rel=1e-9)
+    assert not model.transform(holed)[4].any()
+    assert_no_nan(model)
+
+
+@every_solver
+@pytest.mark.filterwarnings("ignore:.*no observed entry")
+def test_nothing_observed_at_all(settings):
+    model = clone(MODEL).set_params(**settings).fit(np.full((5, 4), np.nan))
+    assert_no_nan(model)
+    assert model.score(np.full((5, 4), np.nan)) == 0.0
+    if model.solver == "vi":
+        assert model.elbo_ == pytest.approx(0.0, abs=1e-9)
+
+
+@every_solver
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_constant_matrix(settings, value):
+    model = clone(MODEL).set_params(**settings).fit(np.full((6, 5), value))
+    assert_no_nan(model)
+    np.testing.assert_allclose(model.reconstruct(), value, atol=0.3)
+
+
+def test_huge_and_tiny_units():
+    for unit in (1e-12, 1e12):
+        model = clone(MODEL).fit(unit * X)
+        assert_no_nan(model)
+        assert model.noise_std_ == pytest.approx(0.5 * unit, rel=0.3)
+
+
+def test_learned_prior_would_collapse():
+    """Why prior_scale is fixed: the bound prefers a prior that leaves only noise."""
+    g = torch.Generator().manual_seed(0)
+    u, v, noise = (torch.randn(40, w, generator=g, dtype=torch.float64) for w in (20, 20, 40))
+    weak = (u @ v.T / 20**0.5 + 2.0 * noise).numpy()
+    fits = [
+        SymVIMatrixFactorization(
+            20, center=False, scale=False, prior_scale=scale, random_state=0
+        ).fit(weak)
+        for scale in (1.0, 0.2)
+    ]
+    assert fits[1].elbo_ > fits[0].elbo_
+    assert np.abs(fits[1].reconstruct()).max() < 0.1 * np.abs(fits[0].reconstruct()).max()
+
+
+# Mistakes.
+
+
+def with_value(value):
+    bad = X.copy()
+    bad[3, 1] = value
+    return bad
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (with_value(np.inf), "X contains infinity"),
+        (X[:0], "0 sample"),
+        (X[:, :0], "0 feature"),
+        (X[0], "1D array"),
+        (np.full((5, 4), "a", dtype=object), "X must hold numbers"),
+        (X + 1j, "Complex"),
+        (X[:1], "n_components=2 must be at most"),
+        (X[:, :1], "n_components=2 must be at most"),
+    ],
+    ids=["inf", "empty", "no-columns", "1d", "object", "complex", "one-row", "one-column"],
+)
+def test_bad_X(bad, message):
+    with pytest.raises(ValueError, match=message):
+        clone(MODEL).fit(bad)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("n_components", 0), ("n_components", 2.5), ("n_components", 26), ("symmetry", "rotation"),
+        ("covariance", "banded"), ("noise_std", -1.0), ("noise_std", 0.0), ("noise_std", "guess"),
+        ("noise_std", np.nan), ("noise_std", np.inf), ("prior_scale", 0.0), ("prior_scale", np.inf),
+        ("center", "yes"), ("scale", 2), ("solver", "svd"), ("max_iter", 0), ("tol", -1.0),
+        ("n_draws", 0), ("device", "tpu9"), ("dtype", "float16"), ("random_state", "today"),
+    ],
+)  # fmt: skip
+def test_bad_parameters_are_named(parameter, value):
+    with pytest.raises(ValueError, match=parameter):
+        clone(MODEL).set_params(**{parameter: value}).fit(X)
+
+
+@pytest.mark.parametrize("symmetry", ["signflip", "signed_permutation"])
+def test_finite_groups_need_a_diagonal(symmetry):
+    with pytest.raises(ValueError, match=r"covariance='full'.*'diag'"):
+        clone(MODEL).set_params(symmetry=symmetry).fit(X)
+
+
+def test_too_many_permutations():
+    wide = SymVIMatrixFactorization(15, symmetry="signed_permutation", covariance="diag")
+    with pytest.raises(ValueError, match=r"n_components=15.*at most 14"):
+        wide.fit(X)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "message"),
+    [
+        ([0, 40], [0, 0], r"rows must lie between 0 and 39.*got 40"),
+        ([-1], [0], r"rows must lie.*got -1"),
+        ([0], [25], r"columns must lie between 0 and 24.*got 25"),
+        ([0.5], [0], "rows must be a list of integers"),
+        ([[0]], [0], "rows must be a list of integers"),
+        ([0, 1], [0], "rows has 2 positions and columns 1"),
+    ],
+)
+def test_bad_positions(fitted, rows, columns, message):
+    with pytest.raises(ValueError, match=message):
+        fitted.predict_entries(rows, columns)
+
+
+def test_bad_questions(fitted):
+    with pytest.raises(ValueError, match=r"24 features.*expecting 25"):
+        fitted.transform(X[:, 1:])
+    with pytest.raises(ValueError, match=r"X has 3 columns.*2 components"):
+        fitted.inverse_transform(np.zeros((4, 3)))
+    assert len(fitted.predict_entries([], [])) == 0
+
+
+@pytest.mark.parametrize("method", ["transform", "inverse_transform", "score"])
+def test_unfitted(method):
+    with pytest.raises(NotFittedError):
+        getattr(clone(MODEL), method)(X)
+    with pytest.raises(NotFittedError):
+        clone(MODEL).reconstruct()
+    with pytest.raises(NotFittedError):
+        clone(MODEL).predict_entries([0], [0])
+
+
+def test_too_few_sweeps_warn():
+    with pytest.warns(ConvergenceWarning, match="max_iter=3") as caught:
+        clone(MODEL).set_params(max_iter=3).fit(X)
+    assert caught[0].filename == __file__  # the caller's line, not ours
+
+
+class StopAt:
+    """Ask to stop after so many sweeps."""
+
+    def __init__(self, n_sweeps):
+        self.n_sweeps, self.begun, self.ended = n_sweeps, 0, 0
+
+    def setup(self, estimator, context):
+        pass
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context):
+        self.begun += 1
+
+    def on_fit_task_end(self, estimator, context):
+        self.ended += 1
+        return context.task_name == "block" and context.task_id + 1 >= self.n_sweeps
+
+
+@every_solver
+def test_callback_stops_the_fit(settings):
+    stop = StopAt(4)
+    model = clone(MODEL).set_params(**settings).set_callbacks(stop).fit(X)
+    assert (model.stop_reason_, model.n_iter_) == ("callback", 4)
+    assert stop.begun == stop.ended == 5
+    model.transform(X)
+
+
+class Watch(StopAt):
+    """Score the model of the moment after every sweep."""
+
+    def __init__(self):
+        super().__init__(10**9)
+        self.scores = []
+
+    def on_fit_task_end(self, estimator, context, *, X=None, fitted_estimator=None):
+        self.scores.append(fitted_estimator.score(X))
+
+
+@every_solver
+def test_callbacks_see_the_model_of_the_moment(settings):
+    watch = Watch()
+    model = clone(MODEL).set_params(**settings).set_callbacks(watch).fit(X)
+    *sweeps, whole = watch.scores
+    assert len(sweeps) - model.n_iter_ in {0, 1}  # one more has begun where tol ends the fit
+    assert whole == pytest.approx(model.score(X))
+    assert sweeps[0] < max(sweeps[5:])
+
+
+def test_interrupt_keeps_a_marked_usable_model_and_goes_on_up(monkeypatch):
+    sweeps = iter(range(100))
+
+    def sweep(*args):
+        if next(sweeps) == 6:
+            raise KeyboardInterrupt
+        return factorization_sweep(*args)
+
+    monkeypatch.setattr("skbayes_sym.inference.factorization.vi._sweep", sweep)
+    model = clone(MODEL)
+    with (
+        pytest.warns(ConvergenceWarning, match="interrupted after 6 steps"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        model.fit(X)
+    assert (model.stop_reason_, model.n_iter_) == ("interrupted", 6)
+    assert np.isfinite(model.elbo_)
+    assert model.reconstruct().shape == X.shape
+
+
+def test_errors_keep_the_previous_fit():
+    model = clone(MODEL).fit(X)
+    before = {k: v for k, v in vars(model).items() if k.endswith("_")}
+    with pytest.raises(ValueError, match="infinity"):
+        model.fit(with_value(np.inf))
+    assert {k: v for k, v in vars(model).items() if k.endswith("_")} == before
+
+
+def test_progress_bar(capsys):
+    clone(MODEL).set_callbacks(ProgressBar()).fit(X)
+    assert "SymVIMatrixFactorization" in capsys.readouterr().out
+
+
+def test_verbose_reports_to_stderr(capsys):
+    clone(MODEL).set_params(verbose=1).fit(X)
+    assert "symmetry gap" in capsys.readouterr().err

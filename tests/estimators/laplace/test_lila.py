@@ -1,0 +1,333 @@
+"""Invariances are found where there are some, and nothing is where there are none."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from torch import nn
+
+from skbayes_sym import LaplaceClassifier, LILAClassifier, LILARegressor
+from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
+
+TOY = {
+    "hidden_layer_sizes": (50,), "n_augmentations": 20, "standardize": False, "prior_scale": 4.5,
+    "curvature": "kron-exact",
+}  # fmt: skip
+
+
+def make_arcs(seed, n=200, sigma=0.06, arc=120.0):
+    """Two rings and a blob, seen over an arc (Immer et al. 2022, appendix J.1)."""
+    rng = np.random.default_rng(seed)
+    n0 = n // 2
+    n_outer = int((n - n0) / 1.5)
+
+    def ring(m, radius):
+        t = np.deg2rad(rng.uniform(0.0, arc, m))
+        spread = radius + sigma * rng.standard_normal((2, m))
+        return np.column_stack([np.cos(t) * spread[0], np.sin(t) * spread[1]])
+
+    blob = sigma * rng.standard_normal((n - n0 - n_outer, 2))
+    return np.vstack([ring(n0, 0.5), ring(n_outer, 1.0), blob]), np.repeat([0, 1], [n0, n - n0])
+
+
+@pytest.mark.parametrize("hyper", ["online", "exact"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_toy_rotation_is_found(seed, hyper):
+    """Data over 60 degrees to either side; the evidence of both by the full Gauss-Newton."""
+    X, y = make_arcs(seed)
+    plain = LILAClassifier(random_state=seed, **TOY).fit(X, y)
+    lila = clone(plain).set_params(invariances=[Rotation2D()], hyper=hyper).fit(X, y)
+    angle = np.rad2deg(lila.invariance_["rotation"])
+    assert 50.0 <= angle <= 80.0
+    assert full_evidence(lila, X, y) - full_evidence(plain, X, y) >= 4.0
+    assert plain.log_evidence_ > -100.0  # neither has collapsed
+    assert lila.invariance_history_["rotation"].shape == (100,)
+    assert len(lila.log_evidence_history_) == 90
+
+
+class InvertedRotation(nn.Module):
+    """Rotation by up to 1 / eta radians."""
+
+    def __init__(self, start):
+        super().__init__()
+        self.eta = nn.Parameter(torch.tensor([start]))
+
+    def forward(self, x, eps):
+        cos, sin = (eps[:, 0] / self.eta).cos(), (eps[:, 0] / self.eta).sin()
+        u, v = x.unbind(1)
+        return torch.stack([cos * u - sin * v, sin * u + cos * v], 1)
+
+
+@pytest.mark.slow
+def test_toy_rotation_is_found_however_it_is_written():
+    """Immer et al. 2022, appendix C: the evidence doesn't care, Augerino's reward does."""
+    X, y = make_arcs(1)
+    lila = LILAClassifier(random_state=1, invariances=[InvertedRotation(1 / 0.3)], **TOY)
+    augerino = clone(lila).set_params(objective="augerino")
+    found, shrunk = (
+        np.rad2deg(1.0 / model.fit(X, y).invariance_["InvertedRotation"])
+        for model in (lila, augerino)
+    )
+    assert 50.0 <= found <= 80.0
+    assert shrunk < 10.0
+
+
+def full_evidence(fitted, X, y):
+    """Laplace evidence of a fitted model with the full Gauss-Newton matrix."""
+    from skbayes_sym.inference.laplace.curvature import Full
+    from skbayes_sym.inference.laplace.jacobian import ExactDirections
+    from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
+    from skbayes_sym.models.data import Data
+    from skbayes_sym.models.likelihoods.categorical import Categorical
+
+    n_samples = 100 if fitted.invariance_ else 1
+    model = AveragedNetwork(fitted.network_, fitted._augmentation_, Categorical(), n_samples)
+    data = Data(torch.as_tensor(X), torch.as_tensor(y), torch.ones(len(y), dtype=torch.float64))
+    full = Full(model.layers, model.network.layout)
+    evidence = LaplaceEvidence(model, data, full, ExactDirections(), 50)
+    hyper = torch.as_tensor(np.concatenate([fitted._eta_, np.log(fitted.prior_precision_)]))
+    theta = torch.as_tensor(fitted.posterior_.loc)
+    with torch.no_grad():
+        sums = evidence.one_pass(theta, hyper, 0)
+        spectrum = evidence.spectrum(sums.factors)
+        return evidence.evidence(theta, hyper, sums.log_likelihood, spectrum)[0].value
+
+
+def test_translation_of_a_column_that_doesnt_matter():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((120, 2)) * [1.0, 5.0]
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(120)
+    reg = LILARegressor(
+        (20,),
+        invariances=[Translation(), LogScale(columns=(1,))],
+        random_state=0,
+        invariance_learning_rate=0.1,
+    ).fit(X, y)
+    found = reg.invariance_
+    assert set(found) == {"translation_0", "translation_1", "log_scale"}
+    # Averaged over +-e, sin 2x is sin(2e) / 2e times itself: the weights make up for little, but at
+    # e = pi / 2 nothing is left.
+    assert found["translation_0"] < np.pi / 4
+    assert found["translation_1"] > 2.0  # in the column's own unit
+    assert reg.score(X, y) > 0.9
+
+
+def test_no_invariance_is_the_laplace_estimator():
+    X, y = make_arcs(0)
+    params = {"hidden_layer_sizes": (10,), "max_iter": 200, "random_state": 0}
+    lila = LILAClassifier(**params).fit(X, y)
+    laplace = LaplaceClassifier(hyper_learning_rate=0.1, **params).fit(X, y)
+    assert np.array_equal(lila.predict_proba(X), laplace.predict_proba(X))
+    assert lila.log_evidence_ == laplace.log_evidence_
+    assert lila.invariance_ == {}
+
+
+def test_baselines_are_one_word_away():
+    X, y = make_arcs(0)
+    base = LILAClassifier(
+        (10,), invariances=[Rotation2D()], max_iter=200, random_state=0, n_augmentations=5
+    )
+    fixed = clone(base).set_params(objective="map").fit(X, y)
+    assert fixed.invariance_ == {}
+    np.testing.assert_allclose(fixed.prior_precision_, 1 / 9)
+    augerino = clone(base).set_params(objective="augerino").fit(X, y)
+    np.testing.assert_allclose(augerino.prior_precision_, 1 / 9)
+    assert augerino.invariance_["rotation"] > 0.1
+    greedy = clone(augerino).set_params(augerino_reward=10.0).fit(X, y)
+    assert greedy.invariance_["rotation"] > augerino.invariance_["rotation"]
+
+
+def small_images(n=60, channels=1):
+    rng = np.random.default_rng(0)
+    y = np.arange(n) % 2
+    images = 0.1 * rng.random((n, channels, 6, 5))
+    images[y == 1, :, 2:4] += 1.0
+    return images.reshape(n, -1), y
+
+
+@pytest.mark.parametrize("network", ["mlp", "cnn", "resnet"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_in_every_network(network, channels):
+    X, y = small_images(channels=channels)
+    clf = LILAClassifier(
+        (10,), image_shape=(6, 5) if channels == 1 else (3, 6, 5), network=network, max_iter=60,
+        n_hyper_updates=12, n_augmentations=3, tol=1e3, random_state=0,
+    ).fit(X.astype(np.float32), y)  # fmt: skip
+    assert list(clf.invariance_) == [
+        "translation_x", "translation_y", "rotation", "scale", "aspect", "shear",
+    ]  # fmt: skip
+    assert clf.invariance_covariance_.shape == (6, 6)
+    assert (np.diff(clf.invariance_direction_amplitudes_) <= 0).all()
+    assert clf.score(X, y) > 0.8
+    assert np.isfinite(clf.log_evidence_)
+    assert clf.x_scale_[0] == X.astype(np.float32).max()
+
+
+def test_axis_basis_correlations_and_modules_of_images():
+    X, y = small_images()
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(24, 2))
+    clf = LILAClassifier(
+        network=module, image_shape=(6, 5), basis="axis", correlated=True, max_iter=60,
+        n_hyper_updates=12, n_augmentations=3, tol=1e3, random_state=0,
+    ).fit(X, y)  # fmt: skip
+    assert {"scale_x", "scale_y"} <= set(clf.invariance_)
+    covariance = clf.invariance_covariance_
+    np.testing.assert_allclose(
+        np.sqrt(3 * np.diag(covariance)), list(clf.invariance_.values()), rtol=1e-10
+    )
+    assert np.abs(covariance - np.diag(np.diag(covariance))).max() > 0
+    large = np.array(list(clf.invariance_.values())) >= 0.1
+    assert np.isfinite(clf.invariance_correlation_[np.ix_(large, large)]).all()
+    assert np.isnan(clf.invariance_correlation_[~large]).all()
+    directions = clf.invariance_directions_
+    np.testing.assert_allclose(directions @ directions.T, np.eye(6), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"image_shape": (8, 8)}, r"\(8, 8\) has 64 pixels, but X has 30"),
+        ({"image_shape": (30,)}, r"\(H, W\) or \(C, H, W\)"),
+        ({"image_shape": (6.5, 5)}, "image_shape"),
+        ({"image_shape": (-6, -5)}, "image_shape"),
+        ({"network": "cnn"}, "image_shape"),
+        ({"invariances": "affine"}, "give image_shape"),
+        ({"invariances": [3]}, "invariances must be"),
+        ({"invariances": "rotations"}, "invariances must be .* got 'rotations'"),
+        ({"invariances": [Rotation2D(columns=(0, 30))]}, "between 0 and 29"),
+        ({"invariances": [nn.Linear(2, 2)]}, "no parameter `eta`"),
+        ({"basis": "polar"}, "basis"),
+        ({"objective": "elbo"}, "objective"),
+        ({"hyper": "fast"}, "hyper"),
+        ({"n_augmentations": 0}, "n_augmentations"),
+        ({"network": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(30), nn.Linear(30, 2))}, "couples"),
+    ],
+)
+def test_bad_parameters_are_named(params, message):
+    X, y = small_images()
+    with pytest.raises(ValueError, match=message):
+        LILAClassifier(max_iter=10, **params).fit(X, y)
+
+
+class Stretch(nn.Module):
+    """Scales everything by 1 + eta * eps."""
+
+    def __init__(self, frozen=False):
+        super().__init__()
+        self.eta = nn.Parameter(torch.tensor([0.1]), requires_grad=not frozen)
+
+    def forward(self, x, eps):
+        return x * (1.0 + eps * self.eta)
+
+
+def test_modules_as_invariances():
+    X, y = make_arcs(0)
+    clf = LILAClassifier(
+        (5,), invariances=[Stretch()], max_iter=60, tol=1e3, n_augmentations=3, random_state=0
+    ).fit(X, y)
+    assert list(clf.invariance_) == ["Stretch"]
+    with pytest.raises(ValueError, match=r"Stretch.eta is frozen"):
+        LILAClassifier(invariances=[Stretch(frozen=True)]).fit(X, y)
+
+
+def test_standardised_coordinates_make_a_rotation_warn():
+    X, y = make_arcs(0)
+    X = (X - X.mean(0)) / X.std(0)
+    clf = LILAClassifier((3,), invariances=[Rotation2D()], max_iter=20, tol=1e3, n_augmentations=2)
+    with pytest.warns(UserWarning, match="look standardised.*raw coordinates"):
+        clf.fit(X, y)
+
+
+def test_a_batch_larger_than_the_data_warns():
+    X, y = make_arcs(0)
+    clf = LILAClassifier((3,), max_iter=20, tol=1e3, batch_size=999, random_state=0)
+    with pytest.warns(UserWarning, match="batch_size=999 exceeds the 200"):
+        clf.fit(X, y)
+
+
+def rotated_digits(seed, n=700, n_test=500):
+    X, y = load_digits(return_X_y=True)
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(X))[: n + n_test]
+    turned = [
+        ndimage.rotate(X[i].reshape(8, 8), rng.uniform(-180, 180), reshape=False, order=1).ravel()
+        for i in rows
+    ]
+    X, y = np.array(turned, dtype=np.float32), y[rows]
+    return X[:n], y[:n], X[n:], y[n:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rotation_of_digits_is_found(seed):
+    X, y, X_test, y_test = rotated_digits(seed)
+    lila = LILAClassifier(
+        (100,),
+        image_shape=(8, 8),
+        learning_rate=0.05,
+        invariance_learning_rate=0.2,
+        tol=0.1,
+        random_state=seed,
+    ).fit(X, y)
+    plain = clone(lila).set_params(invariances=None).fit(X, y)
+    assert lila.score(X_test, y_test) >= plain.score(X_test, y_test) + 0.06
+    extents = dict(lila.invariance_)
+    assert extents.pop("rotation") > 2.0
+    assert max(extents.values()) < 0.3
+    assert lila.log_evidence_ > plain.log_evidence_
+
+
+def scaled_digits(seed, n=700):
+    """Both axes stretched by the same factor, between one half and two."""
+    X, y = load_digits(return_X_y=True)
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(X))[:n]
+    scaled = []
+    for i in rows:
+        factor = np.exp(rng.uniform(-np.log(2), np.log(2)))
+        offset = 3.5 * (1.0 - factor)
+        image = X[i].reshape(8, 8)
+        scaled.append(ndimage.affine_transform(image, np.full(2, factor), offset, order=1).ravel())
+    return np.array(scaled, dtype=np.float32), y[rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_joint_scaling_is_found_as_such(seed):
+    """The open problem of section 5.4: by correlating x and y, or by a basis of joint scales."""
+    X, y = scaled_digits(seed)
+    apart = LILAClassifier(
+        (100,),
+        image_shape=(8, 8),
+        learning_rate=0.05,
+        invariance_learning_rate=0.3,
+        tol=0.1,
+        basis="axis",
+        random_state=seed,
+    ).fit(X, y)
+    correlated = clone(apart).set_params(correlated=True).fit(X, y)
+    joint = clone(apart).set_params(basis="similarity").fit(X, y)
+    assert correlated.log_evidence_ >= apart.log_evidence_ + 40.0
+    assert joint.log_evidence_ >= apart.log_evidence_ + 40.0
+    assert correlated.invariance_correlation_[3, 4] > 0.95
+    assert joint.invariance_["aspect"] < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_correlations_cost_rotated_digits_nothing(seed):
+    X, y, X_test, y_test = rotated_digits(seed)
+    plain = LILAClassifier(
+        (100,),
+        image_shape=(8, 8),
+        learning_rate=0.05,
+        invariance_learning_rate=0.2,
+        tol=0.1,
+        random_state=seed,
+    ).fit(X, y)
+    full = clone(plain).set_params(correlated=True).fit(X, y)
+    # The evidence of two training runs differs by some tens of nats.
+    assert full.log_evidence_ > plain.log_evidence_ - 30.0
+    assert full.score(X_test, y_test) > plain.score(X_test, y_test) - 0.03

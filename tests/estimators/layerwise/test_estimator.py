@@ -1,0 +1,269 @@
+"""Wide networks: SymmetrizedVIRegressor with an exact last layer and global inducing points."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import train_test_split
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skbayes_sym import SymmetrizedVIRegressor, invariance_gap
+from skbayes_sym.datasets import load_dataset, make_sinusoidal
+
+KINDS = {
+    "collapsed": {"last_layer": "collapsed"},
+    "inducing": {"hidden_posterior": "global_inducing", "n_inducing": 20},
+    "heuristic": {"last_layer": "averaged_kl_heuristic"},
+    "both": {"last_layer": "collapsed", "hidden_posterior": "global_inducing", "n_inducing": 20},
+}
+QUICK = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 40, "tol": 100.0,
+         "n_predict_samples": 40, "random_state": 0}  # fmt: skip
+every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+def quick(**kwargs):
+    return SymmetrizedVIRegressor(**(QUICK | kwargs))
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    X, y = load_diabetes(return_X_y=True)
+    return X[:60], y[:60]
+
+
+@parametrize_with_checks(
+    [quick(**(kind | {"max_iter": 80})) for kind in KINDS.values()],
+    expected_failed_checks={}.get, xfail_strict=True,
+)  # fmt: skip
+def test_sklearn_checks(estimator, check):
+    check(estimator)
+
+
+@every_kind
+def test_a_fit_reports_and_predicts(kind, diabetes):
+    X, y = diabetes
+    reg = quick(**(kind | {"max_iter": 150, "n_predict_samples": 400})).fit(X, y)
+    assert reg.elbo_ == reg.elbo_mean_field_ == reg.elbo_upper_
+    assert (reg.symmetry_gap_, reg.n_iter_, reg.stop_reason_) == (0.0, 150, "max_iter")
+    assert np.isnan(reg.saturation_)
+    assert 0.0 < reg.elbo_std_error_ < 3.0
+    mean, std = reg.predict(X, return_std=True)
+    parts = reg.predict_uncertainty(X)
+    np.testing.assert_allclose(parts.total, std**2)
+    draws = reg.sample_y(X, 3000, random_state=1)
+    epistemic = np.sqrt(parts.epistemic)
+    # 400 predictive draws with the last layer averaged, against 3000 whole functions.
+    assert np.abs(draws.mean(axis=1) - mean).max() < 5 * epistemic.max() / 400**0.5
+    np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.15)
+    assert reg.score(X, y) > 0.2
+    restored = pickle.loads(pickle.dumps(reg))
+    assert np.array_equal(restored.predict(X), mean)
+    assert b"_rebuild_tensor" not in pickle.dumps(reg)
+
+
+@every_kind
+def test_the_same_seed_and_weights_as_repetitions(kind, diabetes):
+    X, y = diabetes
+    weight = np.random.default_rng(0).integers(0, 3, size=60)
+    rows = np.repeat(np.arange(60), weight)
+    one = quick(**kind).fit(X, y, sample_weight=weight)
+    other = quick(**kind).fit(X[rows], y[rows])
+    assert np.array_equal(one.predict(X), other.predict(X))
+    assert one.elbo_ == other.elbo_
+    assert quick(**kind, random_state=1).fit(X, y).elbo_ != one.elbo_
+
+
+@every_kind
+def test_units_outputs_and_precision(kind, diabetes):
+    X, y = diabetes
+    plain = quick(**kind).fit(X, y)
+    scaled = quick(**kind).fit(X, 10.0 * y + 3.0)
+    assert scaled.elbo_ == pytest.approx(plain.elbo_ - 60 * np.log(10.0), abs=1e-6)
+    np.testing.assert_allclose(scaled.predict(X), 10.0 * plain.predict(X) + 3.0, rtol=1e-6)
+    two = quick(**kind).fit(X, np.column_stack([y, -y]))
+    assert two.predict(X).shape == (60, 2)
+    assert two.noise_std_.shape == (2,)
+    single = quick(**kind).fit(X.astype(np.float32), y)
+    assert single.predict(X.astype(np.float32)).dtype == np.float32
+    fixed = quick(**kind, noise_std=40.0).fit(X, y)
+    assert fixed.noise_std_ == pytest.approx(40.0)
+
+
+def test_without_hidden_layers_it_is_bayesian_linear_regression(diabetes):
+    X, y = diabetes
+    reg = quick(hidden_layer_sizes=(), last_layer="collapsed", noise_std=50.0, prior_scale=0.7)
+    reg.fit(X, y)
+    Z = np.column_stack([(X - X.mean(0)) / X.std(0), np.ones(60)]) * y.std()
+    covariance = 0.7**2 * Z @ Z.T + 50.0**2 * np.eye(60)
+    evidence = stats.multivariate_normal(np.full(60, y.mean()), covariance).logpdf(y)
+    assert reg.elbo_ == pytest.approx(evidence, abs=1e-8)
+    weights = np.linalg.solve(covariance, y - y.mean())
+    mean = y.mean() + 0.7**2 * Z @ Z.T @ weights
+    np.testing.assert_allclose(reg.predict(X), mean, rtol=1e-9)
+
+
+def test_the_better_start_is_kept(diabetes, caplog):
+    with caplog.at_level("INFO", logger="skbayes_sym"):
+        reg = quick(last_layer="collapsed", max_iter=200).fit(*diabetes)
+    line = next(r.message for r in caplog.records if "by start" in r.message)
+    values = [float(v) for v in line.split(": ")[1].split(";")[0].split(", ")]
+    assert len(values) == 2
+    assert values[0] != values[1]
+    assert reg.elbo_ == pytest.approx(max(values), rel=1e-4)
+
+
+def test_wide_networks_dont_collapse():
+    """Width 200: mean-field explains the data by noise, the exact last layer doesn't."""
+    X, y = make_sinusoidal(random_state=0)
+    common = {"hidden_layer_sizes": (200,), "activation": "tanh", "random_state": 0, "tol": 100.0,
+              "prior_scale": [2**0.5, 200**-0.5], "max_iter": 300}  # fmt: skip
+    mean_field = SymmetrizedVIRegressor(symmetry=None, **common).fit(X, y)
+    collapsed = SymmetrizedVIRegressor(last_layer="collapsed", **common).fit(X, y)
+    assert mean_field.score(X, y) < 0.5
+    assert collapsed.score(X, y) > 0.6
+    assert collapsed.elbo_ > mean_field.elbo_ + 30
+    assert collapsed.noise_std_ < 0.8 * mean_field.noise_std_
+
+
+@every_kind
+def test_bad_combinations_say_what_to_do(kind, diabetes):
+    X, y = diabetes
+    with pytest.raises(ValueError, match=r"symmetry='permutation'.*'auto' or None"):
+        quick(**kind, symmetry="permutation").fit(X, y)
+    with pytest.raises(ValueError, match="warm_start=True doesn't go with"):
+        quick(**kind, warm_start=True).fit(X, y)
+    n = quick().fit(X, y).network_.layout.n_params
+    with pytest.raises(ValueError, match="prior_scale must be the same for all weights"):
+        quick(**kind, prior_scale=np.linspace(1, 2, n)).fit(X, y)
+    with pytest.raises(TypeError, match="permutation gap of a layerwise posterior isn't known"):
+        invariance_gap(quick(**kind).fit(X, y))
+
+
+def test_bad_parameters_are_named(diabetes):
+    X, y = diabetes
+    for parameter, value in (
+        ("last_layer", "exact"), ("hidden_posterior", "full"), ("n_inducing", 0)
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=parameter):
+            quick(**{parameter: value}).fit(X, y)
+    with pytest.raises(ValueError, match=r"batch_size=16.*needs all 60.*'global_inducing'"):
+        quick(last_layer="collapsed", batch_size=16).fit(X, y)
+    small = quick(hidden_posterior="global_inducing", batch_size=16).fit(X, y)
+    assert np.isfinite(small.elbo_)
+
+
+@every_kind
+def test_single_row_and_constant_target(kind):
+    X = np.random.default_rng(0).standard_normal((20, 3))
+    for rows in (1, 20):
+        reg = quick(**kind).fit(X[:rows], np.full(rows, 3.0))
+        mean, std = reg.predict(X, return_std=True)
+        assert np.isfinite(mean).all()
+        assert (std > 0).all()
+        assert np.isfinite(reg.elbo_)
+
+
+class StopAt:
+    """Ask to stop after so many blocks; sees every task."""
+
+    def __init__(self, n_blocks):
+        self.n_blocks, self.begun, self.ended = n_blocks, 0, 0
+
+    def setup(self, estimator, context):
+        pass
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context):
+        self.begun += 1
+
+    def on_fit_task_end(self, estimator, context):
+        self.ended += 1
+        return context.task_name == "block" and context.task_id + 1 >= self.n_blocks
+
+
+@every_kind
+def test_callbacks_stop_the_fit(kind, diabetes):
+    X, y = diabetes
+    stop, watch = StopAt(7), StopAt(10**9)
+    reg = quick(**kind).set_callbacks(stop).fit(X, y)
+    assert (reg.stop_reason_, reg.n_iter_) == ("callback", 7)
+    assert stop.begun == stop.ended == 8
+    quick(**kind).set_callbacks(watch).fit(X, y)
+    assert watch.begun == watch.ended == 81  # 40 steps from each start
+
+
+@every_kind
+def test_interrupt_keeps_a_marked_usable_model(kind, diabetes, monkeypatch):
+    from skbayes_sym.inference.layerwise.base import LayerwiseElbo
+
+    original = LayerwiseElbo.__call__
+
+    def call(self, step):
+        if step == 13:
+            raise KeyboardInterrupt
+        return original(self, step)
+
+    monkeypatch.setattr(LayerwiseElbo, "__call__", call)
+    X, y = diabetes
+    model = quick(**kind)
+    with (
+        pytest.warns(ConvergenceWarning, match="interrupted after 13 steps"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        model.fit(X, y)
+    assert (model.stop_reason_, model.n_iter_) == ("interrupted", 13)
+    assert model.predict(X).shape == y.shape
+
+
+def test_clone_and_refit_of_another_kind(diabetes):
+    X, y = diabetes
+    reg = quick().fit(X, y)
+    before = reg.predict(X)
+    reg.set_params(last_layer="collapsed").fit(X, y)
+    assert not np.array_equal(before, reg.predict(X))
+    reg.set_params(last_layer="variational").fit(X, y)
+    assert np.array_equal(before, reg.predict(X))
+    assert clone(reg).last_layer == "variational"
+
+
+def yacht(width, n_layers):
+    """Training rows of the first split, and the settings of the published comparison."""
+    try:
+        data = load_dataset("yacht")
+    except (OSError, ValueError):
+        pytest.skip("no yacht data here")
+    X, _, y, _ = train_test_split(data.data, data.target, test_size=0.2, random_state=0)
+    scale = [(2 / X.shape[1]) ** 0.5] + [width**-0.5] * n_layers
+    common = {"hidden_layer_sizes": (width,) * n_layers, "activation": "tanh",
+              "prior_scale": scale, "max_iter": 1500, "random_state": 0}  # fmt: skip
+
+    def fit(**kwargs):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return SymmetrizedVIRegressor(**common, **kwargs).fit(X, y)
+
+    return fit, y.std()
+
+
+@pytest.mark.slow
+def test_two_hidden_layers_gain_200_nats_on_yacht():
+    fit, _ = yacht(50, 2)
+    both = fit(last_layer="collapsed", hidden_posterior="global_inducing")
+    mean_field = fit(symmetry=None)
+    assert both.elbo_ > mean_field.elbo_ + 200
+    assert both.elbo_ > fit(last_layer="collapsed").elbo_
+    assert both.elbo_ > fit(hidden_posterior="global_inducing").elbo_
+
+
+@pytest.mark.slow
+def test_width_200_learns_small_noise_on_yacht():
+    fit, unit = yacht(200, 1)
+    both = fit(last_layer="collapsed", hidden_posterior="global_inducing")
+    assert both.noise_std_ < 0.3 * unit

@@ -1,0 +1,353 @@
+"""MCMCRegressor and MCMCClassifier: what a fit holds, and what is predicted from it."""
+
+import importlib.util
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from scipy.special import logsumexp
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+
+from skbayes_sym import MCMCClassifier, MCMCRegressor
+from skbayes_sym.datasets import make_sinusoidal
+
+FAST = {
+    "hidden_layer_sizes": (2,), "n_chains": 6, "n_warmup": 100, "n_draws": 8,
+    "mode_weights": "chains", "random_state": 0,
+}  # fmt: skip
+REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)
+DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
+IRIS = tuple(a[::3] for a in load_iris(return_X_y=True))
+every_estimator = pytest.mark.parametrize(
+    ("estimator", "data"), [(REG, DIABETES), (CLF, IRIS)], ids=["regressor", "classifier"]
+)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return clone(REG).fit(*DIABETES)
+
+
+@pytest.fixture(scope="module")
+def weighed():
+    """Chains shared out over modes by evidence."""
+    X, y = make_sinusoidal(60, random_state=0)
+    reg = MCMCRegressor(
+        (2,), n_chains=12, n_warmup=150, n_draws=20, n_islands=2, n_particles=64, random_state=0
+    )
+    return reg.fit(X, y), X, y
+
+
+def by_hand(model, X):
+    """Outputs of every draw, (chains, draws, rows, outputs)."""
+    x = torch.as_tensor((X - X.mean(0)) / X.std(0))
+    return model.network_.forward(torch.as_tensor(model.samples_), x).numpy()
+
+
+def test_attributes(weighed):
+    reg, X, _ = weighed
+    assert reg.samples_.shape == (12, 20, 7)
+    assert reg.noise_std_samples_.shape == (12, 20, 1)
+    assert reg.log_posterior_samples_.shape == (12, 20)
+    assert reg.chain_weights_.shape == (12,)
+    assert reg.chain_weights_.sum() == pytest.approx(1.0)
+    assert (reg.n_iter_, reg.stop_reason_) == (170, "max_iter")
+    assert (reg.n_features_in_, reg.dtype_, reg.device_) == (1, "float64", "cpu")
+    assert np.isfinite([reg.log_evidence_, reg.log_evidence_std_error_]).all()
+    assert sum(m.weight for m in reg.modes_) == pytest.approx(1.0)
+    assert sorted(np.concatenate([m.members for m in reg.modes_])) == list(range(12))
+    assert sum(m.n_explorers for m in reg.modes_) <= 12
+    assert sum(m.n_particles for m in reg.modes_) == 2 * 64
+    heights = [m.log_evidence for m in reg.modes_ if np.isfinite(m.log_evidence)]
+    assert heights == sorted(heights, reverse=True)
+    assert logsumexp(heights) == pytest.approx(reg.log_evidence_)
+    for mode in reg.modes_:
+        assert reg.chain_weights_[mode.members].sum() == pytest.approx(
+            mode.weight if len(mode.members) else 0.0, abs=1e-3
+        )
+    assert reg.score(X, weighed[2]) > 0.6
+
+
+def test_diagnostics(weighed):
+    reg, found = weighed[0], weighed[0].diagnostics_
+    n_functions = 50 + 1  # outputs at rows, and the log noise
+    for name in ("function_rhat", "function_ess", "function_rhat_before"):
+        assert found[name].shape == (n_functions,), name
+    for name in ("parameter_rhat", "parameter_ess"):
+        assert found[name].shape == (7,), name
+    for name in ("n_divergent", "acceptance", "stuck", "n_gradients"):
+        assert found[name].shape == (12,), name
+    assert 0.99 < (1.0 - found.unseen_basin) ** found.n_gradients.size / 0.01 < 1.01
+    assert (found.n_gradients > reg.n_iter_).all()
+    assert ((found.acceptance > 0.3) & (found.acceptance <= 1)).all()
+    assert not found.stuck.any()
+    assert found.warnings == []
+    assert np.nanmax(found.function_rhat) < 1.2
+
+
+def test_removing_symmetries_moves_weights_and_nothing_else(fitted):
+    X, y = DIABETES
+    raw = clone(REG).set_params(remove_symmetries=False).fit(X, y)
+    np.testing.assert_allclose(raw.predict(X), fitted.predict(X), rtol=1e-10)
+    np.testing.assert_allclose(
+        raw.log_predictive_density(X, y), fitted.log_predictive_density(X, y), rtol=1e-10
+    )
+    assert np.array_equal(raw.noise_std_samples_, fitted.noise_std_samples_)
+    assert not np.array_equal(raw.samples_, fitted.samples_)
+    spread = [m.samples_.reshape(-1, m.samples_.shape[-1]).var(0).sum() for m in (raw, fitted)]
+    assert spread[1] < 0.8 * spread[0]
+    np.testing.assert_allclose(by_hand(raw, X), by_hand(fitted, X), atol=1e-10)
+    assert raw.modes_ == []
+
+
+def test_the_log_posterior_is_the_joint_density(fitted):
+    X, y = DIABETES
+    sigma = fitted.noise_std_samples_[..., 0]
+    scaled = sigma / y.std()
+    mean = by_hand(fitted, X)[..., 0] * y.std() + y.mean()
+    joint = (
+        stats.norm.logpdf(y, mean, sigma[..., None]).sum(-1)
+        + stats.norm.logpdf(fitted.samples_).sum(-1)
+        + stats.halfnorm.logpdf(scaled) + np.log(scaled)
+    )  # fmt: skip
+    np.testing.assert_allclose(fitted.log_posterior_samples_, joint, rtol=1e-9)
+
+
+@pytest.mark.parametrize("which", ["chains", "evidence"])
+def test_predictions_are_the_weighted_mixture_of_draws(which, fitted, weighed):
+    reg, X, y = weighed if which == "evidence" else (fitted, *DIABETES)
+    mean = by_hand(reg, X)[..., 0] * y.std() + y.mean()
+    mean = mean.reshape(-1, len(X))
+    sigma = reg.noise_std_samples_.reshape(-1, 1)
+    n_draws = reg.samples_.shape[1]
+    weight = np.repeat(reg.chain_weights_ / n_draws, n_draws)
+    predicted, std = reg.predict(X, return_std=True)
+    np.testing.assert_allclose(predicted, weight @ mean)
+    np.testing.assert_allclose(std**2, weight @ (mean**2 + sigma**2) - predicted**2, rtol=1e-8)
+    density = logsumexp(stats.norm.logpdf(y, mean, sigma), b=weight[:, None], axis=0)
+    np.testing.assert_allclose(reg.log_predictive_density(X, y), density)
+    ends = reg.predict_quantiles(X, [0.1, 0.5, 0.9])
+    below = stats.norm.cdf(ends, mean[..., None], sigma[..., None])
+    np.testing.assert_allclose(
+        np.einsum("s,snq->nq", weight, below), np.tile([0.1, 0.5, 0.9], (len(X), 1)), atol=1e-8
+    )
+
+
+def test_chains_that_weigh_more_are_drawn_more_often(fitted):
+    reg = pickle.loads(pickle.dumps(fitted))
+    reg.samples_ = np.zeros_like(reg.samples_)
+    reg.noise_std_samples_ = np.ones_like(reg.noise_std_samples_)
+    reg.noise_std_samples_[0] = 1e4
+    reg.chain_weights_ = np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
+    X, _ = DIABETES
+    draws = reg.sample_y(X, 400, random_state=3)
+    loud = draws.std(axis=0) > 100.0
+    assert abs(loud.mean() - 0.5) < 5 * 0.5 / 400**0.5
+    assert np.array_equal(draws, reg.sample_y(X, 400, random_state=3))
+
+
+def test_sample_moments_are_those_of_the_prediction(fitted):
+    X, _ = DIABETES
+    draws = fitted.sample_y(X, 4000, random_state=1)
+    mean, std = fitted.predict(X, return_std=True)
+    assert draws.shape == (60, 4000)
+    assert np.abs((draws.mean(1) - mean) / std).max() < 5 / 4000**0.5
+    np.testing.assert_allclose(draws.std(1), std, rtol=5 / (2 * 4000) ** 0.5 * 1.5)
+
+
+def test_classifier():
+    X, y = IRIS
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    clf = clone(CLF).fit(X, names)
+    assert clf.score(X, names) > 0.9
+    each = torch.as_tensor(by_hand(clf, X)).softmax(-1).numpy()
+    np.testing.assert_allclose(clf.predict_proba(X), each.mean((0, 1)))
+    at_truth = each[:, :, np.arange(len(y)), y]
+    np.testing.assert_allclose(clf.log_predictive_density(X, names), np.log(at_truth.mean((0, 1))))
+    joint = np.log(at_truth).sum(-1) + stats.norm.logpdf(clf.samples_).sum(-1)
+    np.testing.assert_allclose(clf.log_posterior_samples_, joint)
+    assert (clf.predict_uncertainty(X).epistemic >= 0).all()
+    assert list(clf.classes_) == sorted(set(names))
+    assert not hasattr(clf, "noise_std_samples_")
+
+
+def test_multi_output():
+    X, y = DIABETES
+    reg = clone(REG).fit(X, np.column_stack([y, -2.0 * y + 1.0]))
+    mean, std = reg.predict(X, return_std=True)
+    assert mean.shape == std.shape == (60, 2)
+    assert reg.noise_std_samples_.shape == (6, 8, 2)
+    assert reg.sample_y(X, 5).shape == (60, 2, 5)
+    assert reg.predict_quantiles(X, [0.1, 0.9]).shape == (60, 2, 2)
+    ratio = reg.noise_std_samples_.mean((0, 1))
+    assert 1.0 < ratio[1] / ratio[0] < 4.0
+    assert clone(REG).fit(X, y[:, None]).predict(X).shape == (60, 1)
+
+
+@pytest.mark.parametrize("sampler", ["nuts", "smc"])
+def test_other_samplers(sampler):
+    X, y = DIABETES
+    reg = clone(REG).set_params(sampler=sampler, n_islands=2, n_particles=40, n_warmup=60)
+    reg.fit(X, y)
+    expected = (6, 8, 25) if sampler == "nuts" else (2, 40, 25)
+    assert reg.samples_.shape == expected
+    assert reg.score(X, y) > 0.3
+    assert reg.n_iter_ > 1
+    if sampler == "smc":
+        with pytest.raises(ValueError, match=r"sampler='smc'.*n_islands"):
+            reg.set_params(n_islands=0).fit(X, y)
+
+
+def test_auto_chains_and_thinning():
+    reg = MCMCRegressor(
+        (1,), n_chains="auto", n_warmup=60, n_draws=2, thinning=3, mode_weights="chains",
+        random_state=0,
+    )  # fmt: skip
+    reg.fit(*DIABETES)
+    assert reg.samples_.shape[:2] == (56, 2)
+    assert reg.n_iter_ == 60 + 2 * 3
+    dense = clone(reg).set_params(thinning=1, n_draws=6).fit(*DIABETES)
+    assert np.array_equal(dense.noise_std_samples_[:, 2::3], reg.noise_std_samples_)
+
+
+def test_to_arviz(fitted):
+    if importlib.util.find_spec("arviz_base") is None:
+        with pytest.raises(ImportError, match="arviz"):
+            fitted.to_arviz()
+        pytest.skip("without arviz-base")
+    tree = fitted.to_arviz()
+    assert tree["posterior"]["W1"].shape == (6, 8, 2, 10)
+    assert np.array_equal(
+        tree["posterior"]["W1"].values.reshape(6, 8, -1), fitted.samples_[..., :20]
+    )
+    assert tree["posterior"]["noise_std"].shape == (6, 8, 1)
+    assert np.array_equal(tree["sample_stats"]["lp"].values, fitted.log_posterior_samples_)
+
+
+@every_estimator
+def test_log_likelihood_of_draws_averages_to_the_predictive_density(estimator, data):
+    X, y = data
+    model = clone(estimator).fit(X, y)
+    model.chain_weights_ = np.arange(1, 7) / 21.0
+    values = model.log_likelihood_samples(X, y)
+    assert values.shape == (6, 8, len(X))
+    mixed = logsumexp(values, axis=(0, 1), b=model.chain_weights_[:, None, None] / 8)
+    np.testing.assert_allclose(mixed, model.log_predictive_density(X, y), rtol=1e-9)
+
+
+def test_log_likelihood_of_draws_by_hand(fitted):
+    X, y = DIABETES
+    outputs = by_hand(fitted, X)[..., 0] * fitted.y_scale_ + fitted.y_mean_
+    expected = stats.norm.logpdf(y, outputs, fitted.noise_std_samples_)
+    np.testing.assert_allclose(fitted.log_likelihood_samples(X, y), expected, rtol=1e-9)
+
+
+def test_log_likelihood_of_a_class_never_seen():
+    X, y = IRIS
+    clf = clone(CLF).fit(X[y < 2], y[y < 2])
+    values = clf.log_likelihood_samples(X, y)
+    assert np.array_equal(np.isneginf(values).any(axis=(0, 1)), y == 2)
+
+
+@every_estimator
+def test_the_seed_decides_everything_and_nothing_global_moves(estimator, data):
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    a, b = (clone(estimator).fit(*data) for _ in range(2))
+    assert np.array_equal(a.samples_, b.samples_)
+    other = clone(estimator).set_params(random_state=1).fit(*data)
+    assert not np.array_equal(a.samples_, other.samples_)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+
+
+@every_estimator
+def test_weights_are_repetitions_bit_for_bit(estimator, data):
+    X, y = data
+    rng = np.random.default_rng(1)
+    weight = rng.integers(0, 4, size=len(y))
+    repeated = rng.permutation(np.repeat(np.arange(len(y)), weight))
+    weighted = clone(estimator).fit(X, y, sample_weight=weight)
+    again = clone(estimator).fit(X[repeated], y[repeated])
+    assert np.array_equal(weighted.samples_, again.samples_)
+    assert np.array_equal(weighted.log_posterior_samples_, again.log_posterior_samples_)
+
+
+@every_estimator
+def test_pickle_and_data_frames(estimator, data):
+    X, y = data
+    frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(X.shape[1])])
+    fitted = clone(estimator).fit(frame, pd.Series(y))
+    expected = fitted.predict(frame)
+    restored = pickle.loads(pickle.dumps(fitted))
+    assert "_cache" in vars(fitted)
+    assert "_cache" not in vars(restored)
+    assert np.array_equal(restored.predict(frame), expected)
+    assert np.array_equal(clone(estimator).fit(X, y).predict(X), expected)
+    assert list(fitted.feature_names_in_) == list(frame.columns)
+    doc = type(estimator).__doc__
+    for name in fitted.get_params():
+        assert f"    {name} : " in doc or f", {name} : " in doc or f"    {name}, " in doc, name
+    for name in vars(fitted):
+        if name.endswith("_") and not name.startswith("_"):
+            assert name in doc, name
+
+
+@every_estimator
+def test_float32_follows_the_data(estimator, data):
+    X, y = data
+    single = clone(estimator).fit(X.astype(np.float32), y)
+    assert (single.dtype_, single.samples_.dtype) == ("float32", np.float32)
+    # The same posterior from other draws: 6 short chains each.
+    double = clone(estimator).fit(X, y)
+    spread = double.log_posterior_samples_.std()
+    gap = single.log_posterior_samples_.mean() - double.log_posterior_samples_.mean()
+    assert abs(gap) < 5 * spread
+    assert clone(estimator).set_params(dtype="float64").fit(X.astype(np.float32), y).dtype_ == (
+        "float64"
+    )
+
+
+@pytest.mark.parametrize("mode_weights", ["chains", "evidence"])
+def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch):
+    for name in ("_BLOCK", "_SMALL_BLOCK"):
+        monkeypatch.setattr(f"skbayes_sym.estimators.mcmc.setting.{name}", 4)
+    X, y = make_sinusoidal(40, random_state=0)
+    reg = MCMCRegressor(
+        (1,), n_chains=10, n_warmup=60, n_draws=12, n_islands=2, n_particles=32, random_state=0,
+        mode_weights=mode_weights,
+    )  # fmt: skip
+    one, two = (clone(reg).set_params(n_jobs=n).fit(X, y) for n in (1, 2))
+    assert len(one._blocks_) == 3
+    assert np.array_equal(one.samples_, two.samples_)
+    assert np.array_equal(one.chain_weights_, two.chain_weights_)
+    assert np.array_equal(one.log_evidence_, two.log_evidence_, equal_nan=True)
+    assert (mode_weights == "chains") == np.isnan(one.log_evidence_)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # on purpose
+def test_grid_search_is_the_same_in_two_processes():
+    X, y = make_sinusoidal(150, random_state=0)
+    reg = clone(REG).set_params(n_warmup=60, n_draws=3)
+    searches = [
+        GridSearchCV(reg, {"prior_scale": [0.3, 1.0]}, cv=2, n_jobs=n_jobs).fit(X, y)
+        for n_jobs in (None, 2)
+    ]
+    assert np.array_equal(*(s.cv_results_["mean_test_score"] for s in searches))
+    assert np.array_equal(*(s.best_estimator_.samples_ for s in searches))
+
+
+def test_unfitted():
+    for method in ("predict", "sample_y", "predict_quantiles"):
+        with pytest.raises(NotFittedError):
+            getattr(clone(REG), method)(DIABETES[0])
+
+
+def test_verbose_says_what_was_found(capsys):
+    clone(REG).set_params(verbose=1).fit(*DIABETES)
+    assert "R-hat" in capsys.readouterr().err

@@ -1,0 +1,145 @@
+"""What modes count for: evidences against quadrature, and saying so where there is none."""
+
+import warnings
+from math import log
+
+import numpy as np
+import pytest
+import torch
+from quadrature import linear_log_evidence, one_unit_log_evidence
+from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
+
+from skbayes_sym import MCMCClassifier, MCMCRegressor
+from skbayes_sym.datasets import make_sinusoidal
+
+FAST = {
+    "n_chains": 16, "n_warmup": 150, "n_draws": 20, "n_islands": 2, "n_particles": 64,
+    "random_state": 0,
+}  # fmt: skip
+
+
+def tensors(*arrays):
+    return [torch.as_tensor(a, dtype=torch.float64) for a in arrays]
+
+
+@pytest.mark.parametrize("sampler", ["hmc", "smc"])
+@pytest.mark.parametrize("noise_prior_scale", [1.0, 0.3])
+def test_a_linear_model_has_its_exact_evidence(sampler, noise_prior_scale):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((30, 2))
+    y = X @ [1.0, -0.5] + 0.4 * rng.standard_normal(30)
+    reg = MCMCRegressor(
+        (), standardize=False, normalize_y=False, sampler=sampler,
+        noise_prior_scale=noise_prior_scale, **FAST,
+    ).fit(X, y)  # fmt: skip
+    exact = linear_log_evidence(*tensors(X, y), noise_prior_scale)
+    assert abs(reg.log_evidence_ - exact) < 0.1
+    assert abs(reg.log_evidence_ - exact) < 4 * reg.log_evidence_std_error_
+    assert len(reg.modes_) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_hidden_unit_has_its_evidence_by_quadrature(dtype):
+    rng = np.random.default_rng(0)
+    x = np.linspace(-2, 2, 25)
+    y = 1.2 * np.tanh(1.5 * x + 0.5) + 0.3 * rng.standard_normal(25)
+    reg = MCMCRegressor((1,), standardize=False, normalize_y=False, dtype=dtype, **FAST)
+    reg.fit(x[:, None], y)
+    exact = one_unit_log_evidence(*tensors(x, y))
+    assert abs(reg.log_evidence_ - exact) < 0.1
+    assert abs(reg.log_evidence_ - exact) < 4 * reg.log_evidence_std_error_
+
+
+def test_densities_are_of_y_as_given():
+    """y scaled by 1000: every density falls by n log 1000."""
+    X, y = make_sinusoidal(40, random_state=0)
+    plain, scaled = (MCMCRegressor((1,), **FAST).fit(X, 1000**k * (y + k)) for k in (0, 1))
+    shift = 40 * log(1000.0)
+    error = np.hypot(plain.log_evidence_std_error_, scaled.log_evidence_std_error_)
+    assert abs(scaled.log_evidence_ + shift - plain.log_evidence_) < 4 * error
+    assert error < 0.2
+    for name in ("log_evidence", "mean_log_posterior"):
+        gap = getattr(scaled.modes_[0], name) + shift - getattr(plain.modes_[0], name)
+        assert abs(gap) < 1.0, name
+    gap = scaled.log_posterior_samples_.mean() + shift - plain.log_posterior_samples_.mean()
+    assert abs(gap) < 1.0
+    ratio = scaled.noise_std_samples_.mean() / plain.noise_std_samples_.mean()
+    assert ratio == pytest.approx(1000.0, rel=0.05)
+
+
+def test_evidence_of_a_classifier():
+    """Two classes, no inputs that matter: p(y) by quadrature over the difference of two biases."""
+    rng = np.random.default_rng(1)
+    X, y = np.zeros((20, 1)), rng.permutation(np.repeat([0, 1], [14, 6]))
+    clf = MCMCClassifier((), standardize=False, **FAST).fit(X, y)
+    gap = np.linspace(-12, 12, 20_001)  # of two standard normal biases
+    log_joint = -0.25 * gap**2 - 0.5 * log(4 * np.pi)
+    log_joint -= 14 * np.logaddexp(0, gap) + 6 * np.logaddexp(0, -gap)
+    exact = log(np.exp(log_joint).sum() * (gap[1] - gap[0]))
+    assert abs(clf.log_evidence_ - exact) < 0.1
+    assert abs(clf.log_evidence_ - exact) < 4 * clf.log_evidence_std_error_
+    assert not hasattr(clf.modes_[0], "y_mean_")
+
+
+def test_one_vote_a_chain_on_request():
+    X, y = make_sinusoidal(40, random_state=0)
+    reg = MCMCRegressor((2,), mode_weights="chains", **FAST).fit(X, y)
+    assert (reg.chain_weights_ == 1 / 16).all()
+    assert np.isnan([reg.log_evidence_, reg.log_evidence_std_error_]).all()
+
+
+def test_where_the_evidence_cant_be_trusted_it_is_nan():
+    """Two wide layers: 2 log(16! 2^16) = 83.5 nats of group elements."""
+    X, y = make_sinusoidal(40, random_state=0)
+    settings = FAST | {"n_chains": 4, "n_warmup": 30, "n_draws": 5, "n_islands": 0}
+    reg = MCMCRegressor((16, 16), **settings)
+    with pytest.warns(ConvergenceWarning) as caught:
+        reg.fit(X, y)
+    messages = [str(w.message) for w in caught]
+    about = [m for m in messages if "evidence can't be trusted" in m]
+    assert len(about) == 1
+    assert "e^83.5 elements, more than the 10,000" in about[0]
+    assert "use one layer, or narrower ones" in about[0]
+    assert reg.diagnostics_.warnings == messages
+    assert np.isnan([reg.log_evidence_, reg.log_evidence_std_error_]).all()
+    assert (reg.chain_weights_ == 1 / len(reg.chain_weights_)).all()
+    assert np.isfinite(reg.predict(X)).all()
+
+
+def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for(monkeypatch):
+    """Explorers make at most 50 draws for the bridge; without it they go on, and no particle looks
+    for modes that can't be weighed."""
+    monkeypatch.setattr("skbayes_sym.estimators.mcmc.explore.run_islands", None)
+    X, y = make_sinusoidal(40, random_state=0)
+    settings = FAST | {"n_chains": 2, "n_warmup": 30, "n_draws": 60}
+    voting, trying = (
+        MCMCRegressor((7, 7), mode_weights=weights, **settings)
+        for weights in ("chains", "evidence")
+    )
+    voting.fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="evidence can't be trusted"):
+        trying.fit(X, y)
+    assert np.array_equal(trying.log_posterior_samples_, voting.log_posterior_samples_)
+    assert trying.samples_.shape[:2] == (2, 60)
+
+
+def test_a_prior_that_tells_units_apart_is_refused():
+    X, y = make_sinusoidal(40, random_state=0)
+    scale = np.ones(7)
+    scale[0] = 2.0  # the first unit's incoming weight
+    reg = MCMCRegressor((2,), prior_scale=scale, mode_weights="chains", **FAST)
+    with pytest.raises(ValueError, match=r"prior_scale.*remove_symmetries=False"):
+        reg.fit(X, y)
+    assert not hasattr(reg, "samples_")
+    reg.set_params(remove_symmetries=False).fit(X, y)
+    assert reg.samples_.shape == (16, 20, 7)
+
+
+def test_default_settings_of_a_classifier_find_modes():
+    X, y = load_iris(return_X_y=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        clf = MCMCClassifier((1,), **FAST).fit(X[::3], y[::3])
+    assert clf.score(X, y) > 0.9
+    assert np.isfinite(clf.log_evidence_)

@@ -1,0 +1,301 @@
+"""Chains that end early, go on, or can't go anywhere: kept, continued, reported."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.exceptions import ConvergenceWarning
+
+from skbayes_sym import MCMCClassifier, MCMCRegressor
+from skbayes_sym.inference.mlp_posterior import MLPPosterior
+
+FAST = {
+    "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 80, "n_draws": 30,
+    "mode_weights": "chains", "random_state": 0,
+}  # fmt: skip
+REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)
+DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
+IRIS = tuple(a[::3] for a in load_iris(return_X_y=True))
+every_estimator = pytest.mark.parametrize(
+    ("estimator", "data"), [(REG, DIABETES), (CLF, IRIS)], ids=["regressor", "classifier"]
+)
+
+
+@pytest.fixture
+def gradients(monkeypatch):
+    """Counts batches of gradients; Ctrl-C when the budget is spent."""
+    original = MLPPosterior.evaluate
+
+    class Counter:
+        count, budget = 0, None
+
+    def evaluate(self, position):
+        Counter.count += 1
+        if Counter.budget is not None and Counter.count > Counter.budget:
+            Counter.budget = None
+            raise KeyboardInterrupt
+        return original(self, position)
+
+    monkeypatch.setattr(MLPPosterior, "evaluate", evaluate)
+    return Counter
+
+
+def interrupted_fit(model, data):
+    with (
+        pytest.warns(ConvergenceWarning, match=r"interrupted after \d+ steps"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        model.fit(*data)
+    assert model.stop_reason_ == "interrupted"
+    return model
+
+
+@every_estimator
+def test_an_interrupt_while_drawing_keeps_the_draws(estimator, data, gradients):
+    whole = clone(estimator).set_params(remove_symmetries=False).fit(*data)
+    gradients.budget, gradients.count = int(0.85 * gradients.count), 0
+    part = interrupted_fit(clone(whole), data)
+    n = part.samples_.shape[1]
+    assert 1 <= n < 30
+    assert np.array_equal(part.samples_, whole.samples_[:, :n])
+    assert 80 + n <= part.n_iter_ <= 80 + n + 1
+    assert np.isfinite(part.predict(data[0])).all() if estimator is REG else True
+    assert part.chain_weights_.sum() == pytest.approx(1.0)
+
+
+def test_an_interrupt_while_warming_up_keeps_where_the_chains_are(gradients):
+    gradients.budget = 40
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = clone(REG)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(*DIABETES)
+    assert model.stop_reason_ == "interrupted"
+    assert model.samples_.shape == (4, 1, 25)
+    assert 0 < model.n_iter_ < 80
+    assert np.isfinite(model.predict(DIABETES[0])).all()
+
+
+def test_an_interrupt_while_chains_are_shared_out_keeps_the_modes(gradients):
+    X, y = DIABETES[0][:, :1], DIABETES[1]
+    reg = MCMCRegressor(
+        (1,), n_chains=8, n_warmup=80, n_draws=20, n_islands=1, n_particles=64, random_state=0
+    )
+    whole = clone(reg).fit(X, y)
+    gradients.budget, gradients.count = gradients.count - 20, 0
+    part = interrupted_fit(clone(reg), (X, y))
+    assert 1 <= part.samples_.shape[1] < 20
+    assert part.log_evidence_ == whole.log_evidence_
+    assert part.chain_weights_.sum() == pytest.approx(1.0)
+    assert part.predict(X).shape == y.shape
+
+
+def test_an_interrupt_before_anything_leaves_the_previous_fit(gradients):
+    model = clone(REG).fit(*DIABETES)
+    before = model.samples_
+    gradients.budget, gradients.count = 0, 0
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(DIABETES[0][:, :2], DIABETES[1])
+    assert model.samples_ is before
+    assert model.n_features_in_ == 10
+    assert model.stop_reason_ == "max_iter"
+
+
+def test_an_error_leaves_the_previous_fit(monkeypatch):
+    model = clone(REG).fit(*DIABETES)
+    expected, before = model.predict(DIABETES[0]), dict(vars(model))
+    monkeypatch.setattr("skbayes_sym.estimators.mcmc.explore.sample_chains", lambda *a, **k: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.fit(DIABETES[0][:, :2], DIABETES[1])
+    assert all(vars(model)[k] is v for k, v in before.items() if k.endswith("_"))
+    assert np.array_equal(model.predict(DIABETES[0]), expected)
+
+
+class StopAt:
+    """Ask to stop after so many blocks; counts tasks."""
+
+    def __init__(self, n_blocks):
+        self.n_blocks, self.begun, self.ended = n_blocks, 0, 0
+
+    def setup(self, estimator, context):
+        pass
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context):
+        self.begun += 1
+
+    def on_fit_task_end(self, estimator, context):
+        self.ended += 1
+        return context.task_name == "block" and context.task_id + 1 >= self.n_blocks
+
+
+@every_estimator
+@pytest.mark.parametrize(
+    ("n_blocks", "n_iter", "n_draws"),
+    [(30, 50, 1), (50, 80, 1), (55, 90, 10), (60, 100, 20), (64, 110, 30)],
+)
+def test_a_callback_stops_the_fit(estimator, data, n_blocks, n_iter, n_draws):
+    """70 of the hundred blocks are the 110 moves of the chains, 80 of them warm-up; every tenth
+    move is reported. A draw a move is kept, and without any where the chains are."""
+    stop = StopAt(n_blocks)
+    fitted = clone(estimator).set_callbacks(stop).fit(*data)
+    assert fitted.stop_reason_ == "callback"
+    assert fitted.n_iter_ == n_iter
+    assert fitted.samples_.shape[1] == n_draws == max(fitted.n_iter_ - 80, 1)
+    assert stop.begun == stop.ended == n_blocks + 1  # and the fit itself
+    fitted.predict(data[0])
+
+
+@every_estimator
+def test_draws_before_a_stop_are_those_of_the_whole_fit(estimator, data):
+    estimator = clone(estimator).set_params(remove_symmetries=False)
+    whole = clone(estimator).fit(*data)
+    part = estimator.set_callbacks(StopAt(60)).fit(*data)
+    assert np.array_equal(part.samples_, whole.samples_[:, :20])
+
+
+def test_every_task_that_begins_ends():
+    watch = StopAt(10**9)
+    fitted = MCMCRegressor(
+        (1,), n_chains=8, n_warmup=60, n_draws=20, n_islands=2, n_particles=32, random_state=0
+    )
+    fitted.set_callbacks(watch).fit(DIABETES[0][:, :1], DIABETES[1])
+    assert fitted.stop_reason_ == "max_iter"
+    assert watch.begun == watch.ended > 90
+
+
+@every_estimator
+def test_warm_start_goes_on_bit_for_bit(estimator, data):
+    """Twice 30 draws are 60 draws."""
+    estimator = clone(estimator).set_params(remove_symmetries=False)
+    long = clone(estimator).set_params(n_draws=60).fit(*data)
+    short = clone(estimator).set_params(warm_start=True).fit(*data)
+    assert np.array_equal(short.samples_, long.samples_[:, :30])
+    short.set_params(n_warmup=0).fit(*data)
+    assert np.array_equal(short.samples_, long.samples_[:, 30:])
+    assert short.n_iter_ == 30
+    fresh = clone(estimator).fit(*data)
+    assert np.array_equal(fresh.samples_, long.samples_[:, :30])
+
+
+@every_estimator
+def test_warm_start_from_another_problem(estimator, data):
+    model = clone(estimator).set_params(warm_start=True).fit(*data)
+    before = model.samples_
+    with pytest.raises(ValueError, match=r"warm_start=True.*4 chains.*and this one 5"):
+        model.set_params(n_chains=5).fit(*data)
+    with pytest.raises(ValueError, match=r"warm_start=True.*changed"):
+        model.set_params(n_chains=4, hidden_layer_sizes=(3,)).fit(*data)
+    with pytest.raises(ValueError, match=r"warm_start=True.*changed"):
+        model.set_params(hidden_layer_sizes=(2,)).fit(data[0][:, :2], data[1])
+    assert model.samples_ is before
+
+
+def with_step_sizes(model, step_size):
+    """Go on with these step sizes, one a chain."""
+    block = model._blocks_[0]
+    model._blocks_ = [block._replace(step_size=torch.tensor(step_size, dtype=torch.float64))]
+    return model.set_params(warm_start=True, n_warmup=0)
+
+
+def test_one_stuck_chain_is_named_and_counted():
+    model = clone(REG).fit(*DIABETES)
+    sizes = model._blocks_[0].step_size.tolist()
+    sizes[2] = 1e3
+    with pytest.warns(ConvergenceWarning, match=r"1 of 4 chains never moved.*n_warmup"):
+        with_step_sizes(model, sizes).fit(*DIABETES)
+    found = model.diagnostics_
+    assert found.stuck.tolist() == [False, False, True, False]
+    assert found.n_divergent[2] == 30
+    assert found.n_divergent[[0, 1, 3]].max() < 15
+    assert found.acceptance[2] < 1e-6
+    assert len(found.warnings) == 1
+    assert np.isfinite(model.predict(DIABETES[0])).all()
+
+
+@pytest.mark.parametrize("mode_weights", ["chains", "evidence"])
+def test_all_chains_stuck(mode_weights):
+    model = clone(REG).set_params(n_islands=0).fit(*DIABETES)
+    with pytest.warns(ConvergenceWarning) as caught:
+        with_step_sizes(model, [1e3] * 4).set_params(mode_weights=mode_weights).fit(*DIABETES)
+    messages = [str(w.message) for w in caught]
+    assert any("4 of 4 chains never moved" in m for m in messages)
+    assert model.diagnostics_.stuck.all()
+    assert np.isnan(model.log_evidence_)
+    assert (model.chain_weights_ == 0.25).all()
+
+
+def test_a_start_that_isnt_finite_is_an_error():
+    X, y = DIABETES
+    reg = clone(REG).set_params(standardize=False, normalize_y=False, dtype="float32")
+    with pytest.raises(ValueError, match=r"not finite at the start.*standardize"):
+        reg.fit(X, 1e30 * y)
+
+
+@every_estimator
+@pytest.mark.parametrize(("value", "message"), [(np.nan, "NaN"), (np.inf, "infinity")])
+def test_bad_X(estimator, data, value, message):
+    X = data[0].copy()
+    X[3, 1] = value
+    with pytest.raises(ValueError, match=message):
+        clone(estimator).fit(X, data[1])
+    with pytest.raises(ValueError, match=message):
+        clone(REG).fit(data[0], X[:, 1])
+
+
+@every_estimator
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("hidden_layer_sizes", 0), ("activation", "selu"), ("sampler", "gibbs"), ("n_chains", 0),
+        ("n_chains", "many"), ("n_warmup", -1), ("n_draws", 0), ("thinning", 0),
+        ("remove_symmetries", "yes"), ("mode_weights", "votes"), ("n_islands", -1),
+        ("n_particles", 1), ("prior_scale", 0.0), ("prior_scale", [1.0, 2.0, 3.0]),
+        ("prior_scale", [1.0, np.inf]), ("n_jobs", 1.5), ("dtype", "float16"),
+        ("device", "tpu9"), ("random_state", "today"),
+    ],
+)  # fmt: skip
+def test_bad_parameters_are_named(estimator, data, parameter, value):
+    with pytest.raises(ValueError, match=parameter):
+        clone(estimator).set_params(**{parameter: value}).fit(*data)
+
+
+def test_bad_noise_prior():
+    with pytest.raises(ValueError, match="noise_prior_scale"):
+        clone(REG).set_params(noise_prior_scale=0.0).fit(*DIABETES)
+
+
+def test_one_class():
+    with pytest.raises(ValueError, match="1 class"):
+        clone(CLF).fit(IRIS[0], np.zeros(len(IRIS[0])))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("mode_weights", ["chains", "evidence"])
+@pytest.mark.parametrize("case", ["one-row", "constant-target", "constant-feature"])
+def test_data_that_say_little(case, mode_weights, monkeypatch):
+    """Few draws: without noise in the targets a trajectory takes all the gradients it may."""
+    monkeypatch.setattr("skbayes_sym.estimators.mcmc.allocate._REFINING_DRAWS", 10)
+    monkeypatch.setattr("skbayes_sym.estimators.mcmc.allocate._REFRESH_WARMUP", 30)
+    X, y = (a.copy() for a in DIABETES)
+    X = X[:, :2].copy()
+    if case == "one-row":
+        X, y = X[:1], y[:1]
+    elif case == "constant-target":
+        y[:] = 3.0
+    else:
+        X[:, 1] = 7.0
+    reg = clone(REG).set_params(
+        hidden_layer_sizes=(1,), n_draws=10, n_islands=1, n_particles=16, mode_weights=mode_weights
+    )
+    mean, std = reg.fit(X, y).predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert np.isfinite(std).all()
+    assert (std > 0).all()
+    if case == "constant-target":
+        np.testing.assert_allclose(mean, 3.0, atol=1.0)

@@ -1,0 +1,120 @@
+"""Scales of aligned particles are those of one mode, whatever copies the particles are."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from skbayes_sym.inference.kernels.particle_alignment import (
+    align_particles,
+    check_kinds,
+    full_whitening,
+    pooled_whitening,
+)
+from skbayes_sym.models.networks.activations import RELU, TANH
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.symmetry.base import Trivial
+
+F64 = torch.float64
+NETWORKS = {
+    "3-tanh": MLP(1, (3,), 1, TANH),
+    "4-relu": MLP(2, (4,), 1, RELU),
+    "3-2-tanh": MLP(2, (3, 2), 1, TANH),
+}
+every_network = pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+
+
+def kinds_of(network, n_dims):
+    """The same number for entries that the group exchanges, by hand."""
+    kinds = torch.arange(n_dims)
+    factors = network.symmetry().factors
+    for _ in range(len(factors) + 1):
+        for factor in factors:
+            kinds[factor.index] = kinds[factor.index].amin(dim=0).expand(factor.index.shape)
+    return kinds
+
+
+def cloud(network, n, generator, noise=0.05):
+    """Particles around one network and a noise scale, before and after a group element each."""
+    n_dims = network.layout.n_params + 1
+    base = torch.randn(n_dims, generator=generator, dtype=F64)
+    scale = noise * (1.0 + torch.rand(n_dims, generator=generator, dtype=F64))
+    spread = torch.randn(n, n_dims, generator=generator, dtype=F64)
+    x, group = base + scale * spread, network.symmetry()
+    return x, group.act(group.sample((n,), generator=generator), x), scale
+
+
+@every_network
+def test_scales_of_scrambled_particles_are_those_of_the_mode(network, generator):
+    x, scrambled, scale = cloud(network, 2000, generator)
+    kinds = kinds_of(network, x.shape[1])
+    aligned, places = align_particles(
+        scrambled, network.symmetry(), None, n_starts=2, generator=generator
+    )
+    # Whatever the labelling, pooled variances are means of planted ones.
+    expected = torch.stack([scale[kinds == k].square().mean().sqrt() for k in kinds])
+    found = pooled_whitening(aligned, kinds).scale
+    assert_close(found, expected, rtol=4 * (2 * len(x)) ** -0.5, atol=0)
+    assert_close(found, pooled_whitening(x, kinds).scale)  # every label came back
+    assert_close(places.mean, aligned.mean(dim=0))
+    assert_close(
+        torch.linalg.slogdet(full_whitening(aligned).cholesky),
+        torch.linalg.slogdet(full_whitening(x).cholesky),
+        rtol=1e-8,
+        atol=0,
+    )  # up to one labelling of all
+
+
+@every_network
+def test_pooled_scales_are_one_for_all_units(network, generator):
+    x, _, _ = cloud(network, 100, generator)
+    scale = pooled_whitening(x, kinds_of(network, x.shape[1])).scale
+    for factor in network.symmetry().factors:
+        assert_close(
+            scale[factor.index], scale[factor.index[:1]].expand(factor.index.shape), rtol=0, atol=0
+        )
+    group = network.symmetry()
+    z = torch.randn(5, x.shape[1], generator=generator, dtype=F64)
+    g = group.sample((5,), generator=generator)
+    assert_close(scale * group.act(g, z), group.act(g, scale * z), rtol=0, atol=0)
+
+
+@every_network
+def test_alignment_goes_on_from_the_last_places(network, generator):
+    """New labels of the same particles: the warm start brings back the same representatives."""
+    _, scrambled, _ = cloud(network, 500, generator)
+    group = network.symmetry()
+    aligned, places = align_particles(scrambled, group, None, n_starts=2, generator=generator)
+    other = group.act(group.sample((500,), generator=generator), scrambled)
+    again, _ = align_particles(other, group, places, n_starts=0, generator=generator)
+    assert_close(again, aligned, rtol=0, atol=0)
+
+
+def test_full_covariance_is_shrunk_by_two_percent(generator):
+    mix = torch.tensor([[1.0, 0.0], [2.0, 0.5]], dtype=F64)
+    x = torch.randn(50, 2, generator=generator, dtype=F64) @ mix.mT
+    factor = full_whitening(x).cholesky
+    s = torch.cov(x.mT, correction=0)
+    assert_close(factor @ factor.mT, 0.98 * s + 0.02 * s.diag().diag())
+
+
+def test_particles_that_are_all_the_same_still_have_scales():
+    x = torch.ones(10, 3, dtype=F64)
+    x[:, 2] = 0.0
+    assert bool((pooled_whitening(x, torch.arange(3)).scale > 0).all())
+    assert bool(full_whitening(x).cholesky.isfinite().all())
+
+
+def test_trivial_group_aligns_nothing(generator):
+    x = torch.randn(20, 3, generator=generator, dtype=F64)
+    aligned, places = align_particles(x, Trivial(), None, n_starts=2, generator=generator)
+    assert_close(aligned, x, rtol=0, atol=0)
+    assert_close(places.mean, x.mean(dim=0))
+
+
+def test_kinds_that_tell_units_apart_are_refused():
+    network = NETWORKS["3-2-tanh"]
+    kinds = kinds_of(network, network.layout.n_params)
+    check_kinds(network.symmetry(), kinds)
+    kinds[network.symmetry().factors[1].index[0, -1]] = 99
+    with pytest.raises(ValueError, match="units of hidden layer 2 apart"):
+        check_kinds(network.symmetry(), kinds)

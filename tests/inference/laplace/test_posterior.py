@@ -1,0 +1,134 @@
+"""The Laplace posterior against dense normals, and what it does to outputs."""
+
+import numpy as np
+import pytest
+import torch
+from inference.laplace.laplace_problems import averaged_outputs, image_problem, problem
+from inference.laplace.test_curvature import (
+    STRUCTURES,
+    every_structure,
+    kronecker_blocks,
+    spectrum_of,
+)
+from torch.testing import assert_close
+
+from skbayes_sym.inference.laplace.jacobian import parameter_positions
+from skbayes_sym.inference.laplace.posterior import (
+    LaplacePosterior,
+    linearised_functions,
+    linearised_outputs,
+)
+from skbayes_sym.inference.laplace.precision import (
+    diagonal_precision,
+    full_precision,
+    kronecker_precision,
+)
+
+PRECISIONS = {
+    "kronecker": kronecker_precision,
+    "diagonal": diagonal_precision,
+    "full": full_precision,
+}
+
+
+def posterior_of(p, kind):
+    """As fitted: arrays, not tensors."""
+    delta = torch.linspace(0.3, 2.0, len(p.model.layers), dtype=torch.float64)
+    layout = p.model.network.layout
+    precision = PRECISIONS[kind](spectrum_of(p, kind), p.model.layers, layout, delta)
+    positions = parameter_positions(p.model.layers, layout).numpy()
+    return LaplacePosterior(p.theta.numpy(), precision.map(np.asarray), positions)
+
+
+def dense_precision(p, kind):
+    delta = torch.linspace(0.3, 2.0, len(p.model.layers), dtype=torch.float64)
+    if kind == "kronecker":
+        blocks = kronecker_blocks(p)
+        dense = torch.block_diag(*(blocks[n] for n in p.model.network.layout.shapes))
+    else:
+        dense = STRUCTURES["full"](p.model)
+        dense = spectrum_of(p, "full").matrix
+        dense = dense.diagonal().diag() if kind == "diagonal" else dense
+    return dense + delta[p.model.owner].diag()
+
+
+@every_structure
+@pytest.mark.parametrize("p", [problem("classes"), image_problem()], ids=["plane", "images"])
+def test_density_is_that_of_the_dense_normal(p, kind, generator):
+    posterior, dense = posterior_of(p, kind), dense_precision(p, kind)
+    theta = p.theta + torch.randn(3, len(p.theta), generator=generator, dtype=torch.float64)
+    normal = torch.distributions.MultivariateNormal(p.theta, precision_matrix=dense)
+    assert_close(posterior.log_prob(theta), normal.log_prob(theta))
+    assert posterior.log_prob(p.theta).shape == ()
+
+
+@every_structure
+def test_draws_have_the_dense_covariance(kind, generator):
+    p = problem("classes", hidden=(2,))
+    n = 20_000
+    draws = posterior_of(p, kind).sample(n, generator=generator) - p.theta
+    covariance = torch.linalg.inv(dense_precision(p, kind))
+    products = draws[:, :, None] * draws[:, None, :]
+    error = (products.mean(0) - covariance).abs()
+    # About a hundred entries at 5 standard errors.
+    assert (error < 5.0 * products.std(0) / n**0.5).all()
+
+
+@every_structure
+@pytest.mark.parametrize(
+    "p", [problem("numbers", rotate=False), image_problem(n_samples=1)], ids=["plane", "images"]
+)
+def test_outputs_of_the_linearised_network(p, kind):
+    """Without averaging, J is exact in every structure."""
+    posterior = posterior_of(p, kind).tensors(p.theta)
+    eta = p.model.hyper.unflatten(p.hyper)["eta"]
+    shared = p.noise[0]
+    q = p._replace(noise=shared.expand(len(p.data.x), *shared.shape))
+    jac = torch.func.jacrev(lambda t: averaged_outputs(q, t))(p.theta)
+    covariance = torch.linalg.inv(dense_precision(p, kind))
+    found = linearised_outputs(p.model, posterior, eta, p.data.x, shared)
+    assert_close(found.mean, averaged_outputs(q, p.theta))
+    assert_close(found.covariance, torch.einsum("noi,ij,nkj->nok", jac, covariance, jac))
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "full"])
+def test_outputs_of_an_averaged_network(kind):
+    p = problem("classes")
+    posterior = posterior_of(p, kind).tensors(p.theta)
+    shared = p.noise[0]
+    q = p._replace(noise=shared.expand(len(p.data.x), *shared.shape))
+    jac = torch.func.jacrev(lambda t: averaged_outputs(q, t))(p.theta)
+    covariance = torch.linalg.inv(dense_precision(p, kind))
+    eta = p.model.hyper.unflatten(p.hyper)["eta"]
+    found = linearised_outputs(p.model, posterior, eta, p.data.x, shared)
+    assert_close(found.covariance, torch.einsum("noi,ij,nkj->nok", jac, covariance, jac))
+
+
+@every_structure
+def test_functions_have_the_linearised_moments_and_share_their_weights(kind):
+    p = problem("numbers", n=3)
+    posterior = posterior_of(p, kind).tensors(p.theta)
+    eta = p.model.hyper.unflatten(p.hyper)["eta"]
+    law = linearised_outputs(p.model, posterior, eta, p.data.x, p.noise[0])
+
+    def draw(x, n):
+        generator = torch.Generator().manual_seed(5)
+        return linearised_functions(p.model, posterior, eta, x, p.noise[0], n, generator)
+
+    n = 4000
+    away = draw(p.data.x, n) - law.mean
+    products = torch.einsum("sno,snp->snop", away, away)
+    error = (products.mean(0) - law.covariance).abs()
+    assert (error < 5.0 * products.std(0) / n**0.5).all()
+    assert_close(draw(p.data.x[1:2], 6)[:, 0], draw(p.data.x, 6)[:, 1])
+
+
+def test_the_last_layer_leaves_the_others_at_the_mode(generator):
+    p = problem("classes", hidden=(4,))
+    m = p.model
+    model = type(m)(m.network, m.augmentation, m.likelihood, 3, 1)
+    last = p._replace(model=model, hyper=p.hyper[:2])
+    draws = posterior_of(last, "full").sample(5, generator=generator)
+    where = m.network.layout.slices["W2"].start
+    assert torch.equal(draws[:, :where], p.theta[:where].expand(5, -1))
+    assert (draws[:, where:] != p.theta[where:]).all()

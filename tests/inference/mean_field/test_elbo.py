@@ -1,0 +1,289 @@
+"""The symmetrised ELBO: a bound, with the gradient it claims, and a gate that never lies."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from skbayes_sym.inference.mean_field.bounds import estimate_gap, expected_log_likelihood
+from skbayes_sym.inference.mean_field.elbo import SymmetrizedElbo, pack
+from skbayes_sym.inference.mean_field.gap_term import GapTerm
+from skbayes_sym.inference.posteriors import MeanFieldGaussian
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.networks.activations import RELU, TANH
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.symmetry.gaps.permanent_estimates import DoublyStochastic, Exact, Importance
+from skbayes_sym.symmetry.gaps.units import gap_lower, gap_upper
+
+
+def problem(network, generator, n=30):
+    x = torch.randn(n, network.n_inputs, generator=generator, dtype=torch.float64)
+    y = torch.sin(2 * x[:, :1]) + 0.1 * torch.randn(n, 1, generator=generator, dtype=torch.float64)
+    prior = GaussianPrior(torch.ones(network.layout.n_params, dtype=torch.float64))
+    return Data(x, y, torch.ones(n, dtype=torch.float64)), prior
+
+
+def params_of(network, likelihood, generator, scale=0.3, spread=1.0):
+    loc = spread * network.init(1, generator=generator)[0]
+    return pack(loc, torch.full_like(loc, 2 * np.log(scale)), likelihood)
+
+
+def objective_of(network, data, prior, params, likelihood, *, gap=None, batch_size=None, seed=0):
+    return SymmetrizedElbo(
+        network, likelihood, prior, data, params, batch_size=batch_size or len(data.x), n_draws=1,
+        generator=generator_from(seed), gap=gap,
+    )  # fmt: skip
+
+
+def posterior_of(params, n):
+    loc, log_variance = params[:n].numpy(), params[n : 2 * n].numpy()
+    return MeanFieldGaussian(loc.copy(), np.exp(0.5 * log_variance))
+
+
+def test_mean_loss_is_minus_the_bound(generator):
+    network, likelihood = MLP(2, (4,), 1, TANH), Gaussian(torch.full((1,), -1.0).double())
+    data, prior = problem(network, generator)
+    params = params_of(network, likelihood, generator)
+    n = network.layout.n_params
+    gap = GapTerm(network.symmetry(), Exact(), n_draws=1, generator=generator_from(5))
+    objective = objective_of(network, data, prior, params, likelihood, gap=gap)
+    losses = torch.stack([objective(step) for step in range(3000)])
+    posterior = posterior_of(params, n)
+    log_lik = expected_log_likelihood(
+        network, likelihood.at(params[2 * n :]), posterior, data, n_draws=2000,
+        generator=generator,
+    )  # fmt: skip
+    expected_gap = estimate_gap(
+        gap_lower, network.symmetry(), posterior, Exact(), n_draws=4000, generator=generator
+    )
+    bound = log_lik.value - posterior.kl_from(prior.scale.numpy()) + expected_gap.value
+    error = np.hypot(float(losses.std()) / 3000**0.5, log_lik.standard_error)
+    error = np.hypot(error, expected_gap.standard_error)
+    assert abs(float(losses.mean()) + bound) < 4 * error
+
+
+@pytest.mark.parametrize("with_gap", [False, True], ids=["mean-field", "symmetrised"])
+def test_gradient_equals_differences(with_gap, generator):
+    """Central differences with the noise held fixed (each call reseeds both streams)."""
+    network, likelihood = MLP(2, (3,), 1, TANH), Gaussian(torch.full((1,), -1.0).double())
+    data, prior = problem(network, generator, n=8)
+    start = params_of(network, likelihood, generator)
+
+    def evaluate(params):
+        gap = GapTerm(network.symmetry(), Exact(), n_draws=1, generator=generator_from(5))
+        objective = objective_of(
+            network, data, prior, params, likelihood, gap=gap if with_gap else None
+        )
+        return float(objective(0)), objective.gradient
+
+    gradient = evaluate(start.clone())[1]
+    step = 1e-4
+    for i in range(0, len(start), 3):
+        ends = []
+        for sign in (1, -1):
+            moved = start.clone()
+            moved[i] += sign * step
+            ends.append(evaluate(moved)[0])
+        difference = (ends[0] - ends[1]) / (2 * step)
+        # Noise is drawn in float32 but used in float64: the loss itself is float64.
+        assert float(gradient[i]) == pytest.approx(difference, rel=2e-5, abs=2e-5)
+
+
+def test_minibatches_are_unbiased(generator):
+    network, likelihood = MLP(2, (3,), 1, RELU), Gaussian(torch.zeros(1).double())
+    data, prior = problem(network, generator, n=40)
+    data = data._replace(weight=torch.rand(40, generator=generator, dtype=torch.float64) + 0.5)
+    params = params_of(network, likelihood, generator)
+    means, errors = [], []
+    for batch_size in (40, 10):
+        objective = objective_of(network, data, prior, params, likelihood, batch_size=batch_size)
+        values = torch.stack([objective(s) for s in range(4000)])
+        means.append(float(values.mean()))
+        errors.append(float(values.std()) / 4000**0.5)
+    assert abs(means[0] - means[1]) < 4 * np.hypot(*errors)
+
+
+def test_the_gap_has_its_own_random_stream(generator):
+    """With and without the gap, batches and likelihood noise are the same numbers."""
+    network, likelihood = MLP(2, (3,), 1, TANH), Gaussian(torch.zeros(1).double())
+    data, prior = problem(network, generator)
+    params = params_of(network, likelihood, generator)
+    gap = GapTerm(network.symmetry(), Exact(), n_draws=1, generator=generator_from(5))
+    values = []
+    for term in (None, gap):
+        objective = objective_of(
+            network, data, prior, params, likelihood, gap=term, batch_size=10, seed=3
+        )
+        raw = []
+        for step in range(5):
+            loss = objective(step)
+            raw.append(loss)
+        values.append(torch.stack(raw))
+    expected = gap_values(network, params, 5, seed=5)
+    assert_close(values[0] - values[1], expected, rtol=1e-9, atol=1e-9)
+
+
+def gap_values(network, params, n_steps, *, seed):
+    gap = GapTerm(network.symmetry(), Exact(), n_draws=1, generator=generator_from(seed))
+    n = network.layout.n_params
+    return torch.stack(
+        [
+            torch.as_tensor(
+                gap.add_gradient(params[:n], params[n : 2 * n], torch.zeros_like(params), step)
+            )
+            for step in range(n_steps)
+        ]
+    )
+
+
+class TestGate:
+    network = MLP(2, (4,), 1, RELU)
+
+    def run(self, loc, scale, n_steps, change=None):
+        gap = GapTerm(self.network.symmetry(), Exact(), n_draws=1, generator=generator_from(0))
+        log_variance = torch.full_like(loc, 2 * np.log(scale))
+        gradient, norms = torch.zeros(2 * len(loc), dtype=torch.float64), []
+        for step in range(n_steps):
+            if change is not None and step == change[0]:
+                log_variance.fill_(2 * np.log(change[1]))
+            gradient.zero_()
+            gap.add_gradient(loc, log_variance, gradient, step)
+            norms.append(float(gradient.norm()))
+        return gap, np.array(norms)
+
+    @pytest.fixture
+    def loc(self, generator):
+        return torch.randn(self.network.layout.n_params, generator=generator, dtype=torch.float64)
+
+    def test_closed_when_saturated(self, loc):
+        gap, norms = self.run(loc, 1e-3, 400)
+        assert gap.n_skipped == 400
+        assert not norms.any()
+
+    def test_open_when_units_overlap(self, loc):
+        gap, norms = self.run(loc, 1.0, 60)
+        assert gap.n_skipped == 0
+        assert (norms > 0).all()
+
+    def test_never_latches(self, loc):
+        """Units that come to overlap open it again, within the longest period."""
+        gap, norms = self.run(loc, 1e-3, 600, change=(300, 1.0))
+        assert not norms[:300].any()
+        assert norms[400:].all()
+        assert gap.n_skipped <= 400
+
+    def test_checks_back_off(self, loc, monkeypatch):
+        checked = []
+        original = GapTerm._check
+
+        def spy(self, loc, log_variance, step):
+            checked.append(step)
+            original(self, loc, log_variance, step)
+
+        monkeypatch.setattr(GapTerm, "_check", spy)
+        self.run(loc, 1e-3, 400)
+        assert checked == [0, 50, 150, 250, 350]
+
+    def test_what_is_skipped_is_negligible(self, loc):
+        """At the certified saturation the exact gap's own gradient is below the tolerance."""
+        leaf = loc.clone().requires_grad_()
+        noise = torch.randn(50, len(loc), generator=generator_from(1), dtype=torch.float64)
+        values = gap_lower(
+            self.network.symmetry(), leaf, torch.full_like(loc, 0.05), noise, Exact(),
+            generator=generator_from(0),
+        )  # fmt: skip
+        gap, _ = self.run(loc, 0.05, 1)
+        (slope,) = torch.autograd.grad(values.mean(), leaf)
+        assert gap.n_skipped == 1
+        assert float(slope.norm()) < 1e-2 / 0.05  # tol nats per posterior sd
+
+    def test_refuses_an_upper_bound(self):
+        with pytest.raises(ValueError, match="lower bound"):
+            GapTerm(
+                self.network.symmetry(), DoublyStochastic(), n_draws=1, generator=generator_from(0)
+            )
+
+
+def test_linear_model_bound_is_below_the_evidence(generator):
+    """Bayesian linear regression has its evidence in closed form."""
+    network, n = MLP(3, (), 1, RELU), 25
+    x = torch.randn(n, 3, generator=generator, dtype=torch.float64)
+    y = x @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64)
+    y = y + 0.4 * torch.randn(n, 1, generator=generator, dtype=torch.float64)
+    design = torch.cat([x, torch.ones(n, 1, dtype=torch.float64)], dim=1)
+    cov = design @ design.T + 0.16 * torch.eye(n, dtype=torch.float64)
+    evidence = torch.distributions.MultivariateNormal(
+        torch.zeros(n, dtype=torch.float64), cov
+    ).log_prob(y[:, 0])
+    # The best mean-field posterior of a Gaussian one: its means, inverse precisions.
+    precision = design.T @ design / 0.16 + torch.eye(4, dtype=torch.float64)
+    loc = torch.linalg.solve(precision, design.T @ y[:, 0] / 0.16)
+    posterior = MeanFieldGaussian(loc.numpy(), precision.diagonal().rsqrt().numpy())
+    log_lik = expected_log_likelihood(
+        network, Gaussian(torch.tensor([0.4], dtype=torch.float64).log(), learn=False), posterior,
+        Data(x, y, torch.ones(n, dtype=torch.float64)), n_draws=1, generator=generator,
+    )  # fmt: skip
+    bound = log_lik.value - posterior.kl_from(np.ones(4))
+    # KL between the two Gaussians, closed form: half the log det of the correlation.
+    lost = -0.5 * float(torch.logdet(precision) - precision.diagonal().log().sum())
+    assert bound == pytest.approx(float(evidence) - lost, abs=1e-8)
+    assert bound < float(evidence)
+
+
+def test_expected_log_likelihood_counts_weights_as_repetitions(generator):
+    network = MLP(2, (3,), 2, RELU)
+    x = torch.randn(5, 2, generator=generator, dtype=torch.float64)
+    y = torch.tensor([0, 1, 0, 1, 1])
+    repeats = torch.tensor([1, 2, 1, 3, 1])
+    posterior = MeanFieldGaussian(
+        network.init(1, generator=generator)[0].numpy(), np.full(network.layout.n_params, 0.2)
+    )
+    weighted, repeated = (
+        expected_log_likelihood(
+            network, Categorical(), posterior, data, n_draws=20_000, generator=generator
+        )
+        for data in (
+            Data(x, y, repeats.double()),
+            Data(
+                x.repeat_interleave(repeats, 0),
+                y.repeat_interleave(repeats),
+                torch.ones(8, dtype=torch.float64),
+            ),
+        )
+    )
+    error = np.hypot(weighted.standard_error, repeated.standard_error)
+    assert abs(weighted.value - repeated.value) < 4 * error
+
+
+def test_reported_gap_bounds_enclose_the_truth(generator):
+    network = MLP(2, (6,), 1, TANH)
+    loc = network.init(1, generator=generator)[0].numpy()
+    posterior = MeanFieldGaussian(loc, np.full(len(loc), 0.5))
+    lower, exact, upper = (
+        estimate_gap(
+            bound, network.symmetry(), posterior, estimate, n_draws=3000,
+            generator=generator_from(1),
+        ).value
+        for bound, estimate in (
+            (gap_lower, Importance(8)), (gap_lower, Exact()), (gap_upper, DoublyStochastic())
+        )
+    )  # fmt: skip
+    assert lower <= exact + 1e-3 < upper
+    assert 0.0 < exact < network.symmetry().log_order
+
+
+def test_posterior_draws_and_density(generator):
+    posterior = MeanFieldGaussian(np.array([1.0, -2.0]), np.array([0.5, 2.0]))
+    theta = posterior.sample(50_000, generator=generator)
+    normal = torch.distributions.Normal(
+        torch.tensor([1.0, -2.0]).double(), torch.tensor([0.5, 2.0]).double()
+    )
+    assert_close(posterior.log_prob(theta), normal.log_prob(theta).sum(-1))
+    assert_close(theta.mean(0), normal.mean, atol=4 * 2.0 / 50_000**0.5, rtol=0)
+    prior = torch.distributions.Normal(torch.zeros(2).double(), torch.tensor([1.0, 3.0]).double())
+    kl = torch.distributions.kl_divergence(normal, prior).sum()
+    assert posterior.kl_from([1.0, 3.0]) == pytest.approx(float(kl))

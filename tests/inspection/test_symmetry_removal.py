@@ -1,0 +1,174 @@
+"""`remove_symmetries`: NumPy in, the same functions on one representative out."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+
+from skbayes_sym.inspection.symmetry_removal import remove_symmetries
+from skbayes_sym.models.networks.activations import ACTIVATIONS
+from skbayes_sym.models.networks.mlp import MLP
+
+SMALL = {"hidden_layer_sizes": (3,), "activation": "tanh", "n_features_in": 1, "random_state": 0}
+METHODS = ["assignment", "svm-knn"]
+
+
+def make_draws(sizes=(3,), activation="tanh", n_features_in=1, n_outputs=1, n=50, noise=0.1):
+    network = MLP(n_features_in, sizes, n_outputs, ACTIVATIONS[activation])
+    generator = torch.Generator().manual_seed(2)
+    base = torch.randn(network.layout.n_params, generator=generator, dtype=torch.float64)
+    draws = base + noise * torch.randn(n, len(base), generator=generator, dtype=torch.float64)
+    group = network.symmetry()
+    return network, group.act(group.sample((n,), generator=generator), draws).numpy()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("sizes", "n_outputs"), [((3,), 1), ((5,), 2), ((4, 3), 1), ((), 2)])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_functions_stay_and_labels_say_how(sizes, n_outputs, activation, method):
+    network, draws = make_draws(sizes, activation, 2, n_outputs, noise=0.5)
+    found = remove_symmetries(
+        draws, hidden_layer_sizes=sizes, activation=activation, n_features_in=2,
+        n_outputs=n_outputs, method=method, random_state=0,
+    )  # fmt: skip
+    x = torch.linspace(-3, 3, 20, dtype=torch.float64).reshape(10, 2)
+    before, after = (network.forward(torch.from_numpy(d), x) for d in (draws, found.draws))
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-10)
+    rebuilt, given = found.draws, network.layout.unflatten(torch.from_numpy(draws))
+    if sizes:
+        place, sign = (torch.from_numpy(a[0]) for a in (found.permutations, found.signs))
+        bias = network.layout.unflatten(torch.from_numpy(rebuilt))["b1"]
+        torch.testing.assert_close(bias, given["b1"].gather(1, place) * sign, rtol=0, atol=0)
+        assert ACTIVATIONS[activation].is_odd or bool((sign == 1).all())
+    assert [p.shape for p in found.permutations] == [(50, d) for d in sizes]
+    assert found.margin.shape == (50,)
+
+
+def test_chains_keep_their_shape_and_inputs_their_values():
+    _, draws = make_draws(n=60)
+    before = draws.copy()
+    flat = remove_symmetries(draws, **SMALL)
+    found = remove_symmetries(draws.reshape(4, 15, -1), **SMALL)
+    assert found.draws.shape == (4, 15, draws.shape[1])
+    assert found.margin.shape == (4, 15)
+    assert found.permutations[0].shape == found.signs[0].shape == (4, 15, 3)
+    np.testing.assert_array_equal(found.draws.reshape(60, -1), flat.draws)
+    np.testing.assert_array_equal(draws, before)
+
+
+def test_one_tight_cluster_is_left():
+    _, draws = make_draws(n=200)
+    for method in METHODS:
+        found = remove_symmetries(draws, method=method, **SMALL)
+        np.testing.assert_allclose(found.draws.std(axis=0), 0.1, rtol=0.25)  # sd of an sd is 5 %
+        assert found.margin.min() > 3.0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_dtypes(dtype):
+    _, draws = make_draws()
+    draws = (100 * draws).astype(dtype)
+    found = remove_symmetries(draws, **SMALL)
+    assert found.draws.dtype == (np.float32 if dtype == np.float32 else np.float64)
+    np.testing.assert_array_equal(np.sort(abs(found.draws)), np.sort(abs(draws)))
+
+
+def test_lists_and_read_only_arrays():
+    _, draws = make_draws(n=5)
+    expected = remove_symmetries(draws, **SMALL).draws
+    draws.setflags(write=False)
+    np.testing.assert_array_equal(remove_symmetries(draws, **SMALL).draws, expected)
+    np.testing.assert_array_equal(remove_symmetries(draws.tolist(), **SMALL).draws, expected)
+
+
+def test_random_state_is_private():
+    _, draws = make_draws(noise=0.8)
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
+    first = remove_symmetries(draws, **SMALL)
+    remove_symmetries(draws, **{**SMALL, "random_state": None})
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    np.testing.assert_array_equal(np.random.get_state()[1], numpy_state[1])  # noqa: NPY002
+    for seed in (0, np.random.RandomState(0)):
+        again = remove_symmetries(draws, **{**SMALL, "random_state": seed})
+        np.testing.assert_array_equal(again.draws, first.draws)
+
+
+def test_nothing_to_remove():
+    _, draws = make_draws(())
+    found = remove_symmetries(draws, **{**SMALL, "hidden_layer_sizes": ()})
+    np.testing.assert_array_equal(found.draws, draws)
+    assert found.permutations == []
+    assert found.signs == []
+    assert np.isposinf(found.margin).all()
+
+
+def test_two_equal_draws():
+    draws = np.tile(np.arange(10.0), (2, 1))
+    found = remove_symmetries(draws, **SMALL)
+    np.testing.assert_array_equal(found.draws[0], found.draws[1])
+    assert np.isfinite(found.margin).all()
+
+
+def test_unfinished_labels_are_reported():
+    _, draws = make_draws((16,), n=300, noise=3.0)
+    settings = {**SMALL, "hidden_layer_sizes": 16}
+    with pytest.warns(ConvergenceWarning, match=r"of 300 draws .* max_sweeps=1 ") as caught:
+        found = remove_symmetries(draws, max_sweeps=1, **settings)
+    assert caught[0].filename == __file__
+    assert found.margin.min() < 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = remove_symmetries(draws, max_sweeps=2000, **settings)
+    assert found.margin.min() >= 0
+    assert np.median(found.margin) < 2.0  # units that follow the prior: labels mean nothing
+
+
+def with_value(value):
+    draws = make_draws()[1]
+    draws[3, 2] = value
+    return draws
+
+
+@pytest.mark.parametrize(
+    ("draws", "message"),
+    [
+        (np.zeros((5, 11)), r"11 columns.*\(1, 3, 1\).*10 weights.*noise"),
+        (np.zeros(10), r"shape \(10,\)"),
+        (np.zeros((2, 2, 2, 10)), r"\(n_chains, n_draws, P\).*\(2, 2, 2, 10\)"),
+        (np.zeros((0, 10)), "0 draws.*at least 2"),
+        (np.zeros((3, 0, 10)), "0 draws"),
+        (np.zeros((1, 10)), "1 draws.*at least 2"),
+        (with_value(np.nan), "1 of 50 draws.*first is draw 3"),
+        (with_value(np.inf), "draws must be finite"),
+        (np.full((5, 10), "a", dtype=object), "could not convert"),
+        (np.zeros((5, 10)) + 1j, "Complex"),
+    ],
+    ids=["columns", "1d", "4d", "empty", "no-draws", "one", "nan", "inf", "object", "complex"],
+)
+def test_bad_draws(draws, message):
+    with pytest.raises(ValueError, match=message):
+        remove_symmetries(draws, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("activation", "swish", r"'activation'.*'tanh'.*Got 'swish'"),
+        ("method", "kmeans", r"'method'.*'assignment'.*Got 'kmeans'"),
+        ("hidden_layer_sizes", (0,), "hidden_layer_sizes must be positive"),
+        ("hidden_layer_sizes", (2.5,), "hidden_layer_sizes must be an int"),
+        ("hidden_layer_sizes", (4,), "10 columns"),
+        ("n_features_in", 0, "'n_features_in'"),
+        ("n_outputs", 1.5, "'n_outputs'"),
+        ("n_starts", 0, "'n_starts'"),
+        ("max_sweeps", 0, "'max_sweeps'"),
+        ("n_neighbors", 0, "'n_neighbors'"),
+        ("random_state", "zero", "'random_state'"),
+    ],
+)
+def test_bad_settings(name, value, message):
+    with pytest.raises(ValueError, match=message):
+        remove_symmetries(make_draws()[1], **{**SMALL, name: value})

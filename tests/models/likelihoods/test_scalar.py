@@ -1,0 +1,85 @@
+"""Bernoulli, Poisson and Student-t: densities, moments and laws of targets, against scipy."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from torch.testing import assert_close
+
+from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
+from skbayes_sym.models.likelihoods.poisson import Poisson
+from skbayes_sym.models.likelihoods.student_t import StudentT
+
+OUTPUTS = torch.tensor([[[-1.0], [0.3], [2.0]]], dtype=torch.float64)
+COUNTS = torch.tensor([[0.0], [2.0], [11.0]], dtype=torch.float64)
+STUDENT = StudentT(torch.tensor([np.log(0.7)]), df=4.0)
+RATE = np.exp(OUTPUTS.numpy()[0])
+LAWS = {
+    "poisson": (Poisson(), stats.poisson(RATE), COUNTS),
+    "student-t": (STUDENT, stats.t(4.0, OUTPUTS.numpy()[0], 0.7), COUNTS - 3.0),
+}
+every_law = pytest.mark.parametrize(("likelihood", "law", "y"), LAWS.values(), ids=LAWS)
+
+
+@every_law
+def test_the_law_of_a_target(likelihood, law, y):
+    log_density = getattr(law, "logpmf", None) or law.logpdf
+    if likelihood is STUDENT:
+        log_density = law.logpdf
+    expected = torch.as_tensor(log_density(y.numpy())).squeeze(-1)
+    assert_close(likelihood.log_prob(OUTPUTS, y)[0], expected, rtol=1e-12, atol=1e-12)
+    assert_close(likelihood.mean(OUTPUTS)[0], torch.as_tensor(law.mean()))
+    assert_close(likelihood.variance(OUTPUTS)[0], torch.as_tensor(law.var()))
+    for shift in (0.0, 0.4, -0.4):
+        expected = torch.as_tensor(law.cdf(y.numpy() + shift))
+        assert_close(likelihood.cdf(y + shift, OUTPUTS)[0], expected, rtol=1e-10, atol=1e-12)
+
+
+@every_law
+def test_samples_follow_it(likelihood, law, y):
+    rng = np.random.default_rng(0)
+    draws = likelihood.sample(np.broadcast_to(OUTPUTS.numpy(), (40_000, 3, 1)), rng)
+    error = np.sqrt(law.var() / 40_000)
+    assert (np.abs(draws.mean(axis=0) - law.mean()) < 5 * error).all()
+    # P(draw <= y) has a binomial error.
+    share, exact = (draws <= y.numpy()).mean(axis=0), law.cdf(y.numpy())
+    assert (np.abs(share - exact) < 5 * np.sqrt(exact * (1 - exact) / 40_000) + 1e-12).all()
+
+
+def test_bernoulli_is_a_logistic_curve():
+    f = torch.tensor([[-50.0], [-1.0], [2.0], [800.0]], dtype=torch.float64)
+    expected = stats.logistic.logcdf(f.numpy())[:, 0]
+    one, zero = torch.ones(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    assert_close(Bernoulli().log_prob(f, one), torch.as_tensor(expected))
+    assert_close(Bernoulli().log_prob(-f, zero), torch.as_tensor(expected))
+
+
+@pytest.mark.parametrize(("sd", "tolerance"), [(0.5, 1e-12), (2.0, 1e-8), (10.0, 5e-3)])
+def test_expectations_of_wide_outputs(sd, tolerance):
+    """64 nodes against adaptive quadrature."""
+
+    def integrand(f):
+        return -np.logaddexp(0.0, -f) * stats.norm.pdf(f, 0.7, sd)
+
+    exact, _ = integrate.quad(integrand, 0.7 - 14 * sd, 0.7 + 14 * sd, epsabs=1e-13, limit=500)
+    mean, variance = (torch.tensor([[t]], dtype=torch.float64) for t in (0.7, sd**2))
+    got = Bernoulli().expected_log_prob(mean, variance, torch.ones(1, dtype=torch.int64))
+    assert float(got.value) == pytest.approx(exact, abs=tolerance)
+
+
+def test_infinite_variance_of_heavy_tails():
+    heavy = StudentT(torch.zeros(1, dtype=torch.float64), df=2.0)
+    assert torch.isinf(heavy.variance(OUTPUTS)).all()
+
+
+def test_rescaled_is_the_law_in_other_units():
+    scale = torch.tensor([3.0], dtype=torch.float64)
+    y = COUNTS - 3.0
+    scaled = STUDENT.rescaled(scale).log_prob(3.0 * OUTPUTS, 3.0 * y)
+    assert_close(scaled, STUDENT.log_prob(OUTPUTS, y) - np.log(3.0))
+
+
+def test_rates_beyond_the_sampler():
+    draws = Poisson().sample(np.array([50.0, 1.0]), np.random.default_rng(0))
+    assert draws[0] == np.exp(50.0)
+    assert draws[1] < 20

@@ -1,0 +1,273 @@
+"""Files without pickle: the same model comes back, and what isn't one is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fits import FITS, THREE, X, assert_same_predictions, everything_predicted, fitted
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+import skbayes_sym
+from skbayes_sym import (
+    DeepEnsembleRegressor,
+    InvarianceAbidingClassifier,
+    InvarianceAbidingRegressor,
+    LaplaceClassifier,
+    LILARegressor,
+    load,
+)
+from skbayes_sym.estimators.base import is_fitted_name
+from skbayes_sym.saving.file import FORMAT
+from skbayes_sym.saving.load import ESTIMATORS
+from skbayes_sym.saving.values import NOUNS, Encoder, decode
+
+safetensors = pytest.importorskip("safetensors.numpy")
+
+# Too few steps to converge on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+every_fit = pytest.mark.parametrize("name", FITS)
+DATA = Path(__file__).parent.parent / "data"
+GOLDEN = json.loads((DATA / "golden.json").read_text(encoding="utf-8"))
+
+
+def test_every_estimator_of_the_package_is_in_the_tables():
+    public = {n for n in skbayes_sym.__all__ if hasattr(getattr(skbayes_sym, n), "fit")}
+    assert public == set(ESTIMATORS) == {type(c.estimator).__name__ for c in FITS.values()}
+    assert {type(fitted(n)).__name__ for n in GOLDEN} <= public
+    assert len(NOUNS) == len(set(NOUNS.values()))
+
+
+def state_of(model):
+    """Parameters and fitted attributes, as far as they can be compared."""
+    state = {**model.get_params(), **{k: v for k, v in vars(model).items() if is_fitted_name(k)}}
+    encoder = Encoder()
+    encoded = {k: encoder.encode(v, k) for k, v in state.items() if k != "_cache"}
+    return json.dumps(encoded), encoder.arrays
+
+
+@every_fit
+def test_the_same_model_comes_back(name, tmp_path):
+    path, model = tmp_path / "model.safetensors", fitted(name)
+    model.save(path)
+    restored = load(path)
+    assert type(restored) is type(model)
+    assert_same_predictions(model, restored, FITS[name].X)
+    (encoded, arrays), (again, same) = state_of(model), state_of(restored)
+    assert encoded == again
+    assert arrays.keys() == same.keys()
+    for key, values in arrays.items():
+        assert values.dtype == same[key].dtype
+        np.testing.assert_array_equal(values, same[key], err_msg=key)
+    clone(restored).fit(FITS[name].X, FITS[name].y)  # and learns again
+
+
+@every_fit
+def test_a_model_of_a_gpu_loads_where_there_is_none(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    fitted(name).save(tmp_path / "model")
+    here = load(tmp_path / "model")
+    here.device_ = "cuda:1"
+    here.save(tmp_path / "model")
+    assert_same_predictions(fitted(name), load(tmp_path / "model"), FITS[name].X)
+
+
+# Another platform's BLAS and libm: a last digit of the float32 noise behind some predictions
+# (6e-8), or of a float64 sum (1e-16), times the condition of what follows.
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_files_of_this_format_are_read(name):
+    golden = GOLDEN[name]
+    model = load(DATA / f"{name}.safetensors")
+    found = everything_predicted(model, np.array(golden["X"]))
+    for key, expected in golden["predictions"].items():
+        if isinstance(np.ravel(expected)[0], str):
+            assert found[key].tolist() == expected
+        else:
+            np.testing.assert_allclose(found[key], expected, rtol=1e-5, atol=1e-8, err_msg=key)
+
+
+VALUES = {
+    "none": None, "bool": True, "int": 3, "big": 10**30, "float": 0.1, "nan": float("nan"),
+    "inf": float("-inf"), "string": "ä\n", "number": np.float32(0.1), "integer": np.int64(-3),
+    "empty": np.empty((0, 3)), "scalar array": np.array(2.5), "bools": np.array([True, False]),
+    "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)), "view": np.arange(9.0)[::2],
+    "strings": np.array([["a", "bcd"]]), "objects": np.array(["a", "bcd"], dtype=object),
+    "nested": [(1, [2.0, "x"]), {"a": None, 3: np.arange(3)}], "tensor": torch.arange(3.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_survive(name):
+    value = VALUES[name]
+    encoder = Encoder()
+    encoded = json.loads(json.dumps(encoder.encode(value, "x"), allow_nan=False))
+    back = decode(encoded, encoder.arrays)
+    assert type(back) is type(value)
+    if isinstance(value, np.ndarray):
+        assert (back.dtype, back.shape) == (value.dtype, value.shape)
+        assert back.flags.f_contiguous == (value.flags.f_contiguous or value.ndim < 2)
+        assert back.flags.writeable
+    if name == "tensor":
+        back, value = back.numpy(), value.numpy()
+    np.testing.assert_equal(back, value)
+
+
+def test_equal_names_dont_overwrite_each_other():
+    encoder = Encoder()
+    value = {"a.b": np.arange(2), "a": {"b": np.arange(3)}}
+    back = decode(encoder.encode(value, "x"), encoder.arrays)
+    assert (len(back["a.b"]), len(back["a"]["b"])) == (2, 3)
+
+
+def test_names_labels_and_generators_survive(tmp_path):
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    labels = pd.Series(np.array(["x", "y", "z"])[THREE])
+    rng = np.random.RandomState(3)
+    model = InvarianceAbidingClassifier("multinomial", n_points=64, random_state=rng)
+    model.fit(frame, labels).save(tmp_path / "model")
+    restored = load(tmp_path / "model")
+    assert list(restored.feature_names_in_) == ["a", "b", "c"]
+    assert restored.predict(frame).tolist() == model.predict(frame).tolist()
+    assert restored.random_state.randint(100) == rng.randint(100)
+
+
+def test_an_approximated_posterior_survives(tmp_path):
+    model = fitted("mcmc-evidence").approximate(n_samples=20)
+    model.save(tmp_path / "model")
+    restored = load(tmp_path / "model")
+    assert_same_predictions(model, restored, X)
+    theta = model.posterior_.sample(2, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(model.posterior_.log_prob(theta), restored.posterior_.log_prob(theta))
+
+
+class Shift(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.eta = torch.nn.Parameter(torch.tensor([0.1]))
+
+    def forward(self, x, eps):
+        return x + self.eta * eps
+
+
+class Mine(InvarianceAbidingRegressor):
+    pass
+
+
+CLASSES = X[:, 0] > 0
+FAST = {"max_iter": 2, "n_hyper_updates": 2, "random_state": 0}
+MIXED = np.array([1, "two"], dtype=object)[CLASSES.astype(int)]
+REFUSED = {
+    "network": (LaplaceClassifier(network=torch.nn.Linear(3, 2), **FAST), CLASSES, "network"),
+    "augmentation": (
+        LILARegressor((2,), invariances=[Shift()], **FAST),
+        X[:, 0],
+        r"invariances\.0",
+    ),
+    "class": (Mine(), X[:, 0] + X[:, 1] ** 2, "Mine is a class of your own"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_file_cannot_hold_is_named_and_nothing_is_written(case, tmp_path):
+    estimator, y, message = REFUSED[case]
+    with pytest.raises(TypeError, match=message + r".*joblib\.dump"):
+        estimator.fit(X, y).save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_tensors_on_a_device_and_odd_arrays_are_refused():
+    for value in (torch.empty(2, device="meta"), np.array([1j]), MIXED, np.array(["2020"], "M8")):
+        with pytest.raises(TypeError, match="x can't be saved"):
+            Encoder().encode(value, "x")
+
+
+def test_unfitted(tmp_path):
+    with pytest.raises(NotFittedError):
+        DeepEnsembleRegressor().save(tmp_path / "model")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "model"
+    fitted("linear-gaussian").save(path)
+    return path
+
+
+def rewrite(path, change):
+    """The file with its header changed."""
+    with safetensors.safe_open(path, framework="numpy") as file:
+        header = json.loads(file.metadata()["skbayes_sym"])
+        arrays = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+    header = change(header) or header
+    safetensors.save_file(arrays, path, {"skbayes_sym": json.dumps(header)})
+
+
+def test_a_truncated_file_is_refused_wherever_it_ends(saved):
+    whole = saved.read_bytes()
+    for n in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+        saved.write_bytes(whole[:n])
+        with pytest.raises(ValueError, match=r"model' is not a model saved .* damaged"):
+            load(saved)
+
+
+def test_other_files_are_refused(tmp_path):
+    other = tmp_path / "other"
+    with pytest.raises(FileNotFoundError):
+        load(other)
+    other.write_bytes(b"x" * 1000)
+    with pytest.raises(ValueError, match="is not a model"):
+        load(other)
+    safetensors.save_file({"a": np.zeros(3)}, other)
+    with pytest.raises(ValueError, match="is not a model"):
+        load(other)
+    for text in ("not json", "[1]", "{}", "[" * 100_000):
+        safetensors.save_file({"a": np.zeros(3)}, other, {"skbayes_sym": text})
+        with pytest.raises(ValueError, match="is not a model"):
+            load(other)
+
+
+def test_another_format_class_or_parameter_is_refused(saved):
+    rewrite(saved, lambda h: h.update(format=FORMAT + 1, version="7.1.0"))
+    with pytest.raises(ValueError, match=rf"format {FORMAT + 1}, written by skbayes_sym 7\.1\.0"):
+        load(saved)
+    fitted("linear-gaussian").save(saved)
+    rewrite(saved, lambda h: h.update({"class": "QuantumRegressor"}))
+    with pytest.raises(ValueError, match="holds a QuantumRegressor, which this version"):
+        load(saved)
+    fitted("linear-gaussian").save(saved)
+    rewrite(saved, lambda h: h["parameters"].update(temperature=1.0))
+    with pytest.raises(ValueError, match="has temperature for InvarianceAbidingRegressor"):
+        load(saved)
+
+
+def test_a_header_can_only_name_what_the_tables_have(saved):
+    evil = [
+        {"kind": "noun", "name": "Popen", "fields": {"args": "ls"}},
+        {"kind": "eval", "value": "1"},
+        {"kind": "noun", "name": "MLP", "fields": {"nonsense": 1}},
+        {"kind": "array", "name": "nowhere", "turned": False},
+        {"kind": "strings", "dtype": "|V4", "shape": [1], "items": ["a"]},
+        ["a"],
+        {},
+    ]
+    for value in evil:
+        fitted("linear-gaussian").save(saved)
+        rewrite(saved, lambda h, value=value: h["attributes"].update(coef_=value))
+        with pytest.raises(ValueError, match="is not a model"):
+            load(saved)
+    fitted("linear-gaussian").save(saved)
+    rewrite(saved, lambda h: h["attributes"].update(predict="anything"))
+    with pytest.raises(ValueError, match="has predict for"):
+        load(saved)
+
+
+def test_without_safetensors_the_message_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
+    with pytest.raises(ImportError, match=r"skbayes_sym\[io\]"):
+        fitted("linear-gaussian").save(tmp_path / "model")
+    with pytest.raises(ImportError, match=r"skbayes_sym\[io\]"):
+        load(tmp_path / "model")

@@ -1,0 +1,331 @@
+"""The symmetrisation gap against closed forms, quadrature, enumeration and limits."""
+
+from itertools import permutations, product
+from math import factorial, log, pi
+
+import pytest
+import torch
+from cases import LOWER_ESTIMATES
+from torch.testing import assert_close
+
+from skbayes_sym.models.networks.activations import RELU, TANH
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.symmetry.gaps.permanent_estimates import (
+    DoublyStochastic,
+    Exact,
+    ExactUpTo,
+    Importance,
+    InfoNCE,
+    Soules,
+)
+from skbayes_sym.symmetry.gaps.unit_log_ratios import excess_log_density
+from skbayes_sym.symmetry.gaps.units import chain_blocks, gap_lower, gap_upper, unit_gap
+from skbayes_sym.symmetry.permutation import UnitPermutation
+from skbayes_sym.symmetry.signed_permutation import SignedPermutation, SignedUnitPermutation
+
+N_DRAWS = 100_000
+
+
+def units(d, p=1):
+    return torch.arange(d * p).reshape(d, p)
+
+
+def gap_of(group, loc, scale, generator, *, estimate=None, n=N_DRAWS, bound=gap_lower):
+    loc, scale = (torch.as_tensor(t, dtype=torch.float64) for t in (loc, scale))
+    noise = torch.randn(n, len(loc), generator=generator, dtype=torch.float64)
+    return bound(group, loc, scale, noise, estimate or Exact(), generator=generator)
+
+
+def assert_mean(values, expected, tolerance=0.0):
+    """Within 4 standard errors of the Monte Carlo mean."""
+    error = 4 * float(values.std()) / len(values) ** 0.5 + tolerance + 1e-12
+    assert abs(float(values.mean()) - expected) < error, (float(values.mean()), expected, error)
+
+
+def assert_not_above(smaller, larger):
+    """Mean of the paired difference >= 0, up to 3 standard errors and rounding."""
+    difference = larger - smaller
+    error = 3 * float(difference.std()) / len(difference) ** 0.5
+    assert float(difference.mean()) > -error - 1e-9
+
+
+# I = log 2 - E softplus(-delta^2 + sqrt(2) delta z): two units, equal isotropic scale (quadrature)
+TWO_UNITS = {0.25: 0.01538576, 0.5: 0.05887828, 1.0: 0.20134547, 2.0: 0.50007214, 4.0: 0.68653582}
+
+
+@pytest.mark.parametrize(("delta", "expected"), TWO_UNITS.items())
+@pytest.mark.parametrize("p", [1, 3])
+def test_two_equal_units(delta, expected, p, generator):
+    loc = torch.zeros(2 * p)
+    loc[0] = delta * 0.7
+    values = gap_of(UnitPermutation(units(2, p)), loc, torch.full((2 * p,), 0.7), generator)
+    assert_mean(values, expected)
+
+
+@pytest.mark.parametrize(("delta", "expected"), TWO_UNITS.items())
+def test_one_flipped_unit(delta, expected, generator):
+    """A sign flip is the same two-component mixture at distance 2 |mu| = sqrt 2 * delta sd."""
+    loc = torch.tensor([delta / 2**0.5])
+    values = gap_of(SignedUnitPermutation(units(1)), loc, torch.ones(1), generator)
+    assert_mean(values, expected)
+
+
+def test_two_heteroscedastic_units(generator):
+    values = gap_of(UnitPermutation(units(2)), [0.3, -0.5], [0.4, 0.9], generator)
+    assert_mean(values, 0.36236889)  # quadrature
+
+
+def test_two_heteroscedastic_units_by_quadrature():
+    """The same number without Monte Carlo: the draws are the nodes."""
+    nodes, weights = torch.linspace(-9, 9, 401, dtype=torch.float64), None
+    weights = torch.exp(-0.5 * nodes**2)
+    grid, w = torch.cartesian_prod(nodes, nodes), torch.outer(weights, weights).flatten()
+    loc, scale = torch.tensor([[0.3, -0.5], [0.4, 0.9]], dtype=torch.float64)
+    values = unit_gap(
+        UnitPermutation(units(2)), loc, scale, grid, Exact(), generator=torch.Generator()
+    )
+    assert_close(float((values * w).sum() / w.sum()), 0.36236889, rtol=0, atol=2e-8)
+
+
+@pytest.mark.parametrize("estimate", LOWER_ESTIMATES.values(), ids=LOWER_ESTIMATES)
+def test_equal_units_have_no_gap(estimate, generator):
+    d, p = 4, 3
+    loc = torch.tensor([0.3, -1.0, 2.0]).repeat(d)
+    scale = torch.tensor([0.5, 1.0, 2.0]).repeat(d)
+    values = gap_of(UnitPermutation(units(d, p)), loc, scale, generator, estimate=estimate, n=50)
+    if estimate == Soules() or isinstance(estimate, (InfoNCE, Exact)):
+        assert_close(values, torch.zeros(50, dtype=torch.float64), rtol=0, atol=1e-9)
+    assert_mean(values, 0.0, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("name", ["exact", "importance-1", "importance-5", "soules"])
+@pytest.mark.parametrize("kind", [UnitPermutation, SignedUnitPermutation])
+def test_separated_units_saturate(name, kind, generator):
+    d, p = 6, 3
+    group = kind(units(d, p))
+    loc = 50.0 * torch.randn(d * p, generator=generator)
+    values = gap_of(group, loc, torch.ones(d * p), generator, estimate=LOWER_ESTIMATES[name], n=20)
+    expected = torch.full((20,), group.log_order, dtype=torch.float64)
+    assert_close(values, expected, rtol=0, atol=1e-6)
+
+
+# log K - E log(1 + Binomial(K - 1, 1/d!)): what iid InfoNCE says of separated units
+@pytest.mark.parametrize(
+    ("d", "k", "expected"), [(2, 2, 0.346574), (3, 5, 1.192231), (5, 20, 2.889307)]
+)
+def test_saturated_infonce_iid(d, k, expected, generator):
+    loc = 100.0 * torch.arange(d, dtype=torch.float64)
+    group = UnitPermutation(units(d))
+    values = torch.cat(
+        [
+            gap_of(group, loc, torch.ones(d), generator, estimate=InfoNCE(k, replacement=True), n=1)
+            for _ in range(4000)
+        ]
+    )
+    assert_mean(values, expected)
+
+
+@pytest.mark.parametrize("d", [2, 3, 4])
+def test_infonce_without_replacement_is_exact_at_the_whole_group(d, generator):
+    loc, scale = torch.randn(2, 2 * d, generator=generator, dtype=torch.float64)
+    noise = torch.randn(30, 2 * d, generator=generator, dtype=torch.float64)
+    group = UnitPermutation(units(d, 2))
+    exact, infonce = (
+        unit_gap(group, loc, scale.exp(), noise, e, generator=generator)
+        for e in (Exact(), InfoNCE(factorial(d)))
+    )
+    assert_close(infonce, exact, rtol=0, atol=1e-10)
+
+
+def enumerate_log_density_ratio(group, elements, loc, scale, noise):
+    """log q(theta) - log mean_g q(g^-1 theta), by summing over all elements."""
+    theta = loc + scale * noise
+
+    def log_q(t):
+        return -0.5 * (((t - loc) / scale) ** 2).sum(-1)
+
+    moved = torch.stack([log_q(group.act(g, theta)) for g in elements])
+    return log_q(theta) - moved.logsumexp(0) + log(len(elements))
+
+
+def all_permutations(d):
+    return [torch.tensor(p) for p in permutations(range(d))]
+
+
+def all_signed(d):
+    return [
+        SignedPermutation(p, torch.tensor(s, dtype=torch.int8))
+        for p in all_permutations(d)
+        for s in product((-1, 1), repeat=d)
+    ]
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["S_4", "B_3"])
+def test_exact_equals_enumeration(signed, generator):
+    d, p = (3, 4) if signed else (4, 3)
+    group = (SignedUnitPermutation if signed else UnitPermutation)(units(d, p))
+    loc = torch.randn(d * p, generator=generator, dtype=torch.float64)
+    scale = (0.3 * torch.randn(d * p, generator=generator, dtype=torch.float64)).exp()
+    noise = torch.randn(50, d * p, generator=generator, dtype=torch.float64)
+    elements = all_signed(d) if signed else all_permutations(d)
+    expected = enumerate_log_density_ratio(group, elements, loc, scale, noise)
+    values = unit_gap(group, loc, scale, noise, Exact(), generator=generator)
+    assert_close(values, expected, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["permutation", "signed"])
+def test_gradient_equals_enumeration(signed, generator):
+    d, p = 3, 2
+    group = (SignedUnitPermutation if signed else UnitPermutation)(units(d, p))
+    elements = all_signed(d) if signed else all_permutations(d)
+    noise = torch.randn(8, d * p, generator=generator, dtype=torch.float64)
+    start = torch.randn(2, d * p, generator=generator, dtype=torch.float64)
+    gradients = []
+    for value in (
+        lambda b: unit_gap(group, b[0], b[1].exp(), noise, Exact(), generator=generator),
+        lambda b: enumerate_log_density_ratio(group, elements, b[0], b[1].exp(), noise),
+    ):
+        both = start.clone().requires_grad_()
+        gradients.append(torch.autograd.grad(value(both).sum(), both)[0])
+    assert_close(*gradients, rtol=1e-9, atol=1e-10)
+
+
+def spread_units(d, p, spread):
+    """The posterior of the note's tightness table."""
+    i, k = torch.meshgrid(torch.arange(d), torch.arange(p), indexing="ij")
+    loc = spread * torch.sin(1.0 + 3 * i + 5 * k).double()
+    scale = (0.5 + 0.3 * torch.cos(2.0 * i + k)).double()
+    return loc.flatten(), scale.flatten()
+
+
+@pytest.mark.parametrize(("d", "p", "spread"), [(4, 3, 0.5), (6, 3, 0.0), (6, 3, 1.5)])
+@pytest.mark.parametrize("name", [n for n in LOWER_ESTIMATES if n != "exact"])
+def test_lower_estimates_stay_below_the_exact_gap(name, d, p, spread, generator):
+    loc, scale = spread_units(d, p, spread)
+    noise = torch.randn(3000, d * p, generator=generator, dtype=torch.float64)
+    group = UnitPermutation(units(d, p))
+    exact = unit_gap(group, loc, scale, noise, Exact(), generator=generator)
+    estimate = LOWER_ESTIMATES[name]
+    below = unit_gap(group, loc, scale, noise, estimate, generator=generator)
+    assert_not_above(below, exact)  # paired: the draws are the same
+    if name == "soules":
+        assert bool((exact - below > -1e-9).all()), "Soules bounds every single permanent"
+
+
+@pytest.mark.parametrize(("d", "p", "spread"), [(4, 3, 0.5), (6, 3, 1.5)])
+def test_upper_estimate_stays_above_pointwise(d, p, spread, generator):
+    loc, scale = spread_units(d, p, spread)
+    noise = torch.randn(500, d * p, generator=generator, dtype=torch.float64)
+    group = UnitPermutation(units(d, p))
+    exact = unit_gap(group, loc, scale, noise, Exact(), generator=generator)
+    above = gap_upper(group, loc, scale, noise, DoublyStochastic(), generator=generator)
+    assert bool((above - exact > -1e-9).all())
+    assert bool((above <= group.log_order + 1e-12).all())
+
+
+def test_importance_tightens_with_more_permutations(generator):
+    loc, scale = spread_units(8, 3, 0.5)
+    noise = torch.randn(3000, 24, generator=generator, dtype=torch.float64)
+    group = UnitPermutation(units(8, 3))
+    means = [
+        float(unit_gap(group, loc, scale, noise, Importance(k), generator=generator).mean())
+        for k in (1, 5, 20)
+    ]
+    exact = float(unit_gap(group, loc, scale, noise, Exact(), generator=generator).mean())
+    assert means[0] < means[1] < means[2] < exact + 0.02
+    # The note's table at other draws: 5.970, 6.368, 6.450 of 6.479 (sd of a draw 2.05).
+    assert_close(torch.tensor(means), torch.tensor([5.970, 6.368, 6.450]), rtol=0, atol=0.2)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3, 1.0, 5.0])
+@pytest.mark.parametrize("activation", [RELU, TANH], ids=["permutation", "signed"])
+def test_deep_network_is_sandwiched(spread, activation, generator):
+    """Chain lower bound <= gap <= sum upper bound on a 2-3-3-1 net, against enumeration."""
+    network = MLP(2, (3, 3), 1, activation)
+    group, n = network.symmetry(), network.layout.n_params
+    base = torch.randn(2, n, generator=generator, dtype=torch.float64)
+    loc, scale = spread * base[0], (0.3 * base[1]).exp()
+    noise = torch.randn(400, n, generator=generator, dtype=torch.float64)
+    elements = all_signed(3) if activation is TANH else all_permutations(3)
+    exact = enumerate_log_density_ratio(group, list(product(elements, elements)), loc, scale, noise)
+    lower = gap_lower(group, loc, scale, noise, Exact(), generator=generator)
+    upper = gap_upper(group, loc, scale, noise, Exact(), generator=generator)
+    assert_not_above(lower, exact)
+    assert_not_above(exact, upper)
+    for factor in group.factors:  # one layer alone is a lower bound too
+        alone = unit_gap(factor, loc, scale, noise, Exact(), generator=generator)
+        assert_not_above(alone, exact)
+    if spread == 5.0:
+        assert_mean(lower, float(exact.mean()), tolerance=0.05)
+
+
+def test_chain_blocks_leave_a_single_layer_whole():
+    group = MLP(3, (4,), 2, RELU).symmetry()
+    (block,) = chain_blocks(group)
+    assert torch.equal(block.index, group.factors[0].index)
+
+
+def test_chain_blocks_share_nothing():
+    group = MLP(3, (4, 5, 2), 2, RELU).symmetry()
+    positions = torch.cat([b.index.flatten() for b in chain_blocks(group)])
+    assert len(positions.unique()) == len(positions)
+    assert [b.index.shape[1] for b in chain_blocks(group)] == [3 + 1, 4 + 1, 5 + 1 + 2]
+
+
+def test_estimates_are_equivariant_to_the_order_of_units(generator):
+    """Relabelling the posterior's units can't change the law: no leak of the identity."""
+    d, p = 5, 2
+    loc, scale = spread_units(d, p, 0.5)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    shuffled = units(d, p)[order].flatten()
+    group = UnitPermutation(units(d, p))
+    estimate = Importance(4)
+    a = gap_of(group, loc, scale, generator, estimate=estimate, n=4000)
+    b = gap_of(group, loc[shuffled], scale[shuffled], generator, estimate=estimate, n=4000)
+    error = (float(a.var() + b.var()) / 4000) ** 0.5
+    assert abs(float(a.mean() - b.mean())) < 4 * error
+
+
+def test_excess_is_zero_on_the_diagonal_however_narrow(generator):
+    loc, scale = spread_units(4, 3, 5.0)
+    noise = torch.randn(10, 12, generator=generator, dtype=torch.float64)
+    excess = excess_log_density(UnitPermutation(units(4, 3)), loc, 1e-4 * scale, noise)
+    diagonal = excess.diagonal(dim1=-2, dim2=-1)
+    # Terms of size (5 / 1e-4)^2 = 2.5e9 cancel in the diagonal: 2e-16 of them may be left.
+    assert_close(diagonal, torch.zeros_like(diagonal), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [UnitPermutation, SignedUnitPermutation])
+def test_excess_is_the_orbit_density_over_the_own_one(kind, generator):
+    """The written-out gradient against autograd through `log_orbit_density`."""
+    d, p = 4, 3
+    group, noise = kind(units(d, p)), torch.randn(5, d * p, generator=generator).double()
+    start = torch.randn(2, d * p, generator=generator).double()
+    weights = torch.randn(5, d, d, generator=generator).double()
+    results = []
+    for written_out in (True, False):
+        both = start.clone().requires_grad_()
+        loc, scale = both[0], both[1].exp()
+        if written_out:
+            excess = excess_log_density(group, loc, scale, noise)
+        else:
+            log_q = -0.5 * noise**2 - scale.log() - 0.5 * log(2 * pi)
+            density = group.log_orbit_density(loc + scale * noise, loc, scale)
+            excess = density - log_q[:, group.index].sum(-1, keepdim=True)
+        (gradient,) = torch.autograd.grad((excess * weights).sum(), both)
+        results.append((excess.detach(), gradient))
+    assert_close(*results, rtol=1e-10, atol=1e-10)
+
+
+def test_exact_up_to_switches_by_width(generator):
+    estimate = ExactUpTo(3, Soules())
+    narrow, wide = (torch.randn(7, d, d, generator=generator) for d in (3, 4))
+    assert torch.equal(estimate(narrow, generator=generator), Exact()(narrow, generator=generator))
+    assert torch.equal(estimate(wide, generator=generator), Soules()(wide, generator=generator))
+
+
+def test_sides_are_kept_apart(generator):
+    loc, scale = spread_units(3, 2, 1.0)
+    with pytest.raises(ValueError, match="exact or upper"):
+        gap_of(UnitPermutation(units(3, 2)), loc, scale, generator, estimate=Soules(), n=2,
+               bound=gap_upper)  # fmt: skip
