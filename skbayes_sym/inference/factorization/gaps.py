@@ -28,7 +28,7 @@ from skbayes_sym.symmetry.gaps.rotations import (
 )
 from skbayes_sym.symmetry.gaps.sign_flips import sign_flip_gap, sign_flip_slope
 from skbayes_sym.symmetry.gaps.units import unit_gap
-from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
+from skbayes_sym.symmetry.units import Units
 
 Array = npt.NDArray[np.float64]
 
@@ -231,7 +231,7 @@ class SignedPermutationGap:
         n_rows, k = posterior.mean.shape
         index = torch.arange(n_rows * k, device=loc.device).view(n_rows, k).mT
         noise = _normal((n_draws, n_rows), posterior, self.generator).flatten(1)
-        group = SignedUnitPermutation(index)
+        group = Units(index, flip=True)
         return unit_gap(group, loc, scale, noise, Exact(), generator=self.generator)
 
 

@@ -73,7 +73,7 @@ def bridge_evidence(
         Nats, unnormalised, invariant under the group. Called in float64 without gradients.
     draws : Tensor of shape (n, D)
         Aligned draws of ``exp(log_density)`` within the region; others are dropped.
-    group : Trivial, UnitPermutation, SignedUnitPermutation or a Product of them
+    group : Trivial, Units or a Product of them
         Acts on the leading columns.
     chains : int64 Tensor of shape (n,), optional
         The chain of each draw; draws of one chain stand in order. Independent draws by default.

@@ -111,7 +111,7 @@ def find_modes(draws: Tensor, values: Tensor, chains: Tensor, group: Any) -> Mod
         Log density of each, nats.
     chains : int64 Tensor of shape (n,)
         The chain of each; particles have one each.
-    group : Trivial, UnitPermutation, SignedUnitPermutation or a Product of them
+    group : Trivial, Units or a Product of them
 
     Returns
     -------

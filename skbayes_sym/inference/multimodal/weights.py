@@ -88,7 +88,7 @@ def weigh(
     log_density : LogDensity
         In float64, on the CPU.
     pool : Pool
-    group : Trivial, UnitPermutation, SignedUnitPermutation or a Product of them
+    group : Trivial, Units or a Product of them
     generator : torch.Generator
 
     Returns

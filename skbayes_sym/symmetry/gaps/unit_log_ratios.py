@@ -17,7 +17,7 @@ def excess_log_density(factor: Any, loc: Tensor, scale: Tensor, noise: Tensor) -
 
     Parameters
     ----------
-    factor : UnitPermutation or SignedUnitPermutation
+    factor : UnitGroup
     loc, scale : Tensor of shape (P,)
         Mean-field Gaussian; differentiable in both, first derivatives only.
     noise : Tensor of shape (*B, P)
@@ -32,7 +32,7 @@ def excess_log_density(factor: Any, loc: Tensor, scale: Tensor, noise: Tensor) -
     mu, sd = (t.index_select(0, flat).view(shape) for t in (loc, scale))
     own_noise = noise.reshape(-1, noise.shape[-1]).index_select(-1, flat).unflatten(-1, shape)
     excess: Tensor = _Excess.apply(  # type: ignore[no-untyped-call]
-        mu, sd, own_noise, factor.has_flips
+        mu, sd, own_noise, factor.flips
     )
     return excess.reshape(*noise.shape[:-1], *excess.shape[1:])
 

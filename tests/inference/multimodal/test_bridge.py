@@ -15,10 +15,10 @@ from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.orbits import enumerate_group
 from skbayes_sym.symmetry.reference import Places
-from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
+from skbayes_sym.symmetry.units import Units
 
 LOG_Z = 3.7
-TWO_UNITS = SignedUnitPermutation(torch.tensor([[0, 1], [2, 3]]))  # a fifth column stays put
+TWO_UNITS = Units(torch.tensor([[0, 1], [2, 3]]), flip=True)  # a fifth column stays put
 
 
 def gaussian(n_dims, spread=1.0, seed=1):

@@ -11,9 +11,9 @@ from skbayes_sym.inference.multimodal.bridge import NOT_ESTIMATED, bridge_eviden
 from skbayes_sym.inference.multimodal.modes import find_modes, weigh_modes
 from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.orbits import enumerate_group
-from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
+from skbayes_sym.symmetry.units import Units
 
-UNITS = SignedUnitPermutation(torch.arange(9).reshape(3, 3))  # column 9 stays put
+UNITS = Units(torch.arange(9).reshape(3, 3), flip=True)  # column 9 stays put
 D = 10
 
 
