@@ -119,7 +119,7 @@ def test_the_seed_decides_and_a_stop_is_passed_on(generator):
     assert (one.draws == two.draws).all()
     assert (one.draws != other.draws).any()
     stopped = run(1, lambda step, info: True)
-    assert stopped.stopped == "on_step"
+    assert stopped.stopped == "callback"
     assert stopped.draws.shape[1] == 0
 
 

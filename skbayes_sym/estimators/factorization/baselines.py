@@ -20,7 +20,6 @@ from skbayes_sym.estimators.factorization.recipe import (
     run_sweeps,
     start_noise,
     start_of,
-    stop_reason,
 )
 from skbayes_sym.inference.factorization.covariance import PointMass
 from skbayes_sym.inference.factorization.gibbs import sample_factors
@@ -35,7 +34,7 @@ def fit_map(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
     """The most probable factors, by sweeps over point masses."""
     data = context.observed.tensors(context.device, context.dtype)
     fitted, attributes = run_sweeps(estimator, context, data, PointMass(), None, seeds)
-    return Fitted(attributes, stop_reason(fitted.stopped))
+    return Fitted(attributes, fitted.stopped)
 
 
 def fit_analytic(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
@@ -101,7 +100,7 @@ def fit_gibbs(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
         "n_iter_": draws.n_sweeps,
     }
     task.end(lambda: attributes)
-    return Fitted(attributes, stop_reason(draws.stopped))
+    return Fitted(attributes, draws.stopped)
 
 
 def _one_draw(rows: Tensor, noise_variance: float) -> FactorPosterior:

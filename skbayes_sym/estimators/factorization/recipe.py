@@ -101,7 +101,7 @@ def fit_vi(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
         bounds["elbo_"], bound, report.value, fitted.stopped, fitted.n_iter,
     )  # fmt: skip
     curve = np.array(fitted.elbo_curve) + log_jacobian(context)
-    return Fitted({**attributes, **bounds, "elbo_curve_": curve}, stop_reason(fitted.stopped))
+    return Fitted({**attributes, **bounds, "elbo_curve_": curve}, fitted.stopped)
 
 
 def _gap(estimator: Any, seed: int, context: MatrixContext) -> Any:
@@ -162,11 +162,6 @@ def _warn_unless_converged(estimator: Any, fitted: Any) -> None:
             f"(tol={estimator.tol:g} nats an observed entry). Raise max_iter or tol.",
             ConvergenceWarning,
         )
-
-
-def stop_reason(stopped: str) -> str:
-    """The estimator's ``stop_reason_`` for what ended the loop below: ``on_step`` is a callback."""
-    return {"on_step": "callback"}.get(stopped, stopped)
 
 
 def in_double(context: MatrixContext) -> Entries:

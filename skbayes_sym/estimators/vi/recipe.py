@@ -177,8 +177,7 @@ def fit_vi(estimator: Any, context: FitContext, model: Model) -> Fitted:
             "n_iter_": result.n_iter,
         }
     _report(estimator, attributes, result, gap, float(rows.weight.sum()))
-    stop_reason = {"on_step": "callback"}.get(result.stopped, result.stopped)
-    return Fitted(attributes, stop_reason)
+    return Fitted(attributes, result.stopped)
 
 
 def _optimise(
