@@ -15,6 +15,7 @@ from skbayes_sym.estimators._fit.rows import (
     Rows,
     Scaling,
 )
+from skbayes_sym.numerics.optimise import Stopped
 
 logger = logging.getLogger("skbayes_sym")
 
@@ -53,4 +54,4 @@ class Fitted(NamedTuple):
     """What a recipe hands back."""
 
     attributes: Mapping[str, Any]
-    stop_reason: str  # "max_iter", "tol", "callback" or "interrupted"
+    stop_reason: Stopped

@@ -69,8 +69,7 @@ def fit_ensemble(estimator: Any, context: FitContext, model: Model) -> Fitted:
         "n_iter_": result.n_iter,
     }
     _report(estimator, attributes, result, total_weight)
-    stop_reason = {"on_step": "callback"}.get(result.stopped, result.stopped)
-    return Fitted(attributes, stop_reason)
+    return Fitted(attributes, result.stopped)
 
 
 def _start(estimator: Any, model: Model, seed: int) -> Tensor:

@@ -78,7 +78,7 @@ def fit_layerwise(estimator: Any, context: FitContext, model: Model) -> Fitted:
             if not posterior.last.trains_on_elbo:
                 elbo = _values(posterior, result.params, data, seeds.bound, training=False)
             runs.append(_Run(result, float(reached.mean()), elbo))
-            if result.stopped in ("on_step", "interrupted"):
+            if result.stopped in ("callback", "interrupted"):
                 break
         best = max(runs, key=lambda run: run.reached)
         attributes = _attributes(context, model, posterior, data, best.result.params, seeds)
@@ -90,8 +90,7 @@ def fit_layerwise(estimator: Any, context: FitContext, model: Model) -> Fitted:
     )
     warn_unless_converged(estimator, best.result, float(context.rows.weight.sum()))
     attributes = {**attributes, **_bounds(best, offset)}
-    stop_reason = {"on_step": "callback"}.get(runs[-1].result.stopped, runs[-1].result.stopped)
-    return Fitted(attributes, stop_reason)
+    return Fitted(attributes, runs[-1].result.stopped)
 
 
 def _check(estimator: Any, n_rows: int) -> None:

@@ -81,7 +81,7 @@ def findings(
     return {
         "modes_": modes,
         "log_evidence_": log_z.log_evidence + offset if log_z else float("nan"),
-        "log_evidence_std_error_": log_z.log_evidence_std_error if log_z else float("nan"),
+        "log_evidence_std_error_": log_z.log_evidence_standard_error if log_z else float("nan"),
         "diagnostics_": found,
     }
 

@@ -164,7 +164,7 @@ def _spread(
 
 def _apart(a: BridgeEstimate, b: BridgeEstimate) -> float:
     """By how much two estimates differ beyond two standard errors of their difference."""
-    error = (a.std_error**2 + b.std_error**2) ** 0.5
+    error = (a.standard_error**2 + b.standard_error**2) ** 0.5
     return max(0.0, abs(a.log_evidence - b.log_evidence) - 2.0 * error)
 
 

@@ -98,7 +98,7 @@ def test_linear_model_evidence_mean_and_covariance():
     runs = [
         smc(posterior, Trivial(), torch.arange(4), SMALL, generator=seeded(s)) for s in range(16)
     ]
-    assert all(run.stopped == "complete" and run.temperatures[-1] == 1.0 for run in runs)
+    assert all(run.complete and run.temperatures[-1] == 1.0 for run in runs)
     assert within([(run.log_evidence - log_evidence) for run in runs], 0.0)
     assert max(abs(run.log_evidence - log_evidence) for run in runs) < 1.0
     assert within(torch.stack([run.particles.mean(dim=0) for run in runs]), mean)
@@ -204,7 +204,7 @@ def test_stages_of_a_network_and_what_they_report():
         generator=seeded(0),
         on_step=lambda stage, info: told.append((stage, info)) and False,
     )
-    assert run.stopped == "complete"
+    assert run.complete
     assert run.temperatures == sorted(set(run.temperatures))
     assert [stage for stage, _ in told] == list(range(1, len(run.stages) + 1))
     assert told[-1][1]["log_evidence"] == run.log_evidence == run.stages[-1].log_evidence
@@ -246,7 +246,7 @@ def test_full_kernel_where_its_domain_and_covariance_exist(hidden, n_particles, 
     settings = SMCSettings(n_particles=n_particles, n_moves=1, max_stages=3)
     run = smc(posterior, group, kinds, settings, generator=seeded(0))
     assert any(stage.full for stage in run.stages) == ever_full
-    assert run.stopped == "max_stages"
+    assert run.stopped == "max_iter"
     assert run.log_evidence != run.log_evidence
     assert bool(run.particles.isfinite().all())
 
@@ -305,7 +305,7 @@ def test_stopping_keeps_the_particles():
             raise KeyboardInterrupt
         return False
 
-    for callback, why in ((at_two, "on_step"), (interrupt, "interrupted")):
+    for callback, why in ((at_two, "callback"), (interrupt, "interrupted")):
         run = smc(posterior, group, kinds, SMALL, generator=seeded(0), on_step=callback)
         assert run.stopped == why
         assert len(run.stages) == 2
@@ -360,7 +360,7 @@ def test_float32_particles():
     posterior, group, kinds = network_problem((2,), dtype=torch.float32)
     run = smc(posterior, group, kinds, SMALL, generator=seeded(0))
     assert run.particles.dtype == torch.float32
-    assert run.stopped == "complete"
+    assert run.complete
     exact, _, _ = network_problem((2,))
     assert_close(run.log_likelihood, exact.log_likelihood(run.particles.double()).float(), **F32)
 
@@ -376,7 +376,7 @@ def test_islands_do_not_depend_on_the_number_of_jobs():
         *arguments, n_islands=3, seed=7, on_step=lambda k, info: told.append((k, info)) and False
     )
     two = run_islands(*arguments, n_islands=3, seed=7, n_jobs=2)
-    assert one.stopped == two.stopped == "complete"
+    assert one.stopped == two.stopped == "max_iter"
     for ours, theirs in zip(one.islands, two.islands, strict=True):
         assert_close(ours.particles, theirs.particles, rtol=0, atol=0)
         assert ours.log_evidence == theirs.log_evidence
@@ -393,4 +393,4 @@ def test_islands_can_be_stopped(n_jobs):
         *arguments, n_islands=4, seed=7, n_jobs=n_jobs, on_step=lambda k, info: k == 2
     )
     assert len(found.islands) == 2
-    assert found.stopped == "on_step"
+    assert found.stopped == "callback"

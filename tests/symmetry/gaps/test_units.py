@@ -6,6 +6,7 @@ from math import factorial, log, pi
 import pytest
 import torch
 from cases import LOWER_ESTIMATES
+from torch.nn.functional import softplus
 from torch.testing import assert_close
 
 from skbayes_sym.models.networks.activations import RELU, TANH
@@ -18,7 +19,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     InfoNCE,
     Soules,
 )
-from skbayes_sym.symmetry.gaps.unit_log_ratios import excess_log_density
+from skbayes_sym.symmetry.gaps.unit_log_ratios import unit_log_ratios
 from skbayes_sym.symmetry.gaps.units import chain_blocks, gap_lower, gap_upper, unit_gap
 from skbayes_sym.symmetry.units import SignedPermutation, Units
 
@@ -284,23 +285,28 @@ def test_estimates_are_equivariant_to_the_order_of_units(generator):
     assert abs(float(a.mean() - b.mean())) < 4 * error
 
 
-def test_excess_is_zero_on_the_diagonal_however_narrow(generator):
+@pytest.mark.parametrize("narrow", [1.0, 1e-4, 1e-8])
+def test_unit_log_ratios_are_zero_on_the_diagonal_however_narrow(narrow, generator):
+    """Terms as large as (5 / narrow)^2 would have to cancel there."""
     loc, scale = spread_units(4, 3, 5.0)
     noise = torch.randn(10, 12, generator=generator, dtype=torch.float64)
-    excess = excess_log_density(Units(units(4, 3)), loc, 1e-4 * scale, noise)
-    diagonal = excess.diagonal(dim1=-2, dim2=-1)
-    # Terms of size (5 / 1e-4)^2 = 2.5e9 cancel in the diagonal: 2e-16 of them may be left.
-    assert_close(diagonal, torch.zeros_like(diagonal), rtol=0, atol=1e-5)
+    plain, flipped = (
+        unit_log_ratios(group, loc, narrow * scale, noise).diagonal(dim1=-2, dim2=-1)
+        for group in (Units(units(4, 3)), Units(units(4, 3), flip=True))
+    )
+    assert_close(plain, torch.zeros_like(plain), rtol=0, atol=0)
+    sd = narrow * scale
+    odd = (loc * (loc + sd * noise) / sd**2).view(10, 4, 3).sum(-1)
+    # exp(-2 odd) has the rounding of its exponent, a few hundred times that of a number.
+    assert_close(flipped, softplus(-2.0 * odd), rtol=1e-11, atol=0)
 
 
 @pytest.mark.parametrize("flip", [False, True])
-def test_excess_is_the_orbit_density_over_the_own_one(flip, generator):
+def test_unit_log_ratios_are_the_orbit_density_over_the_own_one(flip, generator):
     """The written-out gradient against autograd through `log_orbit_density`."""
     d, p = 4, 3
-    group, noise = (
-        Units(units(d, p), flip=flip),
-        torch.randn(5, d * p, generator=generator).double(),
-    )
+    group = Units(units(d, p), flip=flip)
+    noise = torch.randn(5, d * p, generator=generator).double()
     start = torch.randn(2, d * p, generator=generator).double()
     weights = torch.randn(5, d, d, generator=generator).double()
     results = []
@@ -308,13 +314,13 @@ def test_excess_is_the_orbit_density_over_the_own_one(flip, generator):
         both = start.clone().requires_grad_()
         loc, scale = both[0], both[1].exp()
         if written_out:
-            excess = excess_log_density(group, loc, scale, noise)
+            ratios = unit_log_ratios(group, loc, scale, noise)
         else:
             log_q = -0.5 * noise**2 - scale.log() - 0.5 * log(2 * pi)
             density = group.log_orbit_density(loc + scale * noise, loc, scale)
-            excess = density - log_q[:, group.index].sum(-1, keepdim=True)
-        (gradient,) = torch.autograd.grad((excess * weights).sum(), both)
-        results.append((excess.detach(), gradient))
+            ratios = density - log_q[:, group.index].sum(-1, keepdim=True)
+        (gradient,) = torch.autograd.grad((ratios * weights).sum(), both)
+        results.append((ratios.detach(), gradient))
     assert_close(*results, rtol=1e-10, atol=1e-10)
 
 
