@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -27,7 +26,6 @@ from skbayes_sym.estimators._fit.run import FLOATS, PREDICT_ROWS, Run, logging_t
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.model import Model
-from skbayes_sym.saving.file import SavedModel, write_model
 
 
 class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
@@ -86,43 +84,6 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         state = dict(super().__getstate__())
         state.pop("_cache", None)
         return state
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted estimator to one file, without pickle.
-
-        `skbayes_sym.load` reads it, on any machine, and never runs code that a file holds. The
-        format is safetensors, with everything that isn't an array as JSON in its header.
-
-        Parameters
-        ----------
-        path : str or path-like
-            Overwritten if it exists.
-
-        Raises
-        ------
-        TypeError
-            If a parameter or attribute holds what such a file can't, a torch module of one's own
-            for example: the message names it. `joblib.dump` keeps those.
-        ImportError
-            Without the package safetensors (extra ``io``).
-
-        Notes
-        -----
-        Kept are the parameters and what `fit` found; not kept are settings made by `set_callbacks`,
-        ``set_output`` and the ``set_*_request`` methods.
-        """
-        from skbayes_sym import __version__  # the package imports this module first
-
-        check_is_fitted(self)
-        kind = type(self)
-        if not kind.__module__.startswith("skbayes_sym."):
-            raise TypeError(
-                f"{kind.__name__} is a class of your own, which load wouldn't find: use "
-                "joblib.dump(model, path)."
-            )
-        attributes = {k: v for k, v in self.__getstate__().items() if is_fitted_name(k)}
-        parameters = self.get_params(deep=False)
-        write_model(path, SavedModel(kind.__name__, __version__, parameters, attributes))
 
 
 class RowEstimator(BayesianEstimator):
