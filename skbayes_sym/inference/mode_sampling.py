@@ -190,7 +190,7 @@ def refine(
 
 
 def _is_known(estimate: BridgeEstimate) -> bool:
-    return estimate.std_error <= _WELL_KNOWN  # False for nan
+    return estimate.standard_error <= _WELL_KNOWN  # False for nan
 
 
 def _contenders(weighing: Weighing) -> list[int]:

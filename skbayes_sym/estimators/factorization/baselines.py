@@ -24,8 +24,8 @@ from skbayes_sym.estimators.factorization.recipe import (
 from skbayes_sym.inference.factorization.covariance import PointMass
 from skbayes_sym.inference.factorization.gibbs import sample_factors
 from skbayes_sym.inference.factorization.vi import FactorPosterior, mean_field_elbo
-from skbayes_sym.inference.mean_field.bounds import BoundEstimate
 from skbayes_sym.inference.reference.analytic_mean_field import analytic_mean_field
+from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
@@ -61,7 +61,7 @@ def fit_analytic(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted
     )
     attributes = {
         **posterior_attributes(context, posterior),
-        **bounds_of(bound, BoundEstimate(0.0, 0.0)),
+        **bounds_of(bound, Estimate(0.0, 0.0)),
         "elbo_curve_": np.array([bound]),
         "n_iter_": 1,
     }

@@ -18,7 +18,7 @@ def unit_log_ratios(factor: Any, loc: Tensor, scale: Tensor, noise: Tensor) -> T
 
     Parameters
     ----------
-    factor : UnitPermutation or SignedUnitPermutation
+    factor : UnitGroup
     loc, scale : Tensor of shape (P,)
         Mean-field Gaussian; differentiable in both, first derivatives only.
     noise : Tensor of shape (*B, P)
@@ -33,7 +33,7 @@ def unit_log_ratios(factor: Any, loc: Tensor, scale: Tensor, noise: Tensor) -> T
     mu, sd = (t.index_select(0, flat).view(shape) for t in (loc, scale))
     own_noise = noise.reshape(-1, noise.shape[-1]).index_select(-1, flat).unflatten(-1, shape)
     ratios: Tensor = _UnitLogRatios.apply(  # type: ignore[no-untyped-call]
-        mu, sd, own_noise, factor.has_flips
+        mu, sd, own_noise, factor.flips
     )
     return ratios.reshape(*noise.shape[:-1], *ratios.shape[1:])
 

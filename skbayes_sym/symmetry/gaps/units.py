@@ -33,7 +33,7 @@ def unit_gap(
 
     Parameters
     ----------
-    factor : UnitPermutation or SignedUnitPermutation
+    factor : UnitGroup
         The layer's group; only the entries it names enter.
     loc, scale : Tensor of shape (P,)
         Mean-field Gaussian posterior.
@@ -88,7 +88,7 @@ def gap_lower(
     Parameters
     ----------
     group : SymmetryGroup
-        With one factor a hidden layer (`MLP.symmetry`, or a `UnitPermutation` of your own).
+        With one factor a hidden layer (`MLP.symmetry`, or a `Units` of your own).
     loc, scale : Tensor of shape (P,)
         Mean-field Gaussian posterior.
     noise : Tensor of shape (S, P)

@@ -17,8 +17,7 @@ from skbayes_sym.inference.smc.stages import SMCSettings, Stage, Stages, next_tu
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.base import Product, Trivial
-from skbayes_sym.symmetry.permutation import UnitPermutation
-from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
+from skbayes_sym.symmetry.units import Units
 
 F64 = torch.float64
 SMALL = SMCSettings(n_particles=256, n_moves=4)
@@ -84,7 +83,7 @@ class TwoWeights:
 
 
 TWO_WEIGHTS = AutogradPosterior(2, normal_prior, TwoWeights(), NormalDraws(2))
-FLIP = Product((SignedUnitPermutation(torch.tensor([[0, 1]])),))
+FLIP = Product((Units(torch.tensor([[0, 1]]), flip=True),))
 
 
 def within(values, truth, k=4.0):
@@ -159,7 +158,7 @@ def test_overlapping_copies_are_sampled_right(full, monkeypatch):
     The full kernel is kept whatever the boundary costs.
     """
     monkeypatch.setattr(smc_stages, "_MOST_LOST", 1.0)
-    group = Product((UnitPermutation(torch.tensor([[0], [1], [2]])),))
+    group = Product((Units(torch.tensor([[0], [1], [2]])),))
     y = torch.tensor([2.0, 1.0, 1.5, 2.5], dtype=F64)
     likelihood = Linear(torch.ones(4, 3, dtype=F64), y, 0.5)
     posterior = AutogradPosterior(3, normal_prior, likelihood, NormalDraws(3))
