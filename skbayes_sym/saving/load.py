@@ -8,6 +8,7 @@ from skbayes_sym.estimators.ensemble.estimator import DeepEnsembleClassifier, De
 from skbayes_sym.estimators.factorization.estimator import SymVIMatrixFactorization
 from skbayes_sym.estimators.laplace.estimator import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
+from skbayes_sym.estimators.layerwise.estimator import LayerwiseVIRegressor
 from skbayes_sym.estimators.linear.classifier import InvarianceAbidingClassifier
 from skbayes_sym.estimators.linear.regressor import InvarianceAbidingRegressor
 from skbayes_sym.estimators.mcmc.estimator import MCMCClassifier, MCMCRegressor
@@ -19,7 +20,7 @@ ESTIMATORS: dict[str, type] = {
     for estimator in (
         DeepEnsembleClassifier, DeepEnsembleRegressor, InvarianceAbidingClassifier,
         InvarianceAbidingRegressor, LaplaceClassifier, LaplaceRegressor, LILAClassifier,
-        LILARegressor, MCMCClassifier, MCMCRegressor, SymmetrizedVIClassifier,
+        LILARegressor, LayerwiseVIRegressor, MCMCClassifier, MCMCRegressor, SymmetrizedVIClassifier,
         SymmetrizedVIRegressor, SymVIMatrixFactorization,
     )
 }  # fmt: skip

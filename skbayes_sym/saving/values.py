@@ -44,6 +44,15 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.symmetry.base import Product, Trivial
+from skbayes_sym.symmetry.gaps.permanent_estimates import (
+    Exact,
+    ExactUpTo,
+    Importance,
+    InfoNCE,
+    Soules,
+)
+from skbayes_sym.symmetry.units import Units
 
 # Nouns a file may hold. Their names and fields are part of the file's format.
 NOUNS: dict[str, Any] = {
@@ -56,6 +65,7 @@ NOUNS: dict[str, Any] = {
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
         NoAugmentation, Rotation2D, Translation, LogScale, Composed, InUnits, Affine, AffineBasis,
+        Exact, ExactUpTo, Importance, InfoNCE, Soules, Product, Trivial, Units,
         Block, State, DiagonalWhitening, Mode, MixtureOfLaplace, GaussianMixture,
     )
 }  # fmt: skip
