@@ -21,7 +21,7 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.context import FLOATS
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
-from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
+from skbayes_sym.models.predictive import NormalMixture, TargetMixture
 from skbayes_sym.numerics.random import generator_from
 
 

@@ -16,11 +16,11 @@ from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.estimators.ensemble.recipe import CONSTRAINTS, Model, fit_ensemble
 from skbayes_sym.estimators.predictors import ClassifierFace, RegressorFace, SampledOutputs
 from skbayes_sym.estimators.vi.recipe import INITIAL_NOISE, NOISE_RANGE
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.likelihoods.categorical import Categorical, log_class_probabilities
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
 
 class _DeepEnsemble(BayesianEstimator):

@@ -28,7 +28,7 @@ from skbayes_sym.estimators.laplace.predict import (
 )
 from skbayes_sym.estimators.laplace.recipe import CONSTRAINTS, Plan, fit_laplace
 from skbayes_sym.estimators.predictors import ClassifierFace, RegressorFace, SampledOutputs
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,

@@ -15,11 +15,11 @@ from skbayes_sym.estimators.linear.coefficients import LinearFace
 from skbayes_sym.estimators.linear.recipe import LINEAR_CONSTRAINTS, LinearModel, fit_linear
 from skbayes_sym.estimators.predictors import RegressorFace, SampledOutputs
 from skbayes_sym.inference.linear.expectations import ScalarSites
-from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.scalar import N_NODES
 from skbayes_sym.models.likelihoods.student_t import StudentT
+from skbayes_sym.models.predictive import NormalMixture, TargetMixture
 from skbayes_sym.numerics.quadrature import gauss_hermite
 
 _FIRST_NOISE = 0.5  # in units of the target's standard deviation

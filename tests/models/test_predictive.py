@@ -4,7 +4,7 @@ import torch
 from scipy import integrate, stats
 from torch.testing import assert_close
 
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
 
 @pytest.fixture(params=[False, True], ids=["equal", "weighted"])
