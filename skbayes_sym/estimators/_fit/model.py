@@ -4,13 +4,12 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.priors import GaussianPrior, Normal, checked_scales
 from skbayes_sym.symmetry.base import Trivial, check_invariant
 
 NETWORK_CONSTRAINTS: dict[str, list[Any]] = {
@@ -40,15 +39,8 @@ def prior_scales(estimator: Any, **sizes: int) -> Array:
     """``prior_scale`` as an array of one number, or of as many as one of the sizes named."""
     given = estimator.prior_scale
     with numbers_due("prior_scale"):
-        scale = np.atleast_1d(np.asarray(given, dtype=float))
-    if scale.shape not in {(1,), *((n,) for n in sizes.values())}:
-        several = " or ".join(f"one for each of the {n} {name}" for name, n in sizes.items())
-        raise ValueError(
-            f"prior_scale must be a number or {several}; got an array of shape {scale.shape}."
-        )
-    if not np.all(np.isfinite(scale) & (scale > 0)):
-        raise ValueError(f"prior_scale must be positive and finite, got {given!r}.")
-    return scale
+        np.asarray(given, dtype=float)
+    return checked_scales(given, **sizes)
 
 
 def noise_stds(estimator: Any, n_targets: int) -> Array:
@@ -65,17 +57,9 @@ def noise_stds(estimator: Any, n_targets: int) -> Array:
 
 def gaussian_prior(estimator: Any, network: MLP) -> GaussianPrior:
     """``prior_scale`` as one number a parameter: given as a float, per layer or in full."""
-    layout = network.layout
-    scale = prior_scales(estimator, layers=network.n_layers, parameters=layout.n_params)
-    if scale.shape == (network.n_layers,) and np.ndim(estimator.prior_scale):
-        per_name = {
-            name: scale[int(name[1:]) - 1] * torch.ones(shape, dtype=torch.float64)
-            for name, shape in layout.shapes.items()
-        }
-        flat = layout.flatten(per_name)
-    else:
-        flat = torch.as_tensor(scale, dtype=torch.float64).expand(layout.n_params).clone()
-    return GaussianPrior(flat)
+    with numbers_due("prior_scale"):
+        np.asarray(estimator.prior_scale, dtype=float)
+    return Normal(estimator.prior_scale).bind(network.layout)
 
 
 def symmetry_group(estimator: Any, network: MLP, prior: GaussianPrior) -> Any:

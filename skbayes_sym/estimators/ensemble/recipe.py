@@ -17,7 +17,7 @@ from skbayes_sym.estimators._fit.training import log_jacobian, training_data
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
-from skbayes_sym.models.likelihoods.base import BatchedLikelihood
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, minimise
@@ -42,7 +42,7 @@ class Model(NamedTuple):
 
     network: MLP
     prior: GaussianPrior
-    likelihood: BatchedLikelihood  # at its starting parameters
+    likelihood: Likelihood  # at its starting parameters
     noise_prior_scale: float = 1.0
     y_scaling: Scaling | None = None
     log_noise_range: tuple[float, float] = (-np.inf, np.inf)

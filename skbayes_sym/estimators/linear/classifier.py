@@ -18,7 +18,7 @@ from skbayes_sym.estimators.predictors import ClassifierFace
 from skbayes_sym.inference.linear.expectations import ScalarSites, SoftmaxSites
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
-from skbayes_sym.models.likelihoods.scalar import N_NODES
+from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.predictive import CategoricalMixture
 from skbayes_sym.numerics.quadrature import gauss_hermite, sobol_normal
 from skbayes_sym.numerics.random import spawn_seeds

@@ -15,9 +15,9 @@ from skbayes_sym.estimators.linear.coefficients import LinearFace
 from skbayes_sym.estimators.linear.recipe import LINEAR_CONSTRAINTS, LinearModel, fit_linear
 from skbayes_sym.estimators.predictors import RegressorFace, SampledOutputs
 from skbayes_sym.inference.linear.expectations import ScalarSites
+from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.poisson import Poisson
-from skbayes_sym.models.likelihoods.scalar import N_NODES
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.predictive import NormalMixture, TargetMixture
 from skbayes_sym.numerics.quadrature import gauss_hermite
@@ -245,11 +245,11 @@ class InvarianceAbidingRegressor(LinearFace, RegressorFace, BayesianEstimator):
         }
         return likelihoods[self.likelihood]
 
-    def _fitted_likelihood(self) -> StudentT | Poisson:
-        """Of targets as given, for predictions."""
+    def _fitted_likelihood(self, unit: Array) -> StudentT | Poisson:
+        """Of targets divided by ``unit``, for predictions."""
         if self.likelihood == "poisson":
             return Poisson()
-        return StudentT(torch.as_tensor(np.log([self.noise_std_])), df=float(self.df))
+        return StudentT(torch.as_tensor(np.log(self.noise_std_ / unit)), df=float(self.df))
 
     def _predictive(self, x: Tensor) -> NormalMixture | TargetMixture:
         mean, covariance = self._outputs(x)
@@ -259,7 +259,7 @@ class InvarianceAbidingRegressor(LinearFace, RegressorFace, BayesianEstimator):
             return NormalMixture(*(t.to(x) for t in (mean[None], covariance[None, ..., 0], noise)))
         nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
         outputs = mean + covariance[..., 0].sqrt() * nodes[:, None, None]
-        likelihood = self._fitted_likelihood().rescaled(1.0 / unit).to(x)
+        likelihood = self._fitted_likelihood(self.y_scale_).to(x)
         return TargetMixture(likelihood, outputs.to(x), weights.log().to(x))
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
@@ -272,4 +272,5 @@ class InvarianceAbidingRegressor(LinearFace, RegressorFace, BayesianEstimator):
     def _observe(self, functions: Array, noise_std: Array, rng: np.random.Generator) -> Array:
         if self.likelihood == "gaussian":
             return super()._observe(functions, noise_std, rng)
-        return self._fitted_likelihood().sample(functions, rng)
+        likelihood = self._fitted_likelihood(np.ones(1))
+        return likelihood.sample(torch.as_tensor(functions), rng).numpy()
