@@ -35,7 +35,7 @@ from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.symmetry.base import check_invariant
-from skbayes_sym.symmetry.permutation import UnitPermutation
+from skbayes_sym.symmetry.units import Units
 
 FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
 
@@ -60,8 +60,8 @@ class TwoWeightNetwork:
         """Outputs (*B, N, 1) for ``theta`` (*B, 2) and ``x`` (N, 1)."""
         return torch.relu(theta.unsqueeze(-1) * x.T).sum(-2).unsqueeze(-1)
 
-    def symmetry(self) -> UnitPermutation:
-        return UnitPermutation(torch.tensor([[0], [1]]))
+    def symmetry(self) -> Units:
+        return Units(torch.tensor([[0], [1]]))
 
 
 NETWORK = TwoWeightNetwork()

@@ -24,12 +24,12 @@ from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import CategoricalMixture
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.base import Product, SymmetryGroup, Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, Importance, InfoNCE, Soules
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.reference import Places
-from skbayes_sym.symmetry.sign_flip import SignFlip
+from skbayes_sym.symmetry.units import Units
 
 NETWORKS: dict[str, MLP] = {
     "linear": MLP(3, (), 2, RELU),
@@ -54,9 +54,13 @@ _ROWS = torch.arange(14).reshape(7, 2)
 
 
 class GroupCase(NamedTuple):
-    group: Any
+    group: SymmetryGroup
     network: Any  # a model that has the symmetry
 
+
+# Both layers of the tanh network have both symmetries; this subgroup flips units of one layer only.
+_FIRST, _SECOND = NETWORKS["two-layers-tanh"].symmetry().factors
+MIXED = Product((Units(_FIRST.index, flip=True), Units(_SECOND.index)))
 
 GROUPS: dict[str, GroupCase] = {
     "trivial": GroupCase(Trivial(), NETWORKS["linear"]),
@@ -73,7 +77,8 @@ GROUPS: dict[str, GroupCase] = {
     "product-permutation": GroupCase(
         NETWORKS["three-layers-relu"].symmetry(), NETWORKS["three-layers-relu"]
     ),
-    "sign-flip": GroupCase(SignFlip(_ROWS.mT), Factorisation()),
+    "mixed": GroupCase(MIXED, NETWORKS["two-layers-tanh"]),
+    "sign-flip": GroupCase(Units(_ROWS.mT, permute=False, flip=True), Factorisation()),
     "orthogonal": GroupCase(Orthogonal(_ROWS), Factorisation()),
 }
 

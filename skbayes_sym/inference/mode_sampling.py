@@ -100,7 +100,7 @@ class ModeSampler:
             whitening = DiagonalWhitening(pooled.scale.to(self.like))
             warm = self._warm_up(_WARM_UP, starts, whitening, seed, on_step)
             kernel, thin = _DRAWING, _FREE_THIN * thin
-        if warm.stopped != "complete":
+        if not warm.complete:
             return warm
         return sample_chains(
             self._sampler(kernel), warm.blocks, n_warmup=0, n_draws=self.plan.n_draws,
@@ -182,7 +182,7 @@ def refine(
         pool = weighing.pool
         for k, mode_seed in zip(unsure, spawn_seeds(round_seed, len(unsure)), strict=True):
             found = sampler(weighing, k, n_chains, seed=mode_seed)
-            if found.stopped != "complete":
+            if not found.complete:
                 raise KeyboardInterrupt
             pool = _with_chains(pool, found, weighing.modes.regions.domains[k])
         weighing = weigh(log_density, pool, group, generator=sampler.generator)
@@ -190,7 +190,7 @@ def refine(
 
 
 def _is_known(estimate: BridgeEstimate) -> bool:
-    return estimate.std_error <= _WELL_KNOWN  # False for nan
+    return estimate.standard_error <= _WELL_KNOWN  # False for nan
 
 
 def _contenders(weighing: Weighing) -> list[int]:

@@ -22,6 +22,7 @@ from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.relabelling import Relabelled, label_margin, relabel
+from skbayes_sym.symmetry.units import unit_layers
 
 _POSITIVE = Interval(Integral, 1, None, closed="left")
 
@@ -161,7 +162,7 @@ def remove_symmetries(
     sizes = as_sizes(SimpleNamespace(hidden_layer_sizes=hidden_layer_sizes))
     network = MLP(int(n_features_in), sizes, int(n_outputs), ACTIVATIONS[activation])
     values = _check_draws(draws, network)
-    layers = [factor.index for factor in network.symmetry().factors]
+    layers = [layer.index for layer in unit_layers(network.symmetry())]
     flat = torch.from_numpy(values.reshape(-1, values.shape[-1]).astype(np.float64))
     settings: dict[str, Any] = {
         "signed": network.activation.is_odd,

@@ -1,7 +1,7 @@
 """The one gradient loop of the package."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -29,6 +29,10 @@ class Objective(Protocol):
 
 OnStep = Callable[[int, Mapping[str, float]], bool]
 
+# Why a loop ended: after all its steps, because it converged, because ``on_step`` said so, or by a
+# `KeyboardInterrupt`.
+Stopped = Literal["max_iter", "tol", "callback", "interrupted"]
+
 
 class ParamGroup(NamedTuple):
     """A stretch of the parameter vector with its own step size and range."""
@@ -45,7 +49,7 @@ class OptimiseResult(NamedTuple):
     params: Tensor
     n_iter: int
     loss_curve: list[float]  # mean loss of every block of steps
-    stopped: str  # "max_iter", "on_step", "tol" or "interrupted"
+    stopped: Stopped
 
 
 class DivergenceError(ArithmeticError):
@@ -105,7 +109,8 @@ def minimise(
     adam = FlatAdam(objective.params, objective.gradient, groups)
     total = objective.params.new_zeros(())
     curve: list[float] = []
-    n_iter, stopped = 0, "max_iter"
+    n_iter = 0
+    stopped: Stopped = "max_iter"
     try:
         while n_iter < max_iter:
             block = min(block_size, max_iter - n_iter)
@@ -116,7 +121,7 @@ def minimise(
                 n_iter = step + 1
             curve.append(_finite(float(total) / block, n_iter))
             if on_step(n_iter, {"loss": curve[-1]}):
-                stopped = "on_step"
+                stopped = "callback"
                 break
             if tol is not None and _stalled(curve, max(1, max_iter // (10 * block_size)), tol):
                 stopped = "tol"
@@ -176,8 +181,7 @@ class FlatAdam:
             if params[g.where].numel()
         ]  # fmt: skip
         self._t = params.new_zeros((), dtype=torch.float32)  # steps made
-        # torch's own fused kernel is private: without it the same update runs op by op.
-        self._fused = getattr(torch, "_fused_adam_", None)
+        self._is_fused = _has_fused_adam(params)
 
     def step(self, factor: float) -> None:
         self._t.add_(1)
@@ -187,16 +191,31 @@ class FlatAdam:
                 s.p.clamp_(s.group.lower, s.group.upper)
 
     def _update(self, s: _Stretch, lr: float) -> None:
-        if self._fused is not None:
-            try:
-                self._fused(
-                    [s.p], [s.grad], [s.m], [s.v], [], [self._t], lr=lr, beta1=_BETA1,
-                    beta2=self._beta2, weight_decay=0.0, eps=_EPS, amsgrad=False, maximize=False,
-                )  # fmt: skip
-                return
-            except (TypeError, RuntimeError, NotImplementedError):
-                self._fused = None
+        if self._is_fused:
+            _fused_adam(s, self._t, lr=lr, beta2=self._beta2)
+            return
         s.m.lerp_(s.grad, 1 - _BETA1)
         s.v.mul_(self._beta2).addcmul_(s.grad, s.grad, value=1 - self._beta2)
         bias1, bias2 = 1 - _BETA1 ** float(self._t), 1 - self._beta2 ** float(self._t)
         s.p.addcdiv_(s.m, (s.v / bias2).sqrt_().add_(_EPS), value=-lr / bias1)
+
+
+def _fused_adam(s: _Stretch, n_steps: Tensor, *, lr: float, beta2: float) -> None:
+    torch._fused_adam_(
+        [s.p], [s.grad], [s.m], [s.v], [], [n_steps], lr=lr, beta1=_BETA1, beta2=beta2,
+        weight_decay=0.0, eps=_EPS, amsgrad=False, maximize=False,
+    )  # fmt: skip
+
+
+def _has_fused_adam(like: Tensor) -> bool:
+    """Whether torch's fused kernel, which is private, takes such tensors; tried on one number.
+
+    Without it the same update runs operation by operation.
+    """
+    group = ParamGroup(slice(None), 0.0)
+    numbers = _Stretch(group, *(like.new_zeros(1) for _ in range(4)))
+    try:
+        _fused_adam(numbers, like.new_ones((), dtype=torch.float32), lr=0.0, beta2=_BETA2)
+    except (AttributeError, TypeError, RuntimeError, NotImplementedError):
+        return False
+    return True

@@ -14,7 +14,7 @@ class SymmetryGroup(Protocol):
     """A group acting on weights: ``theta -> g.theta`` leaves the model unchanged.
 
     Elements are whatever the group likes (tensors, tuples), with leading batch axes ``*B``; the
-    action keeps the norm, so densities need no Jacobian.
+    action keeps volume, so densities need no Jacobian.
     """
 
     @property
@@ -25,6 +25,11 @@ class SymmetryGroup(Protocol):
     @property
     def is_compact(self) -> bool:
         """Whether a uniform (Haar) distribution exists."""
+        ...
+
+    @property
+    def factors(self) -> "tuple[SymmetryGroup, ...]":
+        """The direct factors: none of the trivial group, a simple group itself."""
         ...
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> Any:
@@ -53,6 +58,16 @@ class SymmetryGroup(Protocol):
 
     def generators(self) -> list[tuple[str, Any]]:
         """Elements that generate the group, each with a name for error messages."""
+        ...
+
+    def coordinate_orbits(self, n_params: int) -> Tensor:
+        """Which entries of ``theta`` the group exchanges or mixes, int64 (n_params,), on the CPU.
+
+        Each entry carries the smallest position in its orbit; entries that the group doesn't know,
+        or only negates or shifts, are orbits of their own. Scaling by numbers that are the same
+        within orbits commutes with the linear part of the action, so such scales single out no
+        copy of a mode.
+        """
         ...
 
 
@@ -85,6 +100,9 @@ class Trivial:
     def generators(self) -> list[tuple[str, Any]]:
         return []
 
+    def coordinate_orbits(self, n_params: int) -> Tensor:
+        return torch.arange(n_params)
+
 
 @dataclass(frozen=True)
 class Product:
@@ -94,7 +112,7 @@ class Product:
     example: each layer's units move along their own axes of the weight matrices.
     """
 
-    factors: tuple[Any, ...]
+    factors: tuple[SymmetryGroup, ...]
 
     # Coordinate ascent over the factors ends when no factor moves; this only bounds it.
     _max_sweeps: int = 50
@@ -148,6 +166,16 @@ class Product:
                 element = (*identity[:i], g, *identity[i + 1 :])
                 named.append((f"layer {i + 1}: {name}", element))
         return named
+
+    def coordinate_orbits(self, n_params: int) -> Tensor:
+        """The union of the factors' orbits: entries are one where a chain of factors joins them."""
+        partitions = [factor.coordinate_orbits(n_params) for factor in self.factors]
+        orbits, before = torch.arange(n_params), None
+        while before is None or not torch.equal(orbits, before):
+            before = orbits
+            for joined in partitions:
+                orbits = orbits.scatter_reduce(0, joined, orbits, "amin")[joined]
+        return orbits
 
 
 class NotInvariantError(ValueError):

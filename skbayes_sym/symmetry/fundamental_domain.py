@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.symmetry.orbits import MAX_ORDER, Enumeration, can_enumerate, enumerate_group
-from skbayes_sym.symmetry.permutation import units_of
 from skbayes_sym.symmetry.reference import Places, improve_labels
 from skbayes_sym.symmetry.relabelling import signed_group
-from skbayes_sym.symmetry.signed_permutation import SignedPermutation
+from skbayes_sym.symmetry.units import SignedPermutation, units_of
 
 _TOLERANCE = 1e-9  # relative gain that counts as one: rounding must not decide who is inside
 _CHUNK = 1 << 20  # scores a table may hold: 8 MiB
@@ -29,7 +28,7 @@ class FundamentalDomain:
 
     Parameters
     ----------
-    group : Trivial, UnitPermutation, SignedUnitPermutation or a Product of them
+    group : Trivial, Units or a Product of them
     places : Places of shape (P,)
         Mean and variance of every entry of ``theta``. A mean that some g leaves unchanged, or
         equal variances and means of two units, make F the whole space along that g.
@@ -88,7 +87,7 @@ class FundamentalDomain:
             return self._best_of_all(theta)
         (index,), (factor,) = self._layers, self.group.factors
         g, moved = improve_labels(
-            units_of(theta, index), self.places.at(index), signed=factor.has_flips, thorough=True
+            units_of(theta, index), self.places.at(index), signed=factor.flips, thorough=True
         )
         return (g,), moved
 

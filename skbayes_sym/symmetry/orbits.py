@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.symmetry.relabelling import signed_group
-from skbayes_sym.symmetry.signed_permutation import SignedPermutation
+from skbayes_sym.symmetry.units import SignedPermutation
 
 MAX_ORDER = 10_000  # elements up to which tables over the whole group are cheap
 
@@ -47,7 +47,7 @@ def enumerate_group(group: Any, n_dims: int, *, max_order: int = MAX_ORDER) -> E
 
     Parameters
     ----------
-    group : Trivial, UnitPermutation, SignedUnitPermutation or a Product of them
+    group : Trivial, Units or a Product of them
         Its ``factors`` say which entries belong to which unit.
     n_dims : int
         Length D of a position; entries that belong to no unit stay where they are.
@@ -91,7 +91,7 @@ def _elements_of(factor: Any) -> SignedPermutation:
     """All elements of one layer's group, batch shape (d! 2^d,) or (d!,)."""
     d = factor.n_units
     orders = torch.tensor(list(permutations(range(d))))
-    signs = torch.tensor(list(product((1, -1) if factor.has_flips else (1,), repeat=d)))
+    signs = torch.tensor(list(product((1, -1) if factor.flips else (1,), repeat=d)))
     return SignedPermutation(
         orders.repeat_interleave(len(signs), dim=0), signs.to(torch.int8).repeat(len(orders), 1)
     )

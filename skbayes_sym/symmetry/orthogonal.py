@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skbayes_sym.numerics.random import random_orthogonal
 from skbayes_sym.symmetry.gaps.haar_integral import log_haar_integral
-from skbayes_sym.symmetry.permutation import put_units, units_of
+from skbayes_sym.symmetry.units import put_units, units_of
 
 __all__ = ["Orthogonal", "log_haar_integral"]
 
@@ -92,3 +92,9 @@ class Orthogonal:
             rotation[i, i + 1], rotation[i + 1, i] = -sin(_ANGLE), sin(_ANGLE)
             named.append((f"components {i} and {i + 1} rotated", rotation))
         return named
+
+    def coordinate_orbits(self, n_params: int) -> Tensor:
+        """One orbit a row: rotations mix its entries; see `SymmetryGroup`."""
+        orbits, index = torch.arange(n_params), self.index.cpu()
+        orbits[index] = index.amin(dim=1, keepdim=True).expand(index.shape)
+        return orbits

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.assignment import best_assignment, can_exchange, runner_up_loss
-from skbayes_sym.symmetry.signed_permutation import SignedPermutation
+from skbayes_sym.symmetry.units import SignedPermutation
 
 _FLOOR = 1e-4  # least variance of an entry, relative to the mean square of entries of its kind
 _TOLERANCE = 1e-9  # relative gain that counts as one: rounding must not move draws for ever

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.symmetry.base import Product
-from skbayes_sym.symmetry.permutation import units_of
 from skbayes_sym.symmetry.reference import (
     Places,
     estimate_places,
@@ -21,7 +20,7 @@ from skbayes_sym.symmetry.reference import (
     margin_of_labels,
     positive_or_negative,
 )
-from skbayes_sym.symmetry.signed_permutation import SignedPermutation, SignedUnitPermutation
+from skbayes_sym.symmetry.units import SignedPermutation, Units, units_of
 
 _UNWEIGHTED = 3  # first steps from a start: variances under bad labels would mislead
 _SETTLE = 50  # most steps of one layer in the first pass
@@ -131,7 +130,7 @@ def label_objective(theta: Tensor, layers: Sequence[Tensor]) -> float:
 
 def signed_group(layers: Sequence[Tensor]) -> Product:
     """The group that relabelling moves in; where signs aren't free, they stay +1."""
-    return Product(tuple(SignedUnitPermutation(index) for index in layers))
+    return Product(tuple(Units(index, flip=True) for index in layers))
 
 
 def label_margin(theta: Tensor, layers: Sequence[Tensor], *, signed: bool) -> Tensor:
@@ -198,7 +197,7 @@ def canonical_element(
         order = units.norm(dim=-1).argsort(descending=True, stable=True)
         largest = units.gather(-1, units.abs().argmax(dim=-1, keepdim=True)).squeeze(-1)
         g = SignedPermutation(order, positive_or_negative(largest[order], signed))
-        mean = SignedUnitPermutation(index).act(g, mean)
+        mean = Units(index, flip=True).act(g, mean)
         elements.append(g)
     return tuple(elements)
 
@@ -276,7 +275,7 @@ class _Run:
 
 def _settle(units: Tensor, places: Places, signed: bool) -> SignedPermutation:
     """Labels of the units of one layer (n, d, p) when ``places`` are only the first guess."""
-    group = SignedUnitPermutation(torch.arange(units[0].numel()).reshape(units.shape[1:]))
+    group = Units(torch.arange(units[0].numel()).reshape(units.shape[1:]), flip=True)
     flat, kinds = units.flatten(1), places.variance.flatten()
     total = _identity(len(units), units.shape[1])
     for step in range(_SETTLE):

@@ -104,3 +104,7 @@ class Translation:
 
     def generators(self) -> list[tuple[str, Tensor]]:
         return [(f"unseen direction {i}", v) for i, v in enumerate(self._null_space.T)]
+
+    def coordinate_orbits(self, n_params: int) -> Tensor:
+        """Every entry alone: shifts exchange and mix none; see `SymmetryGroup`."""
+        return torch.arange(n_params)

@@ -119,7 +119,7 @@ def test_the_seed_decides_and_a_stop_is_passed_on(generator):
     assert (one.draws == two.draws).all()
     assert (one.draws != other.draws).any()
     stopped = run(1, lambda step, info: True)
-    assert stopped.stopped == "on_step"
+    assert stopped.stopped == "callback"
     assert stopped.draws.shape[1] == 0
 
 
@@ -152,9 +152,9 @@ def test_refining_finds_the_mass_of_a_mode_with_too_few_draws(generator):
     assert float(before.weights.weights[rare]) == 0.0
     after = refine(TWO, before, UNITS, sampler_of(TWO, generator), n_chains=8, seed=3)
     rare = int(after.modes.regions.assign(TWO.means[1:])[0])
-    error = float(after.weights.std_error[rare])
+    error = float(after.weights.standard_error[rare])
     assert abs(float(after.weights.weights[rare]) - 0.7) < 4 * error < 0.2
-    assert abs(after.weights.log_evidence - 4.0) < 4 * after.weights.log_evidence_std_error
+    assert abs(after.weights.log_evidence - 4.0) < 4 * after.weights.log_evidence_standard_error
     # One round was enough: 8 chains of 50 draws, counted as chains.
     assert len(after.pool.draws) == len(pool.draws) + 400
     assert after.pool.chains[-400:].unique().tolist() == list(range(28, 36))

@@ -72,6 +72,22 @@ def test_fallback_without_the_fused_kernel_is_the_same(quadratic, monkeypatch):
     assert_close(fused, plain, rtol=1e-10, atol=1e-12)
 
 
+def test_an_error_of_the_fused_kernel_is_not_hidden(quadratic, monkeypatch):
+    """Which kernel to use is decided once; what fails later is an error, not another kernel."""
+    fused, n_calls = torch._fused_adam_, 0
+
+    def fails_later(*args, **options):
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls > 3:
+            raise RuntimeError("out of memory")
+        fused(*args, **options)
+
+    monkeypatch.setattr(torch, "_fused_adam_", fails_later)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run(quadratic)
+
+
 def test_groups_have_their_own_step_and_range(quadratic):
     groups = [ParamGroup(slice(0, 1), 0.05), ParamGroup(slice(1, 3), 0.05, -0.25, 0.25)]
     run(quadratic, groups=groups)
@@ -87,7 +103,7 @@ def test_callback_stops_and_hears_the_loss(quadratic):
         return step >= 100
 
     result = run(quadratic, on_step=on_step)
-    assert (result.stopped, result.n_iter) == ("on_step", 100)
+    assert (result.stopped, result.n_iter) == ("callback", 100)
     assert [s for s, _ in heard] == [50, 100]
     assert heard[1][1] < heard[0][1]
 

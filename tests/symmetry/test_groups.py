@@ -1,6 +1,6 @@
 """The laws of a symmetry group, over every group in cases.py."""
 
-from math import factorial, isfinite, lgamma, log
+from math import exp, factorial, isfinite, lgamma, log
 
 import pytest
 import torch
@@ -69,15 +69,43 @@ def test_batch_axes_broadcast(case, generator):
 
 @pytest.mark.parametrize("case", FINITE.values(), ids=FINITE)
 def test_sampling_is_uniform(case, generator):
-    n = 6000
+    order = round(exp(case.group.log_order))
+    n = max(6000, 10 * order)
     marker = torch.arange(1.0, case.network.layout.n_params + 1, dtype=torch.float64)
     orbit = case.group.act(case.group.sample((n,), generator=generator), marker.expand(n, -1))
     points, counts = orbit.unique(dim=0, return_counts=True)
-    order = round(torch.tensor(case.group.log_order, dtype=torch.float64).exp().item())
-    sd = (n / order) ** 0.5
-    if order <= 400:
-        assert len(points) == order
-        assert float((counts - n / order).abs().max()) < 5 * sd + 1
+    # Counts are Poisson of mean n / order at most; the chance of missing a point at all is e^-10.
+    assert order * (1 - 1e-3) <= len(points) <= order
+    # Pearson's statistic has mean order - 1 and variance at most 2 (order - 1).
+    expected = n / order
+    misfit = float((counts - expected).square().sum()) / expected
+    misfit += (order - len(points)) * expected
+    assert abs(misfit - (order - 1)) <= 5 * (2 * (order - 1)) ** 0.5 + 1e-9
+
+
+@every_group
+def test_scales_of_coordinate_orbits_commute_with_the_group(case, generator):
+    theta, g = draw(case, 20, generator)
+    orbits = case.group.coordinate_orbits(theta.shape[-1])
+    scale = torch.rand(theta.shape[-1], generator=generator, dtype=torch.float64)[orbits]
+    scaled = case.group.act(g, scale * theta)
+    assert_close(scaled, scale * case.group.act(g, theta), rtol=0, atol=rounding(case))
+    assert torch.equal(orbits[orbits], orbits)  # each named by its first entry
+    assert bool((orbits <= torch.arange(len(orbits))).all())
+
+
+@every_group
+def test_no_finer_division_commutes(case, generator):
+    """A scale that differs within an orbit is moved by some element."""
+    theta, g = draw(case, 200, generator)
+    orbits = case.group.coordinate_orbits(theta.shape[-1])
+    for orbit in orbits.unique():
+        (members,) = (orbits == orbit).nonzero(as_tuple=True)
+        if len(members) > 1:
+            scale = torch.ones(theta.shape[-1], dtype=torch.float64)
+            scale[members[: len(members) // 2]] = 2.0
+            scaled = case.group.act(g, scale * theta)
+            assert not torch.allclose(scaled, scale * case.group.act(g, theta))
 
 
 @every_group

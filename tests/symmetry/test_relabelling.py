@@ -12,7 +12,6 @@ from skbayes_sym.inference.reference.svm_knn import greedy_labels, relabel_svm_k
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.assignment import best_assignment, can_exchange, runner_up_loss
-from skbayes_sym.symmetry.permutation import units_of
 from skbayes_sym.symmetry.reference import (
     Places,
     estimate_places,
@@ -28,6 +27,7 @@ from skbayes_sym.symmetry.relabelling import (
     relabel,
     signed_group,
 )
+from skbayes_sym.symmetry.units import units_of
 
 NETWORKS = {
     "3": MLP(1, (3,), 1, TANH),

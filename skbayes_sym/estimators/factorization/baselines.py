@@ -20,13 +20,12 @@ from skbayes_sym.estimators.factorization.recipe import (
     run_sweeps,
     start_noise,
     start_of,
-    stop_reason,
 )
 from skbayes_sym.inference.factorization.covariance import PointMass
 from skbayes_sym.inference.factorization.gibbs import sample_factors
 from skbayes_sym.inference.factorization.vi import FactorPosterior, mean_field_elbo
-from skbayes_sym.inference.mean_field.bounds import BoundEstimate
 from skbayes_sym.inference.reference.analytic_mean_field import analytic_mean_field
+from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
@@ -35,7 +34,7 @@ def fit_map(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
     """The most probable factors, by sweeps over point masses."""
     data = context.observed.tensors(context.device, context.dtype)
     fitted, attributes = run_sweeps(estimator, context, data, PointMass(), None, seeds)
-    return Fitted(attributes, stop_reason(fitted.stopped))
+    return Fitted(attributes, fitted.stopped)
 
 
 def fit_analytic(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
@@ -62,7 +61,7 @@ def fit_analytic(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted
     )
     attributes = {
         **posterior_attributes(context, posterior),
-        **bounds_of(bound, BoundEstimate(0.0, 0.0)),
+        **bounds_of(bound, Estimate(0.0, 0.0)),
         "elbo_curve_": np.array([bound]),
         "n_iter_": 1,
     }
@@ -101,7 +100,7 @@ def fit_gibbs(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
         "n_iter_": draws.n_sweeps,
     }
     task.end(lambda: attributes)
-    return Fitted(attributes, stop_reason(draws.stopped))
+    return Fitted(attributes, draws.stopped)
 
 
 def _one_draw(rows: Tensor, noise_variance: float) -> FactorPosterior:

@@ -21,8 +21,8 @@ from skbayes_sym.inference.factorization.vi import (
     mean_field_elbo,
     start_at_random,
 )
-from skbayes_sym.inference.mean_field.bounds import BoundEstimate
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
+from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.random import generator_from
 
 _INITIAL_NOISE = 0.5  # in units of the spread of the observed entries
@@ -94,14 +94,14 @@ def fit_vi(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
     posterior = fitted.posterior.to(torch.float64)
     bound = mean_field_elbo(precise, posterior, estimator.prior_scale) + log_jacobian(context)
     fresh = _gap(estimator, seeds.report, context)
-    report = BoundEstimate(0.0, 0.0) if fresh is None else fresh.report(posterior)
+    report = Estimate(0.0, 0.0) if fresh is None else fresh.report(posterior)
     bounds = bounds_of(bound, report)
     logger.info(
         "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped by %s after %d sweeps",
         bounds["elbo_"], bound, report.value, fitted.stopped, fitted.n_iter,
     )  # fmt: skip
     curve = np.array(fitted.elbo_curve) + log_jacobian(context)
-    return Fitted({**attributes, **bounds, "elbo_curve_": curve}, stop_reason(fitted.stopped))
+    return Fitted({**attributes, **bounds, "elbo_curve_": curve}, fitted.stopped)
 
 
 def _gap(estimator: Any, seed: int, context: MatrixContext) -> Any:
@@ -164,11 +164,6 @@ def _warn_unless_converged(estimator: Any, fitted: Any) -> None:
         )
 
 
-def stop_reason(stopped: str) -> str:
-    """The estimator's ``stop_reason_`` for what ended the loop below: ``on_step`` is a callback."""
-    return {"on_step": "callback"}.get(stopped, stopped)
-
-
 def in_double(context: MatrixContext) -> Entries:
     """The observed entries in float64, in which bounds are evaluated."""
     return context.observed.tensors(context.device, torch.float64)
@@ -179,7 +174,7 @@ def log_jacobian(context: MatrixContext) -> float:
     return -len(context.observed.values) * float(np.log(context.scale))
 
 
-def bounds_of(mean_field: float, gap: BoundEstimate) -> dict[str, float]:
+def bounds_of(mean_field: float, gap: Estimate) -> dict[str, float]:
     """The fitted attributes of a bound, nats, from its exact part and the gap's estimate."""
     return {
         "elbo_": mean_field + gap.value,

@@ -144,8 +144,7 @@ def fit_laplace(estimator: Any, context: FitContext, plan: Plan) -> Fitted:
         total_weight=float(context.rows.weight.sum()),
         tol=estimator.tol,
     )
-    stop_reason = {"on_step": "callback"}.get(result.stopped, result.stopped)
-    return Fitted(attributes, stop_reason)
+    return Fitted(attributes, result.stopped)
 
 
 class _LaplaceFit:

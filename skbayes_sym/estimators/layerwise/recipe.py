@@ -22,7 +22,7 @@ from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHi
 from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
 from skbayes_sym.inference.layerwise.posterior import ConditionedDraws, LayerwisePosterior
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, minimise
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -78,7 +78,7 @@ def fit_layerwise(estimator: Any, context: FitContext, model: Model) -> Fitted:
             if not posterior.last.trains_on_elbo:
                 elbo = _values(posterior, result.params, data, seeds.bound, training=False)
             runs.append(_Run(result, float(reached.mean()), elbo))
-            if result.stopped in ("on_step", "interrupted"):
+            if result.stopped in ("callback", "interrupted"):
                 break
         best = max(runs, key=lambda run: run.reached)
         attributes = _attributes(context, model, posterior, data, best.result.params, seeds)
@@ -90,8 +90,7 @@ def fit_layerwise(estimator: Any, context: FitContext, model: Model) -> Fitted:
     )
     warn_unless_converged(estimator, best.result, float(context.rows.weight.sum()))
     attributes = {**attributes, **_bounds(best, offset)}
-    stop_reason = {"on_step": "callback"}.get(runs[-1].result.stopped, runs[-1].result.stopped)
-    return Fitted(attributes, stop_reason)
+    return Fitted(attributes, runs[-1].result.stopped)
 
 
 def _check(estimator: Any, n_rows: int) -> None:
@@ -167,16 +166,20 @@ def _optimise(
     offset: float,
 ) -> OptimiseResult:
     params = _start(estimator, posterior, model, data, seeds.start, at_prior=at_prior)
+    generator = generator_from(seeds.training, context.device)
     objective = LayerwiseElbo(
-        posterior, data, params,
-        learn_noise=model.likelihood.n_params > 0,
-        batch_size=_batch_size(estimator, len(data.x)),
+        posterior,
+        Batches(data, _batch_size(estimator, len(data.x)), generator),
+        params,
         n_draws=max(_DRAWS, estimator.n_weight_samples),
         warm_up=int(_WARM_UP * estimator.max_iter),
-        generator=generator_from(seeds.training, context.device),
-    )  # fmt: skip
+        generator=generator,
+    )
     rate = _RATE if estimator.learning_rate == "auto" else estimator.learning_rate
-    groups = _groups(posterior, params, rate, estimator.log_variance_rate, model.log_noise_range)
+    groups = _groups(posterior, params, rate, estimator.log_variance_rate)
+    if model.likelihood.n_params:
+        n_others = len(params) - len(posterior.split(params)[2])
+        groups.append(ParamGroup(slice(n_others, None), rate, *model.log_noise_range))
 
     def reconstruct() -> Mapping[str, Any]:
         return _attributes(context, model, posterior, data, objective.params, seeds)
@@ -197,7 +200,6 @@ def _groups(
     params: Tensor,
     rate: float,
     log_variance_rate: float,
-    log_noise_range: tuple[float, float],
 ) -> list[ParamGroup]:
     """One group a named parameter: variances have further to travel than the others."""
     groups, start = [], 0
@@ -207,7 +209,7 @@ def _groups(
             shifted = slice(start + where.start, start + where.stop)
             groups.append(ParamGroup(shifted, rate * factor, *_PARAM_RANGE))
         start += layout.n_params
-    return [*groups, ParamGroup(slice(start, None), rate, *log_noise_range)]
+    return groups
 
 
 def _start(

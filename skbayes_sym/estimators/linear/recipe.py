@@ -97,8 +97,7 @@ def fit_linear(estimator: Any, context: FitContext, model: LinearModel) -> Fitte
     attributes["elbo_curve_"] = offset + np.array(fit.elbo_curve)
     attributes["n_iter_"] = fit.n_iter
     _report(estimator, fit, learning, attributes)
-    stop_reason = {"on_step": "callback"}.get(fit.stopped, fit.stopped)
-    return Fitted(attributes, stop_reason)
+    return Fitted(attributes, fit.stopped)
 
 
 def _double(values: Array, context: FitContext) -> Tensor:

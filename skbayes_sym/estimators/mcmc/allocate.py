@@ -8,6 +8,7 @@ from skbayes_sym.estimators.mcmc.explore import Draws, Explored, drawn_on, made,
 from skbayes_sym.estimators.mcmc.setting import REFRESHING, Setting
 from skbayes_sym.inference.mode_sampling import ModeRun, ModeSampler, refine
 from skbayes_sym.inference.multimodal.weights import Weighing, pool_draws, share_out, weigh
+from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 # Chains restarted in their mode: moves are cheap there (a few gradients), so draws are spaced.
@@ -22,7 +23,7 @@ def share_out_chains(
 ) -> tuple[Draws, Weighing | None, list[str]]:
     """Draws weighed by evidence; the explored ones, and why, where that can't be had."""
     estimator, draws = setting.estimator, explored.draws
-    if draws.stopped != "complete" or not weighs_by_evidence(estimator):
+    if draws.stopped != "max_iter" or not weighs_by_evidence(estimator):
         return draws, None, []
     problems = why_not_weigh(setting.model.network.symmetry(), explored.chains)
     if problems:
@@ -46,7 +47,7 @@ def _weigh(setting: Setting, explored: Explored, generator: torch.Generator) -> 
     values = explored.draws.value if chains else np.empty((0, 1))
     pool = pool_draws(
         torch.as_tensor(position), torch.as_tensor(values),
-        [i.particles for i in explored.islands if i.stopped == "complete"],
+        [i.particles for i in explored.islands if i.complete],
         reference, group, generator=generator,
     )  # fmt: skip
     found = weigh(reference, pool, group, generator=generator)
@@ -76,7 +77,8 @@ def _refreshed(setting: Setting, weighing: Weighing, generator: torch.Generator)
     used = counts.nonzero().flatten().tolist()
     plan = _mode_run(setting)
     sample, n_moves = _mode_sampler(setting, plan, generator), plan.n_draws * plan.thin
-    parts, homes, stopped = [], [], "complete"
+    parts, homes = [], []
+    stopped: Stopped = "max_iter"
     for k, seed in zip(used, spawn_seeds(setting.seeds.refresh, len(used)), strict=True):
         n, n_blocks = int(counts[k]), -(-int(counts[k]) // plan.block_size)
         on_step = setting.progress.phase(REFRESHING * n / setting.n_chains, n_blocks * n_moves)
@@ -84,7 +86,7 @@ def _refreshed(setting: Setting, weighing: Weighing, generator: torch.Generator)
         parts.append(made(found))
         homes.append(np.full(len(parts[-1][0]), k))
         stopped = found.stopped
-        if stopped != "complete":
+        if not found.complete:
             break
     n_draws, home = min(p[0].shape[1] for p in parts), np.concatenate(homes)
     weight = weighing.weights.weights.numpy()[home] / np.bincount(home)[home]

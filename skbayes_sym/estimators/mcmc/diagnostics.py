@@ -70,7 +70,7 @@ def list_modes(
             Mode(
                 float(weighing.weights.weights[k]) if trusted else float("nan"),
                 estimate.log_evidence + offset,
-                estimate.std_error,
+                estimate.standard_error,
                 np.flatnonzero(kept == k),
                 int((ended == k).sum()),
                 int((own & (pool.sources > 0)).sum()),
@@ -106,9 +106,9 @@ def why_not(weighing: Weighing, n_dims: int) -> list[str]:
             f"{MIN_DRAWS_PER_DIM} a parameter: raise n_draws or n_chains, or use a smaller network"
         ]
     problems = []
-    if not total.log_evidence_std_error <= _MOST_ERROR:
+    if not total.log_evidence_standard_error <= _MOST_ERROR:
         problems.append(
-            f"its standard error is {total.log_evidence_std_error:.2g} nats: raise n_draws"
+            f"its standard error is {total.log_evidence_standard_error:.2g} nats: raise n_draws"
         )
     if weighing.spread > _MOST_ERROR:
         problems.append(

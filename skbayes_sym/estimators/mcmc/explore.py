@@ -18,6 +18,7 @@ from skbayes_sym.inference.mcmc.chains import ChainDraws, sample_chains, start_b
 from skbayes_sym.inference.multimodal.bridge import can_bridge
 from skbayes_sym.inference.smc.replicates import run_islands
 from skbayes_sym.inference.smc.stages import SMCSettings
+from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from
 
 _LEAST_NOISE = 0.3  # at the start, in units of the target's spread: tighter noise is a steep wall
@@ -35,7 +36,7 @@ class Draws(NamedTuple):
     position: Array  # (C, S, D)
     value: Array  # (C, S), log density, nats
     chain_weights: Array  # (C,)
-    stopped: str  # "complete", "on_step" or "interrupted"
+    stopped: Stopped
     home: Array | None = None  # (C,), the mode that each chain was started in
 
 
@@ -51,7 +52,8 @@ class Explored(NamedTuple):
 def explore(setting: Setting) -> tuple[Explored, list[Block]]:
     """Run chains, particles or both; also the chains' blocks, to go on with."""
     estimator, group = setting.estimator, setting.model.network.symmetry()
-    chains, blocks, stopped = None, [], "complete"
+    chains, blocks = None, []
+    stopped: Stopped = "max_iter"
     if estimator.sampler != "smc":
         chains = _run_chains(setting)
         blocks, stopped = chains.blocks, chains.stopped
@@ -59,7 +61,7 @@ def explore(setting: Setting) -> tuple[Explored, list[Block]]:
         raise ValueError("sampler='smc' explores by islands: n_islands must be at least 1, got 0.")
     islands: list[Any] = []
     wanted = chains is None or (weighs_by_evidence(estimator) and can_bridge(group))
-    if stopped == "complete" and wanted:
+    if stopped == "max_iter" and wanted:
         found = run_islands(
             setting.posterior, group, setting.posterior.kinds,
             SMCSettings(n_particles=estimator.n_particles, n_moves=_ISLAND_MOVES),
@@ -70,7 +72,7 @@ def explore(setting: Setting) -> tuple[Explored, list[Block]]:
     if chains is not None:
         draws = _one_vote_each(*made(chains), stopped)
     else:
-        finished = [i for i in islands if i.stopped == "complete"]
+        finished = [i for i in islands if i.complete]
         if not finished:
             raise KeyboardInterrupt
         position = torch.stack([i.particles for i in finished]).cpu()
@@ -114,7 +116,7 @@ def made(chains: ChainDraws) -> tuple[Array, Array]:
     return chains.draws[kept, :n], chains.log_density[kept, :n]
 
 
-def _one_vote_each(position: Array, value: Array, stopped: str) -> Draws:
+def _one_vote_each(position: Array, value: Array, stopped: Stopped) -> Draws:
     return Draws(position, value, np.full(len(position), 1.0 / len(position)), stopped)
 
 

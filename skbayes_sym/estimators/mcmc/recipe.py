@@ -53,8 +53,7 @@ def fit_mcmc(estimator: Any, context: FitContext, model: Model) -> Fitted:
         )
     setting.progress.end(lambda: attributes)
     _warn(problems, attributes, shared_out=draws.home is not None)
-    stop_reason = {"complete": "max_iter", "on_step": "callback"}.get(draws.stopped, draws.stopped)
-    return Fitted(attributes, stop_reason)
+    return Fitted(attributes, draws.stopped)
 
 
 def _warn(problems: list[str], attributes: Mapping[str, Any], *, shared_out: bool) -> None:

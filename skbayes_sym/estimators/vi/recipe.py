@@ -22,7 +22,6 @@ from skbayes_sym.estimators._fit.training import (
 )
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.inference.mean_field.bounds import (
-    BoundEstimate,
     estimate_gap,
     expected_log_likelihood,
     posterior_layers,
@@ -34,6 +33,7 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, minimise
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
@@ -177,8 +177,7 @@ def fit_vi(estimator: Any, context: FitContext, model: Model) -> Fitted:
             "n_iter_": result.n_iter,
         }
     _report(estimator, attributes, result, gap, float(rows.weight.sum()))
-    stop_reason = {"on_step": "callback"}.get(result.stopped, result.stopped)
-    return Fitted(attributes, stop_reason)
+    return Fitted(attributes, result.stopped)
 
 
 def _optimise(
@@ -273,17 +272,17 @@ def _bounds(
 
 def _gap_bounds(
     estimator: Any, model: Model, posterior: MeanFieldGaussian, seed: int, device: torch.device
-) -> tuple[BoundEstimate, BoundEstimate]:
+) -> tuple[Estimate, Estimate]:
     """Lower and upper bound on the gap from the same draws; equal where the sum is exact."""
     if not model.group.factors:
-        return BoundEstimate(0.0, 0.0), BoundEstimate(0.0, 0.0)
+        return Estimate(0.0, 0.0), Estimate(0.0, 0.0)
     width = 20 if estimator.gap_estimator == "exact" else estimator.exact_max_width
     below = ExactUpTo(width, Importance(max(estimator.n_permutations, _EVALUATION_PERMUTATIONS)))
     above = ExactUpTo(width, DoublyStochastic())
     entries = max(model.network.hidden_layer_sizes) ** 2
     n_draws = max(16, min(_EVALUATION_DRAWS, _EVALUATION_ENTRIES // entries))
 
-    def estimate(bound: Any, permanent: PermanentEstimate) -> BoundEstimate:
+    def estimate(bound: Any, permanent: PermanentEstimate) -> Estimate:
         generator = generator_from(seed, device)
         return estimate_gap(
             bound, model.group, posterior, permanent, n_draws=n_draws, generator=generator

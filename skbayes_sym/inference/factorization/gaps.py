@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from skbayes_sym.inference.factorization.vi import FactorPosterior
-from skbayes_sym.inference.mean_field.bounds import BoundEstimate
+from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.symmetry.gaps.haar_integral import EXACT_UP_TO
 from skbayes_sym.symmetry.gaps.permanent_estimates import Exact
 from skbayes_sym.symmetry.gaps.rotations import (
@@ -28,7 +28,7 @@ from skbayes_sym.symmetry.gaps.rotations import (
 )
 from skbayes_sym.symmetry.gaps.sign_flips import sign_flip_gap, sign_flip_slope
 from skbayes_sym.symmetry.gaps.units import unit_gap
-from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
+from skbayes_sym.symmetry.units import Units
 
 Array = npt.NDArray[np.float64]
 
@@ -67,9 +67,9 @@ class IsotropicRotationGap:
         anchors = plain_anchors(posterior)
         return _pull(anchors, self._inner(posterior, _MOST_DRAWS))
 
-    def report(self, posterior: FactorPosterior, n_draws: int | None = None) -> BoundEstimate:
+    def report(self, posterior: FactorPosterior, n_draws: int | None = None) -> Estimate:
         """The gap."""
-        return _mean(langevin_gap(self._inner(posterior, n_draws or _REPORT_DRAWS)))
+        return mean_and_error(langevin_gap(self._inner(posterior, n_draws or _REPORT_DRAWS)))
 
     def side(self, n_components: int) -> str:
         """Exact where F is; beyond, a lower bound if the large-rank saddle lies above F."""
@@ -99,7 +99,7 @@ class AnchoredRotationGap:
         inner = anchored_inner(anchors, self._rows(posterior, root, n_draws))
         return _pull(anchors, inner)
 
-    def report(self, posterior: FactorPosterior, n_draws: int | None = None) -> BoundEstimate:
+    def report(self, posterior: FactorPosterior, n_draws: int | None = None) -> Estimate:
         """Lower bound with learned anchors; draws to learn on and to report from are separate."""
         root = torch.linalg.cholesky(posterior.cov)
         features = _anchor_features(posterior, root)
@@ -112,7 +112,7 @@ class AnchoredRotationGap:
 
         is_free = posterior.mean.shape[1] <= _FREE_MIXING_UP_TO
         mixing = learn_mixing(draw(n_draws if is_free else max(2, n_draws // _LEARNING_SHARE)))
-        return _mean(langevin_gap(mixing @ draw(n_draws)))
+        return mean_and_error(langevin_gap(mixing @ draw(n_draws)))
 
     def side(self, n_components: int) -> str:
         """A lower bound for any anchors, where F is exact or bounded from above."""
@@ -186,9 +186,9 @@ class SignFlipGap:
             sign_flip_gap(distance).sum(), slope * anchors, torch.diag_embed(slope * anchors**2)
         )
 
-    def report(self, posterior: FactorPosterior, n_draws: int | None = None) -> BoundEstimate:
+    def report(self, posterior: FactorPosterior, n_draws: int | None = None) -> Estimate:
         """The gap; there is nothing to draw."""
-        return BoundEstimate(float(self(posterior).value), 0.0)
+        return Estimate(float(self(posterior).value), 0.0)
 
     def side(self, n_components: int) -> str:
         """A quadrature."""
@@ -212,14 +212,14 @@ class SignedPermutationGap:
         stiff = -(by_scale / scale.detach()).view(mean.shape)  # d/ds^2 = (d/ds) / (2 s)
         return Pull(value.detach(), by_loc.view(mean.shape), torch.diag_embed(stiff))
 
-    def report(self, posterior: FactorPosterior, n_draws: int | None = None) -> BoundEstimate:
+    def report(self, posterior: FactorPosterior, n_draws: int | None = None) -> Estimate:
         """The gap."""
         scale = posterior.cov.diagonal(dim1=-2, dim2=-1).sqrt()
         draws = (
             self._draws(posterior.mean.flatten(), scale.flatten(), posterior, 1)
             for _ in range(n_draws or _REPORT_DRAWS)
         )
-        return _mean(torch.cat(list(draws)))
+        return mean_and_error(torch.cat(list(draws)))
 
     def side(self, n_components: int) -> str:
         """A permanent a draw."""
@@ -231,7 +231,7 @@ class SignedPermutationGap:
         n_rows, k = posterior.mean.shape
         index = torch.arange(n_rows * k, device=loc.device).view(n_rows, k).mT
         noise = _normal((n_draws, n_rows), posterior, self.generator).flatten(1)
-        group = SignedUnitPermutation(index)
+        group = Units(index, flip=True)
         return unit_gap(group, loc, scale, noise, Exact(), generator=self.generator)
 
 
@@ -248,9 +248,3 @@ def _pull(anchors: Tensor, inner: Tensor) -> Pull:
     expansion = expand_langevin(inner)
     few = LangevinExpansion(*(part[:_STIFFNESS_DRAWS] for part in expansion))
     return Pull(expansion.value.mean(), force(anchors, expansion), stiffness(anchors, few))
-
-
-def _mean(values: Tensor) -> BoundEstimate:
-    values = values.double()
-    error = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return BoundEstimate(float(values.mean()), error)

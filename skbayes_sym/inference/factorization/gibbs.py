@@ -19,6 +19,7 @@ from skbayes_sym.inference.factorization.data import (
 )
 from skbayes_sym.inference.factorization.rows import row_conditionals
 from skbayes_sym.inference.factorization.vi import FactorPosterior, OnStep
+from skbayes_sym.numerics.optimise import Stopped
 
 
 class GibbsDraws(NamedTuple):
@@ -27,7 +28,7 @@ class GibbsDraws(NamedTuple):
     rows: Tensor  # (S, n + m, k), those of U first, then those of V
     noise_variance: Tensor  # (S,)
     n_sweeps: int
-    stopped: str
+    stopped: Stopped
 
 
 def sample_factors(
@@ -66,7 +67,8 @@ def sample_factors(
     """
     mean, noise, n = start.mean.clone(), start.noise_variance, data.n_rows
     keep = set(torch.linspace(n_warmup, n_sweeps - 1, n_kept).round().long().tolist())
-    kept, noises, n_made, stopped = list[Tensor](), list[float](), 0, "max_iter"
+    kept, noises, n_made = list[Tensor](), list[float](), 0
+    stopped: Stopped = "max_iter"
     try:
         for sweep in range(n_sweeps):
             mean = mean.clone()
@@ -81,7 +83,7 @@ def sample_factors(
                 kept.append(mean)
                 noises.append(noise)
             if on_step(n_made, {"rows": mean, "noise_variance": noise}):
-                stopped = "on_step"
+                stopped = "callback"
                 break
     except KeyboardInterrupt:
         stopped = "interrupted"

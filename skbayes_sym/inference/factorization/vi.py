@@ -27,6 +27,7 @@ from skbayes_sym.inference.factorization.data import (
     sums_over_entries,
 )
 from skbayes_sym.inference.factorization.rows import row_conditionals
+from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.symmetry.gaps.rotations import Pull
 
 # Share of a new pull in the running mean: its draws are fresh, so the mean holds those of some
@@ -76,7 +77,7 @@ class FactorFit(NamedTuple):
     posterior: FactorPosterior
     elbo_curve: list[float]  # mean-field ELBO, plus the gap where there is one
     n_iter: int
-    stopped: str  # "max_iter", "tol", "on_step" or "interrupted"
+    stopped: Stopped
 
 
 def start_at_random(
@@ -141,7 +142,8 @@ def fit_factors(
     -----
     A sweep costs O(N k^2 + (n + m) k^3). A `KeyboardInterrupt` ends the loop between two sweeps.
     """
-    posterior, curve, stopped, running = start, list[float](), "max_iter", None
+    posterior, curve, running = start, list[float](), None
+    stopped: Stopped = "max_iter"
     try:
         for sweep in range(max_iter):
             if sweep in _TURNS and covariance.is_elementwise and not covariance.is_isotropic:
@@ -153,7 +155,7 @@ def fit_factors(
             posterior, elbo = _sweep(data, posterior, prior_scale, covariance, pull, learned)
             curve.append(elbo + (0.0 if pull is None else float(pull.value)))
             if on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior}):
-                stopped = "on_step"
+                stopped = "callback"
                 break
             if _stalled(curve, tol):
                 stopped = "tol"

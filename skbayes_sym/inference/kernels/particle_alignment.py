@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.kernels.base import DenseWhitening, DiagonalWhitening
-from skbayes_sym.symmetry.permutation import units_of
 from skbayes_sym.symmetry.reference import Places, estimate_places, improve_labels, kind_mean_square
 from skbayes_sym.symmetry.relabelling import (
     anchored_columns,
@@ -18,6 +17,7 @@ from skbayes_sym.symmetry.relabelling import (
     relabel,
     signed_group,
 )
+from skbayes_sym.symmetry.units import units_of
 
 _SWEEPS = 20  # of relabelling; prior-like units never settle and needn't
 _STARTERS = 256  # particles that a fresh reference is found from
@@ -54,7 +54,7 @@ def align_particles(
     theta, layers = position.detach().cpu().double(), [f.index for f in group.factors]
     if not layers:
         return position, estimate_places(theta, kind_mean_square(theta, layers))
-    signed = [factor.has_flips for factor in group.factors]
+    signed = [factor.flips for factor in group.factors]
     references = [] if places is None else [places]
     if n_starts or not references:
         some = theta[:: max(1, len(theta) // _STARTERS)]

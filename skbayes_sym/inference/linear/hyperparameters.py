@@ -28,6 +28,7 @@ from skbayes_sym.inference.linear.sites import (
     update,
     weighted_precision,
 )
+from skbayes_sym.numerics.optimise import Stopped
 
 # Sites are close enough for a round of learning if outputs move by less than this many std, or
 # than this share of the last round's step.
@@ -69,7 +70,7 @@ class SitesFit(NamedTuple):
     n_iter: int
     elbo_curve: list[float]  # after every update
     change: float  # of the last update, see `sites.Update`
-    stopped: str  # "tol", "max_iter", "on_step" or "interrupted"
+    stopped: Stopped
 
 
 class ElboAtSites:
@@ -217,7 +218,8 @@ def fit_sites(
         )
     rounds = _Rounds(data, hyper, learning, tol)
     curve: list[float] = []
-    change, stopped = inf, "max_iter"
+    change = inf
+    stopped: Stopped = "max_iter"
     acceleration = Acceleration()
     try:
         for _ in range(max_iter):
@@ -228,7 +230,7 @@ def fit_sites(
                 acceleration = Acceleration()  # another map from here on
             curve.append(float(state.elbo))
             if on_step(state):
-                stopped = "on_step"
+                stopped = "callback"
                 break
             if change < tol and rounds.settled:
                 stopped = "tol"

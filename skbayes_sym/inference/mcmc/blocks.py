@@ -23,7 +23,7 @@ from skbayes_sym.inference.mcmc.adaptation import (
     Window,
     reasonable_step_size,
 )
-from skbayes_sym.numerics.optimise import OnStep
+from skbayes_sym.numerics.optimise import OnStep, Stopped
 from skbayes_sym.numerics.threads import one_thread
 
 # Moves of a block between two calls of on_step.
@@ -109,7 +109,7 @@ class BlockDraws(NamedTuple):
     block: Block  # where the chains are now
     warmup: Tally
     sampling: Tally
-    stopped: str  # "complete", "on_step" or "interrupted"
+    stopped: Stopped  # "max_iter" after all moves
 
     def summary(self) -> Mapping[str, float]:
         """Figures for ``on_step``."""
@@ -154,13 +154,13 @@ def run_block(
     decides what to keep and raises it again. The log density is evaluated under `torch.no_grad`.
     """
     run = _Run(sampler, block, n_draws, on_step)
-    stopped = "complete"
+    stopped: Stopped = "max_iter"
     with one_thread(), torch.no_grad():
         try:
             run.warm_up(n_warmup)
             run.draw(n_draws, thin)
         except _StopRequested:
-            stopped = "on_step"
+            stopped = "callback"
         except KeyboardInterrupt:
             stopped = "interrupted"
     return run.result(stopped)
@@ -243,7 +243,7 @@ class _Run:
         if self._on_step(self._n_moves, _summary(self._state, tally)):
             raise _StopRequested
 
-    def result(self, stopped: str) -> BlockDraws:
+    def result(self, stopped: Stopped) -> BlockDraws:
         block = Block(self._state, self._step_size, self._whitening, self._generator.get_state())
         made = self._n_draws
         return BlockDraws(

@@ -20,7 +20,7 @@ from torch import Tensor
 from skbayes_sym.inference.kernels.base import DiagonalWhitening, State, Whitening, initial_state
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.mcmc.blocks import Array, Block, BlockDraws, Sampler, Tally, run_block
-from skbayes_sym.numerics.optimise import OnStep
+from skbayes_sym.numerics.optimise import OnStep, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.numerics.threads import one_thread
 
@@ -44,8 +44,8 @@ class ChainDraws:
         On the host.
     blocks : list of Block
         What another `sample_chains` continues from.
-    stopped : str
-        "complete", "on_step" or "interrupted".
+    stopped : Stopped
+        "max_iter" if every chain made all its draws.
     """
 
     draws: Array
@@ -54,12 +54,12 @@ class ChainDraws:
     warmup: Tally
     sampling: Tally
     blocks: list[Block]
-    stopped: str
+    stopped: Stopped
 
     @property
     def complete(self) -> bool:
         """Every chain made all its draws."""
-        return self.stopped == "complete"
+        return self.stopped == "max_iter"
 
     @property
     def stuck(self) -> npt.NDArray[np.bool_]:
@@ -211,7 +211,8 @@ class _Gathered:
     """All chains' results so far."""
 
     def __init__(self, blocks: Sequence[Block], n_draws: int) -> None:
-        self.blocks, self.stopped = list(blocks), "complete"
+        self.blocks = list(blocks)
+        self.stopped: Stopped = "max_iter"
         sizes = [len(block.step_size) for block in blocks]
         ends = np.cumsum(sizes)
         self._chains = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
@@ -239,7 +240,7 @@ class _Gathered:
         self.blocks[index] = part.block
         self._warmup.add_to(chains, part.warmup)
         self._sampling.add_to(chains, part.sampling)
-        if part.stopped != "complete":
+        if part.stopped != "max_iter":
             self.stopped = part.stopped
 
     def result(self) -> ChainDraws:
@@ -257,7 +258,7 @@ def _in_turn(run: _BlockRun, gathered: _Gathered, on_step: OnStep | None) -> Non
     for part in rounds:
         for index, block in enumerate(gathered.blocks):
             gathered.add(index, part(block, _after(gathered.n_moves, on_step)))
-            if gathered.stopped != "complete":
+            if gathered.stopped != "max_iter":
                 return
 
 
@@ -280,8 +281,8 @@ def _side_by_side(
         for index, part in finished:
             gathered.add(index, part)
             if on_step is not None and on_step(gathered.n_moves, part.summary()):
-                gathered.stopped = "on_step"
-            if gathered.stopped != "complete":
+                gathered.stopped = "callback"
+            if gathered.stopped != "max_iter":
                 return
 
 

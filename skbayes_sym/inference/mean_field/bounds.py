@@ -1,7 +1,7 @@
 """The terms of the reported bounds, estimated with fresh draws after training."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,19 +11,13 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import Layers, output_moments
+from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.numerics.random import standard_normal
 from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate
 
 # Numbers held at once: 16 MB in float64.
 _CHUNK = 1 << 21
 _PROPOSALS = 64  # assignments a draw that estimates of the gap are made of, about
-
-
-class BoundEstimate(NamedTuple):
-    """A Monte Carlo estimate with its standard error, nats."""
-
-    value: float
-    standard_error: float
 
 
 def expected_log_likelihood(
@@ -34,7 +28,7 @@ def expected_log_likelihood(
     *,
     n_draws: int,
     generator: torch.Generator,
-) -> BoundEstimate:
+) -> Estimate:
     """``E_q[sum_n weight_n log p(y_n | f_n)]`` by local reparametrisation, nats.
 
     Unbiased, in float64; rows are taken in chunks of bounded memory.
@@ -59,7 +53,7 @@ def expected_log_likelihood(
             mean, var, y.repeat(n_draws, *(1,) * (y.ndim - 1)), noise[-1].flatten(0, 1)
         )
         totals += expected.value.unflatten(0, (n_draws, -1)) @ weight
-    return _mean_and_error(totals)
+    return mean_and_error(totals)
 
 
 def posterior_layers(
@@ -79,7 +73,7 @@ def estimate_gap(
     *,
     n_draws: int,
     generator: torch.Generator,
-) -> BoundEstimate:
+) -> Estimate:
     """Monte Carlo average of `gap_lower` or `gap_upper` at a posterior, float64, nats.
 
     The gap lies in [0, log |G|], so an average outside is moved to the nearer end.
@@ -94,11 +88,5 @@ def estimate_gap(
             shape = (min(chunk, n_draws - start), len(loc))
             noise = standard_normal(shape, generator=generator, like=loc)
             values.append(bound(group, loc, scale, noise, estimate, generator=generator))
-    mean, error = _mean_and_error(torch.cat(values))
-    return BoundEstimate(min(max(mean, 0.0), group.log_order), error)
-
-
-def _mean_and_error(values: Tensor) -> BoundEstimate:
-    values = values.double()
-    error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else float("nan")
-    return BoundEstimate(float(values.mean()), error)
+    mean, error = mean_and_error(torch.cat(values))
+    return Estimate(min(max(mean, 0.0), group.log_order), error)

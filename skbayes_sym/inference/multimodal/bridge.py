@@ -33,7 +33,7 @@ class BridgeEstimate(NamedTuple):
     """Log evidence of one mode."""
 
     log_evidence: float  # nats; nan where there are too few draws or the proposal misses the mode
-    std_error: float  # nats
+    standard_error: float  # nats
     halves: tuple[float, float]  # the two estimates, each with one half's proposal
     n_draws: int  # that lie in the region
     n_effective: float  # of those, in the sense of the standard error
@@ -73,7 +73,7 @@ def bridge_evidence(
         Nats, unnormalised, invariant under the group. Called in float64 without gradients.
     draws : Tensor of shape (n, D)
         Aligned draws of ``exp(log_density)`` within the region; others are dropped.
-    group : Trivial, UnitPermutation, SignedUnitPermutation or a Product of them
+    group : Trivial, Units or a Product of them
         Acts on the leading columns.
     chains : int64 Tensor of shape (n,), optional
         The chain of each draw; draws of one chain stand in order. Independent draws by default.
@@ -206,7 +206,7 @@ def _combine(found: list[BridgeRatio], n_draws: int) -> BridgeEstimate:
     """Mean of two estimates whose errors are nearly independent."""
     first, second = found
     mean = 0.5 * (first.log_ratio + second.log_ratio)
-    error = 0.5 * (first.std_error**2 + second.std_error**2) ** 0.5
+    error = 0.5 * (first.standard_error**2 + second.standard_error**2) ** 0.5
     half_difference = 0.5 * abs(first.log_ratio - second.log_ratio)
     # Its standard deviation is ``error``, too; much more shows what neither half sees alone.
     if half_difference > 2.0 * error:

@@ -12,7 +12,7 @@ class BridgeRatio(NamedTuple):
     """Solution of the bridge equation."""
 
     log_ratio: float
-    std_error: float  # of log_ratio, nats
+    standard_error: float  # of log_ratio, nats
     n_effective: float
 
 

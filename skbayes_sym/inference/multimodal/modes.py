@@ -84,9 +84,9 @@ class ModeWeights(NamedTuple):
     """What the modes' evidences say of their shares and of the whole."""
 
     weights: Tensor  # (K,), sum 1; 0 where the evidence isn't known
-    std_error: Tensor  # (K,), of the weights
+    standard_error: Tensor  # (K,), of the weights
     log_evidence: float  # nats, of all modes whose evidence is known: a lower bound on the whole
-    log_evidence_std_error: float
+    log_evidence_standard_error: float
 
 
 def find_modes(draws: Tensor, values: Tensor, chains: Tensor, group: Any) -> Modes:
@@ -111,7 +111,7 @@ def find_modes(draws: Tensor, values: Tensor, chains: Tensor, group: Any) -> Mod
         Log density of each, nats.
     chains : int64 Tensor of shape (n,)
         The chain of each; particles have one each.
-    group : Trivial, UnitPermutation, SignedUnitPermutation or a Product of them
+    group : Trivial, Units or a Product of them
 
     Returns
     -------
@@ -152,7 +152,7 @@ def weigh_modes(estimates: list[BridgeEstimate]) -> ModeWeights:
         All nan if no evidence is known.
     """
     log_z = torch.tensor([e.log_evidence for e in estimates], dtype=torch.float64)
-    variance = torch.tensor([e.std_error for e in estimates], dtype=torch.float64).square()
+    variance = torch.tensor([e.standard_error for e in estimates], dtype=torch.float64).square()
     known = log_z.isfinite()
     if not bool(known.any()):
         nothing = torch.full_like(log_z, torch.nan)

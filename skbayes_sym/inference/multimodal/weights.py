@@ -88,7 +88,7 @@ def weigh(
     log_density : LogDensity
         In float64, on the CPU.
     pool : Pool
-    group : Trivial, UnitPermutation, SignedUnitPermutation or a Product of them
+    group : Trivial, Units or a Product of them
     generator : torch.Generator
 
     Returns
@@ -164,7 +164,7 @@ def _spread(
 
 def _apart(a: BridgeEstimate, b: BridgeEstimate) -> float:
     """By how much two estimates differ beyond two standard errors of their difference."""
-    error = (a.std_error**2 + b.std_error**2) ** 0.5
+    error = (a.standard_error**2 + b.standard_error**2) ** 0.5
     return max(0.0, abs(a.log_evidence - b.log_evidence) - 2.0 * error)
 
 

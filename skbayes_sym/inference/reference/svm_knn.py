@@ -14,14 +14,13 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
-from skbayes_sym.symmetry.permutation import units_of
 from skbayes_sym.symmetry.relabelling import (
     Relabelled,
     canonical_element,
     labelled,
     signed_group,
 )
-from skbayes_sym.symmetry.signed_permutation import SignedPermutation, SignedUnitPermutation
+from skbayes_sym.symmetry.units import SignedPermutation, Units, units_of
 
 _COST = 1.0  # C of equation (6), which the paper leaves open
 _PLANE_STEPS, _PLANE_RATE = 300, 0.05  # Adam steps, in units of the start's plane
@@ -78,7 +77,7 @@ def relabel_svm_knn(
         n_changing = max(n_changing, changed)
         place = labels.argsort(dim=-1)
         g = SignedPermutation(place, sign.gather(-1, place))
-        theta_l = SignedUnitPermutation(index).act(g, theta_l)
+        theta_l = Units(index, flip=True).act(g, theta_l)
         elements.insert(0, g)
     canonical = canonical_element(theta_l, layers, signed=signed)
     return labelled(theta, layers, group.compose(canonical, tuple(elements)), n_changing)

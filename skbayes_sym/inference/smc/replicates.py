@@ -9,7 +9,7 @@ from torch import Tensor
 from skbayes_sym.inference.log_density import LogPosterior
 from skbayes_sym.inference.smc.smc import SMCResult, smc
 from skbayes_sym.inference.smc.stages import SMCSettings
-from skbayes_sym.numerics.optimise import OnStep
+from skbayes_sym.numerics.optimise import OnStep, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.numerics.threads import one_thread
 
@@ -18,7 +18,7 @@ class IslandsResult(NamedTuple):
     """Runs that know nothing of each other."""
 
     islands: list[SMCResult]
-    stopped: str  # "complete", "on_step" or "interrupted"
+    stopped: Stopped  # "max_iter" after all of them
 
 
 def run_islands(
@@ -55,7 +55,7 @@ def run_islands(
     IslandsResult
     """
     results: list[SMCResult] = []
-    stopped = "complete"
+    stopped: Stopped = "max_iter"
     islands = Parallel(n_jobs=n_jobs, return_as="generator")(
         delayed(_island)(log_posterior, group, kinds, settings, one)
         for one in spawn_seeds(seed, n_islands)
@@ -67,7 +67,7 @@ def run_islands(
                 stopped = "interrupted"
                 break
             if on_step is not None and on_step(len(results), island.stages[-1].figures()):
-                stopped = "on_step"
+                stopped = "callback"
                 break
     except KeyboardInterrupt:
         stopped = "interrupted"

@@ -14,19 +14,24 @@ from torch import Tensor
 from skbayes_sym.inference.kernels.particle_alignment import check_kinds
 from skbayes_sym.inference.log_density import LogPosterior
 from skbayes_sym.inference.smc.stages import SMCSettings, Stage, Stages
-from skbayes_sym.numerics.optimise import OnStep
+from skbayes_sym.numerics.optimise import OnStep, Stopped
 
 
 class SMCResult(NamedTuple):
     """Equally weighted draws of the posterior, and how far to trust them."""
 
     particles: Tensor  # (N, D), each from a uniformly random copy of its mode
-    log_evidence: float  # nats; nan unless stopped == "complete"
+    log_evidence: float  # nats; nan unless `complete`
     log_likelihood: Tensor  # (N,), nats
     eves: Tensor  # int64 (N,): the prior draw that each particle descends from
     stages: tuple[Stage, ...]
     n_gradients: int  # of all particles together
-    stopped: str  # "complete", "on_step", "max_stages" or "interrupted"
+    stopped: Stopped  # "tol" at temperature 1, "max_iter" after ``max_stages``
+
+    @property
+    def complete(self) -> bool:
+        """The particles reached the posterior."""
+        return self.stopped == "tol"
 
     @property
     def temperatures(self) -> list[float]:
@@ -95,21 +100,21 @@ def smc(
     run = Stages(log_posterior, group, kinds, settings, generator)
     cloud, tuning = run.from_prior(), run.first_tuning()
     stages: list[Stage] = []
-    stopped = "max_stages"
+    stopped: Stopped = "max_iter"
     try:
         while len(stages) < settings.max_stages:
             cloud, tuning, stage = run.advance(cloud, tuning)
             stages.append(stage)
             stop = on_step is not None and on_step(len(stages), stage.figures())
             if stage.temperature == 1.0 or stop:
-                stopped = "complete" if stage.temperature == 1.0 else "on_step"
+                stopped = "tol" if stage.temperature == 1.0 else "callback"
                 break
     except KeyboardInterrupt:
         stopped = "interrupted"
     g = group.sample((settings.n_particles,), generator=generator)
     return SMCResult(
         group.act(g, cloud.position),
-        cloud.log_evidence if stopped == "complete" else nan,
+        cloud.log_evidence if stopped == "tol" else nan,
         cloud.log_likelihood,
         cloud.eves,
         tuple(stages),

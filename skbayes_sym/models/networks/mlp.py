@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +13,8 @@ from skbayes_sym.models.networks.activations import Activation
 from skbayes_sym.models.networks.mlp_batched import MLPChainLikelihood
 from skbayes_sym.models.networks.recording import Dense, Recording, differentiable
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.symmetry.base import Product, Trivial
-from skbayes_sym.symmetry.permutation import UnitPermutation
-from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
+from skbayes_sym.symmetry.base import Product, SymmetryGroup, Trivial
+from skbayes_sym.symmetry.units import Units
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class MLP:
         head = layers[-1][0] if self.n_layers > 1 else None
         return Recording(h, inputs, preactivations, head)
 
-    def symmetry(self, *, signed: bool | None = None) -> Any:
+    def symmetry(self, *, signed: bool | None = None) -> SymmetryGroup:
         """The group of weight transformations that leave the function unchanged.
 
         Parameters
@@ -140,8 +138,7 @@ class MLP:
                 f"sign flips are no symmetry of {self.activation.name!r} units: they need an odd "
                 "activation (tanh, identity). Use symmetry='permutation' or 'auto'."
             )
-        kind = SignedUnitPermutation if signed else UnitPermutation
-        groups = tuple(kind(self._units(i)) for i in range(1, self.n_layers))
+        groups = tuple(Units(self._units(i), flip=signed) for i in range(1, self.n_layers))
         return Product(groups) if groups else Trivial()
 
     def chain_likelihood(

@@ -1,4 +1,4 @@
-"""How much likelier a draw is in another unit's place: the matrix inside a symmetrised density."""
+"""How much likelier a draw of a unit is in another's place: the matrix in a symmetrised density."""
 
 from typing import Any
 
@@ -8,16 +8,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def excess_log_density(factor: Any, loc: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
+def unit_log_ratios(factor: Any, loc: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
     """``L[i, j] - log q_i(w_i)`` at the draws ``w = loc + scale * noise``, (*B, d, d), nats.
 
-    ``L`` is ``factor.log_orbit_density``: ``perm(exp excess)`` is ``d! q_G / q`` (times 2^d with
-    flips), at least 1. The density of the draw comes from its own noise: nothing cancels in it,
-    however narrow the posterior.
+    ``L`` is ``factor.log_orbit_density``: ``perm(exp ratios)`` is ``d! q_G / q`` (times 2^d
+    with flips), at least 1. The density of the draw comes from its own noise, and the diagonal is
+    known: 0, or what the mirror image of the unit adds. So nothing cancels in them, however narrow
+    the posterior.
 
     Parameters
     ----------
-    factor : UnitPermutation or SignedUnitPermutation
+    factor : UnitGroup
     loc, scale : Tensor of shape (P,)
         Mean-field Gaussian; differentiable in both, first derivatives only.
     noise : Tensor of shape (*B, P)
@@ -31,16 +32,16 @@ def excess_log_density(factor: Any, loc: Tensor, scale: Tensor, noise: Tensor) -
     shape, flat = factor.index.shape, factor.index.flatten()
     mu, sd = (t.index_select(0, flat).view(shape) for t in (loc, scale))
     own_noise = noise.reshape(-1, noise.shape[-1]).index_select(-1, flat).unflatten(-1, shape)
-    excess: Tensor = _Excess.apply(  # type: ignore[no-untyped-call]
-        mu, sd, own_noise, factor.has_flips
+    ratios: Tensor = _UnitLogRatios.apply(  # type: ignore[no-untyped-call]
+        mu, sd, own_noise, factor.flips
     )
-    return excess.reshape(*noise.shape[:-1], *excess.shape[1:])
+    return ratios.reshape(*noise.shape[:-1], *ratios.shape[1:])
 
 
-class _Excess(torch.autograd.Function):
+class _UnitLogRatios(torch.autograd.Function):
     """The matrix from the units' means, scales (d, p) and noise (B, d, p), and its gradient.
 
-    With R the precisions, ``-2 excess[i, j] = (w_i - mu_j)^2 R_j - noise_i^2 + 2 log(s_j / s_i)``;
+    With R the precisions, ``-2 ratios[i, j] = (w_i - mu_j)^2 R_j - noise_i^2 + 2 log(s_j / s_i)``;
     flips add the term of ``-w_i``. Given weights P[i, j] on the entries, the gradient needs the
     sums ``P w^k`` and ``P' w^k`` over units; where ``w`` enters with its sign, P is multiplied by
     the expected sign ``tanh(mu_j R_j w_i)``.
@@ -58,7 +59,12 @@ class _Excess(torch.autograd.Function):
         even = -0.5 * ((w * w) @ precision.mT + constant) + own.unsqueeze(-1)
         odd = w @ pull.mT
         ctx.save_for_backward(mu, scale, precision, pull, noise, w, odd if flips else None)
-        return even + (odd.abs() + F.softplus(-2.0 * odd.abs()) if flips else odd)
+        ratios = even.add_(odd.abs() + F.softplus(-2.0 * odd.abs()) if flips else odd)
+        # A unit in its own place: computed, terms as large as (mu / scale)^2 would have to cancel.
+        own_odd = odd.diagonal(dim1=-2, dim2=-1)
+        own_ratio = F.softplus(-2.0 * own_odd) if flips else torch.zeros_like(own_odd)
+        ratios.diagonal(dim1=-2, dim2=-1).copy_(own_ratio)
+        return ratios
 
     @staticmethod
     @once_differentiable

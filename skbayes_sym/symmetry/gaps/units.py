@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate
-from skbayes_sym.symmetry.gaps.unit_log_ratios import excess_log_density
+from skbayes_sym.symmetry.gaps.unit_log_ratios import unit_log_ratios
 
 
 def unit_gap(
@@ -33,7 +33,7 @@ def unit_gap(
 
     Parameters
     ----------
-    factor : UnitPermutation or SignedUnitPermutation
+    factor : UnitGroup
         The layer's group; only the entries it names enter.
     loc, scale : Tensor of shape (P,)
         Mean-field Gaussian posterior.
@@ -49,8 +49,8 @@ def unit_gap(
         log |G| for exact and upper-bounding permanents. Time O(S d^2 p) plus the estimate's,
         memory O(S (P + d^2)).
     """
-    excess = excess_log_density(factor, loc, scale, noise)
-    return factor.log_order - estimate(excess, generator=generator)
+    ratios = unit_log_ratios(factor, loc, scale, noise)
+    return factor.log_order - estimate(ratios, generator=generator)
 
 
 def chain_blocks(group: Any) -> tuple[Any, ...]:
@@ -88,7 +88,7 @@ def gap_lower(
     Parameters
     ----------
     group : SymmetryGroup
-        With one factor a hidden layer (`MLP.symmetry`, or a `UnitPermutation` of your own).
+        With one factor a hidden layer (`MLP.symmetry`, or a `Units` of your own).
     loc, scale : Tensor of shape (P,)
         Mean-field Gaussian posterior.
     noise : Tensor of shape (S, P)

@@ -401,7 +401,7 @@ def test_on_step_stops_and_interrupts_keep_the_state(generator):
         "max_iter": 50, "tol": -1.0,
     }  # fmt: skip
     stopped = fit_factors(data, start, on_step=lambda s, i: s == 3, **settings)
-    assert (stopped.n_iter, stopped.stopped) == (3, "on_step")
+    assert (stopped.n_iter, stopped.stopped) == (3, "callback")
 
     def interrupt(sweep, info):
         if sweep == 4:

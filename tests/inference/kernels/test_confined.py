@@ -14,13 +14,12 @@ from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
-from skbayes_sym.symmetry.permutation import UnitPermutation
 from skbayes_sym.symmetry.reference import Places
-from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
+from skbayes_sym.symmetry.units import Units
 
 F64 = torch.float64
 TRUTH = 2.0 / pi**0.5  # E|x_1 - x_2| under N(0, I_2)
-SWAP = UnitPermutation(torch.tensor([[0], [1]]))
+SWAP = Units(torch.tensor([[0], [1]]))
 UNEQUAL = DiagonalWhitening(torch.tensor([1.5, 0.15], dtype=F64))
 
 
@@ -106,7 +105,7 @@ def test_hmc_confined_to_the_domain_keeps_exact_draws_exact(generator):
 
 def test_order_statistics_within_a_domain_of_three_signed_units(generator):
     """E of the sorted absolute values of three normals, from a chain that starts at one point."""
-    group = SignedUnitPermutation(torch.tensor([[0], [1], [2]]))
+    group = Units(torch.tensor([[0], [1], [2]]), flip=True)
     domain = FundamentalDomain(group, places([3.0, 1.0, 0.5]))
     n, target = 4000, standard_normal(3)
     factor = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.6, 0.0], [0.3, -0.2, 0.4]], dtype=F64)

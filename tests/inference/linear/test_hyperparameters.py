@@ -122,7 +122,7 @@ def test_callback_and_limit_stop():
 
     fit = fit_sites(data, likelihood, sites, 0.0, Learning(WIDE, WIDE), tol=1e-9, max_iter=50,
                     on_step=on_step)  # fmt: skip
-    assert (fit.stopped, fit.n_iter) == ("on_step", 3)
+    assert (fit.stopped, fit.n_iter) == ("callback", 3)
     assert fit.elbo_curve == seen
     limited = fit_sites(data, likelihood, sites, 0.0, Learning(WIDE, WIDE), tol=1e-9, max_iter=2,
                         on_step=lambda state: False)  # fmt: skip

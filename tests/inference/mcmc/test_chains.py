@@ -321,13 +321,13 @@ def test_on_step_counts_moves_and_stops():
     stopped = sample_chains(
         sampler, blocks, n_warmup=30, n_draws=20, on_step=lambda step, info: step >= 110
     )
-    assert stopped.stopped == "on_step"
+    assert stopped.stopped == "callback"
     assert stopped.n_draws.tolist() == [10] * 6 + [0]
     with joblib.parallel_config(backend="threading"):
         stopped = sample_chains(
             sampler, blocks, **SHORT, n_jobs=2, on_step=lambda step, info: step >= 110
         )
-    assert stopped.stopped == "on_step"
+    assert stopped.stopped == "callback"
     assert (stopped.n_draws > 0).sum() in (4, 6)  # two blocks of 55 moves
 
 

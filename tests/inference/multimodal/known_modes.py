@@ -6,10 +6,10 @@ import torch
 
 from skbayes_sym.inference.multimodal.weights import pool_draws
 from skbayes_sym.symmetry.orbits import enumerate_group
-from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
+from skbayes_sym.symmetry.units import Units
 
 F64 = torch.float64
-UNITS = SignedUnitPermutation(torch.tensor([[0], [1]]))  # 2! 2^2 = 8 copies; column 2 stays put
+UNITS = Units(torch.tensor([[0], [1]]), flip=True)  # 2! 2^2 = 8 copies; column 2 stays put
 D = 3
 
 

@@ -15,10 +15,10 @@ from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.orbits import enumerate_group
 from skbayes_sym.symmetry.reference import Places
-from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
+from skbayes_sym.symmetry.units import Units
 
 LOG_Z = 3.7
-TWO_UNITS = SignedUnitPermutation(torch.tensor([[0, 1], [2, 3]]))  # a fifth column stays put
+TWO_UNITS = Units(torch.tensor([[0, 1], [2, 3]]), flip=True)  # a fifth column stays put
 
 
 def gaussian(n_dims, spread=1.0, seed=1):
@@ -56,8 +56,8 @@ def test_a_gaussian(generator):
     found = bridge_evidence(
         lambda x: LOG_Z + target.log_prob(x), draws, Trivial(), generator=generator
     )
-    assert abs(found.log_evidence - LOG_Z) < 4 * found.std_error
-    assert 0 < found.std_error < 0.02
+    assert abs(found.log_evidence - LOG_Z) < 4 * found.standard_error
+    assert 0 < found.standard_error < 0.02
     assert found.n_draws == 2000
     again = [
         bridge_evidence(target.log_prob, draws, Trivial(), generator=generator_from(3))
@@ -76,8 +76,8 @@ def test_symmetric_bumps(spread, max_order, generator):
     found = bridge_evidence(
         log_density, domain.enter(draws)[0], TWO_UNITS, max_order=max_order, generator=generator
     )
-    assert abs(found.log_evidence - LOG_Z) < 4 * found.std_error
-    assert found.std_error < 0.05
+    assert abs(found.log_evidence - LOG_Z) < 4 * found.standard_error
+    assert found.standard_error < 0.05
 
 
 def test_a_large_group_needs_one_hidden_layer(generator):
@@ -92,8 +92,8 @@ def test_a_large_group_needs_one_hidden_layer(generator):
         lambda x: -0.5 * x.square().sum(-1), domain.enter(prior)[0], wide.symmetry(),
         generator=generator,
     )  # fmt: skip
-    assert abs(found.log_evidence - 0.5 * n * log(2 * pi)) < 4 * found.std_error
-    assert found.std_error < 0.3
+    assert abs(found.log_evidence - 0.5 * n * log(2 * pi)) < 4 * found.standard_error
+    assert found.standard_error < 0.3
     with pytest.raises(ValueError, match="hidden layers"):
         bridge_evidence(logistic, torch.zeros(1000, 61), deep.symmetry(), generator=generator)
 
@@ -115,7 +115,9 @@ def test_parts_of_a_mode_sum_to_the_whole(generator):
     whole = bridge_evidence(log_density, draws, TWO_UNITS, generator=generator)
     total = np.logaddexp(*(part.log_evidence for part in parts))
     share = np.exp([part.log_evidence - total for part in parts])
-    error = np.sqrt((share**2) @ [part.std_error**2 for part in parts] + whole.std_error**2)
+    error = np.sqrt(
+        (share**2) @ [part.standard_error**2 for part in parts] + whole.standard_error**2
+    )
     assert abs(total - whole.log_evidence) < 3 * error
     assert error < 0.05
     assert sum(part.n_draws for part in parts) == 4000
@@ -128,8 +130,8 @@ def test_errors_are_calibrated():
         generator = generator_from(seed)
         draws = logistic_draws(300, 5, generator)
         found = bridge_evidence(logistic, draws, Trivial(), generator=generator)
-        z.append(found.log_evidence / found.std_error)
-        spread.append(found.std_error)
+        z.append(found.log_evidence / found.standard_error)
+        spread.append(found.standard_error)
     assert 0.6 < np.std(z, ddof=1) < 1.5
     assert abs(np.mean(z)) < 4 * 1.5 / 40**0.5
     assert max(spread) < 0.2
@@ -151,7 +153,7 @@ def test_errors_allow_for_autocorrelation(n_chains):
         found = bridge_evidence(
             logistic, draws.flatten(0, 1), Trivial(), chains=chains, generator=generator
         )
-        z.append(found.log_evidence / found.std_error)
+        z.append(found.log_evidence / found.standard_error)
         effective.append(found.n_effective)
     assert 0.6 < np.std(z, ddof=1) < 1.5
     assert np.mean(effective) < 1200
@@ -187,7 +189,7 @@ def test_bayesian_linear_model(generator):
     draws = torch.cat([theta.squeeze(-1), log_sigma[chosen][:, None]], dim=1)
     found = bridge_evidence(log_density, draws, Trivial(), generator=generator)
     exact = float(log_mass.logsumexp(0))
-    assert abs(found.log_evidence - exact) < 4 * found.std_error
+    assert abs(found.log_evidence - exact) < 4 * found.standard_error
     assert abs(found.log_evidence - exact) < 0.1
 
 
@@ -250,8 +252,8 @@ def test_one_unit_network_by_quadrature(n_components, generator):
             generator=generator,
         )  # fmt: skip
         assert abs(found[order].log_evidence - exact) < 0.1
-        assert abs(found[order].log_evidence - exact) < 4 * found[order].std_error
-    error = np.hypot(found[1].std_error, found[10_000].std_error)
+        assert abs(found[order].log_evidence - exact) < 4 * found[order].standard_error
+    error = np.hypot(found[1].standard_error, found[10_000].standard_error)
     assert abs(found[1].log_evidence - found[10_000].log_evidence) < 3 * error
 
 
@@ -267,8 +269,8 @@ def test_a_third_component_helps_a_bent_mode(generator):
     errors = []
     for k in (1, 3):
         found = bridge_evidence(log_density, draws, Trivial(), n_components=k, generator=generator)
-        assert abs(found.log_evidence) < 4 * found.std_error
-        errors.append(found.std_error)
+        assert abs(found.log_evidence) < 4 * found.standard_error
+        errors.append(found.standard_error)
     assert errors[1] < 0.7 * errors[0]
     bend = fit_gaussian_mixture(draws, 3)
     assert float(bend.log_prob(draws).mean()) > float(
@@ -279,7 +281,7 @@ def test_a_third_component_helps_a_bent_mode(generator):
 def test_nothing_to_go_by_is_nan(generator):
     draws = torch.randn(19, 4, generator=generator, dtype=torch.float64)
     few = bridge_evidence(logistic, draws, Trivial(), generator=generator)
-    assert np.isnan([few.log_evidence, few.std_error]).all()
+    assert np.isnan([few.log_evidence, few.standard_error]).all()
     assert few.n_draws == 19
 
 
@@ -293,4 +295,4 @@ def test_relu_network_prior(generator):
     found = bridge_evidence(
         lambda at: -0.5 * at.square().sum(-1), aligned, network.symmetry(), generator=generator
     )
-    assert abs(found.log_evidence - 0.5 * n * log(2 * pi)) < 4 * found.std_error
+    assert abs(found.log_evidence - 0.5 * n * log(2 * pi)) < 4 * found.standard_error

@@ -24,7 +24,7 @@ def test_ratio_solves_the_fixed_point(generator):
     assert found.log_ratio == pytest.approx(log(r), abs=1e-8)
     shifted = bridge_ratio(proposed - 900.0, at_draws - 900.0)
     assert shifted.log_ratio == pytest.approx(found.log_ratio - 900.0, abs=1e-8)
-    assert shifted.std_error == pytest.approx(found.std_error, rel=1e-6)
+    assert shifted.standard_error == pytest.approx(found.standard_error, rel=1e-6)
 
 
 def test_blocks_of_repeated_draws_count_once(generator):
@@ -35,18 +35,18 @@ def test_blocks_of_repeated_draws_count_once(generator):
     blocks = torch.arange(200).repeat_interleave(10)
     tenfold = bridge_ratio(proposed, at_draws.repeat_interleave(10), blocks)
     assert tenfold.n_effective == pytest.approx(once.n_effective, rel=0.02)
-    assert tenfold.std_error == pytest.approx(once.std_error, rel=0.02)
+    assert tenfold.standard_error == pytest.approx(once.standard_error, rel=0.02)
     naive = bridge_ratio(proposed, at_draws.repeat_interleave(10))
-    assert naive.std_error < 0.8 * once.std_error
+    assert naive.standard_error < 0.8 * once.standard_error
 
 
 def test_no_overlap_is_nan():
     missed = bridge_ratio(torch.full((10,), -torch.inf).double(), torch.zeros(10).double())
-    assert np.isnan([missed.log_ratio, missed.std_error]).all()
+    assert np.isnan([missed.log_ratio, missed.standard_error]).all()
 
 
 def test_a_perfect_proposal_has_no_error():
     found = bridge_ratio(torch.full((10,), 2.5).double(), torch.full((20,), 2.5).double())
     assert found.log_ratio == pytest.approx(2.5, abs=1e-9)
-    assert found.std_error == 0.0
+    assert found.standard_error == 0.0
     assert found.n_effective == 20.0

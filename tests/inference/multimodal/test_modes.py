@@ -11,9 +11,9 @@ from skbayes_sym.inference.multimodal.bridge import NOT_ESTIMATED, bridge_eviden
 from skbayes_sym.inference.multimodal.modes import find_modes, weigh_modes
 from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.orbits import enumerate_group
-from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
+from skbayes_sym.symmetry.units import Units
 
-UNITS = SignedUnitPermutation(torch.arange(9).reshape(3, 3))  # column 9 stays put
+UNITS = Units(torch.arange(9).reshape(3, 3), flip=True)  # column 9 stays put
 D = 10
 
 
@@ -161,17 +161,17 @@ def test_evidence_weights_of_unequal_modes(generator):
     found = weigh_modes(estimates)
     assert_close(found.weights.sum(), torch.tensor(1.0).double())
     narrow = int(modes.regions.assign(at[:1]))
-    assert abs(float(found.weights[narrow]) - 0.8) < 4 * float(found.std_error[narrow])
-    assert float(found.std_error[narrow]) < 0.02
-    assert abs(found.log_evidence - 1.5) < 4 * found.log_evidence_std_error
-    assert found.log_evidence_std_error < 0.05
+    assert abs(float(found.weights[narrow]) - 0.8) < 4 * float(found.standard_error[narrow])
+    assert float(found.standard_error[narrow]) < 0.02
+    assert abs(found.log_evidence - 1.5) < 4 * found.log_evidence_standard_error
+    assert found.log_evidence_standard_error < 0.05
 
 
 def test_errors_of_weights_by_simulation(generator):
     log_z = torch.tensor([-10.0, -9.0, -11.0, -10.5], dtype=torch.float64)
     error = torch.tensor([0.02, 0.01, 0.05, 0.03], dtype=torch.float64)
     estimates = [
-        NOT_ESTIMATED._replace(log_evidence=float(z), std_error=float(e))
+        NOT_ESTIMATED._replace(log_evidence=float(z), standard_error=float(e))
         for z, e in zip(log_z, error, strict=True)
     ]
     found = weigh_modes([*estimates, NOT_ESTIMATED])
@@ -179,9 +179,9 @@ def test_errors_of_weights_by_simulation(generator):
     many = log_z + error * noise
     tolerance = 5 / (2 * 20_000) ** 0.5  # relative error of a standard deviation
     spread = many.softmax(dim=1).std(dim=0)
-    assert bool(((found.std_error[:4] / spread - 1).abs() < tolerance + 0.01).all())
+    assert bool(((found.standard_error[:4] / spread - 1).abs() < tolerance + 0.01).all())
     total = float(many.logsumexp(dim=1).std())
-    assert abs(found.log_evidence_std_error / total - 1) < tolerance + 0.01
+    assert abs(found.log_evidence_standard_error / total - 1) < tolerance + 0.01
     assert_close(found.weights[:4], log_z.softmax(0))
     assert float(found.weights[4]) == 0.0
     assert found.log_evidence == pytest.approx(float(log_z.logsumexp(0)))

@@ -58,11 +58,11 @@ def test_two_modes_have_their_masses_whatever_the_chains_say(seed):
     assert found.modes.regions.n_modes == 2
     narrow = int(found.modes.labels[-241])  # the last chain's
     assert found.modes.counts[narrow] == 480
-    weights, errors = found.weights.weights, found.weights.std_error
+    weights, errors = found.weights.weights, found.weights.standard_error
     assert abs(float(weights[narrow]) - 0.7) < 4 * float(errors[narrow])
     assert float(errors[narrow]) < 0.02
-    assert abs(found.weights.log_evidence - 4.0) < 4 * found.weights.log_evidence_std_error
-    assert found.weights.log_evidence_std_error < 0.05
+    assert abs(found.weights.log_evidence - 4.0) < 4 * found.weights.log_evidence_standard_error
+    assert found.weights.log_evidence_standard_error < 0.05
     assert float(weights.sum()) == pytest.approx(1.0)
 
 
@@ -71,9 +71,11 @@ def test_without_symmetry(generator):
     _, _, pool = pooled(plain, Trivial(), generator, n_chains=(2, 6), islands=(), copies=False)
     found = weigh(plain, pool, Trivial(), generator=generator)
     wide = int(found.modes.labels[0])
-    error = float(found.weights.std_error[wide])
+    error = float(found.weights.standard_error[wide])
     assert abs(float(found.weights.weights[wide]) - 0.9) < 4 * error < 0.1
-    assert abs(found.weights.log_evidence + 2.0) < 4 * found.weights.log_evidence_std_error < 0.3
+    assert (
+        abs(found.weights.log_evidence + 2.0) < 4 * found.weights.log_evidence_standard_error < 0.3
+    )
 
 
 def test_a_mode_within_another_is_counted_once(generator):
@@ -82,7 +84,7 @@ def test_a_mode_within_another_is_counted_once(generator):
     _, _, pool = pooled(both, Trivial(), generator, n_chains=(20, 20), islands=(), copies=False)
     found = weigh(both, pool, Trivial(), generator=generator)
     assert found.modes.regions.n_modes == 2
-    assert abs(found.weights.log_evidence) < 4 * found.weights.log_evidence_std_error < 0.2
+    assert abs(found.weights.log_evidence) < 4 * found.weights.log_evidence_standard_error < 0.2
 
 
 def test_a_mode_too_low_to_matter_is_not_bridged(generator):
@@ -98,7 +100,7 @@ def test_a_mode_too_low_to_matter_is_not_bridged(generator):
     assert isnan(found.estimates[low].log_evidence)
     assert found.estimates[low].n_draws == 480
     assert float(found.weights.weights[low]) == 0.0
-    assert abs(found.weights.log_evidence) < 4 * found.weights.log_evidence_std_error
+    assert abs(found.weights.log_evidence) < 4 * found.weights.log_evidence_standard_error
 
 
 def test_heights_are_means_of_log_densities():

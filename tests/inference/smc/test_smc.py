@@ -17,8 +17,7 @@ from skbayes_sym.inference.smc.stages import SMCSettings, Stage, Stages, next_tu
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.base import Product, Trivial
-from skbayes_sym.symmetry.permutation import UnitPermutation
-from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
+from skbayes_sym.symmetry.units import Units
 
 F64 = torch.float64
 SMALL = SMCSettings(n_particles=256, n_moves=4)
@@ -84,7 +83,7 @@ class TwoWeights:
 
 
 TWO_WEIGHTS = AutogradPosterior(2, normal_prior, TwoWeights(), NormalDraws(2))
-FLIP = Product((SignedUnitPermutation(torch.tensor([[0, 1]])),))
+FLIP = Product((Units(torch.tensor([[0, 1]]), flip=True),))
 
 
 def within(values, truth, k=4.0):
@@ -99,7 +98,7 @@ def test_linear_model_evidence_mean_and_covariance():
     runs = [
         smc(posterior, Trivial(), torch.arange(4), SMALL, generator=seeded(s)) for s in range(16)
     ]
-    assert all(run.stopped == "complete" and run.temperatures[-1] == 1.0 for run in runs)
+    assert all(run.complete and run.temperatures[-1] == 1.0 for run in runs)
     assert within([(run.log_evidence - log_evidence) for run in runs], 0.0)
     assert max(abs(run.log_evidence - log_evidence) for run in runs) < 1.0
     assert within(torch.stack([run.particles.mean(dim=0) for run in runs]), mean)
@@ -159,7 +158,7 @@ def test_overlapping_copies_are_sampled_right(full, monkeypatch):
     The full kernel is kept whatever the boundary costs.
     """
     monkeypatch.setattr(smc_stages, "_MOST_LOST", 1.0)
-    group = Product((UnitPermutation(torch.tensor([[0], [1], [2]])),))
+    group = Product((Units(torch.tensor([[0], [1], [2]])),))
     y = torch.tensor([2.0, 1.0, 1.5, 2.5], dtype=F64)
     likelihood = Linear(torch.ones(4, 3, dtype=F64), y, 0.5)
     posterior = AutogradPosterior(3, normal_prior, likelihood, NormalDraws(3))
@@ -205,7 +204,7 @@ def test_stages_of_a_network_and_what_they_report():
         generator=seeded(0),
         on_step=lambda stage, info: told.append((stage, info)) and False,
     )
-    assert run.stopped == "complete"
+    assert run.complete
     assert run.temperatures == sorted(set(run.temperatures))
     assert [stage for stage, _ in told] == list(range(1, len(run.stages) + 1))
     assert told[-1][1]["log_evidence"] == run.log_evidence == run.stages[-1].log_evidence
@@ -247,7 +246,7 @@ def test_full_kernel_where_its_domain_and_covariance_exist(hidden, n_particles, 
     settings = SMCSettings(n_particles=n_particles, n_moves=1, max_stages=3)
     run = smc(posterior, group, kinds, settings, generator=seeded(0))
     assert any(stage.full for stage in run.stages) == ever_full
-    assert run.stopped == "max_stages"
+    assert run.stopped == "max_iter"
     assert run.log_evidence != run.log_evidence
     assert bool(run.particles.isfinite().all())
 
@@ -306,7 +305,7 @@ def test_stopping_keeps_the_particles():
             raise KeyboardInterrupt
         return False
 
-    for callback, why in ((at_two, "on_step"), (interrupt, "interrupted")):
+    for callback, why in ((at_two, "callback"), (interrupt, "interrupted")):
         run = smc(posterior, group, kinds, SMALL, generator=seeded(0), on_step=callback)
         assert run.stopped == why
         assert len(run.stages) == 2
@@ -361,7 +360,7 @@ def test_float32_particles():
     posterior, group, kinds = network_problem((2,), dtype=torch.float32)
     run = smc(posterior, group, kinds, SMALL, generator=seeded(0))
     assert run.particles.dtype == torch.float32
-    assert run.stopped == "complete"
+    assert run.complete
     exact, _, _ = network_problem((2,))
     assert_close(run.log_likelihood, exact.log_likelihood(run.particles.double()).float(), **F32)
 
@@ -377,7 +376,7 @@ def test_islands_do_not_depend_on_the_number_of_jobs():
         *arguments, n_islands=3, seed=7, on_step=lambda k, info: told.append((k, info)) and False
     )
     two = run_islands(*arguments, n_islands=3, seed=7, n_jobs=2)
-    assert one.stopped == two.stopped == "complete"
+    assert one.stopped == two.stopped == "max_iter"
     for ours, theirs in zip(one.islands, two.islands, strict=True):
         assert_close(ours.particles, theirs.particles, rtol=0, atol=0)
         assert ours.log_evidence == theirs.log_evidence
@@ -394,4 +393,4 @@ def test_islands_can_be_stopped(n_jobs):
         *arguments, n_islands=4, seed=7, n_jobs=n_jobs, on_step=lambda k, info: k == 2
     )
     assert len(found.islands) == 2
-    assert found.stopped == "on_step"
+    assert found.stopped == "callback"

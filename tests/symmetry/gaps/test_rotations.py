@@ -19,7 +19,7 @@ from skbayes_sym.symmetry.gaps.rotations import (
 )
 from skbayes_sym.symmetry.gaps.sign_flips import sign_flip_gap, sign_flip_slope
 from skbayes_sym.symmetry.gaps.units import unit_gap
-from skbayes_sym.symmetry.signed_permutation import SignedUnitPermutation
+from skbayes_sym.symmetry.units import Units
 
 N_ROWS, DRAWS = 12, 4000
 
@@ -189,7 +189,7 @@ def test_one_component_is_a_sign_flip_by_three_ways(generator):
     rotation = langevin_gap(isotropic_inner(mean, variance, noise))
     theta_noise = torch.randn(60_000, 3, generator=generator, dtype=torch.float64)
     flips = unit_gap(
-        SignedUnitPermutation(torch.arange(3).view(1, 3)), mean.squeeze(), variance.sqrt(),
+        Units(torch.arange(3).view(1, 3), flip=True), mean.squeeze(), variance.sqrt(),
         theta_noise, Exact(), generator=generator,
     )  # fmt: skip
     for values in (rotation, flips):

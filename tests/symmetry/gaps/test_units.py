@@ -6,6 +6,7 @@ from math import factorial, log, pi
 import pytest
 import torch
 from cases import LOWER_ESTIMATES
+from torch.nn.functional import softplus
 from torch.testing import assert_close
 
 from skbayes_sym.models.networks.activations import RELU, TANH
@@ -18,10 +19,9 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     InfoNCE,
     Soules,
 )
-from skbayes_sym.symmetry.gaps.unit_log_ratios import excess_log_density
+from skbayes_sym.symmetry.gaps.unit_log_ratios import unit_log_ratios
 from skbayes_sym.symmetry.gaps.units import chain_blocks, gap_lower, gap_upper, unit_gap
-from skbayes_sym.symmetry.permutation import UnitPermutation
-from skbayes_sym.symmetry.signed_permutation import SignedPermutation, SignedUnitPermutation
+from skbayes_sym.symmetry.units import SignedPermutation, Units
 
 N_DRAWS = 100_000
 
@@ -58,7 +58,7 @@ TWO_UNITS = {0.25: 0.01538576, 0.5: 0.05887828, 1.0: 0.20134547, 2.0: 0.50007214
 def test_two_equal_units(delta, expected, p, generator):
     loc = torch.zeros(2 * p)
     loc[0] = delta * 0.7
-    values = gap_of(UnitPermutation(units(2, p)), loc, torch.full((2 * p,), 0.7), generator)
+    values = gap_of(Units(units(2, p)), loc, torch.full((2 * p,), 0.7), generator)
     assert_mean(values, expected)
 
 
@@ -66,12 +66,12 @@ def test_two_equal_units(delta, expected, p, generator):
 def test_one_flipped_unit(delta, expected, generator):
     """A sign flip is the same two-component mixture at distance 2 |mu| = sqrt 2 * delta sd."""
     loc = torch.tensor([delta / 2**0.5])
-    values = gap_of(SignedUnitPermutation(units(1)), loc, torch.ones(1), generator)
+    values = gap_of(Units(units(1), flip=True), loc, torch.ones(1), generator)
     assert_mean(values, expected)
 
 
 def test_two_heteroscedastic_units(generator):
-    values = gap_of(UnitPermutation(units(2)), [0.3, -0.5], [0.4, 0.9], generator)
+    values = gap_of(Units(units(2)), [0.3, -0.5], [0.4, 0.9], generator)
     assert_mean(values, 0.36236889)  # quadrature
 
 
@@ -81,9 +81,7 @@ def test_two_heteroscedastic_units_by_quadrature():
     weights = torch.exp(-0.5 * nodes**2)
     grid, w = torch.cartesian_prod(nodes, nodes), torch.outer(weights, weights).flatten()
     loc, scale = torch.tensor([[0.3, -0.5], [0.4, 0.9]], dtype=torch.float64)
-    values = unit_gap(
-        UnitPermutation(units(2)), loc, scale, grid, Exact(), generator=torch.Generator()
-    )
+    values = unit_gap(Units(units(2)), loc, scale, grid, Exact(), generator=torch.Generator())
     assert_close(float((values * w).sum() / w.sum()), 0.36236889, rtol=0, atol=2e-8)
 
 
@@ -92,17 +90,17 @@ def test_equal_units_have_no_gap(estimate, generator):
     d, p = 4, 3
     loc = torch.tensor([0.3, -1.0, 2.0]).repeat(d)
     scale = torch.tensor([0.5, 1.0, 2.0]).repeat(d)
-    values = gap_of(UnitPermutation(units(d, p)), loc, scale, generator, estimate=estimate, n=50)
+    values = gap_of(Units(units(d, p)), loc, scale, generator, estimate=estimate, n=50)
     if estimate == Soules() or isinstance(estimate, (InfoNCE, Exact)):
         assert_close(values, torch.zeros(50, dtype=torch.float64), rtol=0, atol=1e-9)
     assert_mean(values, 0.0, tolerance=1e-9)
 
 
 @pytest.mark.parametrize("name", ["exact", "importance-1", "importance-5", "soules"])
-@pytest.mark.parametrize("kind", [UnitPermutation, SignedUnitPermutation])
-def test_separated_units_saturate(name, kind, generator):
+@pytest.mark.parametrize("flip", [False, True])
+def test_separated_units_saturate(name, flip, generator):
     d, p = 6, 3
-    group = kind(units(d, p))
+    group = Units(units(d, p), flip=flip)
     loc = 50.0 * torch.randn(d * p, generator=generator)
     values = gap_of(group, loc, torch.ones(d * p), generator, estimate=LOWER_ESTIMATES[name], n=20)
     expected = torch.full((20,), group.log_order, dtype=torch.float64)
@@ -115,7 +113,7 @@ def test_separated_units_saturate(name, kind, generator):
 )
 def test_saturated_infonce_iid(d, k, expected, generator):
     loc = 100.0 * torch.arange(d, dtype=torch.float64)
-    group = UnitPermutation(units(d))
+    group = Units(units(d))
     values = torch.cat(
         [
             gap_of(group, loc, torch.ones(d), generator, estimate=InfoNCE(k, replacement=True), n=1)
@@ -129,7 +127,7 @@ def test_saturated_infonce_iid(d, k, expected, generator):
 def test_infonce_without_replacement_is_exact_at_the_whole_group(d, generator):
     loc, scale = torch.randn(2, 2 * d, generator=generator, dtype=torch.float64)
     noise = torch.randn(30, 2 * d, generator=generator, dtype=torch.float64)
-    group = UnitPermutation(units(d, 2))
+    group = Units(units(d, 2))
     exact, infonce = (
         unit_gap(group, loc, scale.exp(), noise, e, generator=generator)
         for e in (Exact(), InfoNCE(factorial(d)))
@@ -149,13 +147,14 @@ def enumerate_log_density_ratio(group, elements, loc, scale, noise):
 
 
 def all_permutations(d):
-    return [torch.tensor(p) for p in permutations(range(d))]
+    plus = torch.ones(d, dtype=torch.int8)
+    return [SignedPermutation(torch.tensor(p), plus) for p in permutations(range(d))]
 
 
 def all_signed(d):
     return [
-        SignedPermutation(p, torch.tensor(s, dtype=torch.int8))
-        for p in all_permutations(d)
+        g._replace(sign=torch.tensor(s, dtype=torch.int8))
+        for g in all_permutations(d)
         for s in product((-1, 1), repeat=d)
     ]
 
@@ -163,7 +162,7 @@ def all_signed(d):
 @pytest.mark.parametrize("signed", [False, True], ids=["S_4", "B_3"])
 def test_exact_equals_enumeration(signed, generator):
     d, p = (3, 4) if signed else (4, 3)
-    group = (SignedUnitPermutation if signed else UnitPermutation)(units(d, p))
+    group = Units(units(d, p), flip=signed)
     loc = torch.randn(d * p, generator=generator, dtype=torch.float64)
     scale = (0.3 * torch.randn(d * p, generator=generator, dtype=torch.float64)).exp()
     noise = torch.randn(50, d * p, generator=generator, dtype=torch.float64)
@@ -176,7 +175,7 @@ def test_exact_equals_enumeration(signed, generator):
 @pytest.mark.parametrize("signed", [False, True], ids=["permutation", "signed"])
 def test_gradient_equals_enumeration(signed, generator):
     d, p = 3, 2
-    group = (SignedUnitPermutation if signed else UnitPermutation)(units(d, p))
+    group = Units(units(d, p), flip=signed)
     elements = all_signed(d) if signed else all_permutations(d)
     noise = torch.randn(8, d * p, generator=generator, dtype=torch.float64)
     start = torch.randn(2, d * p, generator=generator, dtype=torch.float64)
@@ -203,7 +202,7 @@ def spread_units(d, p, spread):
 def test_lower_estimates_stay_below_the_exact_gap(name, d, p, spread, generator):
     loc, scale = spread_units(d, p, spread)
     noise = torch.randn(3000, d * p, generator=generator, dtype=torch.float64)
-    group = UnitPermutation(units(d, p))
+    group = Units(units(d, p))
     exact = unit_gap(group, loc, scale, noise, Exact(), generator=generator)
     estimate = LOWER_ESTIMATES[name]
     below = unit_gap(group, loc, scale, noise, estimate, generator=generator)
@@ -216,7 +215,7 @@ def test_lower_estimates_stay_below_the_exact_gap(name, d, p, spread, generator)
 def test_upper_estimate_stays_above_pointwise(d, p, spread, generator):
     loc, scale = spread_units(d, p, spread)
     noise = torch.randn(500, d * p, generator=generator, dtype=torch.float64)
-    group = UnitPermutation(units(d, p))
+    group = Units(units(d, p))
     exact = unit_gap(group, loc, scale, noise, Exact(), generator=generator)
     above = gap_upper(group, loc, scale, noise, DoublyStochastic(), generator=generator)
     assert bool((above - exact > -1e-9).all())
@@ -226,7 +225,7 @@ def test_upper_estimate_stays_above_pointwise(d, p, spread, generator):
 def test_importance_tightens_with_more_permutations(generator):
     loc, scale = spread_units(8, 3, 0.5)
     noise = torch.randn(3000, 24, generator=generator, dtype=torch.float64)
-    group = UnitPermutation(units(8, 3))
+    group = Units(units(8, 3))
     means = [
         float(unit_gap(group, loc, scale, noise, Importance(k), generator=generator).mean())
         for k in (1, 5, 20)
@@ -278,7 +277,7 @@ def test_estimates_are_equivariant_to_the_order_of_units(generator):
     loc, scale = spread_units(d, p, 0.5)
     order = torch.tensor([3, 0, 4, 1, 2])
     shuffled = units(d, p)[order].flatten()
-    group = UnitPermutation(units(d, p))
+    group = Units(units(d, p))
     estimate = Importance(4)
     a = gap_of(group, loc, scale, generator, estimate=estimate, n=4000)
     b = gap_of(group, loc[shuffled], scale[shuffled], generator, estimate=estimate, n=4000)
@@ -286,20 +285,28 @@ def test_estimates_are_equivariant_to_the_order_of_units(generator):
     assert abs(float(a.mean() - b.mean())) < 4 * error
 
 
-def test_excess_is_zero_on_the_diagonal_however_narrow(generator):
+@pytest.mark.parametrize("narrow", [1.0, 1e-4, 1e-8])
+def test_unit_log_ratios_are_zero_on_the_diagonal_however_narrow(narrow, generator):
+    """Terms as large as (5 / narrow)^2 would have to cancel there."""
     loc, scale = spread_units(4, 3, 5.0)
     noise = torch.randn(10, 12, generator=generator, dtype=torch.float64)
-    excess = excess_log_density(UnitPermutation(units(4, 3)), loc, 1e-4 * scale, noise)
-    diagonal = excess.diagonal(dim1=-2, dim2=-1)
-    # Terms of size (5 / 1e-4)^2 = 2.5e9 cancel in the diagonal: 2e-16 of them may be left.
-    assert_close(diagonal, torch.zeros_like(diagonal), rtol=0, atol=1e-5)
+    plain, flipped = (
+        unit_log_ratios(group, loc, narrow * scale, noise).diagonal(dim1=-2, dim2=-1)
+        for group in (Units(units(4, 3)), Units(units(4, 3), flip=True))
+    )
+    assert_close(plain, torch.zeros_like(plain), rtol=0, atol=0)
+    sd = narrow * scale
+    odd = (loc * (loc + sd * noise) / sd**2).view(10, 4, 3).sum(-1)
+    # exp(-2 odd) has the rounding of its exponent, a few hundred times that of a number.
+    assert_close(flipped, softplus(-2.0 * odd), rtol=1e-11, atol=0)
 
 
-@pytest.mark.parametrize("kind", [UnitPermutation, SignedUnitPermutation])
-def test_excess_is_the_orbit_density_over_the_own_one(kind, generator):
+@pytest.mark.parametrize("flip", [False, True])
+def test_unit_log_ratios_are_the_orbit_density_over_the_own_one(flip, generator):
     """The written-out gradient against autograd through `log_orbit_density`."""
     d, p = 4, 3
-    group, noise = kind(units(d, p)), torch.randn(5, d * p, generator=generator).double()
+    group = Units(units(d, p), flip=flip)
+    noise = torch.randn(5, d * p, generator=generator).double()
     start = torch.randn(2, d * p, generator=generator).double()
     weights = torch.randn(5, d, d, generator=generator).double()
     results = []
@@ -307,13 +314,13 @@ def test_excess_is_the_orbit_density_over_the_own_one(kind, generator):
         both = start.clone().requires_grad_()
         loc, scale = both[0], both[1].exp()
         if written_out:
-            excess = excess_log_density(group, loc, scale, noise)
+            ratios = unit_log_ratios(group, loc, scale, noise)
         else:
             log_q = -0.5 * noise**2 - scale.log() - 0.5 * log(2 * pi)
             density = group.log_orbit_density(loc + scale * noise, loc, scale)
-            excess = density - log_q[:, group.index].sum(-1, keepdim=True)
-        (gradient,) = torch.autograd.grad((excess * weights).sum(), both)
-        results.append((excess.detach(), gradient))
+            ratios = density - log_q[:, group.index].sum(-1, keepdim=True)
+        (gradient,) = torch.autograd.grad((ratios * weights).sum(), both)
+        results.append((ratios.detach(), gradient))
     assert_close(*results, rtol=1e-10, atol=1e-10)
 
 
@@ -327,5 +334,5 @@ def test_exact_up_to_switches_by_width(generator):
 def test_sides_are_kept_apart(generator):
     loc, scale = spread_units(3, 2, 1.0)
     with pytest.raises(ValueError, match="exact or upper"):
-        gap_of(UnitPermutation(units(3, 2)), loc, scale, generator, estimate=Soules(), n=2,
+        gap_of(Units(units(3, 2)), loc, scale, generator, estimate=Soules(), n=2,
                bound=gap_upper)  # fmt: skip

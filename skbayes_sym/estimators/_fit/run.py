@@ -1,0 +1,171 @@
+"""One fit seen from outside: its method's blocks for callbacks, its log, why it stopped."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils._param_validation import StrOptions
+
+from skbayes_sym.estimators._fit.callbacks import FitTask
+from skbayes_sym.numerics.optimise import (
+    Objective,
+    OptimiseResult,
+    ParamGroup,
+    half_constant_half_linear,
+    minimise,
+)
+
+logger = logging.getLogger("skbayes_sym")
+
+FLOATS = (np.float64, np.float32)  # inputs of these dtypes are taken as they are
+
+# Rows a prediction handles at once: with the draws taken in blocks too, the hidden layers of a
+# block stay in cache and memory is bounded however many rows are asked for.
+PREDICT_ROWS = 128
+
+# How a fit runs, whatever it fits.
+RUN_CONSTRAINTS: dict[str, list[Any]] = {
+    "device": [str],
+    "dtype": [StrOptions({"auto", "float32", "float64"})],
+    "verbose": ["verbose"],
+}
+
+_BLOCKS = 100  # of a fit, that callbacks see
+
+OnStep = Callable[[int, Mapping[str, float]], bool]
+
+
+class Schedule(NamedTuple):
+    """When an optimiser stops, and how its steps shrink."""
+
+    max_iter: int
+    tol: float | None  # on the loss, absolute; None: never
+    factor: Callable[[float], float] = half_constant_half_linear
+
+
+class Run:
+    """What a method tells the outside while it works.
+
+    Parameters
+    ----------
+    begin : callable (n_blocks) -> FitTask
+        Opens the callbacks' task.
+    attributes : callable (Fitted) -> mapping
+        Fitted attributes of what has been found, for callbacks that ask for the model in the
+        middle of a fit.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[int], FitTask],
+        attributes: Callable[[Any], Mapping[str, Any]],
+    ) -> None:
+        self._open_task, self._attributes = begin, attributes
+        self._task: FitTask | None = None
+        self._reconstruct: Callable[[], Mapping[str, Any]] | None = None
+        self._phases_before, self._reported = 0.0, 0
+
+    def begin(self, n_blocks: int = _BLOCKS, so_far: Callable[[], Any] | None = None) -> None:
+        """Open the task; ``so_far`` gives what has been found whenever a callback asks."""
+        self._task = self._open_task(n_blocks)
+        if so_far is not None:
+            self._reconstruct = lambda: self._attributes(so_far())
+
+    def end_block(self) -> bool:
+        """Report a finished block; True if a callback asks to stop."""
+        assert self._task is not None
+        return self._task.end_block(self._reconstruct)
+
+    def end(self, found: Any = None) -> None:
+        """Report the end of the method's loops, with what was ``found`` if it is ready."""
+        assert self._task is not None
+        reconstruct = self._reconstruct if found is None else lambda: self._attributes(found)
+        self._task.end(reconstruct)
+
+    def phase(self, share: float, n_steps: int) -> OnStep:
+        """``on_step`` of the next stage, of ``n_steps`` steps, which is ``share`` of the fit.
+
+        For fits made of several stages: together they are the hundred blocks that `begin` opens.
+        """
+        before, self._phases_before = self._phases_before, self._phases_before + share
+
+        def on_step(step: int, info: Mapping[str, float]) -> bool:
+            done = int(_BLOCKS * (before + share * min(step / max(n_steps, 1), 1.0)) + 1e-9)
+            while self._reported < min(done, _BLOCKS):
+                self._reported += 1
+                logger.debug("%d %%: %s", self._reported, _figures(info))
+                if self.end_block():
+                    return True  # no block begins after a stop
+            return False
+
+        return on_step
+
+    def minimise(
+        self,
+        objective: Objective,
+        groups: Sequence[ParamGroup],
+        schedule: Schedule,
+        report: Callable[[float], tuple[str, float]],
+        block_size: int | None = None,
+    ) -> OptimiseResult:
+        """Minimise in a hundred blocks, each reported to the log and to callbacks.
+
+        Parameters
+        ----------
+        objective : Objective
+        groups : sequence of ParamGroup
+        schedule : Schedule
+        report : callable (loss) -> (name, value)
+            What the log says of a block's mean loss.
+        block_size : int, optional
+            Steps of a block; a hundredth of ``schedule.max_iter`` by default.
+        """
+
+        def on_step(step: int, info: Mapping[str, float]) -> bool:
+            name, value = report(info["loss"])
+            logger.debug("step %d: %s %.6g", step, name, value)
+            return self.end_block()
+
+        return minimise(
+            objective,
+            groups=groups,
+            max_iter=schedule.max_iter,
+            block_size=block_size or steps_per_block(schedule.max_iter),
+            on_step=on_step,
+            schedule=schedule.factor,
+            tol=schedule.tol,
+        )
+
+
+def steps_per_block(max_iter: int) -> int:
+    """Steps between two looks at the loss."""
+    return max(1, max_iter // _BLOCKS)
+
+
+def n_blocks(max_iter: int) -> int:
+    """How many blocks `steps_per_block` makes of ``max_iter`` steps."""
+    return -(-max_iter // steps_per_block(max_iter))
+
+
+def _figures(info: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in info.items())
+
+
+@contextmanager
+def logging_to_stderr(verbose: int) -> Iterator[None]:
+    """Show the package's log for the time of one fit."""
+    if not verbose:
+        yield
+        return
+    handler, level = logging.StreamHandler(sys.stderr), logger.level
+    handler.setFormatter(logging.Formatter("[skbayes_sym] %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
