@@ -25,7 +25,7 @@ from skbayes_sym.numerics.quadrature import gauss_hermite
 _FIRST_NOISE = 0.5  # in units of the target's standard deviation
 
 
-class InvarianceAbidingRegressor(LinearFace, BayesianRegressorMixin, RowEstimator):
+class BayesianLinearRegressor(LinearFace, BayesianRegressorMixin, RowEstimator):
     r"""Bayesian linear model with one rank-one Gaussian site a datum.
 
     The likelihood of a datum doesn't change when the weights move orthogonally to its input. A
@@ -122,7 +122,7 @@ class InvarianceAbidingRegressor(LinearFace, BayesianRegressorMixin, RowEstimato
 
     See Also
     --------
-    InvarianceAbidingClassifier : The same for class labels.
+    BayesianLinearClassifier : The same for class labels.
     invariance_gap : The gap of any fitted variational estimator.
     sklearn.linear_model.BayesianRidge : The Gaussian case, without the diagnostics.
 
@@ -146,9 +146,9 @@ class InvarianceAbidingRegressor(LinearFace, BayesianRegressorMixin, RowEstimato
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
-    >>> from skbayes_sym import InvarianceAbidingRegressor
+    >>> from skbayes_sym import BayesianLinearRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> reg = InvarianceAbidingRegressor().fit(X, y)
+    >>> reg = BayesianLinearRegressor().fit(X, y)
     >>> mean, std = reg.predict(X[:3], return_std=True)
     >>> mean.shape, round(reg.log_evidence_), round(reg.symmetry_gap_, 1)
     ((3,), -2406, 2.9)
