@@ -61,7 +61,10 @@ def _gap_is_an_object(parameters: Values, attributes: Values) -> None:
     parameters["gap"] = gaps.get(name, name)
 
 
-CLASS_NAMES: dict[str, str] = {}
+CLASS_NAMES: dict[str, str] = {
+    "InvarianceAbidingRegressor": "BayesianLinearRegressor",
+    "InvarianceAbidingClassifier": "BayesianLinearClassifier",
+}
 
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),

@@ -23,8 +23,8 @@ from skbayes_sym.estimators.layerwise.parts import HIDDEN_POSTERIORS, LAST_LAYER
 from skbayes_sym.estimators.networks import NetworkEstimator
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
 from skbayes_sym.inference.layerwise.posterior import ConditionedDraws, LayerwisePosterior
-from skbayes_sym.inference.predictive import NormalMixture
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.predictive import NormalMixture
 from skbayes_sym.numerics.random import generator_from
 
 RandomState = int | np.random.RandomState | None
@@ -129,7 +129,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     See Also
     --------
     SymmetrizedVIRegressor : Independent weights, averaged over exchanges of units.
-    InvarianceAbidingRegressor : The exact last layer without hidden ones.
+    BayesianLinearRegressor : The exact last layer without hidden ones.
 
     Notes
     -----

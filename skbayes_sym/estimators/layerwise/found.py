@@ -82,7 +82,7 @@ class Setting(NamedTuple):
         first, second = (generator_from(self.seeds.start) for _ in range(2))
         hidden = posterior.hidden.start(rows, at_prior=at_prior, generator=first)
         last = posterior.last.start(rows, generator=second)
-        log_noise = likelihood.noise_std.log().to(rows.x)
+        log_noise = likelihood.noise_scale.log().to(rows.x)
         if likelihood.n_params:
             spread = rows.y.std(0) if len(rows.y) > 1 else torch.ones_like(log_noise)
             log_noise = torch.where(spread > 0.0, _FIRST_NOISE * spread, 1.0).log()

@@ -30,11 +30,11 @@ from skbayes_sym.estimators.vi.gaps import GAPS
 from skbayes_sym.estimators.vi.method import MeanFieldVI
 from skbayes_sym.inference.mean_field.bounds import posterior_layers
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import Layers, output_moments
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import SymmetryGroup

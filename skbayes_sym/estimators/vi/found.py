@@ -62,7 +62,7 @@ class MeanFieldFit:
         }
         if data.y_scaling is not None:
             likelihood = model.likelihood.at(torch.as_tensor(self.likelihood_params))
-            noise = likelihood.noise_std.double().numpy() * data.y_scaling.scale
+            noise = likelihood.noise_scale.double().numpy() * data.y_scaling.scale
             attributes["noise_std_"] = float(noise[0]) if len(noise) == 1 else noise
         if self.bounds is not None:
             attributes.update(self.bounds.attributes(data.log_jacobian))
