@@ -20,6 +20,7 @@ from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.models.likelihoods.base import BatchedLikelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.numerics.convergence import last_tenth_gain
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, minimise
 from skbayes_sym.numerics.random import generator_from
 
@@ -154,15 +155,11 @@ def _report(
         "log posterior of the members from %.6g to %.6g, stopped by %s after %d steps",
         values.min(), values.max(), result.stopped, result.n_iter,
     )  # fmt: skip
-    tenth = max(1, len(result.loss_curve) // 10)
-    if result.stopped != "max_iter" or len(result.loss_curve) < 2 * tenth:
-        return
-    last, before = result.loss_curve[-tenth:], result.loss_curve[-2 * tenth : -tenth]
-    gain = (np.mean(before) - np.mean(last)) / total_weight
-    if gain > estimator.tol:
+    gain = last_tenth_gain([-loss for loss in result.loss_curve])
+    if result.stopped == "max_iter" and gain.exceeds(estimator.tol * total_weight):
         warn_user(
             f"not converged: the last tenth of the {result.n_iter} steps still raised the members' "
-            f"mean log posterior by {gain:.2g} nats a datum (tol={estimator.tol:g}). Raise "
-            "max_iter or learning_rate.",
+            f"mean log posterior by {gain.value / total_weight:.2g} nats a datum "
+            f"(tol={estimator.tol:g}). Raise max_iter or learning_rate.",
             ConvergenceWarning,
         )
