@@ -12,6 +12,7 @@ from skbayes_sym.inference.mcmc.chain_count import n_chains_required
 from skbayes_sym.inspection.invariance_gap import invariance_gap
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries
 from skbayes_sym.saving.load import load
+from skbayes_sym.saving.save import save
 
 __all__ = [
     "DeepEnsembleClassifier",
@@ -31,5 +32,6 @@ __all__ = [
     "load",
     "n_chains_required",
     "remove_symmetries",
+    "save",
 ]
 __version__ = "0.1.0"

@@ -1,6 +1,6 @@
-"""The two faces: what a scikit-learn user may ask of a fitted posterior.
+"""The two mixins: what a scikit-learn user may ask of a fitted posterior.
 
-An estimator behind a face brings
+An estimator with one of them brings
 
     _predictive(x) -> NormalMixture | TargetMixture | CategoricalMixture     in scaled units
     _sample_outputs(x, n, generator) -> SampledOutputs       coherent functions (regressors)
@@ -18,10 +18,21 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.context import FLOATS
 from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
+from skbayes_sym.estimators._fit.model import gaussian_noise
+from skbayes_sym.estimators._fit.rows import (
+    ENCODE,
+    Array,
+    Rows,
+    Scaling,
+    column_scaling,
+    numbers_due,
+)
+from skbayes_sym.estimators._fit.run import FLOATS
+from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.numerics.random import generator_from
 
 
@@ -32,8 +43,12 @@ class SampledOutputs(NamedTuple):
     noise_std: Array  # broadcastable to (n, N, T), in target units; the same for every x
 
 
-class RegressorFace(RegressorMixin):
+class BayesianRegressorMixin(RegressorMixin):
     """Everything a regressor predicts, in target units, observation noise included."""
+
+    normalize_y: bool
+    y_mean_: Array
+    y_scale_: Array
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -49,6 +64,15 @@ class RegressorFace(RegressorMixin):
     def _encode_targets(self, y: Array) -> Array:
         self._y_ndim_ = y.ndim
         return y.reshape(len(y), -1)
+
+    def _scale_targets(self, rows: Rows) -> Scaling | None:
+        return column_scaling(rows.y, rows.weight, enabled=self.normalize_y)
+
+    def _default_likelihood(self, data: Training) -> Likelihood:
+        return gaussian_noise("learn", data)
+
+    def _n_outputs(self, data: Training) -> int:
+        return int(data.rows.y.shape[1])
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Mean of the posterior predictive.
@@ -221,8 +245,10 @@ class RegressorFace(RegressorMixin):
         return values if self._y_ndim_ == 2 else values.squeeze(axis=values.ndim - 1 - extra)
 
 
-class ClassifierFace(ClassifierMixin):
+class BayesianClassifierMixin(ClassifierMixin):
     """Everything a classifier predicts."""
+
+    classes_: Array
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         with numbers_due("X", ENCODE):
@@ -239,6 +265,15 @@ class ClassifierFace(ClassifierMixin):
             )
         self.classes_ = classes
         return codes.astype(np.int64)
+
+    def _scale_targets(self, rows: Rows) -> Scaling | None:
+        return None
+
+    def _default_likelihood(self, data: Training) -> Likelihood:
+        return Categorical()
+
+    def _n_outputs(self, data: Training) -> int:
+        return len(self.classes_)
 
     def predict(self, X: Any) -> Array:
         """The most probable class of every row, (n_samples,)."""

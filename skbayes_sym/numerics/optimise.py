@@ -13,7 +13,6 @@ from skbayes_sym.numerics.convergence import stalled
 
 Step = TypeVar("Step")
 
-_OFF_THE_MAP = 1e100  # value of a loss that isn't finite: L-BFGS steps back from it
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # Kingma & Ba 2014, section 2
 
 
@@ -213,18 +212,26 @@ def lbfgs(
         Never worse than ``start``: the start itself where the search fails.
     """
 
+    worst = -float("inf")
+
     def with_arrays(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        nonlocal worst
         value, gradient = loss(torch.from_numpy(x.copy()).to(start))
         if not bool(value.isfinite() & gradient.isfinite().all()):
-            return _OFF_THE_MAP, np.zeros_like(x)
+            # Twice as bad as anything seen: of much worse the line search would take no step.
+            return worst + 1.0 + abs(worst), np.zeros_like(x)
+        worst = max(worst, float(value))
         return float(value), gradient.double().cpu().numpy()
 
     first = start.detach().double().cpu().numpy()
+    value, _ = with_arrays(first)
+    if worst == -float("inf"):
+        return start
     options = {"maxiter": max_iter, "ftol": ftol, "gtol": gtol}
     found = scipy_minimize(
         with_arrays, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )
-    return torch.from_numpy(found.x).to(start) if found.fun <= with_arrays(first)[0] else start
+    return torch.from_numpy(found.x).to(start) if found.fun <= value else start
 
 
 def by_autograd(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:

@@ -1,4 +1,4 @@
-"""Reading what ``estimator.save(path)`` wrote."""
+"""Reading what `save` wrote."""
 
 from os import PathLike, fspath
 from typing import Any
@@ -26,7 +26,7 @@ ESTIMATORS: dict[str, type] = {
 
 
 def load(path: str | PathLike[str]) -> Any:
-    """Load a fitted estimator that its ``save`` method wrote.
+    """Load a fitted estimator that `save` wrote.
 
     The file holds numbers and names, no code: loading one from a stranger is safe, unlike a pickle.
     A model that was fitted on a GPU predicts on the CPU where there is none.
@@ -57,7 +57,7 @@ def load(path: str | PathLike[str]) -> Any:
     >>> reg = skbayes_sym.InvarianceAbidingRegressor().fit(X, y)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "model.safetensors")
-    ...     reg.save(path)
+    ...     skbayes_sym.save(reg, path)
     ...     same = skbayes_sym.load(path)
     >>> bool((same.predict(X) == reg.predict(X)).all())
     True

@@ -171,7 +171,7 @@ def test_lbfgs_turns_back_where_the_loss_is_no_number():
     start, visited = torch.tensor([0.5], dtype=torch.float64), []
 
     def loss(x):
-        visited.append(float(x))
+        visited.append(x.item())
         return (100.0 * x - x.log()).sum()
 
     found = optimise.lbfgs(optimise.by_autograd(loss), start, max_iter=100)

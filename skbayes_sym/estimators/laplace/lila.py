@@ -10,7 +10,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.context import FitContext, Fitted
 from skbayes_sym.estimators._fit.rows import Rows, Scaling
-from skbayes_sym.estimators.base import BayesianEstimator
+from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.laplace.invariances import (
     input_scaling,
     invariance_attributes,
@@ -27,7 +27,11 @@ from skbayes_sym.estimators.laplace.predict import (
     sample_outputs,
 )
 from skbayes_sym.estimators.laplace.recipe import CONSTRAINTS, Plan, fit_laplace
-from skbayes_sym.estimators.predictors import ClassifierFace, RegressorFace, SampledOutputs
+from skbayes_sym.estimators.predictors import (
+    BayesianClassifierMixin,
+    BayesianRegressorMixin,
+    SampledOutputs,
+)
 from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
@@ -51,7 +55,7 @@ def _fit_lila(estimator: Any, context: FitContext, plan: Plan) -> Fitted:
     return fitted._replace(attributes={**fitted.attributes, **found})
 
 
-class LILARegressor(RegressorFace, BayesianEstimator):
+class LILARegressor(BayesianRegressorMixin, RowEstimator):
     r"""Regression with invariances learned from the data.
 
     Averages a network over random transformations of its input,
@@ -315,7 +319,7 @@ class LILARegressor(RegressorFace, BayesianEstimator):
         return SampledOutputs(sample_outputs(self, x, n, generator), np.atleast_1d(self.noise_std_))
 
 
-class LILAClassifier(ClassifierFace, BayesianEstimator):
+class LILAClassifier(BayesianClassifierMixin, RowEstimator):
     r"""Classification with invariances learned from the data.
 
     Averages a network over random transformations of its input,

@@ -11,10 +11,10 @@ from torch.nn.functional import logsigmoid
 
 from skbayes_sym.estimators._fit.context import FitContext, Fitted
 from skbayes_sym.estimators._fit.rows import Scaling
-from skbayes_sym.estimators.base import BayesianEstimator
+from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.linear.coefficients import LinearFace
 from skbayes_sym.estimators.linear.recipe import LINEAR_CONSTRAINTS, LinearModel, fit_linear
-from skbayes_sym.estimators.predictors import ClassifierFace
+from skbayes_sym.estimators.predictors import BayesianClassifierMixin
 from skbayes_sym.inference.linear.expectations import ScalarSites, SoftmaxSites
 from skbayes_sym.inference.predictive import CategoricalMixture
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
@@ -26,7 +26,7 @@ from skbayes_sym.numerics.random import spawn_seeds
 _REPLICATES = 8  # of the quasi-Monte Carlo rule behind the reported bound
 
 
-class InvarianceAbidingClassifier(LinearFace, ClassifierFace, BayesianEstimator):
+class InvarianceAbidingClassifier(LinearFace, BayesianClassifierMixin, RowEstimator):
     r"""Bayesian linear classification with one Gaussian site a datum.
 
     Optimal Gaussian variational inference, full covariance included, for logistic and softmax

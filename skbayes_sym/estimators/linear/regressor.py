@@ -10,10 +10,10 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.context import FitContext, Fitted
 from skbayes_sym.estimators._fit.rows import Array, column_scaling
-from skbayes_sym.estimators.base import BayesianEstimator
+from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.linear.coefficients import LinearFace
 from skbayes_sym.estimators.linear.recipe import LINEAR_CONSTRAINTS, LinearModel, fit_linear
-from skbayes_sym.estimators.predictors import RegressorFace, SampledOutputs
+from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
 from skbayes_sym.inference.linear.expectations import ScalarSites
 from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
@@ -25,7 +25,7 @@ from skbayes_sym.numerics.quadrature import gauss_hermite
 _FIRST_NOISE = 0.5  # in units of the target's standard deviation
 
 
-class InvarianceAbidingRegressor(LinearFace, RegressorFace, BayesianEstimator):
+class InvarianceAbidingRegressor(LinearFace, BayesianRegressorMixin, RowEstimator):
     r"""Bayesian linear model with one rank-one Gaussian site a datum.
 
     The likelihood of a datum doesn't change when the weights move orthogonally to its input. A

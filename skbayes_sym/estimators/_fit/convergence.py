@@ -1,0 +1,30 @@
+"""A warning where training stopped too early."""
+
+from sklearn.exceptions import ConvergenceWarning
+
+from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.numerics.convergence import last_tenth_gain
+from skbayes_sym.numerics.optimise import OptimiseResult
+
+
+def warn_unless_converged(
+    result: OptimiseResult, tol: float | None, total_weight: float, what: str = "the ELBO"
+) -> None:
+    """A warning with the figure if the last tenth of all steps still raised the objective.
+
+    Parameters
+    ----------
+    result : OptimiseResult
+    tol : float or None
+        Nats per unit of sample weight that count as converged; None asks for no test.
+    total_weight : float
+    what : str
+        What was raised.
+    """
+    gain = last_tenth_gain([-loss for loss in result.loss_curve])
+    if tol is not None and result.stopped == "max_iter" and gain.exceeds(tol * total_weight):
+        warn_user(
+            f"not converged: the last tenth of the {result.n_iter} steps still raised {what} by "
+            f"{gain.value / total_weight:.2g} nats per row (tol={tol:g}). Raise max_iter or learning_rate.",
+            ConvergenceWarning,
+        )
