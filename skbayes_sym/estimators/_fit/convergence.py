@@ -25,6 +25,7 @@ def warn_unless_converged(
     if tol is not None and result.stopped == "max_iter" and gain.exceeds(tol * total_weight):
         warn_user(
             f"not converged: the last tenth of the {result.n_iter} steps still raised {what} by "
-            f"{gain.value / total_weight:.2g} nats per row (tol={tol:g}). Raise max_iter or learning_rate.",
+            f"{gain.value / total_weight:.2g} nats per row (tol={tol:g}). Raise "
+            "max_iter or learning_rate.",
             ConvergenceWarning,
         )
