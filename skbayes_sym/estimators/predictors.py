@@ -31,9 +31,9 @@ from skbayes_sym.estimators._fit.rows import (
 )
 from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.predictive import NormalMixture, TargetMixture
 from skbayes_sym.numerics.random import generator_from
 
 

@@ -63,10 +63,10 @@ class CalibrationDisplay:
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
-    >>> from skbayes_sym import InvarianceAbidingRegressor
+    >>> from skbayes_sym import BayesianLinearRegressor
     >>> from skbayes_sym.inspection import CalibrationDisplay
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> reg = InvarianceAbidingRegressor().fit(X[:300], y[:300])
+    >>> reg = BayesianLinearRegressor().fit(X[:300], y[:300])
     >>> display = CalibrationDisplay.from_estimator(reg, X[300:], y[300:])
     >>> display.area < 0.1
     True

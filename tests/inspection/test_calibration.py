@@ -18,7 +18,7 @@ def test_counts_what_the_intervals_hold(linear, table, axes):
         display.line_.get_xydata(), np.column_stack([display.nominal, display.observed])
     )
     label = display.line_.get_label()
-    assert label == f"InvarianceAbidingRegressor (area {display.area:.3f})"
+    assert label == f"BayesianLinearRegressor (area {display.area:.3f})"
 
 
 def test_area_is_that_between_the_straight_lines():

@@ -33,7 +33,7 @@ from skbayes_sym.estimators.predictors import (
     BayesianRegressorMixin,
     SampledOutputs,
 )
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,

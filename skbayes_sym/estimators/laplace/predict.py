@@ -15,9 +15,9 @@ from skbayes_sym.inference.laplace.posterior import (
     linearised_functions,
     linearised_outputs,
 )
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.augmentations.ranges import stratified_noise
 from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 
