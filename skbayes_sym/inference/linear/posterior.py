@@ -60,7 +60,6 @@ class LowRankGaussian:
         r = len(self.covariance) // n_rows
         return self.covariance.reshape(n_rows, r, n_rows, r)
 
-    @cached_property
     def _factor(self) -> Tensor:
         """Cholesky factor of the coordinates' covariance."""
         return cholesky(
@@ -117,7 +116,7 @@ class LowRankGaussian:
             return normal_like(shape, generator=generator, like=loc)
 
         loc, scale = self._tensor(self.loc, generator), self._tensor(self.scale, generator)
-        factor = self._factor.to(generator.device)
+        factor = self._factor().to(generator.device)
         inside = (normal(n, len(self.covariance)) @ factor.T).reshape(n, n_rows, -1)
         if self.basis is not None:
             basis = self._tensor(self.basis, generator)
@@ -132,7 +131,7 @@ class LowRankGaussian:
         moved = (theta.unflatten(-1, self.loc.shape) - loc) / scale
         inside = moved if self.basis is None else moved @ torch.as_tensor(self.basis)
         free = (moved * moved).sum((-1, -2)) - (inside * inside).sum((-1, -2))
-        factor = self._factor
+        factor = self._factor()
         z = torch.linalg.solve_triangular(factor, inside.flatten(-2).unsqueeze(-1), upper=False)
         n_free = self.n_weights - len(self.covariance)
         log_dets = log_det(factor) + n_free * log(self.prior_variance)
