@@ -48,6 +48,11 @@ class NormalMixture:
     noise_variance: Tensor
     log_weights: Tensor | None = None
 
+    @property
+    def is_discrete(self) -> bool:
+        """Whether targets are whole numbers."""
+        return False
+
     @cached_property
     def _weights(self) -> Tensor:
         if self.log_weights is None:
@@ -129,6 +134,11 @@ class TargetMixture:
     likelihood: TargetLikelihood
     outputs: Tensor
     log_weights: Tensor
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether targets are whole numbers."""
+        return self.likelihood.is_discrete
 
     @cached_property
     def _weights(self) -> Tensor:
