@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skbayes_sym import InvarianceAbidingClassifier, InvarianceAbidingRegressor
+from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
 from skbayes_sym.model_selection import (
     NoSplit,
     evidence_scorer,
@@ -20,7 +20,7 @@ from skbayes_sym.model_selection import (
 )
 
 X, y = (a[:80] for a in load_diabetes(return_X_y=True))
-LINEAR = InvarianceAbidingRegressor(prior_scale=400.0, noise_std=55.0, fit_intercept=False)
+LINEAR = BayesianLinearRegressor(prior_scale=400.0, noise_std=55.0, fit_intercept=False)
 IRIS = load_iris(return_X_y=True)
 
 
@@ -110,7 +110,7 @@ def test_regressors_with_a_standard_deviation_are_normal():
 def test_classifiers_by_their_probabilities(names):
     X, y = IRIS
     y = y if names is None else names[y]
-    for clf in (LogisticRegression(max_iter=1000), InvarianceAbidingClassifier(prior_scale=1.0)):
+    for clf in (LogisticRegression(max_iter=1000), BayesianLinearClassifier(prior_scale=1.0)):
         clf.fit(X, y)
         columns = np.searchsorted(clf.classes_, y)
         expected = np.log(clf.predict_proba(X)[np.arange(150), columns]).mean()

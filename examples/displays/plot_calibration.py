@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
-from skbayes_sym import InvarianceAbidingRegressor
+from skbayes_sym import BayesianLinearRegressor
 from skbayes_sym.inspection import IntervalCalibrationDisplay
 
 X, y = load_diabetes(return_X_y=True)
@@ -23,7 +23,7 @@ X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.4, random_
 
 display = None
 for name, noise_std in {"noise learned": "learn", "30": 30.0, "90": 90.0}.items():
-    model = InvarianceAbidingRegressor(noise_std=noise_std).fit(X_train, y_train)
+    model = BayesianLinearRegressor(noise_std=noise_std).fit(X_train, y_train)
     display = IntervalCalibrationDisplay.from_estimator(
         model, X_test, y_test, name=name, ax=None if display is None else display.ax_
     )

@@ -17,7 +17,7 @@ from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin
 
 
-class Predictive(Protocol):
+class PredictiveDistribution(Protocol):
     """Distribution of a new target at every row, in the units of ``y``.
 
     Shapes are those of scikit-learn: ``(n_samples,)``, or ``(n_samples, n_targets)`` where the
@@ -297,7 +297,7 @@ def predictive(model: Any, X: Any) -> Any:
 
     Returns
     -------
-    Predictive or ClassPredictive
+    PredictiveDistribution or ClassPredictive
         Of regressors: ``.mean() .std() .var() .quantile(q) .interval(coverage)
         .sample(n, random_state) .log_prob(y) .cdf(y) .crps(y) .uncertainty()``, in the units of
         ``y``. Of classifiers: ``.classes .proba() .log_prob(y) .uncertainty()``.

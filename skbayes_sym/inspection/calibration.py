@@ -60,10 +60,10 @@ class IntervalCalibrationDisplay:
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
-    >>> from skbayes_sym import InvarianceAbidingRegressor
+    >>> from skbayes_sym import BayesianLinearRegressor
     >>> from skbayes_sym.inspection import IntervalCalibrationDisplay
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> reg = InvarianceAbidingRegressor().fit(X[:300], y[:300])
+    >>> reg = BayesianLinearRegressor().fit(X[:300], y[:300])
     >>> display = IntervalCalibrationDisplay.from_estimator(reg, X[300:], y[300:])
     >>> display.error < 0.1
     True

@@ -66,10 +66,10 @@ class PredictiveDisplay:
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
-    >>> from skbayes_sym import InvarianceAbidingRegressor
+    >>> from skbayes_sym import BayesianLinearRegressor
     >>> from skbayes_sym.inspection import PredictiveDisplay
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> reg = InvarianceAbidingRegressor().fit(X[:400], y[:400])
+    >>> reg = BayesianLinearRegressor().fit(X[:400], y[:400])
     >>> display = PredictiveDisplay.from_estimator(reg, X[400:], y[400:])
     >>> display.kind, display.values.shape
     ('intervals', (42, 3))

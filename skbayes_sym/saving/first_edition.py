@@ -24,7 +24,10 @@ def _tol_stops(parameters: Values, attributes: Values) -> None:
         parameters["tol"] = None
 
 
-CLASS_NAMES: dict[str, str] = {}
+CLASS_NAMES: dict[str, str] = {
+    "InvarianceAbidingRegressor": "BayesianLinearRegressor",
+    "InvarianceAbidingClassifier": "BayesianLinearClassifier",
+}
 
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from cases import BATCHED_LIKELIHOODS, NETWORKS
+from cases import LIKELIHOODS, NETWORKS
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior
@@ -16,10 +16,10 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 
 NOISE_PRIOR_SCALE = torch.tensor([0.7, 1.5], dtype=torch.float64)
-every_likelihood = pytest.mark.parametrize(
-    "case", BATCHED_LIKELIHOODS.values(), ids=BATCHED_LIKELIHOODS
-)
-every_network = pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+every_likelihood = pytest.mark.parametrize("case", LIKELIHOODS.values(), ids=LIKELIHOODS)
+# Passes through the network have tests of their own (test_mlp_batched).
+DEPTHS = ("linear", "one-layer-tanh", "three-layers-relu")
+every_network = pytest.mark.parametrize("network", [NETWORKS[d] for d in DEPTHS], ids=DEPTHS)
 
 
 def posterior(network, case, generator, n_rows=6, scale=None, dtype=torch.float64):
@@ -43,7 +43,7 @@ def textbook(density):
     """The same posterior from torch's distributions and autograd."""
     n = density.network.layout.n_params
     normal = torch.distributions.Normal(0.0, density.prior.scale)
-    half_normal = torch.distributions.HalfNormal(NOISE_PRIOR_SCALE)
+    half_normal = torch.distributions.HalfNormal(NOISE_PRIOR_SCALE[: density.likelihood.n_params])
 
     def log_prior(position):
         value, own = normal.log_prob(position[:, :n]).sum(1), position[:, n:]
@@ -82,9 +82,7 @@ def test_everything_equals_autograd(network, case, beta, generator):
 
 def test_gradient_by_finite_differences(generator):
     """Of the log noise, whose prior's gradient is written by hand as well."""
-    density = posterior(
-        NETWORKS["one-layer-tanh"], BATCHED_LIKELIHOODS["gaussian-learned"], generator
-    )
+    density = posterior(NETWORKS["one-layer-tanh"], LIKELIHOODS["gaussian-learned"], generator)
     position, h = positions(density, generator), 1e-5
     for column in (-2, -1, 0):
         step = torch.zeros(density.n_dims, dtype=torch.float64)
@@ -95,7 +93,7 @@ def test_gradient_by_finite_differences(generator):
 
 
 def test_prior_of_the_noise_integrates_to_one(generator):
-    density = posterior(NETWORKS["linear"], BATCHED_LIKELIHOODS["gaussian-learned"], generator)
+    density = posterior(NETWORKS["linear"], LIKELIHOODS["gaussian-learned"], generator)
     grid = torch.linspace(-40.0, 4.0, 200_001, dtype=torch.float64)
     for column, other in ((-2, -1), (-1, -2)):
         position = torch.zeros(len(grid), density.n_dims, dtype=torch.float64)
@@ -134,12 +132,12 @@ def density_size(network, case):
 
 
 def test_kinds(generator):
-    density = posterior(MLP(2, (2, 3), 2, TANH), BATCHED_LIKELIHOODS["gaussian-learned"], generator)
+    density = posterior(MLP(2, (2, 3), 2, TANH), LIKELIHOODS["gaussian-learned"], generator)
     first = [0, 1] * 2 + [2] * 2
     between = [3] * 6 + [4] * 3
     last = [5] * 3 + [6] * 3 + [7, 8]
     assert density.kinds.tolist() == [*first, *between, *last, 9, 10]
-    linear = posterior(MLP(2, (), 2, TANH), BATCHED_LIKELIHOODS["categorical"], generator)
+    linear = posterior(MLP(2, (), 2, TANH), LIKELIHOODS["categorical"], generator)
     assert linear.kinds.tolist() == list(range(6))
 
 
@@ -175,7 +173,7 @@ def test_at_zero_temperature_it_is_the_prior(case, generator):
 
 
 def test_prior_draws_have_the_priors_law(generator):
-    density = posterior(NETWORKS["linear"], BATCHED_LIKELIHOODS["gaussian-learned"], generator)
+    density = posterior(NETWORKS["linear"], LIKELIHOODS["gaussian-learned"], generator)
     n = 40_000
     theta, noise_std = density.split(density.sample_prior(n, generator=generator))
     normal = theta / density.prior.scale
@@ -194,12 +192,12 @@ def test_split(case, generator):
     theta, noise_std = density.split(draws)
     n = density.network.layout.n_params
     assert torch.equal(theta, draws[..., :n])
-    fixed = case.likelihood.noise_std.expand(2, 3, -1)
+    fixed = case.likelihood.noise_scale.expand(2, 3, -1)
     assert_close(noise_std, draws[..., n:].exp() if case.likelihood.n_params else fixed)
 
 
 def test_float32(generator):
-    case, network = BATCHED_LIKELIHOODS["gaussian-learned"], NETWORKS["two-layers-tanh"]
+    case, network = LIKELIHOODS["gaussian-learned"], NETWORKS["two-layers-tanh"]
     density = posterior(network, case, generator, dtype=torch.float32)
     position = positions(density, generator).float()
     exact = density.data._replace(**{k: t.double() for k, t in density.data._asdict().items()})
@@ -216,9 +214,7 @@ def test_float32(generator):
 
 
 def test_survives_pickling(generator):
-    density = posterior(
-        NETWORKS["one-layer-tanh"], BATCHED_LIKELIHOODS["gaussian-learned"], generator
-    )
+    density = posterior(NETWORKS["one-layer-tanh"], LIKELIHOODS["gaussian-learned"], generator)
     position = positions(density, generator)
     before = density.evaluate(position)
     after = pickle.loads(pickle.dumps(density)).evaluate(position)

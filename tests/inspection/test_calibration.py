@@ -22,7 +22,7 @@ def test_counts_what_the_intervals_hold(linear, table, axes):
         display.line_.get_xydata(), np.column_stack([display.nominal, display.observed])
     )
     label = display.line_.get_label()
-    assert label == f"InvarianceAbidingRegressor (error {display.error:.3f})"
+    assert label == f"BayesianLinearRegressor (error {display.error:.3f})"
 
 
 def test_error_is_the_metric_and_that_of_a_known_overconfidence(axes):

@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy import stats
 
-from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
 from skbayes_sym.models.crps import crps
 from skbayes_sym.models.likelihoods.poisson import Poisson
+from skbayes_sym.models.predictive import NormalMixture, TargetMixture
 
 
 def mixture(loc, sd, log_weights=None):

@@ -20,11 +20,11 @@ from skbayes_sym.estimators.predictors import (
     BayesianRegressorMixin,
     SampledOutputs,
 )
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.likelihoods.categorical import Categorical, log_class_probabilities
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
 
 class MCMCRegressor(BayesianRegressorMixin, SampledPosterior):
