@@ -9,7 +9,7 @@ from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.priors import Prior
 from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
 
 
@@ -35,6 +35,6 @@ class NetworkEstimator(RowEstimator):
         """At its starting parameters, in scaled units."""
         return self._default_likelihood(data)
 
-    def _group(self, network: MLP, prior: GaussianPrior) -> SymmetryGroup:
+    def _group(self, network: MLP, prior: Prior) -> SymmetryGroup:
         """The symmetry that the method uses."""
         return Trivial()

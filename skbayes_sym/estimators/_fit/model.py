@@ -1,7 +1,7 @@
 """Constructor parameters that describe the model, turned into the package's nouns."""
 
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -11,8 +11,9 @@ from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.training import INITIAL_NOISE, Training
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
+from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior, Normal, checked_scales
+from skbayes_sym.models.priors import GaussianPrior, Normal, Prior, checked_scales
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import (
     NotInvariantError,
@@ -90,8 +91,39 @@ def network_prior(prior_scale: Any, network: MLP) -> GaussianPrior:
         return Normal(prior_scale).bind(network.layout)
 
 
+def fully_connected(network: Network) -> MLP:
+    """The network, for methods that propagate moments or weights from layer to layer.
+
+    Raises
+    ------
+    TypeError
+        If it isn't fully connected.
+    """
+    if not hasattr(network, "hidden_layer_sizes"):
+        raise TypeError(
+            f"this method needs a fully connected network (MLP), got {type(network).__name__}."
+        )
+    return cast(MLP, network)
+
+
+def independent_normals(prior: Prior) -> GaussianPrior:
+    """The prior, for methods whose formulas need zero-mean normals.
+
+    Raises
+    ------
+    ValueError
+        If it is another law.
+    """
+    if prior.precision is None:
+        raise ValueError(
+            f"prior={type(prior).__name__} isn't made of independent zero-mean normals, which this "
+            "method needs. Use prior_scale, or Normal(scale)."
+        )
+    return cast(GaussianPrior, prior)
+
+
 def declared_group(
-    symmetry: str | SymmetryGroup | None, network: MLP, prior: GaussianPrior
+    symmetry: str | SymmetryGroup | None, network: MLP, prior: Prior
 ) -> SymmetryGroup:
     """The network's group by name or one's own, after checking that the prior has it too.
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.memory import Part, prior_part, require_memory, rows_part
+from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.steps import Steps
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
@@ -44,7 +45,9 @@ class LayerwiseVI:
     def fit(self, data: Training, model: Model, run: Run) -> LayerwiseFit:
         batch_size = self._batch_size(data.n_rows)
         self._require_memory(data, model, batch_size)
-        posterior = self.parts.posterior(model.network, model.prior, data.n_rows)
+        posterior = self.parts.posterior(
+            fully_connected(model.network), independent_normals(model.prior), data.n_rows
+        )
         seeds = Seeds(*spawn_seeds(data.seed, len(Seeds._fields)))
         setting = Setting(posterior, data.double_data, seeds)
         climbs: list[Climb] = []
@@ -128,7 +131,7 @@ class LayerwiseVI:
 
         with P' weights below the last layer and B rows a step.
         """
-        network, n_draws = model.network, self.steps.n_weight_samples
+        network, n_draws = fully_connected(model.network), self.steps.n_weight_samples
         n_params, n_features = network.layout.n_params, network.sizes[-2] + 1
         hidden = n_params - network.sizes[-1] * n_features
         weights = Part(

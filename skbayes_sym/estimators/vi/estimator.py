@@ -35,7 +35,7 @@ from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import Layers, output_moments
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.priors import Prior
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate
@@ -80,7 +80,7 @@ class _SymmetrizedVI(NetworkEstimator):
     posterior_: MeanFieldGaussian
     _predict_seed_: int
 
-    def _group(self, network: MLP, prior: GaussianPrior) -> SymmetryGroup:
+    def _group(self, network: MLP, prior: Prior) -> SymmetryGroup:
         return declared_group(self.symmetry, network, prior)
 
     def _method(self) -> MeanFieldVI:

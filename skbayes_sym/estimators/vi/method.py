@@ -9,6 +9,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.memory import Part, prior_part, require_memory, rows_part
+from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.steps import Steps
 from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
@@ -18,10 +19,14 @@ from skbayes_sym.inference.mean_field.bounds import estimate_gap, expected_log_l
 from skbayes_sym.inference.mean_field.elbo import SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gap_term import GapTerm
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate
 from skbayes_sym.symmetry.gaps.units import gap_lower, gap_upper
 
@@ -34,6 +39,15 @@ _EVALUATION_DRAWS = 128  # of the bounds reported after training, fewer where th
 _EVALUATION_ROWS = 1 << 20  # rows times draws; the rows' noise is independent and averages out
 _EVALUATION_ENTRIES = 1 << 17  # of the units' matrices: draws of the gap times width squared
 _ADAM = 4  # copies of what is optimised: values, gradient, two moments
+
+
+class _Model(NamedTuple):
+    """`Model` whose layers and prior have formulas."""
+
+    network: MLP
+    likelihood: Likelihood
+    prior: GaussianPrior
+    group: SymmetryGroup
 
 
 class _Seeds(NamedTuple):
@@ -65,17 +79,23 @@ class MeanFieldVI:
     start: MeanFieldGaussian | None = None
 
     def fit(self, data: Training, model: Model, run: Run) -> MeanFieldFit:
+        known = _Model(
+            fully_connected(model.network),
+            model.likelihood,
+            independent_normals(model.prior),
+            model.group,
+        )
         seeds = _Seeds(*spawn_seeds(data.seed, len(_Seeds._fields)))
-        estimate = permanent_estimate(self.gap, max(model.network.hidden_layer_sizes, default=0))
+        estimate = permanent_estimate(self.gap, max(known.network.hidden_layer_sizes, default=0))
         auto = automatic_batch(data.n_rows)
         batch_size = rows_per_step(self.steps.batch_size, data.n_rows, auto)
-        self._require_memory(data, model, batch_size)
-        gap = self._gap_term(data, model, estimate, seeds.gap)
-        n = model.network.layout.n_params
+        self._require_memory(data, known, batch_size)
+        gap = self._gap_term(data, known, estimate, seeds.gap)
+        n = known.network.layout.n_params
         with torch.no_grad():
             objective = SymmetrizedElbo(
-                model.network, model.likelihood, model.prior, data.data,
-                self._position(data, model, seeds.start),
+                known.network, known.likelihood, known.prior, data.data,
+                self._position(data, known, seeds.start),
                 batch_size=batch_size,
                 n_draws=self.steps.n_weight_samples,
                 generator=generator_from(seeds.training, data.device),
@@ -87,7 +107,7 @@ class MeanFieldVI:
             )
             result = self._optimise(objective, data, run, batch_size, n)
             run.end()
-            bounds = _bounds(data, model, estimate, result.params, seeds)
+            bounds = _bounds(data, known, estimate, result.params, seeds)
         found = replace(
             found_so_far(result.params, n, seeds.predict),
             bounds=bounds, loss_curve=result.loss_curve,
@@ -98,7 +118,7 @@ class MeanFieldVI:
         return found
 
     def _gap_term(
-        self, data: Training, model: Model, estimate: PermanentEstimate, seed: int
+        self, data: Training, model: _Model, estimate: PermanentEstimate, seed: int
     ) -> GapTerm | None:
         if model.group.log_order == 0.0:
             return None
@@ -106,7 +126,7 @@ class MeanFieldVI:
         n_draws = self.steps.n_weight_samples
         return GapTerm(model.group, estimate, n_draws=n_draws, generator=generator)
 
-    def _position(self, data: Training, model: Model, seed: int) -> Tensor:
+    def _position(self, data: Training, model: _Model, seed: int) -> Tensor:
         """Starting point: random and narrow, or the posterior to go on from."""
         n_params = model.network.layout.n_params
         if self.start is not None:
@@ -144,7 +164,7 @@ class MeanFieldVI:
             report=lambda loss: ("training ELBO", offset - loss),
         )
 
-    def _require_memory(self, data: Training, model: Model, batch_size: int) -> None:
+    def _require_memory(self, data: Training, model: _Model, batch_size: int) -> None:
         """Means, variances and what Adam keeps of both, P weights; a step's activations.
 
             8 P + 8 P b + 4 B S W b,        S = n_weight_samples, W units in all layers
@@ -167,7 +187,7 @@ class MeanFieldVI:
 
 
 def _bounds(
-    data: Training, model: Model, estimate: PermanentEstimate, params: Tensor, seeds: _Seeds
+    data: Training, model: _Model, estimate: PermanentEstimate, params: Tensor, seeds: _Seeds
 ) -> Bounds:
     """The reported bounds, in float64 and with fresh draws."""
     n, final = model.network.layout.n_params, params.double()
@@ -190,7 +210,7 @@ def _bounds(
 
 def _gap_bounds(
     data: Training,
-    model: Model,
+    model: _Model,
     trained: PermanentEstimate,
     posterior: MeanFieldGaussian,
     seed: int,
