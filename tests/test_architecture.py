@@ -35,8 +35,7 @@ METHODS = {
     },
     "estimators": {"vi", "layerwise", "mcmc", "laplace", "linear", "factorization", "ensemble"},
 }  # fmt: skip
-BEING_MOVED = {("ensemble", "vi"), ("layerwise", "vi"), ("vi", "layerwise"),
-               ("factorization", "mean_field")}  # fmt: skip
+BEING_MOVED = {("factorization", "mean_field")}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -103,7 +102,7 @@ def test_importing_the_package_touches_no_gpu_and_no_compiler() -> None:
     code = (
         "import sys, skbayes_sym, torch; "
         "from skbayes_sym import SymmetrizedVIRegressor; import numpy as np; "
-        "SymmetrizedVIRegressor((2,), max_iter=2, tol=9.0).fit(np.eye(3), np.arange(3.0)); "
+        "SymmetrizedVIRegressor((2,), max_iter=2, tol=None).fit(np.eye(3), np.arange(3.0)); "
         "assert not torch.cuda.is_initialized(); "
         "assert 'torch._dynamo' not in sys.modules; assert 'matplotlib' not in sys.modules"
     )

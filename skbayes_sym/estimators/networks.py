@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from skbayes_sym.estimators._fit.memory import prior_part, require_memory, rows_part
 from skbayes_sym.estimators._fit.model import layer_sizes, network_prior
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
@@ -28,6 +29,7 @@ class NetworkEstimator(RowEstimator):
             self._n_outputs(data),
             ACTIVATIONS[self.activation],
         )
+        require_memory([rows_part(data), prior_part(network.layout.n_params)], data.device)
         prior = network_prior(self.prior_scale, network)
         return Model(network, self._likelihood(data), prior, self._group(network, prior))
 
