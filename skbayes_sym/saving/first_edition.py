@@ -24,6 +24,16 @@ def _tol_stops(parameters: Values, attributes: Values) -> None:
         parameters["tol"] = None
 
 
+def translate_noun(name: str, fields: Values) -> tuple[str, Values]:
+    """Today's name of a noun inside a file, and its fields by today's names."""
+    renamed = FIELD_NAMES.get(name, {})
+    return NOUN_NAMES.get(name, name), {renamed.get(f, f): value for f, value in fields.items()}
+
+
+# Nouns and fields that were renamed; no old name means anything else today.
+NOUN_NAMES: dict[str, str] = {"DiagonalWhitening": "DiagonalPreconditioner"}
+FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner"}}
+
 CLASS_NAMES: dict[str, str] = {
     "InvarianceAbidingRegressor": "BayesianLinearRegressor",
     "InvarianceAbidingClassifier": "BayesianLinearClassifier",

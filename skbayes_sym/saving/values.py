@@ -17,7 +17,7 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.diagnostics import Mode
-from skbayes_sym.inference.kernels.base import DiagonalWhitening, State
+from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, State
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import (
@@ -44,6 +44,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.saving.first_edition import translate_noun
 
 # Nouns a file may hold. Their names and fields are part of the file's format.
 NOUNS: dict[str, Any] = {
@@ -56,7 +57,7 @@ NOUNS: dict[str, Any] = {
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
         NoAugmentation, Rotation2D, Translation, LogScale, Composed, InUnits, Affine, AffineBasis,
-        Block, State, DiagonalWhitening, Mode, MixtureOfLaplace, GaussianMixture,
+        Block, State, DiagonalPreconditioner, Mode, MixtureOfLaplace, GaussianMixture,
     )
 }  # fmt: skip
 
@@ -182,7 +183,8 @@ def _strings(e: Encoded, arrays: Mapping[str, Array]) -> Array:
 
 
 def _noun(e: Encoded, arrays: Mapping[str, Array]) -> Any:
-    return NOUNS[e["name"]](**{n: decode(v, arrays) for n, v in e["fields"].items()})
+    name, parts = translate_noun(e["name"], e["fields"])
+    return NOUNS[name](**{n: decode(v, arrays) for n, v in parts.items()})
 
 
 def _random_state(e: Encoded, arrays: Mapping[str, Array]) -> np.random.RandomState:

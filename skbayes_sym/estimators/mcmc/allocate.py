@@ -7,7 +7,7 @@ from skbayes_sym.estimators.mcmc.diagnostics import why_not, why_not_weigh
 from skbayes_sym.estimators.mcmc.explore import Draws, Explored, drawn_on, made, weighs_by_evidence
 from skbayes_sym.estimators.mcmc.setting import REFRESHING, Setting
 from skbayes_sym.inference.mode_sampling import ModeRun, ModeSampler, refine
-from skbayes_sym.inference.multimodal.weights import Weighing, pool_draws, share_out, weigh
+from skbayes_sym.inference.multimodal.weights import Weighing, allocate_chains, pool_draws, weigh
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
@@ -73,7 +73,7 @@ def _mode_sampler(setting: Setting, plan: ModeRun, generator: torch.Generator) -
 
 def _refreshed(setting: Setting, weighing: Weighing, generator: torch.Generator) -> Draws:
     """New chains in the modes, as many as their mass asks for."""
-    counts = share_out(weighing.weights.weights, setting.n_chains)
+    counts = allocate_chains(weighing.weights.weights, setting.n_chains)
     used = counts.nonzero().flatten().tolist()
     plan = _mode_run(setting)
     sample, n_moves = _mode_sampler(setting, plan, generator), plan.n_draws * plan.thin

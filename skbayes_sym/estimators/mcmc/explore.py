@@ -16,7 +16,7 @@ from skbayes_sym.inference.mcmc.adaptation import PooledDiagonal
 from skbayes_sym.inference.mcmc.blocks import Block, Sampler
 from skbayes_sym.inference.mcmc.chains import ChainDraws, sample_chains, start_blocks
 from skbayes_sym.inference.multimodal.bridge import can_bridge
-from skbayes_sym.inference.smc.replicates import run_islands
+from skbayes_sym.inference.smc.replicates import run_replicates
 from skbayes_sym.inference.smc.stages import SMCSettings
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from
@@ -62,13 +62,13 @@ def explore(setting: Setting) -> tuple[Explored, list[Block]]:
     islands: list[Any] = []
     wanted = chains is None or (weighs_by_evidence(estimator) and can_bridge(group))
     if stopped == "max_iter" and wanted:
-        found = run_islands(
+        found = run_replicates(
             setting.posterior, group,
             SMCSettings(n_particles=estimator.n_particles, n_moves=_ISLAND_MOVES),
-            n_islands=estimator.n_islands, seed=setting.seeds.islands, n_jobs=estimator.n_jobs,
+            n_replicates=estimator.n_islands, seed=setting.seeds.islands, n_jobs=estimator.n_jobs,
             on_step=setting.progress.phase(ISLANDS, estimator.n_islands),
         )  # fmt: skip
-        islands, stopped = found.islands, found.stopped
+        islands, stopped = found.runs, found.stopped
     if chains is not None:
         draws = _one_vote_each(*made(chains), stopped)
     else:
