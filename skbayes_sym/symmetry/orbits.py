@@ -88,9 +88,9 @@ def can_enumerate(group: Any, *, max_order: int = MAX_ORDER) -> bool:
 
 
 def _elements_of(factor: Any) -> SignedPermutation:
-    """All elements of one layer's group, batch shape (d! 2^d,) or (d!,)."""
+    """All elements of one layer's group, batch shape (|G|,)."""
     d = factor.n_units
-    orders = torch.tensor(list(permutations(range(d))))
+    orders = torch.tensor(list(permutations(range(d))) if factor.permutes else [range(d)])
     signs = torch.tensor(list(product((1, -1) if factor.flips else (1,), repeat=d)))
     return SignedPermutation(
         orders.repeat_interleave(len(signs), dim=0), signs.to(torch.int8).repeat(len(orders), 1)
