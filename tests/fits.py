@@ -15,6 +15,7 @@ from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Trans
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": 100.0}
+_MEMBERS = {**_STEPS, "n_members": 3, "tol": None}
 _CHAINS = {**_NET, "n_chains": 4, "n_warmup": 12, "n_draws": 5, "mode_weights": "chains"}
 _LAPLACE = {**_STEPS, "n_hyper_updates": 10}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6), "n_augmentations": 2}
@@ -49,8 +50,8 @@ FITS: dict[str, FitCase] = {
                                   n_predict_samples=20),
         X, NUMBERS,
     ),
-    "ensemble-regressor": FitCase(sk.DeepEnsembleRegressor(**_STEPS, n_members=3), X, TWO_NUMBERS),
-    "ensemble-classifier": FitCase(sk.DeepEnsembleClassifier(**_STEPS, n_members=3), X, LABELS),
+    "ensemble-regressor": FitCase(sk.DeepEnsembleRegressor(**_MEMBERS), X, TWO_NUMBERS),
+    "ensemble-classifier": FitCase(sk.DeepEnsembleClassifier(**_MEMBERS), X, LABELS),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
     "mcmc-classifier": FitCase(sk.MCMCClassifier(**_CHAINS, sampler="nuts"), X, LABELS),
     "mcmc-evidence": FitCase(
@@ -83,12 +84,12 @@ FITS: dict[str, FitCase] = {
     "factors-gibbs": FitCase(
         sk.SymVIMatrixFactorization(**_FACTORS, solver="gibbs", n_draws=5), MATRIX, None
     ),
-    "linear-gaussian": FitCase(sk.InvarianceAbidingRegressor(), X, NUMBERS),
-    "linear-many-features": FitCase(sk.InvarianceAbidingRegressor("student-t"), IMAGES, NUMBERS),
-    "linear-counts": FitCase(sk.InvarianceAbidingRegressor("poisson"), X, COUNTS),
-    "linear-labels": FitCase(sk.InvarianceAbidingClassifier(random_state=0), X, LABELS),
+    "linear-gaussian": FitCase(sk.BayesianLinearRegressor(), X, NUMBERS),
+    "linear-many-features": FitCase(sk.BayesianLinearRegressor("student-t"), IMAGES, NUMBERS),
+    "linear-counts": FitCase(sk.BayesianLinearRegressor("poisson"), X, COUNTS),
+    "linear-labels": FitCase(sk.BayesianLinearClassifier(random_state=0), X, LABELS),
     "linear-three": FitCase(
-        sk.InvarianceAbidingClassifier("multinomial", random_state=0, n_points=64), X, THREE
+        sk.BayesianLinearClassifier("multinomial", random_state=0, n_points=64), X, THREE
     ),
 }  # fmt: skip
 

@@ -1,9 +1,10 @@
-"""The two faces: what a scikit-learn user may ask of a fitted posterior.
+"""The two mixins: what a scikit-learn user may ask of a fitted posterior.
 
-An estimator behind a face brings
+An estimator with one of them brings
 
     _predictive(x) -> NormalMixture | TargetMixture | CategoricalMixture     in scaled units
     _sample_outputs(x, n, generator) -> SampledOutputs       coherent functions (regressors)
+    _output_covariance(x) -> Tensor        of functions, where they are normal (regressors)
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +19,22 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.context import FLOATS
 from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
-from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
+from skbayes_sym.estimators._fit.model import gaussian_noise
+from skbayes_sym.estimators._fit.rows import (
+    ENCODE,
+    Array,
+    Rows,
+    Scaling,
+    column_scaling,
+    numbers_due,
+)
+from skbayes_sym.estimators._fit.run import FLOATS
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.models.crps import crps
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.predictive import NormalMixture, TargetMixture
 from skbayes_sym.numerics.random import generator_from
 
 
@@ -32,8 +45,12 @@ class SampledOutputs(NamedTuple):
     noise_std: Array  # broadcastable to (n, N, T), in target units; the same for every x
 
 
-class RegressorFace(RegressorMixin):
+class BayesianRegressorMixin(RegressorMixin):
     """Everything a regressor predicts, in target units, observation noise included."""
+
+    normalize_y: bool
+    y_mean_: Array
+    y_scale_: Array
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -50,7 +67,16 @@ class RegressorFace(RegressorMixin):
         self._y_ndim_ = y.ndim
         return y.reshape(len(y), -1)
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    def _scale_targets(self, rows: Rows) -> Scaling | None:
+        return column_scaling(rows.y, rows.weight, enabled=self.normalize_y)
+
+    def _default_likelihood(self, data: Training) -> Likelihood:
+        return gaussian_noise("learn", data)
+
+    def _n_outputs(self, data: Training) -> int:
+        return int(data.rows.y.shape[1])
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
         """Mean of the posterior predictive.
 
         Parameters
@@ -58,13 +84,26 @@ class RegressorFace(RegressorMixin):
         X : array-like of shape (n_samples, n_features)
         return_std : bool, default=False
             Whether to return the standard deviation of a new target too.
+        return_cov : bool, default=False
+            Whether to return the joint covariance of new targets at the rows of ``X`` instead; for
+            models whose posterior of functions is normal.
 
         Returns
         -------
         mean : ndarray of shape (n_samples,) or (n_samples, n_targets)
         std : ndarray of the same shape
             Observation noise included; only if ``return_std``.
+        cov : ndarray of shape (n_samples, n_samples) or (n_samples, n_samples, n_targets)
+            Observation noise included, on the diagonal, which is that of ``std ** 2``; only if
+            ``return_cov``.
         """
+        if return_cov:
+            if return_std:
+                raise ValueError(
+                    "return_std and return_cov can't both be asked for: the standard deviations "
+                    "are the square roots of the covariance's diagonal."
+                )
+            return self._mean_and_covariance(X)
         if not return_std:
             return self._shaped(self._reduce(X, lambda p: [p.mean()])[0])
         mean, std = self._reduce(X, lambda p: [p.mean(), p.std()])
@@ -150,6 +189,22 @@ class RegressorFace(RegressorMixin):
         cdf = self._reduce(X, lambda p, y: [p.cdf(y)], self._observed_targets(y))[0]
         return self._shaped(cdf)
 
+    def predictive_crps(self, X: Any, y: Any) -> Array:
+        """Continuous ranked probability score of observed targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        ndarray of the shape of ``y``
+            In the units of ``y``, of each target by itself; less is better.
+        """
+        values = self._reduce(X, lambda p, y: [crps(p, y)], self._observed_targets(y))[0]
+        return self._shaped(values)
+
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw whole functions from the posterior and add observation noise.
 
@@ -181,6 +236,23 @@ class RegressorFace(RegressorMixin):
         rng = np.random.default_rng(noise_seed)
         values = self._observe(functions, blocks[0].noise_std, rng)
         return self._shaped(np.moveaxis(values, 0, -1), extra=1)
+
+    def _mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
+        with one_thread(), torch.no_grad():
+            x = torch.cat(list(self._input_blocks(self._check_inputs(X))))
+            functions = self._output_covariance(x).cpu().numpy() * self.y_scale_**2
+        mean, noise = self._reduce(X, lambda p: [p.mean(), p.uncertainty().aleatoric])
+        rows = np.arange(len(noise))
+        functions[rows, rows] += noise
+        return self._shaped(mean), self._shaped(functions)
+
+    def _output_covariance(self, x: Tensor) -> Tensor:
+        """Covariance of the function values at the rows of ``x``, (N, N, T), in scaled units."""
+        raise ValueError(
+            f"return_cov=True needs a normal posterior of functions, which {type(self).__name__} "
+            "doesn't have with these parameters. sample_y draws functions, whose covariance can be "
+            "taken."
+        )
 
     def _observed_targets(self, y: Any) -> Array:
         """Targets to judge predictions by, (n_samples, n_targets)."""
@@ -221,8 +293,10 @@ class RegressorFace(RegressorMixin):
         return values if self._y_ndim_ == 2 else values.squeeze(axis=values.ndim - 1 - extra)
 
 
-class ClassifierFace(ClassifierMixin):
+class BayesianClassifierMixin(ClassifierMixin):
     """Everything a classifier predicts."""
+
+    classes_: Array
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         with numbers_due("X", ENCODE):
@@ -239,6 +313,15 @@ class ClassifierFace(ClassifierMixin):
             )
         self.classes_ = classes
         return codes.astype(np.int64)
+
+    def _scale_targets(self, rows: Rows) -> Scaling | None:
+        return None
+
+    def _default_likelihood(self, data: Training) -> Likelihood:
+        return Categorical()
+
+    def _n_outputs(self, data: Training) -> int:
+        return len(self.classes_)
 
     def predict(self, X: Any) -> Array:
         """The most probable class of every row, (n_samples,)."""

@@ -32,6 +32,14 @@ def standard_normal(shape: Sequence[int], *, generator: torch.Generator, like: T
     return noise.to(like.dtype)
 
 
+def normal_like(shape: Sequence[int], *, generator: torch.Generator, like: Tensor) -> Tensor:
+    """Standard normal noise drawn in the dtype and on the device of ``like``.
+
+    `standard_normal` is cheaper, and rounds; this is for draws that are kept.
+    """
+    return torch.randn(tuple(shape), generator=generator, device=like.device, dtype=like.dtype)
+
+
 def random_permutations(shape: Sequence[int], d: int, *, generator: torch.Generator) -> Tensor:
     """Independent uniform permutations of ``d`` items, int64 of shape (*shape, d)."""
     keys = torch.rand(

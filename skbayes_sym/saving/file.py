@@ -1,9 +1,9 @@
 """One file for a fitted model: arrays as safetensors, everything else as JSON in its header.
 
-    {"format": 1, "version": "0.1.0", "class": "MCMCRegressor",
+    {"format": 2, "version": "0.1.0", "class": "MCMCRegressor",
      "parameters": {name: value}, "attributes": {name: value}}
 
-stands under the key ``skbayes_sym`` of the header; `_saved_values` says how values look. The format
+stands under the key ``skbayes_sym`` of the header; `values` says how values look. The format
 number rises when a file of this release could no longer be read.
 """
 
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.saving.first_edition import translate
 from skbayes_sym.saving.values import Encoder, decode
 
-FORMAT = 1
+FORMAT = 2
 _KEY = "skbayes_sym"
 
 
@@ -68,18 +69,21 @@ def read_model(path: str | PathLike[str]) -> SavedModel:
     header, arrays = _read(path)
     if not isinstance(header, dict) or "format" not in header:
         raise _damaged(path)
-    if header["format"] != FORMAT:
+    if header["format"] not in (1, FORMAT):
         raise ValueError(
             f"{fspath(path)!r} has format {header['format']}, written by skbayes_sym "
-            f"{header.get('version')}; this version reads format {FORMAT}. Install that version, "
-            "or fit again."
+            f"{header.get('version')}; this version reads formats up to "
+            f"{FORMAT}. Install that version, or fit again."
         )
     try:
         parts = [
             {str(name): decode(value, arrays) for name, value in header[part].items()}
             for part in ("parameters", "attributes")
         ]
-        return SavedModel(str(header["class"]), str(header["version"]), *parts)
+        name = str(header["class"])
+        if header["format"] == 1:
+            name = translate(name, *parts)
+        return SavedModel(name, str(header["version"]), *parts)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(path) from error
 

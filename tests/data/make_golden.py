@@ -12,6 +12,8 @@ from pathlib import Path
 
 from fits import FITS, everything_predicted, fitted
 
+from skbayes_sym import save
+
 GOLDEN = [
     "vi-regressor", "vi-collapsed", "mcmc-evidence", "ensemble-classifier", "laplace-kronecker",
     "lila-table", "factors", "linear-many-features",
@@ -29,7 +31,7 @@ def main() -> None:
     folder, expected = Path(__file__).parent, {}
     for name in GOLDEN:
         model, rows = fitted(name), FITS[name].X[:N_ROWS]
-        model.save(folder / f"{name}.safetensors")
+        save(model, folder / f"{name}.safetensors")
         values = {k: v.tolist() for k, v in predicted(model, rows).items()}
         expected[name] = {"X": rows.tolist(), "predictions": values}
     (folder / "golden.json").write_text(json.dumps(expected, indent=0), encoding="utf-8")

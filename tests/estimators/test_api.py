@@ -33,7 +33,7 @@ SEVERAL_DEFAULTS = {
     "prior_scale": {1.0, 3.0, "learn"},  # 3: where learning starts without a collapse
     "standardize": {True, False},  # linear models show coefficients in the units given
     "symmetry": {"auto", "orthogonal"},  # of units, of factors
-    "tol": {0.01, 1e-4, 1e-6},  # nats a row; nats an entry; posterior standard deviations
+    "tol": {0.01, 1e-3, 1e-4, 1e-6},  # nats a row; nats an entry; posterior standard deviations
 }
 
 # Too few steps to converge on purpose.

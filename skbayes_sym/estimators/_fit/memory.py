@@ -11,16 +11,17 @@ from typing import Any
 
 import torch
 
-from skbayes_sym.estimators._fit.training import automatic_batch
+from skbayes_sym.estimators._fit.training import Training, automatic_batch
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.memory import Part as Part
+from skbayes_sym.numerics.memory import require_memory as require_memory
 
 _CPU = torch.device("cpu")
 _DOUBLE = 8  # bytes
 _ADAM = 4  # copies of what is optimised: values, gradient, two moments
 
 
-def _rows(context: Any) -> Part:
+def rows_part(context: Training) -> Part:
     rows = context.rows.X
     return Part(
         f"{rows.shape[0]} distinct rows of {rows.shape[1]} features",
@@ -29,7 +30,7 @@ def _rows(context: Any) -> Part:
     )
 
 
-def _prior(n_params: int) -> Part:
+def prior_part(n_params: int) -> Part:
     return Part(
         f"the prior of {n_params:,} weights", n_params * _DOUBLE, "Lower hidden_layer_sizes."
     )
@@ -53,8 +54,8 @@ def require_variational(estimator: Any, context: Any, network: MLP) -> None:
     batch = _rows_a_step(estimator, n_rows)
     require_memory(
         [
-            _rows(context),
-            _prior(n_params),
+            rows_part(context),
+            prior_part(n_params),
             Part(
                 f"means and variances of {n_params:,} weights",
                 2 * _ADAM * n_params * size,
@@ -83,8 +84,8 @@ def require_layerwise(estimator: Any, context: Any, network: MLP) -> None:
     hidden = n_params - network.sizes[-1] * (network.sizes[-2] + 1)
     require_memory(
         [
-            _rows(context),
-            _prior(n_params),
+            rows_part(context),
+            prior_part(n_params),
             Part(
                 f"{n_draws} draws of {hidden:,} weights",
                 n_draws * hidden * _DOUBLE,
@@ -95,23 +96,6 @@ def require_layerwise(estimator: Any, context: Any, network: MLP) -> None:
                 n_draws * batch * (network.sizes[-2] + 1) * _DOUBLE,
                 "Lower n_weight_samples or hidden_layer_sizes, use fewer rows, or "
                 "last_layer='variational', which takes a batch_size.",
-            ),
-        ],
-        context.device,
-    )
-
-
-def require_ensemble(estimator: Any, context: Any, network: MLP) -> None:
-    """Weights of M members and what Adam keeps of them: 8 P + 4 M P b."""
-    n_params = network.layout.n_params
-    require_memory(
-        [
-            _rows(context),
-            _prior(n_params),
-            Part(
-                f"{estimator.n_members} members of {n_params:,} weights",
-                _ADAM * estimator.n_members * n_params * context.dtype.itemsize,
-                "Lower n_members or hidden_layer_sizes, or use dtype='float32'.",
             ),
         ],
         context.device,
@@ -129,8 +113,8 @@ def require_chains(estimator: Any, context: Any, network: MLP) -> None:
     n_particles *= estimator.sampler == "smc" or weighs
     require_memory(
         [
-            _rows(context),
-            _prior(n_params),
+            rows_part(context),
+            prior_part(n_params),
             Part(
                 f"{n_chains} chains of {estimator.n_draws} draws of {n_params:,} weights",
                 copies * n_chains * estimator.n_draws * n_params * size,
@@ -168,7 +152,7 @@ def require_laplace(estimator: Any, context: Any, model: Any, batch_size: int) -
         (2 * squares * size, "Use curvature='diag', or narrower layers (hidden_layer_sizes)."),
     )
     parts = [
-        _rows(context),
+        rows_part(context),
         Part(
             f"{layout.n_params:,} weights", _ADAM * layout.n_params * size,
             "Lower hidden_layer_sizes, or use dtype='float32'.",

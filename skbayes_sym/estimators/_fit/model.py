@@ -8,9 +8,11 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
+from skbayes_sym.estimators._fit.training import INITIAL_NOISE, Training
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.priors import GaussianPrior, Normal, checked_scales
 from skbayes_sym.symmetry.base import Trivial, check_invariant
 
 NETWORK_CONSTRAINTS: dict[str, list[Any]] = {
@@ -20,73 +22,67 @@ NETWORK_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-def hidden_layer_sizes(estimator: Any) -> tuple[int, ...]:
+def layer_sizes(given: Any) -> tuple[int, ...]:
     """``hidden_layer_sizes`` as a tuple; an int is one layer, an empty sequence none."""
-    sizes = np.atleast_1d(np.asarray(estimator.hidden_layer_sizes))
+    sizes = np.atleast_1d(np.asarray(given))
     if sizes.ndim != 1 or (sizes.size and not np.issubdtype(sizes.dtype, np.integer)):
-        raise ValueError(
-            "hidden_layer_sizes must be an int or a sequence of ints, got "
-            f"{estimator.hidden_layer_sizes!r}."
-        )
+        raise ValueError(f"hidden_layer_sizes must be an int or a sequence of ints, got {given!r}.")
     if np.any(sizes < 1):
         raise ValueError(
-            f"hidden_layer_sizes must be positive, got {estimator.hidden_layer_sizes!r}; "
-            "() has no hidden layer."
+            f"hidden_layer_sizes must be positive, got {given!r}; () has no hidden layer."
         )
     return tuple(int(s) for s in sizes)
 
 
-def prior_scales(estimator: Any, **sizes: int) -> Array:
+def scale_array(prior_scale: Any, **sizes: int) -> Array:
     """``prior_scale`` as an array of one number, or of as many as one of the sizes named."""
-    given = estimator.prior_scale
     with numbers_due("prior_scale"):
-        scale = np.atleast_1d(np.asarray(given, dtype=float))
-    if scale.shape not in {(1,), *((n,) for n in sizes.values())}:
-        several = " or ".join(f"one for each of the {n} {name}" for name, n in sizes.items())
-        raise ValueError(
-            f"prior_scale must be a number or {several}; got an array of shape {scale.shape}."
-        )
-    if not np.all(np.isfinite(scale) & (scale > 0)):
-        raise ValueError(f"prior_scale must be positive and finite, got {given!r}.")
-    return scale
+        return checked_scales(prior_scale, **sizes)
 
 
-def noise_stds(estimator: Any, n_targets: int) -> Array:
-    """A given ``noise_std`` as one positive number a target, (n_targets,)."""
+def given_noise(noise_std: Any, n_targets: int) -> Array:
+    """A given ``noise_std`` as one positive number per target, (n_targets,)."""
     with numbers_due("noise_std"):
-        given = np.asarray(estimator.noise_std, dtype=float)
+        given = np.asarray(noise_std, dtype=float)
     if given.shape not in {(), (1,), (n_targets,)} or not np.all(np.isfinite(given) & (given > 0)):
+        several = f" or a sequence of {n_targets}" if n_targets > 1 else ""
         raise ValueError(
-            f"noise_std must be 'learn', a positive number or {n_targets} of them, got "
-            f"{estimator.noise_std!r}."
+            f"noise_std must be 'learn', a positive number{several}, got {noise_std!r}."
         )
     return np.broadcast_to(given, (n_targets,))
 
 
-def gaussian_prior(estimator: Any, network: MLP) -> GaussianPrior:
-    """``prior_scale`` as one number a parameter: given as a float, per layer or in full."""
-    layout = network.layout
-    scale = prior_scales(estimator, layers=network.n_layers, parameters=layout.n_params)
-    if scale.shape == (network.n_layers,) and np.ndim(estimator.prior_scale):
-        per_name = {
-            name: scale[int(name[1:]) - 1] * torch.ones(shape, dtype=torch.float64)
-            for name, shape in layout.shapes.items()
-        }
-        flat = layout.flatten(per_name)
-    else:
-        flat = torch.as_tensor(scale, dtype=torch.float64).expand(layout.n_params).clone()
-    return GaussianPrior(flat)
+def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None) -> Gaussian:
+    """Normal noise in scaled units.
+
+    Parameters
+    ----------
+    noise_std : "learn", float or sequence of float
+        In the units of ``y``.
+    data : Training
+    previous : ndarray of shape (n_targets,), optional
+        What a learned noise starts from, in the units of ``y``; half the target's spread by
+        default.
+    """
+    assert data.y_scaling is not None
+    unit = data.y_scaling.scale
+    if not isinstance(noise_std, str):
+        fixed = given_noise(noise_std, len(unit)) / unit
+        return Gaussian(torch.as_tensor(np.log(fixed)), learn=False)
+    start = INITIAL_NOISE * data.target_spread if previous is None else previous / unit
+    return Gaussian(torch.as_tensor(np.log(start)), learn=True)
 
 
-def symmetry_group(estimator: Any, network: MLP, prior: GaussianPrior) -> Any:
-    """The declared symmetry, after checking that the prior has it too."""
-    if estimator.symmetry is None:
-        return Trivial()
-    return checked_group(estimator.symmetry, network, prior)
+def network_prior(prior_scale: Any, network: MLP) -> GaussianPrior:
+    """``prior_scale`` as one number per parameter: given as a float, per layer or in full."""
+    with numbers_due("prior_scale"):
+        return Normal(prior_scale).bind(network.layout)
 
 
-def checked_group(symmetry: str, network: MLP, prior: GaussianPrior) -> Any:
+def declared_group(symmetry: str | None, network: MLP, prior: GaussianPrior) -> Any:
     """The network's group by name, after checking that the prior has it too."""
+    if symmetry is None:
+        return Trivial()
     signed = {"auto": None, "permutation": False, "signed_permutation": True}
     group = network.symmetry(signed=signed[symmetry])
     check_invariant(
@@ -97,3 +93,29 @@ def checked_group(symmetry: str, network: MLP, prior: GaussianPrior) -> Any:
         remedy="Give all units of a layer the same scale, or use symmetry=None.",
     )
     return group
+
+
+# What recipes that are not methods yet still ask for.
+
+
+def hidden_layer_sizes(estimator: Any) -> tuple[int, ...]:
+    return layer_sizes(estimator.hidden_layer_sizes)
+
+
+def prior_scales(estimator: Any, **sizes: int) -> Array:
+    return scale_array(estimator.prior_scale, **sizes)
+
+
+def noise_stds(estimator: Any, n_targets: int) -> Array:
+    return given_noise(estimator.noise_std, n_targets)
+
+
+def gaussian_prior(estimator: Any, network: MLP) -> GaussianPrior:
+    return network_prior(estimator.prior_scale, network)
+
+
+def symmetry_group(estimator: Any, network: MLP, prior: GaussianPrior) -> Any:
+    return declared_group(estimator.symmetry, network, prior)
+
+
+checked_group = declared_group

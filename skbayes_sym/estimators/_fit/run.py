@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
@@ -38,20 +38,6 @@ _BLOCKS = 100  # of a fit, that callbacks see
 OnStep = Callable[[int, Mapping[str, float]], bool]
 
 
-class Found(Protocol):
-    """What a method found, or has found so far: plain arrays and numbers, in scaled units."""
-
-    @property
-    def stop_reason(self) -> str:
-        """A `skbayes_sym.numerics.optimise.Stopped`."""
-        ...
-
-    @property
-    def n_iter(self) -> int:
-        """Steps made."""
-        ...
-
-
 class Schedule(NamedTuple):
     """When an optimiser stops, and how its steps shrink."""
 
@@ -67,7 +53,7 @@ class Run:
     ----------
     begin : callable (n_blocks) -> FitTask
         Opens the callbacks' task.
-    attributes : callable (Found) -> mapping
+    attributes : callable (Fitted) -> mapping
         Fitted attributes of what has been found, for callbacks that ask for the model in the
         middle of a fit.
     """

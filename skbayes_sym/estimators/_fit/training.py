@@ -1,19 +1,194 @@
-"""The training data as the recipes of networks take them: scaled, on the device, in batches."""
+"""Training data as every method takes them: checked, in canonical form, scaled, on the device."""
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight
+from torch import Tensor
 
-from skbayes_sym.estimators._fit.context import FitContext
-from skbayes_sym.estimators._fit.rows import Array, Scaling
+from skbayes_sym.estimators._fit.callbacks import FitTask
+from skbayes_sym.estimators._fit.device import resolve_device, resolve_dtype
+from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, canonical_rows, column_scaling
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.data import Data
 
 FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
 MINIBATCH_ROWS = 200  # ... and this many beyond
 
+# Of a learned noise, in units of the target's standard deviation.
+INITIAL_NOISE = 0.5
+NOISE_RANGE = (1e-3, 1e2)
 
-def training_data(context: FitContext, y_scaling: Scaling | None) -> Data:
+
+class TakesRows(Protocol):
+    """An estimator as `Training.open` asks it."""
+
+    device: str
+    dtype: str
+
+    def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]: ...
+
+    def _encode_targets(self, y: Array) -> Array: ...
+
+    def _scale_inputs(self, rows: Rows) -> Scaling: ...
+
+    def _scale_targets(self, rows: Rows) -> Scaling | None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What a method fits.
+
+    Parameters
+    ----------
+    rows : Rows
+        Distinct rows, sorted, each with the weight it carries; as given, not scaled.
+    origin : int ndarray of shape (n_samples,)
+        Place among ``rows`` of every row given; -1 where its weight is 0.
+    x_scaling : Scaling
+    y_scaling : Scaling or None
+        None where targets are taken as they are: class codes.
+    seed : int
+        The one source of randomness of a fit.
+    device, dtype
+        Where and in which precision it computes.
+    begin : callable (n_blocks) -> FitTask
+        Opens the callbacks' task.
+    """
+
+    rows: Rows
+    origin: Array
+    x_scaling: Scaling
+    y_scaling: Scaling | None
+    seed: int
+    device: torch.device
+    dtype: torch.dtype
+    begin: Callable[[int], FitTask]
+
+    @classmethod
+    def open(cls, estimator: TakesRows, X: Any, y: Any, sample_weight: Any) -> "Training":
+        """Validate everything before the first array is allocated for the fit."""
+        device = resolve_device(estimator.device)
+        X_checked, y_checked = estimator._check_targets(X, y)
+        weight = _check_sample_weight(
+            sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
+        )
+        present = weight > 0  # a row of zero weight is a row that isn't there
+        y_present = estimator._encode_targets(y_checked[present])
+        origin = np.full(len(weight), -1)
+        rows, origin[present] = canonical_rows(X_checked[present], y_present, weight[present])
+        metadata = None if sample_weight is None else {"sample_weight": sample_weight}
+        # An estimator without a random_state has nothing random about it.
+        random_state = check_random_state(getattr(estimator, "random_state", 0))
+        return cls(
+            rows=rows,
+            origin=origin,
+            x_scaling=estimator._scale_inputs(rows),
+            y_scaling=estimator._scale_targets(rows),
+            seed=int(random_state.randint(2**31 - 1)),
+            device=device,
+            dtype=resolve_dtype(estimator.dtype, X_checked),
+            begin=lambda n_blocks: FitTask(estimator, X, y, metadata, n_blocks),
+        )
+
+    @property
+    def n_rows(self) -> int:
+        """Number of distinct rows."""
+        return len(self.rows.X)
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns of ``X``."""
+        return int(self.rows.X.shape[1])
+
+    @cached_property
+    def total_weight(self) -> float:
+        """Number of rows as given, counted with their weights."""
+        return float(self.rows.weight.sum())
+
+    @cached_property
+    def log_jacobian(self) -> float:
+        """Turns the log density of scaled targets into that of the targets as given, nats."""
+        if self.y_scaling is None:
+            return 0.0
+        return -float(self.rows.weight.sum() * np.log(self.y_scaling.scale).sum())
+
+    @cached_property
+    def target_spread(self) -> Array:
+        """Standard deviation of every scaled target, (n_targets,); 1 where it is constant."""
+        assert self.y_scaling is not None
+        spread = column_scaling(self.rows.y, self.rows.weight, enabled=True).scale
+        return np.asarray(spread / self.y_scaling.scale)
+
+    @cached_property
+    def log_noise_range(self) -> tuple[float, float]:
+        """Between what ends the logarithm of a learned noise stays, scaled units."""
+        if self.y_scaling is None:
+            return -np.inf, np.inf
+        low, high = NOISE_RANGE
+        spread = self.target_spread
+        return float(np.log(low * spread.min())), float(np.log(high * spread.max()))
+
+    @cached_property
+    def data(self) -> Data:
+        """Scaled rows on the device, in the working precision."""
+        return Data(*(self.tensor(a) for a in self._scaled(self.rows.X)))
+
+    @cached_property
+    def double_data(self) -> Data:
+        """The same in float64, whatever the working precision."""
+        arrays = self._scaled(self.rows.X.astype(np.float64))
+        return Data(*(torch.as_tensor(np.ascontiguousarray(a), device=self.device) for a in arrays))
+
+    def _scaled(self, X: Array) -> tuple[Array, Array, Array]:
+        y = self.rows.y if self.y_scaling is None else self.y_scaling.apply(self.rows.y)
+        return self.x_scaling.apply(X), y, self.rows.weight
+
+    def tensor(self, values: Array) -> Tensor:
+        """Values on the device, floats in the working precision."""
+        tensor = torch.as_tensor(np.ascontiguousarray(values), device=self.device)
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+    def attributes(self) -> dict[str, Any]:
+        """Fitted attributes that every estimator takes from its data."""
+        attributes = {
+            "x_mean_": self.x_scaling.mean,
+            "x_scale_": self.x_scaling.scale,
+            "device_": str(self.device),
+            "dtype_": str(self.dtype).removeprefix("torch."),
+        }
+        if self.y_scaling is not None:
+            attributes["y_mean_"], attributes["y_scale_"] = self.y_scaling
+        return attributes
+
+
+def automatic_batch(n_rows: int) -> int:
+    """What ``batch_size="auto"`` is where nothing else is said."""
+    return n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
+
+
+def rows_per_step(batch_size: int | str, n_rows: int, auto: int | None = None) -> int:
+    """``batch_size``, with ``auto`` rows by default; never more than there are."""
+    if isinstance(batch_size, str):
+        return min(automatic_batch(n_rows) if auto is None else auto, n_rows)
+    if batch_size > n_rows:
+        warn_user(
+            f"batch_size={batch_size} exceeds the {n_rows} distinct training rows: every step "
+            "uses all of them.",
+            UserWarning,
+        )
+    return min(int(batch_size), n_rows)
+
+
+# What recipes that are not methods yet still ask for.
+
+
+def training_data(context: "Training", y_scaling: Scaling | None) -> Data:
     """Rows in scaled units; labels (no scaling) as they are."""
     rows = context.rows
     return Data(
@@ -23,22 +198,9 @@ def training_data(context: FitContext, y_scaling: Scaling | None) -> Data:
     )
 
 
-def automatic_batch(n_rows: int) -> int:
-    """What ``batch_size="auto"`` is where nothing else is said."""
-    return n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
-
-
 def rows_a_step(estimator: Any, n_rows: int, auto: int) -> int:
     """``batch_size``, with ``auto`` rows by default."""
-    if estimator.batch_size == "auto":
-        return min(auto, n_rows)
-    if estimator.batch_size > n_rows:
-        warn_user(
-            f"batch_size={estimator.batch_size} exceeds the {n_rows} distinct training rows: "
-            "every step uses all of them.",
-            UserWarning,
-        )
-    return min(int(estimator.batch_size), n_rows)
+    return rows_per_step(estimator.batch_size, n_rows, auto)
 
 
 def log_jacobian(weight: Array, scaling: Scaling | None) -> float:

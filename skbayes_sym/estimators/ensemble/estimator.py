@@ -1,6 +1,6 @@
 """Deep ensembles: modes of the posterior from random starts, as scikit-learn estimators."""
 
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -8,34 +8,59 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.context import FitContext, Fitted
-from skbayes_sym.estimators._fit.memory import require_ensemble
-from skbayes_sym.estimators._fit.model import gaussian_prior, hidden_layer_sizes
-from skbayes_sym.estimators._fit.rows import column_scaling
-from skbayes_sym.estimators.base import BayesianEstimator
-from skbayes_sym.estimators.ensemble.recipe import CONSTRAINTS, Model, fit_ensemble
-from skbayes_sym.estimators.predictors import ClassifierFace, RegressorFace, SampledOutputs
-from skbayes_sym.estimators.vi.recipe import INITIAL_NOISE, NOISE_RANGE
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
-from skbayes_sym.models.likelihoods.categorical import Categorical, log_class_probabilities
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.networks.activations import ACTIVATIONS
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
+from skbayes_sym.estimators.networks import NetworkEstimator
+from skbayes_sym.estimators.predictors import (
+    BayesianClassifierMixin,
+    BayesianRegressorMixin,
+    SampledOutputs,
+)
+from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
+
+CONSTRAINTS: dict[str, list[Any]] = {
+    **RUN_CONSTRAINTS,
+    **NETWORK_CONSTRAINTS,
+    "n_members": [Interval(Integral, 1, None, closed="left")],
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "standardize": ["boolean"],
+    "learning_rate": [Interval(Real, 0, None, closed="neither")],
+    "tol": [Interval(Real, 0, None, closed="left"), None],
+    "warm_start": ["boolean"],
+    "random_state": ["random_state"],
+}
 
 
-class _DeepEnsemble(BayesianEstimator):
+class _DeepEnsemble(NetworkEstimator):
     """What the two share: members, and what they compute."""
+
+    n_members: int
+    noise_prior_scale: float = 1.0  # a classifier has no noise, whatever this is
+    learning_rate: float
+    max_iter: int
+    tol: float | None
+    warm_start: bool
+    samples_: Array
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "samples_")
 
-    def _network(self, context: FitContext, n_outputs: int) -> MLP:
-        network = MLP(
-            context.rows.X.shape[1], hidden_layer_sizes(self), n_outputs,
-            ACTIVATIONS[self.activation],
-        )  # fmt: skip
-        require_ensemble(self, context, network)
-        return network
+    def _method(self) -> DeepEnsemble:
+        return DeepEnsemble(
+            self.n_members,
+            self.noise_prior_scale,
+            self.learning_rate,
+            self.max_iter,
+            self.tol,
+            start=self._previous() if self.warm_start and hasattr(self, "samples_") else None,
+        )
+
+    def _previous(self) -> Members:
+        """The members of the fit before."""
+        return Members(self.samples_, np.zeros((len(self.samples_), 0)))
 
     def _outputs(self, x: Tensor) -> Tensor:
         """Every member's outputs, (n_members, N, T)."""
@@ -43,7 +68,7 @@ class _DeepEnsemble(BayesianEstimator):
         return self.network_.forward(theta, x)
 
 
-class DeepEnsembleRegressor(RegressorFace, _DeepEnsemble):
+class DeepEnsembleRegressor(BayesianRegressorMixin, _DeepEnsemble):
     r"""Neural network regression by an ensemble of posterior modes.
 
     Each member minimises the negative log posterior of its weights and of its noise
@@ -75,11 +100,9 @@ class DeepEnsembleRegressor(RegressorFace, _DeepEnsemble):
         Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
     learning_rate : float, default=0.03
         Adam's step size. Constant over the first half of the steps, then falling linearly.
-    tol : float, default=0.01
-        Nats per unit of sample weight. Gains in the members' mean log posterior below it, from one
-        tenth of ``max_iter`` to the next, count as converged.
-    early_stopping : bool, default=False
-        Whether to stop once converged.
+    tol : float or None, default=0.001
+        Training stops when the members' mean log posterior gains less than this many nats per
+        unit of sample weight from one tenth of ``max_iter`` to the next. None never stops.
     warm_start : bool, default=False
         Whether `fit` starts from the previous members.
     device : str, default="auto"
@@ -169,8 +192,7 @@ class DeepEnsembleRegressor(RegressorFace, _DeepEnsemble):
         standardize: bool = True,
         normalize_y: bool = True,
         learning_rate: float = 0.03,
-        tol: float = 1e-2,
-        early_stopping: bool = False,
+        tol: float | None = 1e-3,
         warm_start: bool = False,
         device: str = "auto",
         dtype: str = "auto",
@@ -187,23 +209,15 @@ class DeepEnsembleRegressor(RegressorFace, _DeepEnsemble):
         self.normalize_y = normalize_y
         self.learning_rate = learning_rate
         self.tol = tol
-        self.early_stopping = early_stopping
         self.warm_start = warm_start
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
-    def _fit_recipe(self, context: FitContext) -> Fitted:
-        y, weight = context.rows.y, context.rows.weight
-        scaling = column_scaling(y, weight, enabled=self.normalize_y)
-        spread = column_scaling(y, weight, enabled=True).scale / scaling.scale
-        low, high = np.log(NOISE_RANGE[0] * spread.min()), np.log(NOISE_RANGE[1] * spread.max())
-        likelihood = Gaussian(torch.as_tensor(np.log(INITIAL_NOISE * spread)))
-        network = self._network(context, y.shape[1])
-        prior = gaussian_prior(self, network)
-        model = Model(network, prior, likelihood, self.noise_prior_scale, scaling, (low, high))
-        return fit_ensemble(self, context, model)
+    def _previous(self) -> Members:
+        unit = self.y_scale_
+        return Members(self.samples_, np.log(self.noise_std_samples_ / unit))
 
     def _predictive(self, x: Tensor) -> NormalMixture:
         noise_std = torch.as_tensor(self.noise_std_samples_ / self.y_scale_).to(x).unsqueeze(1)
@@ -215,7 +229,7 @@ class DeepEnsembleRegressor(RegressorFace, _DeepEnsemble):
         return SampledOutputs(self._outputs(x)[member.to(x.device)], noise_std)
 
 
-class DeepEnsembleClassifier(ClassifierFace, _DeepEnsemble):
+class DeepEnsembleClassifier(BayesianClassifierMixin, _DeepEnsemble):
     r"""Neural network classification by an ensemble of posterior modes.
 
     Each member minimises the negative log posterior of its weights
@@ -242,11 +256,9 @@ class DeepEnsembleClassifier(ClassifierFace, _DeepEnsemble):
         Whether to centre and scale the columns of ``X`` first.
     learning_rate : float, default=0.03
         Adam's step size. Constant over the first half of the steps, then falling linearly.
-    tol : float, default=0.01
-        Nats per unit of sample weight. Gains in the members' mean log posterior below it, from one
-        tenth of ``max_iter`` to the next, count as converged.
-    early_stopping : bool, default=False
-        Whether to stop once converged.
+    tol : float or None, default=0.001
+        Training stops when the members' mean log posterior gains less than this many nats per
+        unit of sample weight from one tenth of ``max_iter`` to the next. None never stops.
     warm_start : bool, default=False
         Whether `fit` starts from the previous members.
     device : str, default="auto"
@@ -324,8 +336,7 @@ class DeepEnsembleClassifier(ClassifierFace, _DeepEnsemble):
         max_iter: int = 2000,
         standardize: bool = True,
         learning_rate: float = 0.03,
-        tol: float = 1e-2,
-        early_stopping: bool = False,
+        tol: float | None = 1e-3,
         warm_start: bool = False,
         device: str = "auto",
         dtype: str = "auto",
@@ -340,17 +351,11 @@ class DeepEnsembleClassifier(ClassifierFace, _DeepEnsemble):
         self.standardize = standardize
         self.learning_rate = learning_rate
         self.tol = tol
-        self.early_stopping = early_stopping
         self.warm_start = warm_start
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
-
-    def _fit_recipe(self, context: FitContext) -> Fitted:
-        network = self._network(context, len(self.classes_))
-        model = Model(network, gaussian_prior(self, network), Categorical())
-        return fit_ensemble(self, context, model)
 
     def _predictive(self, x: Tensor) -> CategoricalMixture:
         return CategoricalMixture(log_class_probabilities(self._outputs(x)))

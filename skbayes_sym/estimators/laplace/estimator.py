@@ -9,7 +9,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.context import FitContext, Fitted
-from skbayes_sym.estimators.base import BayesianEstimator
+from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.laplace.plan import (
     NOISE_CONSTRAINTS,
     class_likelihood,
@@ -20,11 +20,16 @@ from skbayes_sym.estimators.laplace.plan import (
 from skbayes_sym.estimators.laplace.predict import (
     class_predictive,
     normal_predictive,
+    output_covariance,
     sample_outputs,
 )
 from skbayes_sym.estimators.laplace.recipe import CONSTRAINTS, fit_laplace
-from skbayes_sym.estimators.predictors import ClassifierFace, RegressorFace, SampledOutputs
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.estimators.predictors import (
+    BayesianClassifierMixin,
+    BayesianRegressorMixin,
+    SampledOutputs,
+)
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
@@ -33,7 +38,7 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-class LaplaceRegressor(RegressorFace, BayesianEstimator):
+class LaplaceRegressor(BayesianRegressorMixin, RowEstimator):
     r"""Bayesian neural network regression by a Laplace approximation.
 
     Finds a mode of the posterior, approximates the posterior there by a normal distribution whose
@@ -221,11 +226,14 @@ class LaplaceRegressor(RegressorFace, BayesianEstimator):
     def _predictive(self, x: Tensor) -> NormalMixture:
         return normal_predictive(self, x)
 
+    def _output_covariance(self, x: Tensor) -> Tensor:
+        return output_covariance(self, x)
+
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         return SampledOutputs(sample_outputs(self, x, n, generator), np.atleast_1d(self.noise_std_))
 
 
-class LaplaceClassifier(ClassifierFace, BayesianEstimator):
+class LaplaceClassifier(BayesianClassifierMixin, RowEstimator):
     r"""Bayesian neural network classification by a Laplace approximation.
 
     Finds a mode of the posterior, approximates the posterior there by a normal distribution whose

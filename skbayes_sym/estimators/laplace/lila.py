@@ -10,7 +10,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.context import FitContext, Fitted
 from skbayes_sym.estimators._fit.rows import Rows, Scaling
-from skbayes_sym.estimators.base import BayesianEstimator
+from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.laplace.invariances import (
     input_scaling,
     invariance_attributes,
@@ -24,11 +24,16 @@ from skbayes_sym.estimators.laplace.plan import (
 from skbayes_sym.estimators.laplace.predict import (
     class_predictive,
     normal_predictive,
+    output_covariance,
     sample_outputs,
 )
 from skbayes_sym.estimators.laplace.recipe import CONSTRAINTS, Plan, fit_laplace
-from skbayes_sym.estimators.predictors import ClassifierFace, RegressorFace, SampledOutputs
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.estimators.predictors import (
+    BayesianClassifierMixin,
+    BayesianRegressorMixin,
+    SampledOutputs,
+)
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
@@ -51,7 +56,7 @@ def _fit_lila(estimator: Any, context: FitContext, plan: Plan) -> Fitted:
     return fitted._replace(attributes={**fitted.attributes, **found})
 
 
-class LILARegressor(RegressorFace, BayesianEstimator):
+class LILARegressor(BayesianRegressorMixin, RowEstimator):
     r"""Regression with invariances learned from the data.
 
     Averages a network over random transformations of its input,
@@ -311,11 +316,14 @@ class LILARegressor(RegressorFace, BayesianEstimator):
     def _predictive(self, x: Tensor) -> NormalMixture:
         return normal_predictive(self, x)
 
+    def _output_covariance(self, x: Tensor) -> Tensor:
+        return output_covariance(self, x)
+
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         return SampledOutputs(sample_outputs(self, x, n, generator), np.atleast_1d(self.noise_std_))
 
 
-class LILAClassifier(ClassifierFace, BayesianEstimator):
+class LILAClassifier(BayesianClassifierMixin, RowEstimator):
     r"""Classification with invariances learned from the data.
 
     Averages a network over random transformations of its input,

@@ -22,7 +22,7 @@ from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHi
 from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
 from skbayes_sym.inference.layerwise.posterior import ConditionedDraws, LayerwisePosterior
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, minimise
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -166,16 +166,20 @@ def _optimise(
     offset: float,
 ) -> OptimiseResult:
     params = _start(estimator, posterior, model, data, seeds.start, at_prior=at_prior)
+    generator = generator_from(seeds.training, context.device)
     objective = LayerwiseElbo(
-        posterior, data, params,
-        learn_noise=model.likelihood.n_params > 0,
-        batch_size=_batch_size(estimator, len(data.x)),
+        posterior,
+        Batches(data, _batch_size(estimator, len(data.x)), generator),
+        params,
         n_draws=max(_DRAWS, estimator.n_weight_samples),
         warm_up=int(_WARM_UP * estimator.max_iter),
-        generator=generator_from(seeds.training, context.device),
-    )  # fmt: skip
+        generator=generator,
+    )
     rate = _RATE if estimator.learning_rate == "auto" else estimator.learning_rate
-    groups = _groups(posterior, params, rate, estimator.log_variance_rate, model.log_noise_range)
+    groups = _groups(posterior, params, rate, estimator.log_variance_rate)
+    if model.likelihood.n_params:
+        n_others = len(params) - len(posterior.split(params)[2])
+        groups.append(ParamGroup(slice(n_others, None), rate, *model.log_noise_range))
 
     def reconstruct() -> Mapping[str, Any]:
         return _attributes(context, model, posterior, data, objective.params, seeds)
@@ -196,7 +200,6 @@ def _groups(
     params: Tensor,
     rate: float,
     log_variance_rate: float,
-    log_noise_range: tuple[float, float],
 ) -> list[ParamGroup]:
     """One group a named parameter: variances have further to travel than the others."""
     groups, start = [], 0
@@ -206,7 +209,7 @@ def _groups(
             shifted = slice(start + where.start, start + where.stop)
             groups.append(ParamGroup(shifted, rate * factor, *_PARAM_RANGE))
         start += layout.n_params
-    return [*groups, ParamGroup(slice(start, None), rate, *log_noise_range)]
+    return groups
 
 
 def _start(
@@ -215,7 +218,7 @@ def _start(
     # Equal seeds: the last layer's values are the targets of the hidden layers' inducing rows.
     hidden = posterior.hidden.start(data, at_prior=at_prior, generator=generator_from(seed))
     last = posterior.last.start(data, generator=generator_from(seed))
-    log_noise = model.likelihood.noise_std.log().to(data.x)
+    log_noise = model.likelihood.noise_scale.log().to(data.x)
     if model.likelihood.n_params:
         spread = data.y.std(0) if len(data.y) > 1 else torch.ones_like(log_noise)
         log_noise = torch.where(spread > 0.0, _FIRST_NOISE * spread, 1.0).log()

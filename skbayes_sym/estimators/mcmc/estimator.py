@@ -15,15 +15,19 @@ from skbayes_sym.estimators._fit.rows import Array, column_scaling
 from skbayes_sym.estimators.mcmc.posterior import SampledPosterior
 from skbayes_sym.estimators.mcmc.recipe import CONSTRAINTS, fit_mcmc
 from skbayes_sym.estimators.mcmc.setting import Model
-from skbayes_sym.estimators.predictors import ClassifierFace, RegressorFace, SampledOutputs
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.estimators.predictors import (
+    BayesianClassifierMixin,
+    BayesianRegressorMixin,
+    SampledOutputs,
+)
 from skbayes_sym.models.likelihoods.categorical import Categorical, log_class_probabilities
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
 
-class MCMCRegressor(RegressorFace, SampledPosterior):
+class MCMCRegressor(BayesianRegressorMixin, SampledPosterior):
     r"""Bayesian neural network regression by sampling modulo symmetry.
 
     Draws from the posterior of an MLP's weights and noise. It has |G| copies of every mode, one for
@@ -282,7 +286,7 @@ class MCMCRegressor(RegressorFace, SampledPosterior):
         )
 
 
-class MCMCClassifier(ClassifierFace, SampledPosterior):
+class MCMCClassifier(BayesianClassifierMixin, SampledPosterior):
     r"""Bayesian neural network classification by sampling modulo symmetry.
 
     Draws from the posterior of an MLP's weights. It has |G| copies of every mode, one for

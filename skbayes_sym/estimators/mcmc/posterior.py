@@ -10,11 +10,11 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.model import gaussian_prior
-from skbayes_sym.estimators.base import BayesianEstimator
+from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.mcmc.approximation import mixture_of_laplace, reference_posterior
 
 
-class SampledPosterior(BayesianEstimator):
+class SampledPosterior(RowEstimator):
     """Draws ``samples_`` (chains, draws, P) that count as ``chain_weights_`` says.
 
     A concrete estimator brings ``_likelihood()``, what its fit supposed of the targets.

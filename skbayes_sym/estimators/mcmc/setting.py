@@ -11,7 +11,7 @@ from skbayes_sym.estimators._fit.training import training_data
 from skbayes_sym.inference.mcmc.chain_count import n_chains_required
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.models.data import Data
-from skbayes_sym.models.likelihoods.base import BatchedLikelihood
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.random import spawn_seeds
@@ -32,7 +32,7 @@ class Model(NamedTuple):
 
     network: MLP
     prior: GaussianPrior
-    likelihood: BatchedLikelihood
+    likelihood: Likelihood
     noise_prior_scale: float = 1.0
     y_scaling: Scaling | None = None
 

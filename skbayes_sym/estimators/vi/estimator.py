@@ -18,9 +18,13 @@ from skbayes_sym.estimators._fit.model import (
     symmetry_group,
 )
 from skbayes_sym.estimators._fit.rows import Array, Scaling, column_scaling
-from skbayes_sym.estimators.base import BayesianEstimator
+from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.layerwise.recipe import conditioned_draws, fit_layerwise, is_layerwise
-from skbayes_sym.estimators.predictors import ClassifierFace, RegressorFace, SampledOutputs
+from skbayes_sym.estimators.predictors import (
+    BayesianClassifierMixin,
+    BayesianRegressorMixin,
+    SampledOutputs,
+)
 from skbayes_sym.estimators.vi.gap import unit_gap_of_fit
 from skbayes_sym.estimators.vi.recipe import (
     CONSTRAINTS,
@@ -30,16 +34,16 @@ from skbayes_sym.estimators.vi.recipe import (
     draws,
     fit_vi,
 )
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.likelihoods.categorical import Categorical, log_class_probabilities
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import output_moments
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.symmetry.base import Trivial
 
 
-class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
+class SymmetrizedVIRegressor(BayesianRegressorMixin, RowEstimator):
     r"""Bayesian neural network regression by symmetrised variational inference.
 
     Fits ``q(w) = N(mu, diag(sigma^2))`` to the posterior of an MLP's weights by maximising the
@@ -329,7 +333,7 @@ class SymmetrizedVIRegressor(RegressorFace, BayesianEstimator):
         return unit_gap_of_fit(self, n_draws=n_draws, random_state=random_state)
 
 
-class SymmetrizedVIClassifier(ClassifierFace, BayesianEstimator):
+class SymmetrizedVIClassifier(BayesianClassifierMixin, RowEstimator):
     r"""Bayesian neural network classification by symmetrised variational inference.
 
     Fits ``q(w) = N(mu, diag(sigma^2))`` to the posterior of an MLP's weights with a softmax

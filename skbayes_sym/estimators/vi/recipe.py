@@ -236,7 +236,7 @@ def _prediction_attributes(
     }
     if model.y_scaling is not None:
         likelihood = model.likelihood.at(torch.as_tensor(own))
-        noise = likelihood.noise_std.double().numpy() * model.y_scaling.scale
+        noise = likelihood.noise_scale.double().numpy() * model.y_scaling.scale
         attributes["y_mean_"], attributes["y_scale_"] = model.y_scaling
         attributes["noise_std_"] = float(noise[0]) if len(noise) == 1 else noise
     return attributes

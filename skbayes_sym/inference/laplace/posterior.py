@@ -96,6 +96,20 @@ def linearised_outputs(
     return LinearisedOutputs(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
+def linearised_covariance(
+    model: AveragedNetwork, posterior: LaplacePosterior, eta: Tensor, x: Tensor, noise: Tensor
+) -> Tensor:
+    """Joint covariance of every output at all rows ``x`` (N, *I), (N, N, O).
+
+    Cost O(N^2 O P') and memory O(N O P' + N^2 O) for P' covered parameters.
+    """
+    parts = _linearise(
+        model, posterior, eta, x, noise, lambda tape, _: posterior.precision.output_root(tape)
+    )
+    root = torch.cat(parts, 1)
+    return torch.stack([r @ r.mT for r in root], -1)
+
+
 def linearised_functions(
     model: AveragedNetwork,
     posterior: LaplacePosterior,

@@ -18,9 +18,10 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.ridge import RidgePosterior
 
 
 class HiddenDraws(NamedTuple):
@@ -53,6 +54,16 @@ class HiddenPosterior(Protocol):
     def draw(self, params: Tensor, n: int, *, generator: torch.Generator) -> HiddenDraws: ...
 
 
+class LayerInputs(NamedTuple):
+    """What the last layer's posterior is made from."""
+
+    params: Tensor  # its variational parameters
+    features: Tensor  # inputs of the layer at the data, (S, N, H + 1)
+    draws: HiddenDraws
+    data: Data
+    log_noise: Tensor  # (T,)
+
+
 class LastLayer(Protocol):
     """Posterior of the last layer given the hidden ones; a Gaussian likelihood."""
 
@@ -66,9 +77,7 @@ class LastLayer(Protocol):
 
     def start(self, data: Data, *, generator: torch.Generator) -> Tensor: ...
 
-    def elbo(
-        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def elbo(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
         """Expected log likelihood, summed by weight, and own KL; (S,) each, nats.
 
         Their difference is what counts: a layer that is integrated out gives its log evidence
@@ -76,22 +85,15 @@ class LastLayer(Protocol):
         """
         ...
 
-    def objective(
-        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def objective(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
         """What training maximises: `elbo`, unless it is a heuristic."""
         ...
 
-    def condition(
-        self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
-    ) -> "Conditional":
-        """Its posterior given the hidden layers and the features of the training data."""
+    def condition(self, inputs: LayerInputs) -> "Conditional":
+        """Its posterior given the hidden layers and the training data."""
         ...
 
-    def sample(
-        self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor,
-        *, generator: torch.Generator,
-    ) -> Tensor:  # fmt: skip
+    def sample(self, inputs: LayerInputs, *, generator: torch.Generator) -> Tensor:
         """Last-layer weights (S, H + 1, T), one draw for each of the hidden layers."""
         ...
 
@@ -114,6 +116,11 @@ class Conditional(NamedTuple):
         if self.complement:
             seen = ((features**2).sum(-1, keepdim=True) - seen).clamp_min(0.0)
         return Moments(features @ self.mean, self.prior_scale**2 * seen)
+
+
+def conditional(ridge: RidgePosterior, prior_scale: float) -> Conditional:
+    """The last layer's posterior from the regressions of all draws and targets, (S, T) of them."""
+    return Conditional(prior_scale * ridge.mean.mT, ridge.root, prior_scale, ridge.is_wide)
 
 
 def with_ones(h: Tensor) -> Tensor:
@@ -164,7 +171,7 @@ class Layerwise(NamedTuple):
         draws = self.hidden.draw(hidden, n_draws, generator=generator)
         features = propagate(self.network, draws.weights, data.x).expand(n_draws, -1, -1)
         value = self.last.objective if training else self.last.elbo
-        likelihood, kl = value(last, features, draws, data, log_noise)
+        likelihood, kl = value(LayerInputs(last, features, draws, data, log_noise))
         return likelihood, draws.kl + kl
 
 
@@ -174,11 +181,11 @@ class LayerwiseElbo:
     Parameters
     ----------
     posterior : Layerwise
-    data : Data
+    batches : Batches
     params : Tensor
         See `Layerwise.split`; read at every call.
-    learn_noise : bool
-    batch_size, n_draws : int
+    n_draws : int
+        Of the hidden layers, a step.
     warm_up : int
         Steps over which the KL's weight rises linearly from `_COLD` to 1. Without it wide
         networks can fall into the mode where the hidden weights stay at the prior.
@@ -190,18 +197,15 @@ class LayerwiseElbo:
     def __init__(
         self,
         posterior: Layerwise,
-        data: Data,
+        batches: Batches,
         params: Tensor,
         *,
-        learn_noise: bool,
-        batch_size: int,
         n_draws: int,
         warm_up: int,
         generator: torch.Generator,
     ) -> None:
         self.params, self.gradient = params, torch.zeros_like(params)
-        self._posterior, self._data, self._learn_noise = posterior, data, learn_noise
-        self._batch_size, self._n_draws = min(batch_size, len(data.x)), n_draws
+        self._posterior, self._batches, self._n_draws = posterior, batches, n_draws
         self._warm_up, self._generator = warm_up, generator
 
     def __call__(self, step: int) -> Tensor:
@@ -210,20 +214,9 @@ class LayerwiseElbo:
         with torch.enable_grad():
             at = self.params.detach().requires_grad_()
             likelihood, kl = self._posterior.terms(
-                at, self._batch(), self._n_draws, generator=self._generator, training=True
+                at, self._batches.next(), self._n_draws, generator=self._generator, training=True
             )
             loss = (temperature * kl - likelihood).mean()
             (gradient,) = torch.autograd.grad(loss, at)
         self.gradient.copy_(gradient)
-        if not self._learn_noise:
-            self._posterior.split(self.gradient)[2].zero_()
         return (kl - likelihood).mean().detach()
-
-    def _batch(self) -> Data:
-        n = len(self._data.x)
-        if self._batch_size == n:
-            return self._data
-        rows = torch.randperm(n, generator=self._generator, device=self._generator.device)
-        rows = rows[: self._batch_size]
-        x, y, weight = (t[rows] for t in self._data)
-        return Data(x, y, weight * (n / self._batch_size))

@@ -10,16 +10,24 @@ no datum sees. Costs O(N r^2) a draw, r = min(N, H + 1).
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import log, pi
+from math import log
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.layerwise.base import Conditional, HiddenDraws, starting_scale
+from skbayes_sym.inference.layerwise.base import (
+    Conditional,
+    HiddenDraws,
+    LayerInputs,
+    conditional,
+    starting_scale,
+)
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.gaussian import LOG_2PI, kl_elementwise
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.numerics.low_rank_normal import log_density_up_to_constant
+from skbayes_sym.numerics.random import normal_like
+from skbayes_sym.numerics.ridge import RidgePosterior
 
 _NARROW = 0.05  # posterior standard deviation of a concentrated start, in units of the prior's
 
@@ -61,12 +69,10 @@ class MeanFieldHidden:
         weights, kl = [], params.new_zeros(())
         for layer, scale in enumerate(self.prior_scale, start=1):
             loc, log_variance = values[f"loc{layer}"], values[f"log_variance{layer}"]
-            noise = torch.randn(
-                (n, *loc.shape), generator=generator, device=params.device, dtype=params.dtype
-            )
+            noise = normal_like((n, *loc.shape), generator=generator, like=params)
             weights.append(torch.addcmul(loc, (0.5 * log_variance).exp(), noise))
-            ratio = (log_variance.exp() + loc**2) / scale**2
-            kl = kl + 0.5 * (ratio - 1.0 - log_variance + 2.0 * log(scale)).sum()
+            prior_log_variance = loc.new_tensor(2.0 * log(scale))
+            kl = kl + kl_elementwise(loc, log_variance, prior_log_variance).sum()
         width = self.network.sizes[-2] + 1
         return HiddenDraws(weights, kl.expand(n), params.new_zeros(n, 0, width))
 
@@ -94,85 +100,26 @@ class CollapsedLast:
     def start(self, data: Data, *, generator: torch.Generator) -> Tensor:
         return data.x.new_zeros(0)
 
-    def elbo(
-        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        total = features.new_zeros(len(features))
-        for target, noise in zip(data.y.T, log_noise, strict=True):
-            total = total + self._log_evidence(features, target, data.weight, noise)
+    def elbo(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
+        # log N(y; 0, s^2 Phi Phi' + noise^2 / w) a target, copies of a row counted.
+        log_ratio = self._ridge(inputs).log_evidence()
+        constant = inputs.data.weight.sum() * (LOG_2PI + 2.0 * inputs.log_noise)
+        total = (log_ratio - 0.5 * constant).sum(-1)
         return total, torch.zeros_like(total)
 
-    def objective(
-        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return self.elbo(params, features, draws, data, log_noise)
+    def objective(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
+        return self.elbo(inputs)
 
-    def _whitened(self, features: Tensor, weight: Tensor, log_noise: Tensor) -> Tensor:
-        """Features in units in which noise and prior are standard, (S, N, D)."""
-        return features * (self.prior_scale * _root_precision(weight, log_noise)).unsqueeze(-1)
+    def _ridge(self, inputs: LayerInputs) -> RidgePosterior:
+        """Of all targets, (S, T) of them, in units in which noise and prior are standard."""
+        data = inputs.data
+        root = data.weight.sqrt() * (-inputs.log_noise).exp().unsqueeze(-1)  # (T, N)
+        return RidgePosterior(
+            inputs.features.unsqueeze(1), self.prior_scale * root, root * data.y.T
+        )  # fmt: skip
 
-    def _log_evidence(
-        self, features: Tensor, y: Tensor, weight: Tensor, log_noise: Tensor
-    ) -> Tensor:
-        """``log N(y; 0, s^2 Phi Phi' + noise^2 / w)``, copies of a row counted, (S,) nats."""
-        root = _root_precision(weight, log_noise)
-        constant = weight.sum() * (log(2 * pi) + 2.0 * log_noise)
-        ratio = log_density_up_to_constant(features, self.prior_scale * root, root * y)
-        return ratio - 0.5 * constant
+    def condition(self, inputs: LayerInputs) -> Conditional:
+        return conditional(self._ridge(inputs), self.prior_scale)
 
-    def condition(
-        self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
-    ) -> Conditional:
-        parts = [
-            self._given(train, target, data.weight, noise)
-            for target, noise in zip(data.y.T, log_noise, strict=True)
-        ]
-        means, roots = zip(*parts, strict=True)
-        is_wide = train.shape[-1] > train.shape[-2]
-        mean = self.prior_scale * torch.stack(means, dim=-1)
-        return Conditional(mean, torch.stack(roots, dim=1), self.prior_scale, is_wide)
-
-    def _given(
-        self, train: Tensor, y: Tensor, weight: Tensor, log_noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Mean (S, D) and root (S, r, D) of one target, whitened."""
-        scaled = self._whitened(train, weight, log_noise)
-        target = _root_precision(weight, log_noise) * y
-        target = target.expand(len(scaled), -1).unsqueeze(-1)
-        is_wide = scaled.shape[-1] > scaled.shape[-2]
-        gram = scaled @ scaled.mT if is_wide else scaled.mT @ scaled
-        gram.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        factor = torch.linalg.cholesky(gram)
-        if is_wide:
-            root = torch.linalg.solve_triangular(factor, scaled, upper=False)
-            white = torch.linalg.solve_triangular(factor, target, upper=False)
-            return (root.mT @ white).squeeze(-1), root
-        eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        root = torch.linalg.solve_triangular(factor, eye.expand_as(gram), upper=False)
-        return (root.mT @ (root @ (scaled.mT @ target))).squeeze(-1), root
-
-    def sample(
-        self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor,
-        *, generator: torch.Generator,
-    ) -> Tensor:  # fmt: skip
-        columns = []
-        for y, noise in zip(data.y.T, log_noise, strict=True):
-            scaled = self._whitened(train, data.weight, noise)
-            target = _root_precision(data.weight, noise) * y
-            prior, error = (
-                torch.randn(shape, generator=generator, device=train.device, dtype=train.dtype)
-                for shape in ((len(train), train.shape[-1], 1), (len(train), len(target), 1))
-            )
-            # A prior draw moved by the data it would have made wrong (Matheron's rule).
-            wrong = target.unsqueeze(-1) - scaled @ prior - error
-            gram = scaled @ scaled.mT
-            gram.diagonal(dim1=-2, dim2=-1).add_(1.0)
-            factor = torch.linalg.cholesky(gram)
-            moved = prior + scaled.mT @ torch.cholesky_solve(wrong, factor)
-            columns.append(self.prior_scale * moved)
-        return torch.cat(columns, dim=-1)
-
-
-def _root_precision(weight: Tensor, log_noise: Tensor) -> Tensor:
-    """Of every datum's noise, (N,): what multiplies it to make the noise standard."""
-    return weight.sqrt() * (-log_noise).exp()
+    def sample(self, inputs: LayerInputs, *, generator: torch.Generator) -> Tensor:
+        return self.prior_scale * self._ridge(inputs).draw(generator=generator).mT

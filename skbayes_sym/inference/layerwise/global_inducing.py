@@ -14,17 +14,27 @@ eigendecomposition a layer and draw serves them all (`skbayes_sym.numerics.resol
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import log, pi
+from math import log
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.layerwise.base import Conditional, HiddenDraws, starting_scale, with_ones
+from skbayes_sym.inference.layerwise.base import (
+    Conditional,
+    HiddenDraws,
+    LayerInputs,
+    conditional,
+    starting_scale,
+    with_ones,
+)
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.gaussian import kl_from_standard, log_normal
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.random import normal_like
 from skbayes_sym.numerics.resolvent import resolvent
+from skbayes_sym.numerics.ridge import RidgePosterior
 
 
 class LayerDraw(NamedTuple):
@@ -67,11 +77,10 @@ def draw_layer(
     design = prior_scale * root.unsqueeze(-1) * inducing  # A, (S, M, D)
     target = root.unsqueeze(-1) * values  # (M, H)
 
-    def normal(rows: int) -> Tensor:
-        shape = (n, rows, values.shape[1])
-        return torch.randn(shape, generator=generator, device=inducing.device, dtype=inducing.dtype)
-
-    prior, error = normal(d), normal(m)
+    n_units = values.shape[1]
+    prior, error = (
+        normal_like((n, rows, n_units), generator=generator, like=inducing) for rows in (d, m)
+    )
     # A draw and the mean solve the same system, with these two right-hand sides.
     if d <= m:
         kernel = design.mT @ design
@@ -87,7 +96,7 @@ def draw_layer(
         back = (design.mT @ solved.solution.flatten(-2)).unflatten(-1, both.shape[-2:])
         moved, trace = gain.sqrt() * back, solved.trace + (d - m)
     shift, mean = moved.unbind(-2)
-    kl = 0.5 * (trace - d + solved.log_det + (mean**2).sum(-2)).sum(-1)
+    kl = kl_from_standard(trace, mean.square().sum(-2), -solved.log_det, d).sum(-1)
     return LayerDraw(prior_scale * (prior + shift), kl)
 
 
@@ -185,53 +194,26 @@ class InducingLast:
             "log_precision": values.new_full((self.n_inducing,), log(precision)),
         })  # fmt: skip
 
-    def _solve(self, params: Tensor, draws: HiddenDraws) -> tuple[Tensor, Tensor]:
-        """Whitened mean (S, D, T) and Cholesky factors of ``I + a A' A``, (S, T, D, D)."""
-        p = self.layout.unflatten(params)
-        root = (0.5 * p["log_precision"]).exp()
-        design = self.prior_scale * root.unsqueeze(-1) * draws.inducing
-        gain = p["log_gain"].exp()
-        gram = gain[:, None, None] * (design.mT @ design).unsqueeze(1)
-        gram.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        factor = torch.linalg.cholesky(gram)
-        right = gain * (design.mT @ (root.unsqueeze(-1) * p["values"]))
-        mean = torch.cholesky_solve(right.mT.unsqueeze(-1), factor).squeeze(-1).mT
-        return mean, factor
+    def _ridge(self, inputs: LayerInputs) -> RidgePosterior:
+        """Of all targets, (S, T) of them, in units in which sites and prior are standard."""
+        p = self.layout.unflatten(inputs.params)
+        root = (0.5 * (p["log_precision"] + p["log_gain"].unsqueeze(-1))).exp()  # (T, M)
+        return RidgePosterior(
+            inputs.draws.inducing.unsqueeze(1), self.prior_scale * root, root * p["values"].T
+        )  # fmt: skip
 
-    def elbo(
-        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        mean, factor = self._solve(params, draws)
-        solved = torch.linalg.solve_triangular(factor, features.mT.unsqueeze(1), upper=False)
-        variance = self.prior_scale**2 * (solved**2).sum(-2).mT
-        squares = (data.y - self.prior_scale * features @ mean) ** 2 + variance
-        log_prob = -0.5 * (squares * (-2.0 * log_noise).exp() + log(2 * pi)) - log_noise
-        inverse = torch.cholesky_inverse(factor)
-        trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
-        log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        kl = 0.5 * (trace - mean.shape[1] + log_det + (mean**2).sum(1)).sum(-1)
-        return data.weight @ log_prob.sum(-1).mT, kl
+    def elbo(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
+        ridge, data = self._ridge(inputs), inputs.data
+        given = conditional(ridge, self.prior_scale).moments(inputs.features)
+        squares = (data.y - given.mean) ** 2 + given.variance
+        log_prob = log_normal(squares, inputs.log_noise)
+        return data.weight @ log_prob.sum(-1).mT, ridge.kl().sum(-1)
 
-    def objective(
-        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return self.elbo(params, features, draws, data, log_noise)
+    def objective(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
+        return self.elbo(inputs)
 
-    def condition(
-        self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
-    ) -> Conditional:
-        mean, factor = self._solve(params, draws)
-        eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-        root = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
-        return Conditional(self.prior_scale * mean, root, self.prior_scale, False)
+    def condition(self, inputs: LayerInputs) -> Conditional:
+        return conditional(self._ridge(inputs), self.prior_scale)
 
-    def sample(
-        self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor,
-        *, generator: torch.Generator,
-    ) -> Tensor:  # fmt: skip
-        mean, factor = self._solve(params, draws)
-        noise = torch.randn(
-            (*factor.shape[:-1], 1), generator=generator, device=mean.device, dtype=mean.dtype
-        )
-        spread = torch.linalg.solve_triangular(factor.mT, noise, upper=True).squeeze(-1).mT
-        return self.prior_scale * (mean + spread)
+    def sample(self, inputs: LayerInputs, *, generator: torch.Generator) -> Tensor:
+        return self.prior_scale * self._ridge(inputs).draw(generator=generator).mT

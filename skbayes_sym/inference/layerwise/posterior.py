@@ -10,6 +10,7 @@ from torch import Tensor
 from skbayes_sym.inference.layerwise.base import (
     Conditional,
     HiddenDraws,
+    LayerInputs,
     Layerwise,
     Moments,
     propagate,
@@ -54,7 +55,8 @@ class LayerwisePosterior:
         hidden, last, log_noise, data = self._tensors(generator.device)
         draws = self.parts.hidden.draw(hidden, n, generator=generator)
         train = propagate(self.parts.network, draws.weights, data.x).expand(n, -1, -1)
-        outer = self.parts.last.sample(last, train, draws, data, log_noise, generator=generator)
+        given = LayerInputs(last, train, draws, data, log_noise)
+        outer = self.parts.last.sample(given, generator=generator)
         values = {}
         for layer, weight in enumerate([*draws.weights, outer], start=1):
             values[f"W{layer}"], values[f"b{layer}"] = weight[:, :-1].mT, weight[:, -1]
@@ -70,7 +72,7 @@ class LayerwisePosterior:
         hidden, last, log_noise, data = self._tensors(generator.device)
         draws = self.parts.hidden.draw(hidden, n, generator=generator)
         train = propagate(self.parts.network, draws.weights, data.x).expand(n, -1, -1)
-        given = self.parts.last.condition(last, train, draws, data, log_noise)
+        given = self.parts.last.condition(LayerInputs(last, train, draws, data, log_noise))
         given = given._replace(mean=given.mean.to(device), root=given.root.to(device))
         return ConditionedDraws(self.parts, _moved(draws, device), given)
 

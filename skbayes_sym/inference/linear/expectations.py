@@ -31,7 +31,7 @@ class SiteLikelihood(Protocol):
         ...
 
     @property
-    def noise_std(self) -> Tensor:
+    def noise_scale(self) -> Tensor:
         """Scale of additive noise (1,), learned or not; empty where there is none."""
         ...
 
@@ -61,8 +61,8 @@ class ScalarSites:
         return self.likelihood.params
 
     @property
-    def noise_std(self) -> Tensor:
-        return self.likelihood.noise_std
+    def noise_scale(self) -> Tensor:
+        return self.likelihood.noise_scale
 
     def at(self, params: Tensor) -> "ScalarSites":
         return replace(self, likelihood=self.likelihood.at(params))
@@ -80,7 +80,8 @@ class ScalarSites:
         likelihood, variance = self.likelihood.to(mean), covariance[..., 0]
         for start in range(0, len(mean), _CACHE_ROWS):
             rows = slice(start, start + _CACHE_ROWS)
-            yield likelihood.expected_log_prob(mean[rows], variance[rows], y[rows], None)
+            no_noise = mean.new_empty(len(mean[rows]), 0)
+            yield likelihood.expected_log_prob(mean[rows], variance[rows], y[rows], no_noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +109,7 @@ class SoftmaxSites:
         return self.points.new_zeros(0)
 
     @property
-    def noise_std(self) -> Tensor:
+    def noise_scale(self) -> Tensor:
         return self.points.new_zeros(0)
 
     def at(self, params: Tensor) -> "SoftmaxSites":

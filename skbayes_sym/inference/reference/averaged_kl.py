@@ -14,14 +14,16 @@ of ``q_0``, with its own KL.
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import log, pi
+from math import log
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.layerwise.base import Conditional, HiddenDraws
+from skbayes_sym.inference.layerwise.base import Conditional, LayerInputs
 from skbayes_sym.models.data import Data
+from skbayes_sym.numerics.gaussian import kl_elementwise, log_normal
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.random import normal_like
 
 _FIRST_VARIANCE = 1e-2  # of a site, in units of the prior's
 
@@ -89,45 +91,34 @@ class AveragedKlLast:
         variance = 1.0 / (precision + self.prior_scale**-2)
         return variance * precision * p["loc"], variance
 
-    def _expected(self, params: Tensor, features: Tensor, data: Data, log_noise: Tensor) -> Tensor:
-        mean, variance = self._posterior(params)
+    def _expected(self, inputs: LayerInputs) -> Tensor:
+        mean, variance = self._posterior(inputs.params)
+        features, data = inputs.features, inputs.data
         squares = (data.y - features @ mean) ** 2 + features**2 @ variance
-        log_prob = -0.5 * (squares * (-2.0 * log_noise).exp() + log(2 * pi)) - log_noise
-        return data.weight @ log_prob.sum(-1).mT
+        return data.weight @ log_normal(squares, inputs.log_noise).sum(-1).mT
 
-    def objective(
-        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        p = self.layout.unflatten(params)
-        kl = single_datum_kl(p["loc"], p["log_variance"].exp(), features, self.prior_scale)
-        share = data.weight / data.weight.sum()
-        return self._expected(params, features, data, log_noise), share @ kl.sum(-1).mT
+    def objective(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
+        p, weight = self.layout.unflatten(inputs.params), inputs.data.weight
+        kl = single_datum_kl(p["loc"], p["log_variance"].exp(), inputs.features, self.prior_scale)
+        return self._expected(inputs), weight / weight.sum() @ kl.sum(-1).mT
 
-    def elbo(
-        self, params: Tensor, features: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        mean, variance = self._posterior(params)
-        ratio = variance / self.prior_scale**2
-        kl = 0.5 * (ratio + mean**2 / self.prior_scale**2 - 1.0 - ratio.log()).sum()
-        likelihood = self._expected(params, features, data, log_noise)
+    def elbo(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
+        mean, variance = self._posterior(inputs.params)
+        prior_log_variance = mean.new_tensor(2.0 * log(self.prior_scale))
+        kl = kl_elementwise(mean, variance.log(), prior_log_variance).sum()
+        likelihood = self._expected(inputs)
         return likelihood, kl.expand_as(likelihood)
 
-    def condition(
-        self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor
-    ) -> Conditional:
-        mean, variance = self._posterior(params)
+    def condition(self, inputs: LayerInputs) -> Conditional:
+        mean, variance = self._posterior(inputs.params)
         root = torch.diag_embed(variance.sqrt().T / self.prior_scale)
-        n = len(train)
+        n = len(inputs.features)
         return Conditional(
             mean.expand(n, -1, -1), root.expand(n, -1, -1, -1), self.prior_scale, False
         )
 
-    def sample(
-        self, params: Tensor, train: Tensor, draws: HiddenDraws, data: Data, log_noise: Tensor,
-        *, generator: torch.Generator,
-    ) -> Tensor:  # fmt: skip
-        mean, variance = self._posterior(params)
-        noise = torch.randn(
-            (len(train), *mean.shape), generator=generator, device=mean.device, dtype=mean.dtype
-        )
+    def sample(self, inputs: LayerInputs, *, generator: torch.Generator) -> Tensor:
+        mean, variance = self._posterior(inputs.params)
+        shape = (len(inputs.features), *mean.shape)
+        noise = normal_like(shape, generator=generator, like=mean)
         return mean + variance.sqrt() * noise

@@ -8,13 +8,19 @@ import torch
 from scipy import stats
 from torch.testing import assert_close
 
-from skbayes_sym.inference.layerwise.base import HiddenDraws, Layerwise, LayerwiseElbo, with_ones
+from skbayes_sym.inference.layerwise.base import (
+    HiddenDraws,
+    LayerInputs,
+    Layerwise,
+    LayerwiseElbo,
+    with_ones,
+)
 from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
 from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast, draw_layer
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast, single_datum_kl
 from skbayes_sym.inference.reference.repeated_datum import MeanFieldLikelihood, RepeatedDatum
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
@@ -46,7 +52,7 @@ def test_collapsed_layer_is_the_evidence_of_a_linear_model(width, generator):
     data = make_data(n_targets=2)
     features = some_features(data, width, generator)
     noise = torch.tensor([log(0.4), log(0.9)], dtype=torch.float64)
-    value, kl = CollapsedLast(SCALE).elbo(EMPTY, features, no_draws(), data, noise)
+    value, kl = CollapsedLast(SCALE).elbo(LayerInputs(EMPTY, features, no_draws(), data, noise))
     for phi, got in zip(features.numpy(), value, strict=True):
         expected = 0.0
         for y, s in zip(data.y.numpy().T, noise.exp().numpy(), strict=True):
@@ -66,12 +72,14 @@ def test_collapsed_layer_takes_weights_as_repetitions(width, generator):
     repeated = Data(*(t.repeat_interleave(repeats, 0) for t in data))
     again = features.repeat_interleave(repeats, 1)
     last = CollapsedLast(SCALE)
-    one = last.elbo(EMPTY, features, no_draws(), weighted, LOG_NOISE)[0]
-    other = last.elbo(EMPTY, again, no_draws(), repeated, LOG_NOISE)[0]
+    one = last.elbo(LayerInputs(EMPTY, features, no_draws(), weighted, LOG_NOISE))[0]
+    other = last.elbo(LayerInputs(EMPTY, again, no_draws(), repeated, LOG_NOISE))[0]
     assert_close(one, other, rtol=1e-11, atol=0)
     new = some_features(make_data(5), width, generator)
-    first = last.condition(EMPTY, features, no_draws(), weighted, LOG_NOISE).moments(new)
-    second = last.condition(EMPTY, again, no_draws(), repeated, LOG_NOISE).moments(new)
+    first = last.condition(LayerInputs(EMPTY, features, no_draws(), weighted, LOG_NOISE)).moments(
+        new
+    )
+    second = last.condition(LayerInputs(EMPTY, again, no_draws(), repeated, LOG_NOISE)).moments(new)
     assert_close(first.mean, second.mean, rtol=1e-9, atol=1e-11)
     assert_close(first.variance, second.variance, rtol=1e-8, atol=1e-11)
 
@@ -82,9 +90,9 @@ def test_collapsed_layer_predicts_as_bayesian_regression(width, generator):
     features = some_features(data, width, generator)
     new = some_features(make_data(5), width, generator)
     last, noise = CollapsedLast(SCALE), float(LOG_NOISE.exp())
-    moments = last.condition(EMPTY, features, no_draws(), data, LOG_NOISE).moments(new)
+    moments = last.condition(LayerInputs(EMPTY, features, no_draws(), data, LOG_NOISE)).moments(new)
     draws = torch.stack([
-        last.sample(EMPTY, features, no_draws(), data, LOG_NOISE, generator=generator)
+        last.sample(LayerInputs(EMPTY, features, no_draws(), data, LOG_NOISE), generator=generator)
         for _ in range(4000)
     ])  # fmt: skip
     for s, phi in enumerate(features.numpy()):
@@ -182,7 +190,7 @@ def parts_of(name, network, scale=1.0, m=6):
 every_posterior = pytest.mark.parametrize("name", ["mc", "gc", "gg", "ma"])
 
 
-def train(parts, data, log_noise, steps, *, warm_up=0, learn_noise=False, seed=0):
+def train(parts, data, log_noise, steps, *, warm_up=0, seed=0):
     def generator():
         return torch.Generator().manual_seed(seed)
 
@@ -193,10 +201,10 @@ def train(parts, data, log_noise, steps, *, warm_up=0, learn_noise=False, seed=0
     ]
     params = torch.cat(start)
     objective = LayerwiseElbo(
-        parts, data, params, learn_noise=learn_noise, batch_size=10**6, n_draws=2,
-        warm_up=warm_up, generator=generator(),
+        parts, Batches(data, 10**6, generator()), params, n_draws=2, warm_up=warm_up,
+        generator=generator(),
     )  # fmt: skip
-    groups = [ParamGroup(slice(0, len(params)), 0.03, -30, 30)]
+    groups = [ParamGroup(slice(0, -1), 0.03, -30, 30)]  # the noise is given
     minimise(objective, groups=groups, max_iter=steps, block_size=steps,
              on_step=lambda step, info: False)  # fmt: skip
     return params
@@ -251,9 +259,10 @@ def test_gradient_is_that_of_the_tempered_bound(name):
         likelihood, kl = parts.terms(at, data, 2, generator=generator, training=True)
         return float((0.02 * kl - likelihood).mean())
 
+    generator = torch.Generator().manual_seed(3)
     objective = LayerwiseElbo(
-        parts, data, params.clone(), learn_noise=True, batch_size=10**6, n_draws=2, warm_up=100,
-        generator=torch.Generator().manual_seed(3),
+        parts, Batches(data, 10**6, generator), params.clone(), n_draws=2, warm_up=100,
+        generator=generator,
     )  # fmt: skip
     objective(0)
     for i in range(0, len(params), 3):
@@ -270,8 +279,8 @@ def test_minibatches_are_unbiased():
 
     def objective(batch_size, seed):
         generator = torch.Generator().manual_seed(seed)
-        return LayerwiseElbo(parts, data, params, learn_noise=True, batch_size=batch_size,
-                             n_draws=8, warm_up=0, generator=generator)  # fmt: skip
+        batches = Batches(data, batch_size, generator)
+        return LayerwiseElbo(parts, batches, params, n_draws=8, warm_up=0, generator=generator)
 
     full = torch.stack([objective(6, s)(0) for s in range(300)])
     small = torch.stack([objective(2, s)(0) for s in range(1200)])

@@ -1,7 +1,7 @@
 """Anchors of the bound on a rotation gap."""
 
 import torch
-from cases import Rows
+from gap_oracle import Rows
 from torch.testing import assert_close
 
 from skbayes_sym.symmetry.gaps.anchors import anchor_features, learn_mixing, plain_anchors

@@ -4,7 +4,7 @@ from math import lgamma, log
 
 import pytest
 import torch
-from cases import Rows
+from gap_oracle import Rows
 
 from skbayes_sym.symmetry.gaps.components import ComponentGap
 from skbayes_sym.symmetry.gaps.rotations import IsotropicRotationGap

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from cases import FINITE_GAPS, GAPS, PATHWISE_GAPS, draws_of, log_density_ratio, moved, shifted
+from cases import FINITE_GAPS, GAPS, PATHWISE_GAPS
+from gap_oracle import draws_of, log_density_ratio, moved, shifted
 from torch.testing import assert_close
 
 from skbayes_sym.inference.posteriors import MeanFieldGaussian

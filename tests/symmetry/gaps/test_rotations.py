@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from cases import GAPS, Rows, draws_of, log_density_ratio
+from cases import GAPS
+from gap_oracle import Rows, draws_of, log_density_ratio
 
 from skbayes_sym.symmetry.gaps.rotations import AnchoredRotationGap, IsotropicRotationGap
 from skbayes_sym.symmetry.gaps.rows import row_gap

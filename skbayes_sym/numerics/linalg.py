@@ -1,0 +1,61 @@
+"""Cholesky factors that say what failed and what to do, and what is read off them."""
+
+import torch
+from torch import Tensor
+
+
+class NotPositiveDefiniteError(ArithmeticError):
+    """A matrix that must be positive definite isn't, in the arithmetic at hand."""
+
+
+def cholesky(matrix: Tensor, *, what: str, remedy: str) -> Tensor:
+    """Lower Cholesky factors, (*B, n, n) -> (*B, n, n).
+
+    Parameters
+    ----------
+    matrix : Tensor of shape (*B, n, n)
+        Symmetric; the lower triangle is read.
+    what : str
+        What the matrix is, as the beginning of a sentence.
+    remedy : str
+        A sentence: what to change.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        ``"{what} isn't positive definite in this arithmetic. {remedy}"``
+    """
+    factor = try_cholesky(matrix)
+    if factor is None:
+        raise NotPositiveDefiniteError(
+            f"{what} isn't positive definite in this arithmetic. {remedy}"
+        )
+    return factor
+
+
+def try_cholesky(matrix: Tensor) -> Tensor | None:
+    """Lower Cholesky factors (*B, n, n), or None if any of the matrices has none."""
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    return None if bool(failed.any()) else factor
+
+
+def log_det(factor: Tensor) -> Tensor:
+    """Log determinant of ``L L'`` from its Cholesky factor, (*B, n, n) -> (*B,)."""
+    return 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def add_to_diagonal(matrix: Tensor, value: Tensor | float) -> Tensor:
+    """``matrix + value I`` for matrices (*B, n, n), in place; returns the matrix."""
+    matrix.diagonal(dim1=-2, dim2=-1).add_(value)
+    return matrix
+
+
+def shrink_to_diagonal(covariance: Tensor, share: float) -> Tensor:
+    """``(1 - share) S + share diag S``, of full rank however few draws S is estimated from.
+
+    The one way a covariance (*B, n, n) of draws is regularised here: it keeps all variances, and
+    with them the units.
+    """
+    shrunk = (1.0 - share) * covariance
+    shrunk.diagonal(dim1=-2, dim2=-1).copy_(covariance.diagonal(dim1=-2, dim2=-1))
+    return shrunk

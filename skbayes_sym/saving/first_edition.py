@@ -1,0 +1,35 @@
+"""Files of the first edition (format 1), in the words of the second.
+
+Parameters and attributes that have another name or another form now are put into it, so that a
+model saved by the first edition loads and predicts the same.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+Values = dict[str, Any]
+Translation = Callable[[Values, Values], None]  # changes parameters and attributes in place
+
+
+def translate(class_name: str, parameters: Values, attributes: Values) -> str:
+    """Today's name of the class; ``parameters`` and ``attributes`` are changed in place."""
+    for change in CHANGES.get(class_name, ()):
+        change(parameters, attributes)
+    return CLASS_NAMES.get(class_name, class_name)
+
+
+def _tol_stops(parameters: Values, attributes: Values) -> None:
+    """``tol`` stopped where ``early_stopping`` said so; now it does unless it is None."""
+    if not parameters.pop("early_stopping", True):
+        parameters["tol"] = None
+
+
+CLASS_NAMES: dict[str, str] = {
+    "InvarianceAbidingRegressor": "BayesianLinearRegressor",
+    "InvarianceAbidingClassifier": "BayesianLinearClassifier",
+}
+
+CHANGES: dict[str, tuple[Translation, ...]] = {
+    "DeepEnsembleRegressor": (_tol_stops,),
+    "DeepEnsembleClassifier": (_tol_stops,),
+}
