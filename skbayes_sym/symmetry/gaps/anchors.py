@@ -1,15 +1,11 @@
 """Anchors of the bound on a rotation gap: given, or learned from draws."""
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
+from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 from skbayes_sym.symmetry.gaps.base import RowPosterior
 from skbayes_sym.symmetry.gaps.langevin import langevin_gap
-
-Array = npt.NDArray[np.float64]
 
 _MIXING_STEPS = 20
 FREE_MIXING_UP_TO = 3  # components
@@ -49,20 +45,13 @@ def learn_mixing(inner: Tensor) -> Tensor:
     k = inner.shape[-1]
     basis = _mixing_basis(k).to(inner)
 
-    def loss(flat: Array) -> tuple[float, Array]:
-        with torch.enable_grad():
-            weights = torch.as_tensor(flat).to(inner).requires_grad_()
-            value = -langevin_gap(torch.tensordot(weights, basis, 1) @ inner).mean()
-            (gradient,) = torch.autograd.grad(value, weights)
-        return float(value.detach()), gradient.double().cpu().numpy()
+    def loss(weights: Tensor) -> Tensor:
+        return -langevin_gap(torch.tensordot(weights, basis, 1) @ inner).mean()
 
     identity = torch.cat([torch.eye(k), torch.zeros(k, k)], dim=1).to(inner)
     start = torch.tensordot(basis, identity, 2) / basis.square().sum((-2, -1))
-    options = {"maxiter": _MIXING_STEPS}
-    found = minimize(
-        loss, start.double().cpu().numpy(), jac=True, method="L-BFGS-B", options=options
-    )
-    return torch.tensordot(torch.as_tensor(found.x).to(inner), basis, 1)
+    weights = lbfgs(by_autograd(loss), start, max_iter=_MIXING_STEPS)
+    return torch.tensordot(weights, basis, 1)
 
 
 def _mixing_basis(k: int) -> Tensor:

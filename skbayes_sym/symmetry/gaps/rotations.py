@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.symmetry.gaps.anchors import (
     FREE_MIXING_UP_TO,
@@ -95,7 +96,7 @@ class AnchoredRotationGap:
 
         O(n_rows k^2) a draw.
         """
-        root = torch.linalg.cholesky(posterior.cov)
+        root = row_root(posterior.cov)
         features = anchor_features(posterior, root)
         few = max(16, min(_ESTIMATE_DRAWS, _ESTIMATE_NUMBERS // posterior.mean.numel()))
         n_draws = n_draws or few
@@ -114,7 +115,7 @@ class AnchoredRotationGap:
         """From six draws, fewer of many rows; with the plain anchors."""
         anchors = plain_anchors(posterior)
         n_draws = max(1, min(_MOST_DRAWS, _NUMBERS_A_STEP // anchors.numel()))
-        root = torch.linalg.cholesky(posterior.cov)
+        root = row_root(posterior.cov)
         inner = anchored_inner(anchors, _rows(posterior, root, n_draws, generator))
         return langevin_gradient(anchors, inner)
 
@@ -125,6 +126,15 @@ def _rows(
     """Draws of all rows, (n_draws, n_rows, k)."""
     noise = row_noise((len(posterior.mean), n_draws), posterior, generator)
     return posterior.mean + (noise @ root.mT).movedim(1, 0)
+
+
+def row_root(cov: Tensor) -> Tensor:
+    """Cholesky factors of the rows' covariances, (n, k, k)."""
+    return cholesky(
+        cov,
+        what="The covariance of a row",
+        remedy="Standardize the matrix, or use dtype='float64'.",
+    )
 
 
 def row_noise(
