@@ -28,8 +28,8 @@ from skbayes_sym.symmetry.base import Product, SymmetryGroup, Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, Importance, InfoNCE, Soules
 from skbayes_sym.symmetry.orthogonal import Orthogonal
-from skbayes_sym.symmetry.reference import Places
-from skbayes_sym.symmetry.units import Units
+from skbayes_sym.symmetry.reference import DiagonalReference
+from skbayes_sym.symmetry.units import Units, unit_layers
 
 NETWORKS: dict[str, MLP] = {
     "linear": MLP(3, (), 2, RELU),
@@ -58,9 +58,11 @@ class GroupCase(NamedTuple):
     network: Any  # a model that has the symmetry
 
 
-# Both layers of the tanh network have both symmetries; this subgroup flips units of one layer only.
-_FIRST, _SECOND = NETWORKS["two-layers-tanh"].symmetry().factors
-MIXED = Product((Units(_FIRST.index, flip=True), Units(_SECOND.index)))
+def mixed(network: MLP) -> Product:
+    """The subgroup that flips units of the first of two layers only."""
+    first, second = unit_layers(network.symmetry())
+    return Product((first, Units(second.index)))
+
 
 GROUPS: dict[str, GroupCase] = {
     "trivial": GroupCase(Trivial(), NETWORKS["linear"]),
@@ -77,7 +79,7 @@ GROUPS: dict[str, GroupCase] = {
     "product-permutation": GroupCase(
         NETWORKS["three-layers-relu"].symmetry(), NETWORKS["three-layers-relu"]
     ),
-    "mixed": GroupCase(MIXED, NETWORKS["two-layers-tanh"]),
+    "mixed": GroupCase(mixed(NETWORKS["two-layers-tanh"]), NETWORKS["two-layers-tanh"]),
     "sign-flip": GroupCase(Units(_ROWS.mT, permute=False, flip=True), Factorisation()),
     "orthogonal": GroupCase(Orthogonal(_ROWS), Factorisation()),
 }
@@ -166,7 +168,7 @@ LOWER_ESTIMATES: dict[str, Any] = {
 KERNELS: dict[str, Any] = {
     "hmc": HMC(),
     "aligned": AlignedKernel(
-        FundamentalDomain(Trivial(), Places(torch.zeros(1), torch.ones(1)))
+        FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(1), torch.ones(1)))
     ),  # the whole space
     "nuts": NUTS(skip_finished=False),  # calibration has a data set a chain
 }
