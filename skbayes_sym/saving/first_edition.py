@@ -30,14 +30,19 @@ def translate_noun(name: str, fields: Values) -> tuple[str, Values]:
     return NOUN_NAMES.get(name, name), {renamed.get(f, f): value for f, value in fields.items()}
 
 
-# Nouns and fields that were renamed; no old name means anything else today.
-NOUN_NAMES: dict[str, str] = {"DiagonalWhitening": "DiagonalPreconditioner"}
-FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner"}}
-
 CLASS_NAMES: dict[str, str] = {
     "InvarianceAbidingRegressor": "BayesianLinearRegressor",
     "InvarianceAbidingClassifier": "BayesianLinearClassifier",
 }
+
+# Nouns and fields that were renamed; no old name means anything else today.
+NOUN_NAMES: dict[str, str] = {
+    "DiagonalWhitening": "DiagonalPreconditioner",
+    "Translation": "ColumnShift",
+    "InUnits": "InRescaledUnits",
+    "NoAugmentation": "Identity",
+}
+FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner"}}
 
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),

@@ -36,8 +36,8 @@ from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
-from skbayes_sym.models.augmentations.base import Composed, InUnits, NoAugmentation
-from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
+from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
+from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import MLP
@@ -56,7 +56,7 @@ NOUNS: dict[str, Any] = {
         CollapsedLast, InducingLast, AveragedKlLast,
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
-        NoAugmentation, Rotation2D, Translation, LogScale, Composed, InUnits, Affine, AffineBasis,
+        Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
         Block, State, DiagonalPreconditioner, Mode, MixtureOfLaplace, GaussianMixture,
     )
 }  # fmt: skip
