@@ -1,4 +1,4 @@
-"""A warning where training stopped too early."""
+"""Warnings where a fit can't be trusted yet."""
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -33,3 +33,8 @@ def warn_unless_converged(
             f"{gain:.2g} nats per row (tol={tol:g}). Raise max_iter or learning_rate.",
             ConvergenceWarning,
         )
+
+
+def warn_unconverged(message: str) -> None:
+    """A `ConvergenceWarning` at the user's own line."""
+    warn_user(message, ConvergenceWarning)
