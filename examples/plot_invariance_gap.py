@@ -24,7 +24,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import StrMethodFormatter
 
-from skbayes_sym import InvarianceAbidingRegressor, invariance_gap
+from skbayes_sym import BayesianLinearRegressor, invariance_gap
 from skbayes_sym.datasets import make_repeated_datum
 from skbayes_sym.inference.reference.repeated_datum import (
     MeanFieldLikelihood,
@@ -214,7 +214,7 @@ for k in (1, 2, 10, 50, 1000):
 # The same with data of one's own
 # -------------------------------
 #
-# `~skbayes_sym.InvarianceAbidingRegressor` finds the invariance-abiding optimum for any linear
+# `~skbayes_sym.BayesianLinearRegressor` finds the invariance-abiding optimum for any linear
 # model, and reports what mean-field would lose: ``symmetry_gap_``, or
 # `~skbayes_sym.invariance_gap` for any estimator of the package. Here 20 points of a sine and more
 # and more random cosines as features, the prior over functions held fixed.
@@ -225,7 +225,7 @@ y = np.sin(x) + 0.1 * rng.normal(size=20)
 print("features   log evidence   mean-field ELBO   gap")
 for k in (5, 20, 100, 500, 2000):
     features = np.cos(np.outer(x, rng.normal(size=k)) + rng.uniform(0, 2 * np.pi, size=k))
-    reg = InvarianceAbidingRegressor(
+    reg = BayesianLinearRegressor(
         prior_scale=(2.0 / k) ** 0.5, noise_std=0.1, fit_intercept=False
     ).fit(features, y)
     gap = invariance_gap(reg)

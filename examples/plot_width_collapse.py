@@ -29,7 +29,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 
-from skbayes_sym import InvarianceAbidingRegressor, SymmetrizedVIRegressor
+from skbayes_sym import BayesianLinearRegressor, SymmetrizedVIRegressor
 from skbayes_sym.datasets import load_dataset
 
 # %%
@@ -91,7 +91,7 @@ def limit(split, X, X_test, y, y_test):
     def units(rows):
         return np.tanh(np.column_stack([rows, np.ones(len(rows))]) @ weights)
 
-    model = InvarianceAbidingRegressor(prior_scale=LIMIT_UNITS**-0.5, fit_intercept=False)
+    model = BayesianLinearRegressor(prior_scale=LIMIT_UNITS**-0.5, fit_intercept=False)
     return outcome(model, units(X), units(X_test), y, y_test)
 
 

@@ -4,9 +4,10 @@ from skbayes_sym.estimators.ensemble.estimator import DeepEnsembleClassifier, De
 from skbayes_sym.estimators.factorization.estimator import SymVIMatrixFactorization
 from skbayes_sym.estimators.laplace.estimator import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
-from skbayes_sym.estimators.linear.classifier import InvarianceAbidingClassifier
-from skbayes_sym.estimators.linear.regressor import InvarianceAbidingRegressor
+from skbayes_sym.estimators.linear.classifier import BayesianLinearClassifier
+from skbayes_sym.estimators.linear.regressor import BayesianLinearRegressor
 from skbayes_sym.estimators.mcmc.estimator import MCMCClassifier, MCMCRegressor
+from skbayes_sym.estimators.predictive import predictive
 from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.inference.mcmc.chain_count import n_chains_required
 from skbayes_sym.inspection.invariance_gap import invariance_gap
@@ -15,10 +16,10 @@ from skbayes_sym.saving.load import load
 from skbayes_sym.saving.save import save
 
 __all__ = [
+    "BayesianLinearClassifier",
+    "BayesianLinearRegressor",
     "DeepEnsembleClassifier",
     "DeepEnsembleRegressor",
-    "InvarianceAbidingClassifier",
-    "InvarianceAbidingRegressor",
     "LILAClassifier",
     "LILARegressor",
     "LaplaceClassifier",
@@ -31,6 +32,7 @@ __all__ = [
     "invariance_gap",
     "load",
     "n_chains_required",
+    "predictive",
     "remove_symmetries",
     "save",
 ]

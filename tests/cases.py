@@ -4,6 +4,7 @@ A group, likelihood or network is one file in the package and one line here.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -12,20 +13,23 @@ from torch import Tensor
 from skbayes_sym.inference.kernels.confined import AlignedKernel
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.kernels.nuts import NUTS
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.defaults import BaseLikelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.predictive import CategoricalMixture
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.base import Product, SymmetryGroup, Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, Importance, InfoNCE, Soules
 from skbayes_sym.symmetry.orthogonal import Orthogonal
-from skbayes_sym.symmetry.reference import Places
-from skbayes_sym.symmetry.units import Units
+from skbayes_sym.symmetry.reference import DiagonalReference
+from skbayes_sym.symmetry.units import Units, unit_layers
 
 NETWORKS: dict[str, MLP] = {
     "linear": MLP(3, (), 2, RELU),
@@ -54,9 +58,11 @@ class GroupCase(NamedTuple):
     network: Any  # a model that has the symmetry
 
 
-# Both layers of the tanh network have both symmetries; this subgroup flips units of one layer only.
-_FIRST, _SECOND = NETWORKS["two-layers-tanh"].symmetry().factors
-MIXED = Product((Units(_FIRST.index, flip=True), Units(_SECOND.index)))
+def mixed(network: MLP) -> Product:
+    """The subgroup that flips units of the first of two layers only."""
+    first, second = unit_layers(network.symmetry())
+    return Product((first, Units(second.index)))
+
 
 GROUPS: dict[str, GroupCase] = {
     "trivial": GroupCase(Trivial(), NETWORKS["linear"]),
@@ -73,16 +79,46 @@ GROUPS: dict[str, GroupCase] = {
     "product-permutation": GroupCase(
         NETWORKS["three-layers-relu"].symmetry(), NETWORKS["three-layers-relu"]
     ),
-    "mixed": GroupCase(MIXED, NETWORKS["two-layers-tanh"]),
+    "mixed": GroupCase(mixed(NETWORKS["two-layers-tanh"]), NETWORKS["two-layers-tanh"]),
     "sign-flip": GroupCase(Units(_ROWS.mT, permute=False, flip=True), Factorisation()),
     "orthogonal": GroupCase(Orthogonal(_ROWS), Factorisation()),
 }
 
 
+@dataclass(frozen=True, eq=False)
+class LaplaceNoise(TargetLikelihood):
+    """One's own law of real targets: a distribution, and what is learned of it."""
+
+    log_scale: Tensor
+
+    @property
+    def params(self) -> Tensor:
+        return self.log_scale
+
+    def at(self, params: Tensor) -> "LaplaceNoise":
+        return LaplaceNoise(params)
+
+    def distribution(self, outputs: Tensor) -> torch.distributions.Distribution:
+        return torch.distributions.Laplace(outputs, self.log_scale.exp(), validate_args=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax(BaseLikelihood):
+    """One's own law of classes: `log_prob` and `predictive`, as little as there can be."""
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        index = y.expand(outputs.shape[:-1]).unsqueeze(-1)
+        return outputs.log_softmax(-1).gather(-1, index).squeeze(-1)
+
+    def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> CategoricalMixture:
+        return CategoricalMixture(outputs.log_softmax(-1), log_weights)
+
+
 class LikelihoodCase(NamedTuple):
-    likelihood: Any
+    likelihood: Likelihood
     targets: Callable[[int, torch.Generator], Tensor]  # (n_rows, generator) -> y
     n_outputs: int
+    kind: str = "real"  # "counts", "classes"
 
 
 def _numbers(n: int, generator: torch.Generator) -> Tensor:
@@ -108,17 +144,17 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
     "gaussian-fixed": LikelihoodCase(
         Gaussian(torch.tensor([-0.3, 0.2], dtype=torch.float64), learn=False), _numbers, 2
     ),
-    "categorical": LikelihoodCase(Categorical(), _classes, 2),
-    "bernoulli": LikelihoodCase(Bernoulli(), _classes, 1),
-    "poisson": LikelihoodCase(Poisson(), _counts, 1),
+    "categorical": LikelihoodCase(Categorical(), _classes, 2, "classes"),
+    "bernoulli": LikelihoodCase(Bernoulli(), _classes, 1, "classes"),
+    "poisson": LikelihoodCase(Poisson(), _counts, 1, "counts"),
     "student-t": LikelihoodCase(
         StudentT(torch.tensor([-0.3], dtype=torch.float64)), _one_number, 1
     ),
+    "own-laplace": LikelihoodCase(
+        LaplaceNoise(torch.tensor([-0.3], dtype=torch.float64)), _one_number, 1
+    ),
+    "own-softmax": LikelihoodCase(Softmax(), _classes, 2, "classes"),
 }
-
-# Those that many chains evaluate at once, and those with two derivatives in the outputs.
-BATCHED_LIKELIHOODS = {k: v for k, v in LIKELIHOODS.items() if hasattr(v.likelihood, "given")}
-CURVED_LIKELIHOODS = {k: v for k, v in LIKELIHOODS.items() if hasattr(v.likelihood, "score")}
 
 LOWER_ESTIMATES: dict[str, Any] = {
     "exact": Exact(),
@@ -132,7 +168,7 @@ LOWER_ESTIMATES: dict[str, Any] = {
 KERNELS: dict[str, Any] = {
     "hmc": HMC(),
     "aligned": AlignedKernel(
-        FundamentalDomain(Trivial(), Places(torch.zeros(1), torch.ones(1)))
+        FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(1), torch.ones(1)))
     ),  # the whole space
     "nuts": NUTS(skip_finished=False),  # calibration has a data set a chain
 }

@@ -85,12 +85,12 @@ FITS: dict[str, FitCase] = {
     "factors-gibbs": FitCase(
         sk.SymVIMatrixFactorization(**_FACTORS, solver="gibbs", n_draws=5), MATRIX, None
     ),
-    "linear-gaussian": FitCase(sk.InvarianceAbidingRegressor(), X, NUMBERS),
-    "linear-many-features": FitCase(sk.InvarianceAbidingRegressor("student-t"), IMAGES, NUMBERS),
-    "linear-counts": FitCase(sk.InvarianceAbidingRegressor("poisson"), X, COUNTS),
-    "linear-labels": FitCase(sk.InvarianceAbidingClassifier(random_state=0), X, LABELS),
+    "linear-gaussian": FitCase(sk.BayesianLinearRegressor(), X, NUMBERS),
+    "linear-many-features": FitCase(sk.BayesianLinearRegressor("student-t"), IMAGES, NUMBERS),
+    "linear-counts": FitCase(sk.BayesianLinearRegressor("poisson"), X, COUNTS),
+    "linear-labels": FitCase(sk.BayesianLinearClassifier(random_state=0), X, LABELS),
     "linear-three": FitCase(
-        sk.InvarianceAbidingClassifier("multinomial", random_state=0, n_points=64), X, THREE
+        sk.BayesianLinearClassifier("multinomial", random_state=0, n_points=64), X, THREE
     ),
 }  # fmt: skip
 

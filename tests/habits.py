@@ -7,10 +7,10 @@ import pytest
 from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import (
+    BayesianLinearClassifier,
+    BayesianLinearRegressor,
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
-    InvarianceAbidingClassifier,
-    InvarianceAbidingRegressor,
     LaplaceClassifier,
     LaplaceRegressor,
     LILAClassifier,
@@ -43,11 +43,11 @@ LAPLACE = {
     "lila-classifier": LILAClassifier(hyper="exact", **_INVARIANT),
 }
 LINEAR = {
-    "linear-gaussian": InvarianceAbidingRegressor(),
-    "linear-student-t": InvarianceAbidingRegressor("student-t"),
-    "linear-poisson": InvarianceAbidingRegressor("poisson"),
-    "linear-auto": InvarianceAbidingClassifier(random_state=0, n_points=128),
-    "linear-multinomial": InvarianceAbidingClassifier("multinomial", random_state=0, n_points=128),
+    "linear-gaussian": BayesianLinearRegressor(),
+    "linear-student-t": BayesianLinearRegressor("student-t"),
+    "linear-poisson": BayesianLinearRegressor("poisson"),
+    "linear-auto": BayesianLinearClassifier(random_state=0, n_points=128),
+    "linear-multinomial": BayesianLinearClassifier("multinomial", random_state=0, n_points=128),
 }
 # What only scikit-learn's checks cover here.
 SAMPLED = [

@@ -26,8 +26,8 @@ from sklearn.svm import LinearSVC
 from sklearn.utils import check_random_state
 
 from skbayes_sym import (
+    BayesianLinearRegressor,
     DeepEnsembleRegressor,
-    InvarianceAbidingRegressor,
     MCMCRegressor,
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
@@ -39,7 +39,7 @@ X, y = (a[:80] for a in load_diabetes(return_X_y=True))
 IRIS = load_iris(return_X_y=True)
 NAMES = np.array(["rose", "lily", "iris"])
 SECONDS = ["fit_seconds", "predict_seconds"]
-LINEAR = InvarianceAbidingRegressor(standardize=True)
+LINEAR = BayesianLinearRegressor(standardize=True)
 NETWORK = SymmetrizedVIRegressor((2,), "tanh", max_iter=60, tol=1e9, n_predict_samples=20)
 
 
@@ -304,7 +304,7 @@ def test_a_class_missing_from_a_training_fold():
 def test_searches_pipelines_and_frames():
     frame, series = pd.DataFrame(X).add_prefix("x"), pd.Series(y, index=np.arange(80)[::-1])
     pipe = make_pipeline(StandardScaler(), LINEAR)
-    search = GridSearchCV(pipe, {"invarianceabidingregressor__noise_std": [55.0]}, cv=2)
+    search = GridSearchCV(pipe, {"bayesianlinearregressor__noise_std": [55.0]}, cv=2)
     models = {"pipe": pipe, "search": search, "plain": LINEAR}
     table = compare_models(models, frame, series, cv=2)
     expected = clone(LINEAR).set_params(noise_std=55.0).fit(X, y).log_evidence_

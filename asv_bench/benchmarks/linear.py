@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 
-from skbayes_sym import InvarianceAbidingClassifier, InvarianceAbidingRegressor
+from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
 
 from .common import SingleThread
 
@@ -53,8 +53,8 @@ class Regression(_Fit):
     """Scales learned."""
 
     estimators = {
-        "gaussian": InvarianceAbidingRegressor(),
-        "student-t": InvarianceAbidingRegressor("student-t"),
+        "gaussian": BayesianLinearRegressor(),
+        "student-t": BayesianLinearRegressor("student-t"),
         "BayesianRidge": BayesianRidge(),
     }
     params = (ROWS_AND_FEATURES, list(estimators))
@@ -65,8 +65,8 @@ class Classification(_Fit):
 
     classes = True
     estimators = {
-        "bernoulli": InvarianceAbidingClassifier(),
-        "bernoulli, prior_scale=0.3": InvarianceAbidingClassifier(prior_scale=0.3),
+        "bernoulli": BayesianLinearClassifier(),
+        "bernoulli, prior_scale=0.3": BayesianLinearClassifier(prior_scale=0.3),
         "LogisticRegression": LogisticRegression(C=0.09),
     }
     params = (ROWS_AND_FEATURES, list(estimators))
@@ -75,7 +75,7 @@ class Classification(_Fit):
 class Wide(_Fit):
     """100,000 features of 500 rows."""
 
-    estimators = {"gaussian": InvarianceAbidingRegressor()}
+    estimators = {"gaussian": BayesianLinearRegressor()}
     params = ([WIDE], list(estimators))
 
 
@@ -84,7 +84,7 @@ class WideClassification(_Fit):
 
     classes = True
     estimators = {
-        "bernoulli": InvarianceAbidingClassifier(prior_scale=0.01),
+        "bernoulli": BayesianLinearClassifier(prior_scale=0.01),
         "LogisticRegression": LogisticRegression(C=1e-4),
     }
     params = ([WIDE], list(estimators))

@@ -11,7 +11,7 @@ import sys
 import matplotlib.pyplot as plt
 from sklearn.datasets import load_diabetes
 
-from skbayes_sym import InvarianceAbidingRegressor, SymmetrizedVIRegressor
+from skbayes_sym import BayesianLinearRegressor, SymmetrizedVIRegressor
 from skbayes_sym.inspection import GapDisplay
 
 FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
@@ -30,7 +30,7 @@ models = {
     "10 units, mean-field": SymmetrizedVIRegressor((10,), symmetry=None, **network),
     "10 units, symmetrised": SymmetrizedVIRegressor((10,), **network),
     "5 units, symmetrised": SymmetrizedVIRegressor((5,), **network),
-    "linear": InvarianceAbidingRegressor(),
+    "linear": BayesianLinearRegressor(),
 }
 GapDisplay.from_estimators({name: model.fit(X, y) for name, model in models.items()})
 plt.show()

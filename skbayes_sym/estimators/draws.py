@@ -13,8 +13,8 @@ from skbayes_sym.estimators.predictors import (
     BayesianRegressorMixin,
     SampledOutputs,
 )
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
 
 class WeightedDraws(NetworkEstimator):

@@ -4,6 +4,7 @@ An estimator with one of them brings
 
     _predictive(x) -> NormalMixture | TargetMixture | CategoricalMixture     in scaled units
     _sample_outputs(x, n, generator) -> SampledOutputs       coherent functions (regressors)
+    _output_covariance(x) -> Tensor        of functions, where they are normal (regressors)
 """
 
 from collections.abc import Callable, Sequence
@@ -30,9 +31,10 @@ from skbayes_sym.estimators._fit.rows import (
 )
 from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
+from skbayes_sym.models.crps import crps
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.predictive import NormalMixture, TargetMixture
 from skbayes_sym.numerics.random import generator_from
 
 
@@ -74,7 +76,7 @@ class BayesianRegressorMixin(RegressorMixin):
     def _n_outputs(self, data: Training) -> int:
         return int(data.rows.y.shape[1])
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
         """Mean of the posterior predictive.
 
         Parameters
@@ -82,13 +84,26 @@ class BayesianRegressorMixin(RegressorMixin):
         X : array-like of shape (n_samples, n_features)
         return_std : bool, default=False
             Whether to return the standard deviation of a new target too.
+        return_cov : bool, default=False
+            Whether to return the joint covariance of new targets at the rows of ``X`` instead; for
+            models whose posterior of functions is normal.
 
         Returns
         -------
         mean : ndarray of shape (n_samples,) or (n_samples, n_targets)
         std : ndarray of the same shape
             Observation noise included; only if ``return_std``.
+        cov : ndarray of shape (n_samples, n_samples) or (n_samples, n_samples, n_targets)
+            Observation noise included, on the diagonal, which is that of ``std ** 2``; only if
+            ``return_cov``.
         """
+        if return_cov:
+            if return_std:
+                raise ValueError(
+                    "return_std and return_cov can't both be asked for: the standard deviations "
+                    "are the square roots of the covariance's diagonal."
+                )
+            return self._mean_and_covariance(X)
         if not return_std:
             return self._shaped(self._reduce(X, lambda p: [p.mean()])[0])
         mean, std = self._reduce(X, lambda p: [p.mean(), p.std()])
@@ -174,6 +189,22 @@ class BayesianRegressorMixin(RegressorMixin):
         cdf = self._reduce(X, lambda p, y: [p.cdf(y)], self._observed_targets(y))[0]
         return self._shaped(cdf)
 
+    def predictive_crps(self, X: Any, y: Any) -> Array:
+        """Continuous ranked probability score of observed targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        ndarray of the shape of ``y``
+            In the units of ``y``, of each target by itself; less is better.
+        """
+        values = self._reduce(X, lambda p, y: [crps(p, y)], self._observed_targets(y))[0]
+        return self._shaped(values)
+
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw whole functions from the posterior and add observation noise.
 
@@ -205,6 +236,23 @@ class BayesianRegressorMixin(RegressorMixin):
         rng = np.random.default_rng(noise_seed)
         values = self._observe(functions, blocks[0].noise_std, rng)
         return self._shaped(np.moveaxis(values, 0, -1), extra=1)
+
+    def _mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
+        with one_thread(), torch.no_grad():
+            x = torch.cat(list(self._input_blocks(self._check_inputs(X))))
+            functions = self._output_covariance(x).cpu().numpy() * self.y_scale_**2
+        mean, noise = self._reduce(X, lambda p: [p.mean(), p.uncertainty().aleatoric])
+        rows = np.arange(len(noise))
+        functions[rows, rows] += noise
+        return self._shaped(mean), self._shaped(functions)
+
+    def _output_covariance(self, x: Tensor) -> Tensor:
+        """Covariance of the function values at the rows of ``x``, (N, N, T), in scaled units."""
+        raise ValueError(
+            f"return_cov=True needs a normal posterior of functions, which {type(self).__name__} "
+            "doesn't have with these parameters. sample_y draws functions, whose covariance can be "
+            "taken."
+        )
 
     def _observed_targets(self, y: Any) -> Array:
         """Targets to judge predictions by, (n_samples, n_targets)."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from math import inf, log, pi
 
 import torch
@@ -10,9 +9,9 @@ from torch import Tensor
 
 from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.models.data import Data
-from skbayes_sym.models.likelihoods.base import BatchedLikelihood
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.networks.base import ChainLikelihood
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_batched import ChainLikelihood
 from skbayes_sym.models.priors import GaussianPrior
 
 
@@ -29,7 +28,7 @@ class MLPPosterior:
     Parameters
     ----------
     network : MLP
-    likelihood : BatchedLikelihood
+    likelihood : Likelihood
         Its own parameters, if any, are log standard deviations of noise.
     prior : GaussianPrior
         Of ``theta``, (P,).
@@ -46,7 +45,7 @@ class MLPPosterior:
     """
 
     network: MLP
-    likelihood: BatchedLikelihood
+    likelihood: Likelihood
     prior: GaussianPrior
     data: Data
     noise_prior_scale: float | Tensor = 1.0
@@ -57,28 +56,11 @@ class MLPPosterior:
         """Length D of a position."""
         return self._n_theta + self.likelihood.n_params
 
-    @cached_property
-    def kinds(self) -> Tensor:
-        """Label of every coordinate's role, int64 (D,).
-
-        Coordinates share a label where the network's symmetry makes their marginal posteriors
-        equal: weights from one input, biases of a hidden layer, weights between two hidden layers,
-        weights to one output. Every output's bias and noise has its own.
-        """
-        labels, count, last = [], 0, self.network.n_layers - 1
-        for i, (n_in, n_out) in enumerate(pairwise(self.network.sizes)):
-            rows, columns = n_out if i == last else 1, n_in if i == 0 else 1
-            weight = torch.arange(rows * columns).view(rows, columns).expand(n_out, n_in)
-            bias = torch.arange(rows).expand(n_out)
-            labels += [count + weight.flatten(), count + rows * columns + bias]
-            count += rows * (columns + 1)
-        return torch.cat([*labels, count + torch.arange(self.likelihood.n_params)])
-
     def split(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """``theta`` (*B, P) and the noise standard deviations (*B, O); O = 0 without noise."""
+        """``theta`` (*B, P) and the scales of the noise (*B, O); O = 0 without noise."""
         theta, own = position[..., : self._n_theta], position[..., self._n_theta :]
-        noise_std = self.likelihood.at(own).noise_std.to(position)
-        return theta, noise_std.expand(*position.shape[:-1], noise_std.shape[-1])
+        scale = self.likelihood.at(own).noise_scale.to(position)
+        return theta, scale.expand(*position.shape[:-1], scale.shape[-1])
 
     def __call__(self, position: Tensor) -> Tensor:
         with torch.no_grad():
@@ -137,7 +119,7 @@ class MLPPosterior:
 
     @cached_property
     def _log_lik(self) -> ChainLikelihood:
-        return ChainLikelihood(self.network, self.likelihood, *self.data)
+        return self.network.chain_likelihood(self.likelihood, *self.data)
 
     @cached_property
     def _minus_precision(self) -> Tensor:

@@ -43,9 +43,9 @@ class GapDisplay:
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
-    >>> from skbayes_sym import InvarianceAbidingRegressor
+    >>> from skbayes_sym import BayesianLinearRegressor
     >>> from skbayes_sym.inspection import GapDisplay
-    >>> reg = InvarianceAbidingRegressor().fit(*load_diabetes(return_X_y=True))
+    >>> reg = BayesianLinearRegressor().fit(*load_diabetes(return_X_y=True))
     >>> GapDisplay.from_estimator(reg, name="linear").symmetry_gap.round(1)
     array([2.9])
     """

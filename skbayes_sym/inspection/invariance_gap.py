@@ -53,7 +53,7 @@ def invariance_gap(estimator: Any, *, n_draws: Any = "auto", random_state: Any =
     See Also
     --------
     SymmetrizedVIRegressor : Permutations and sign flips of hidden units.
-    InvarianceAbidingRegressor : Translations of the weights of a linear model.
+    BayesianLinearRegressor : Translations of the weights of a linear model.
     SymVIMatrixFactorization : Rotations of factors, or their flips and exchanges.
 
     Notes
@@ -67,8 +67,8 @@ def invariance_gap(estimator: Any, *, n_draws: Any = "auto", random_state: Any =
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
-    >>> from skbayes_sym import InvarianceAbidingRegressor, invariance_gap
-    >>> gap = invariance_gap(InvarianceAbidingRegressor().fit(*load_diabetes(return_X_y=True)))
+    >>> from skbayes_sym import BayesianLinearRegressor, invariance_gap
+    >>> gap = invariance_gap(BayesianLinearRegressor().fit(*load_diabetes(return_X_y=True)))
     >>> round(gap.value, 1), gap.kind
     (2.9, 'difference of optima')
     """

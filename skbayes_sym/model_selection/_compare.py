@@ -127,12 +127,12 @@ def compare_models(
     >>> from sklearn.feature_selection import SelectKBest, f_regression
     >>> from sklearn.linear_model import BayesianRidge
     >>> from sklearn.pipeline import make_pipeline
-    >>> from skbayes_sym import InvarianceAbidingRegressor
+    >>> from skbayes_sym import BayesianLinearRegressor
     >>> from skbayes_sym.model_selection import compare_models
     >>> X, y = load_diabetes(return_X_y=True)
     >>> models = {
     ...     "one feature": make_pipeline(SelectKBest(f_regression, k=1), BayesianRidge()),
-    ...     "linear": InvarianceAbidingRegressor(standardize=True),
+    ...     "linear": BayesianLinearRegressor(standardize=True),
     ... }
     >>> table = compare_models(models, X, y)
     >>> for name in models:

@@ -67,10 +67,10 @@ def evidence_scorer(estimator: Any, X: Any = None, y: Any = None) -> float:
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
-    >>> from skbayes_sym import InvarianceAbidingRegressor
+    >>> from skbayes_sym import BayesianLinearRegressor
     >>> from skbayes_sym.model_selection import evidence_scorer
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> round(evidence_scorer(InvarianceAbidingRegressor(standardize=True).fit(X, y)))
+    >>> round(evidence_scorer(BayesianLinearRegressor(standardize=True).fit(X, y)))
     -2406
     """
     evidence = reported_evidence(estimator)

@@ -23,10 +23,10 @@ class NoSplit:
     --------
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.model_selection import GridSearchCV
-    >>> from skbayes_sym import InvarianceAbidingRegressor
+    >>> from skbayes_sym import BayesianLinearRegressor
     >>> from skbayes_sym.model_selection import NoSplit, evidence_scorer
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> reg, grid = InvarianceAbidingRegressor(standardize=True), {"prior_scale": [5, 20, 80]}
+    >>> reg, grid = BayesianLinearRegressor(standardize=True), {"prior_scale": [5, 20, 80]}
     >>> search = GridSearchCV(reg, grid, scoring=evidence_scorer, cv=NoSplit()).fit(X, y)
     >>> search.best_params_, round(search.best_score_)
     ({'prior_scale': 20}, -2407)

@@ -1,1 +1,79 @@
-"""What is believed: networks, likelihoods and priors; immutable, without weights."""
+"""What is believed: networks, likelihoods, priors; immutable, without weights of their own.
+
+Reading order: `predictive` (mixtures that answer every question about new targets),
+`likelihoods` (outputs to targets), `priors`, `networks` (inputs and flat weights to outputs),
+`augmentations` (random transformations of inputs), `model` (the four nouns together), `data`
+(rows on the device, and minibatches).
+
+In: groups of `skbayes_sym.symmetry`, which networks declare. Out: log densities in nats and their
+derivatives. One's own likelihood inherits from `TargetLikelihood` or `BaseLikelihood`, one's own
+network from `BaseNetwork`; a prior is any class with `Prior`'s four members.
+"""
+
+from skbayes_sym.models.augmentations.affine import Affine
+from skbayes_sym.models.augmentations.base import Augmentation, Composed
+from skbayes_sym.models.augmentations.module import ModuleAugmentation
+from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.defaults import BaseLikelihood, TargetLikelihood
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.poisson import Poisson
+from skbayes_sym.models.likelihoods.student_t import StudentT
+from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.activations import (
+    ACTIVATIONS,
+    IDENTITY,
+    RELU,
+    SIGMOID,
+    SOFTPLUS,
+    TANH,
+    Activation,
+)
+from skbayes_sym.models.networks.base import BaseNetwork, Network
+from skbayes_sym.models.networks.convolutional import cnn, resnet
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetMixture
+from skbayes_sym.models.priors import GaussianPrior, LearnedPrior, Normal, Prior
+
+__all__ = [
+    "ACTIVATIONS",
+    "IDENTITY",
+    "MLP",
+    "RELU",
+    "SIGMOID",
+    "SOFTPLUS",
+    "TANH",
+    "Activation",
+    "Affine",
+    "Augmentation",
+    "BaseLikelihood",
+    "BaseNetwork",
+    "Bernoulli",
+    "Categorical",
+    "CategoricalMixture",
+    "Composed",
+    "Gaussian",
+    "GaussianPrior",
+    "LearnedPrior",
+    "Likelihood",
+    "LogScale",
+    "Model",
+    "ModuleAugmentation",
+    "ModuleNetwork",
+    "Network",
+    "Normal",
+    "NormalMixture",
+    "Poisson",
+    "Prior",
+    "Rotation2D",
+    "StudentT",
+    "TargetLikelihood",
+    "TargetMixture",
+    "Translation",
+    "UnsupportedModuleError",
+    "cnn",
+    "resnet",
+]

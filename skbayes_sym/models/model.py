@@ -1,17 +1,20 @@
-"""What is believed, in one value."""
+"""What is believed before the data: the four nouns of a model, together."""
 
 from typing import NamedTuple
 
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.priors import Prior
 from skbayes_sym.symmetry.base import SymmetryGroup
 
 
 class Model(NamedTuple):
-    """Network, likelihood, prior, and the symmetry that all three have."""
+    """Targets ``y ~ likelihood(network(theta, x))`` with ``theta ~ prior``.
 
-    network: MLP
-    likelihood: Likelihood  # at its starting parameters
-    prior: GaussianPrior
+    The transformations in ``group`` change neither function nor prior.
+    """
+
+    network: Network
+    likelihood: Likelihood
+    prior: Prior
     group: SymmetryGroup

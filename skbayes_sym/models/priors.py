@@ -2,9 +2,74 @@
 
 from dataclasses import dataclass
 from math import log, pi
+from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from skbayes_sym.numerics.layout import ParamLayout
+
+
+class UnboundPrior(Protocol):
+    """A prior given before the network is known."""
+
+    def bind(self, layout: ParamLayout) -> "Prior":
+        """The prior of this layout's parameters; itself if nothing depends on it.
+
+        Raises
+        ------
+        ValueError
+            If it doesn't fit them.
+        """
+        ...
+
+
+class Prior(UnboundPrior, Protocol):
+    """Law of the flat parameters ``theta`` (P,) before any data."""
+
+    @property
+    def precision(self) -> Tensor | None:
+        """Inverse variances (P,) of independent zero-mean normals; None of any other law."""
+        ...
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Normalised log density in nats, (*B, P) -> (*B,)."""
+        ...
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws, (n, P)."""
+        ...
+
+
+class Moments(NamedTuple):
+    """What a posterior says of the weights, for scales learned from it."""
+
+    mean: Tensor  # (P,)
+    variance: Tensor  # (P,)
+
+
+class LearnedPrior(Prior, Protocol):
+    """A Gaussian prior that owns its scales and how they are learned.
+
+    Methods that follow a gradient (Laplace's evidence, sampling) move ``hyper`` and read
+    `precision`, differentiable in it; methods that know the posterior's moments (VI,
+    conjugate updates) call `update`.
+    """
+
+    @property
+    def hyper(self) -> Tensor:
+        """Free numbers (H,) on the whole line, such as log precisions of groups."""
+        ...
+
+    def at(self, hyper: Tensor) -> "GaussianPrior":
+        """The prior at these values; its ``precision`` is differentiable in them."""
+        ...
+
+    def update(self, moments: Moments) -> "LearnedPrior":
+        """The prior that maximises the expected log prior (plus its own hyperprior)."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +83,14 @@ class GaussianPrior:
     """
 
     scale: Tensor
+
+    def bind(self, layout: ParamLayout) -> "GaussianPrior":
+        if self.scale.shape != (layout.n_params,):
+            raise ValueError(
+                f"the prior is over {self.scale.numel()} parameters, the network has "
+                f"{layout.n_params}. Use Normal(scale), which takes any number of them."
+            )
+        return self
 
     @property
     def precision(self) -> Tensor:
@@ -38,3 +111,63 @@ class GaussianPrior:
             (n, scale.numel()), generator=generator, device=scale.device, dtype=scale.dtype
         )
         return noise * scale
+
+
+@dataclass(frozen=True, eq=False)
+class Normal:
+    """Zero-mean normals whose scales are given before the network is known.
+
+    Parameters
+    ----------
+    scale : float or array-like of float, default=1.0
+        Standard deviation: one number, one for every layer, or one for every parameter.
+
+    Examples
+    --------
+    >>> from skbayes_sym.models import MLP, Normal, TANH
+    >>> layout = MLP(1, (2,), 1, TANH).layout
+    >>> Normal([1.0, 0.5]).bind(layout).scale
+    tensor([1.0000, 1.0000, 1.0000, 1.0000, 0.5000, 0.5000, 0.5000],
+           dtype=torch.float64)
+    """
+
+    scale: npt.ArrayLike = 1.0
+
+    def bind(self, layout: ParamLayout) -> GaussianPrior:
+        layer = layers_of(layout)
+        sizes = {"layers": int(layer.max()) + 1, "parameters": layout.n_params}
+        scale = torch.as_tensor(checked_scales(self.scale, **sizes))
+        if scale.shape == (sizes["layers"],) and np.ndim(self.scale):
+            return GaussianPrior(scale[layer])
+        return GaussianPrior(scale.expand(layout.n_params).clone())
+
+
+def checked_scales(given: npt.ArrayLike, **sizes: int) -> npt.NDArray[np.float64]:
+    """``given`` as an array of one number, or of as many as one of the sizes named.
+
+    Raises
+    ------
+    ValueError
+        If it has another shape, or isn't positive and finite.
+    """
+    scale = np.atleast_1d(np.asarray(given, dtype=float))
+    if scale.shape not in {(1,), *((n,) for n in sizes.values())}:
+        several = " or ".join(f"one for each of the {n} {name}" for name, n in sizes.items())
+        raise ValueError(
+            f"prior_scale must be a number or {several}; got an array of shape {scale.shape}."
+        )
+    if not np.all(np.isfinite(scale) & (scale > 0)):
+        raise ValueError(f"prior_scale must be positive and finite, got {given!r}.")
+    return scale
+
+
+def layers_of(layout: ParamLayout) -> Tensor:
+    """Number of the layer that every parameter belongs to, int64 (P,).
+
+    Parameters whose names agree up to the last dot ("conv1.weight", "conv1.bias"), or after the
+    first letter ("W1", "b1"), are of one layer.
+    """
+    names = {name: name.rpartition(".")[0] or name[1:] for name in layout.shapes}
+    number = {layer: i for i, layer in enumerate(dict.fromkeys(names.values()))}
+    counts = torch.tensor([layout.positions(name).numel() for name in names])
+    return torch.tensor([number[layer] for layer in names.values()]).repeat_interleave(counts)

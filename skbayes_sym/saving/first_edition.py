@@ -33,12 +33,16 @@ def _samplers_are_objects(parameters: Values, attributes: Values) -> None:
     parameters["mode_weights"] = "uniform"
     if parameters["sampler"] == "smc":
         parameters["sampler"] = SMC(n_particles, n_replicates)
+        parameters.update(n_warmup=1000, warm_start=False)  # which didn't say anything
         parameters["mode_weights"] = "evidence" if weighs else "uniform"
     elif weighs:
         parameters["mode_weights"] = Evidence(n_replicates, n_particles)
 
 
-CLASS_NAMES: dict[str, str] = {}
+CLASS_NAMES: dict[str, str] = {
+    "InvarianceAbidingRegressor": "BayesianLinearRegressor",
+    "InvarianceAbidingClassifier": "BayesianLinearClassifier",
+}
 
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),

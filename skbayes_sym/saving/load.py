@@ -8,8 +8,8 @@ from skbayes_sym.estimators.ensemble.estimator import DeepEnsembleClassifier, De
 from skbayes_sym.estimators.factorization.estimator import SymVIMatrixFactorization
 from skbayes_sym.estimators.laplace.estimator import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
-from skbayes_sym.estimators.linear.classifier import InvarianceAbidingClassifier
-from skbayes_sym.estimators.linear.regressor import InvarianceAbidingRegressor
+from skbayes_sym.estimators.linear.classifier import BayesianLinearClassifier
+from skbayes_sym.estimators.linear.regressor import BayesianLinearRegressor
 from skbayes_sym.estimators.mcmc.estimator import MCMCClassifier, MCMCRegressor
 from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.saving.file import read_model
@@ -17,8 +17,8 @@ from skbayes_sym.saving.file import read_model
 ESTIMATORS: dict[str, type] = {
     estimator.__name__: estimator
     for estimator in (
-        DeepEnsembleClassifier, DeepEnsembleRegressor, InvarianceAbidingClassifier,
-        InvarianceAbidingRegressor, LaplaceClassifier, LaplaceRegressor, LILAClassifier,
+        BayesianLinearClassifier, BayesianLinearRegressor, DeepEnsembleClassifier,
+        DeepEnsembleRegressor, LaplaceClassifier, LaplaceRegressor, LILAClassifier,
         LILARegressor, MCMCClassifier, MCMCRegressor, SymmetrizedVIClassifier,
         SymmetrizedVIRegressor, SymVIMatrixFactorization,
     )
@@ -54,7 +54,7 @@ def load(path: str | PathLike[str]) -> Any:
     >>> import skbayes_sym
     >>> from sklearn.datasets import load_diabetes
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> reg = skbayes_sym.InvarianceAbidingRegressor().fit(X, y)
+    >>> reg = skbayes_sym.BayesianLinearRegressor().fit(X, y)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "model.safetensors")
     ...     skbayes_sym.save(reg, path)

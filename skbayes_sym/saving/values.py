@@ -126,11 +126,10 @@ class Encoder:
         if kind is np.random.RandomState:
             return {"kind": "random_state", "state": self.encode(value.get_state(), name)}
         if kind is ModuleNetwork and value.architecture:
-            n_outputs = value.layout.shapes[value.weight_layers[-1].weight][0]
             shape = list(value.input_shape)
             return {
                 "kind": "network", "name": value.architecture, "input_shape": shape,
-                "n_outputs": n_outputs,
+                "n_outputs": value.n_outputs,
             }  # fmt: skip
         if NOUNS.get(kind.__name__) is not kind:
             raise _unfit(value, name)

@@ -1,1 +1,34 @@
-"""Groups that act on weights and leave the model unchanged."""
+"""Groups that act on weights and leave the model unchanged: the heart of the package.
+
+Reading order: `base` (what a group is, `Trivial`, `Product`, the check that a prior has it),
+`units` (exchanges and sign flips), `orthogonal`, `translation`; then what is made of a group:
+`orbits` (all its elements), `fundamental_domain`, `reference` and `relabelling` (draws moved onto
+one copy of a mode), and `gaps` (what ignoring it costs, in nats).
+
+In: flat weights ``theta`` (*B, P). Out: the same, moved; elements with batch axes (*B,).
+"""
+
+from skbayes_sym.symmetry.base import (
+    NotInvariantError,
+    Product,
+    SymmetryGroup,
+    Trivial,
+    check_invariant,
+)
+from skbayes_sym.symmetry.orthogonal import Orthogonal
+from skbayes_sym.symmetry.translation import Translation
+from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, Units, unit_layers
+
+__all__ = [
+    "NotInvariantError",
+    "Orthogonal",
+    "Product",
+    "SignedPermutation",
+    "SymmetryGroup",
+    "Translation",
+    "Trivial",
+    "UnitGroup",
+    "Units",
+    "check_invariant",
+    "unit_layers",
+]

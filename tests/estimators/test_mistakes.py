@@ -164,7 +164,7 @@ def test_mistakes_in_questions(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["SymmetrizedVIClassifier", "DeepEnsembleRegressor", "InvarianceAbidingClassifier"]
+    "name", ["SymmetrizedVIClassifier", "DeepEnsembleRegressor", "BayesianLinearClassifier"]
 )
 @pytest.mark.parametrize("around", [lambda e: e, make_pipeline], ids=["alone", "pipeline"])
 def test_warnings_point_to_the_line_that_called(name, around):

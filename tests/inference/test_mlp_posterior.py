@@ -5,21 +5,20 @@ import pickle
 
 import pytest
 import torch
-from cases import BATCHED_LIKELIHOODS, NETWORKS
+from cases import LIKELIHOODS, NETWORKS
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.models.data import Data
-from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 
 NOISE_PRIOR_SCALE = torch.tensor([0.7, 1.5], dtype=torch.float64)
-every_likelihood = pytest.mark.parametrize(
-    "case", BATCHED_LIKELIHOODS.values(), ids=BATCHED_LIKELIHOODS
-)
-every_network = pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+every_likelihood = pytest.mark.parametrize("case", LIKELIHOODS.values(), ids=LIKELIHOODS)
+# Passes through the network have tests of their own (test_mlp_batched).
+DEPTHS = ("linear", "one-layer-tanh", "three-layers-relu")
+every_network = pytest.mark.parametrize("network", [NETWORKS[d] for d in DEPTHS], ids=DEPTHS)
 
 
 def posterior(network, case, generator, n_rows=6, scale=None, dtype=torch.float64):
@@ -43,7 +42,7 @@ def textbook(density):
     """The same posterior from torch's distributions and autograd."""
     n = density.network.layout.n_params
     normal = torch.distributions.Normal(0.0, density.prior.scale)
-    half_normal = torch.distributions.HalfNormal(NOISE_PRIOR_SCALE)
+    half_normal = torch.distributions.HalfNormal(NOISE_PRIOR_SCALE[: density.likelihood.n_params])
 
     def log_prior(position):
         value, own = normal.log_prob(position[:, :n]).sum(1), position[:, n:]
@@ -82,9 +81,7 @@ def test_everything_equals_autograd(network, case, beta, generator):
 
 def test_gradient_by_finite_differences(generator):
     """Of the log noise, whose prior's gradient is written by hand as well."""
-    density = posterior(
-        NETWORKS["one-layer-tanh"], BATCHED_LIKELIHOODS["gaussian-learned"], generator
-    )
+    density = posterior(NETWORKS["one-layer-tanh"], LIKELIHOODS["gaussian-learned"], generator)
     position, h = positions(density, generator), 1e-5
     for column in (-2, -1, 0):
         step = torch.zeros(density.n_dims, dtype=torch.float64)
@@ -95,7 +92,7 @@ def test_gradient_by_finite_differences(generator):
 
 
 def test_prior_of_the_noise_integrates_to_one(generator):
-    density = posterior(NETWORKS["linear"], BATCHED_LIKELIHOODS["gaussian-learned"], generator)
+    density = posterior(NETWORKS["linear"], LIKELIHOODS["gaussian-learned"], generator)
     grid = torch.linspace(-40.0, 4.0, 200_001, dtype=torch.float64)
     for column, other in ((-2, -1), (-1, -2)):
         position = torch.zeros(len(grid), density.n_dims, dtype=torch.float64)
@@ -123,24 +120,11 @@ def test_invariant_under_the_networks_symmetry(network, case, generator):
     assert_close(value_moved, value, rtol=1e-12, atol=1e-12)
     assert_close(gradient_moved[:, :n], group.act(g, gradient[:, :n]), rtol=1e-9, atol=1e-9)
     assert_close(gradient_moved[:, n:], gradient[:, n:], rtol=1e-9, atol=1e-9)
-    # Labels are those of the coordinates an element leads to: an orbit has one label.
-    labels = density.kinds[:n].to(torch.float64).expand(5, n)
-    assert_close(group.act(g, labels).abs(), labels, rtol=0, atol=0)
 
 
 def density_size(network, case):
     sizes = network.n_inputs, network.hidden_layer_sizes, case.n_outputs, network.activation
     return MLP(*sizes).layout.n_params
-
-
-def test_kinds(generator):
-    density = posterior(MLP(2, (2, 3), 2, TANH), BATCHED_LIKELIHOODS["gaussian-learned"], generator)
-    first = [0, 1] * 2 + [2] * 2
-    between = [3] * 6 + [4] * 3
-    last = [5] * 3 + [6] * 3 + [7, 8]
-    assert density.kinds.tolist() == [*first, *between, *last, 9, 10]
-    linear = posterior(MLP(2, (), 2, TANH), BATCHED_LIKELIHOODS["categorical"], generator)
-    assert linear.kinds.tolist() == list(range(6))
 
 
 @every_likelihood
@@ -175,7 +159,7 @@ def test_at_zero_temperature_it_is_the_prior(case, generator):
 
 
 def test_prior_draws_have_the_priors_law(generator):
-    density = posterior(NETWORKS["linear"], BATCHED_LIKELIHOODS["gaussian-learned"], generator)
+    density = posterior(NETWORKS["linear"], LIKELIHOODS["gaussian-learned"], generator)
     n = 40_000
     theta, noise_std = density.split(density.sample_prior(n, generator=generator))
     normal = theta / density.prior.scale
@@ -194,12 +178,12 @@ def test_split(case, generator):
     theta, noise_std = density.split(draws)
     n = density.network.layout.n_params
     assert torch.equal(theta, draws[..., :n])
-    fixed = case.likelihood.noise_std.expand(2, 3, -1)
+    fixed = case.likelihood.noise_scale.expand(2, 3, -1)
     assert_close(noise_std, draws[..., n:].exp() if case.likelihood.n_params else fixed)
 
 
 def test_float32(generator):
-    case, network = BATCHED_LIKELIHOODS["gaussian-learned"], NETWORKS["two-layers-tanh"]
+    case, network = LIKELIHOODS["gaussian-learned"], NETWORKS["two-layers-tanh"]
     density = posterior(network, case, generator, dtype=torch.float32)
     position = positions(density, generator).float()
     exact = density.data._replace(**{k: t.double() for k, t in density.data._asdict().items()})
@@ -216,9 +200,7 @@ def test_float32(generator):
 
 
 def test_survives_pickling(generator):
-    density = posterior(
-        NETWORKS["one-layer-tanh"], BATCHED_LIKELIHOODS["gaussian-learned"], generator
-    )
+    density = posterior(NETWORKS["one-layer-tanh"], LIKELIHOODS["gaussian-learned"], generator)
     position = positions(density, generator)
     before = density.evaluate(position)
     after = pickle.loads(pickle.dumps(density)).evaluate(position)

@@ -8,7 +8,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import (
-    InvarianceAbidingRegressor,
+    BayesianLinearRegressor,
     MCMCRegressor,
     SymmetrizedVIRegressor,
     SymVIMatrixFactorization,
@@ -51,7 +51,7 @@ def table():
 
 @pytest.fixture(scope="session")
 def linear(table):
-    return InvarianceAbidingRegressor().fit(*table)
+    return BayesianLinearRegressor().fit(*table)
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import Ridge
 
 from skbayes_sym import (
-    InvarianceAbidingClassifier,
-    InvarianceAbidingRegressor,
+    BayesianLinearClassifier,
+    BayesianLinearRegressor,
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
     invariance_gap,
@@ -72,19 +72,19 @@ def test_of_classifiers():
     error = np.hypot(gap.standard_error, other.standard_error)
     assert gap.value == pytest.approx(other.value, abs=5 * error)
     assert 0 < gap.value < net.network_.symmetry().log_order
-    clf = InvarianceAbidingClassifier(prior_scale=1.0, random_state=0).fit(X, y)
+    clf = BayesianLinearClassifier(prior_scale=1.0, random_state=0).fit(X, y)
     gap = invariance_gap(clf)
     assert gap.value == clf.symmetry_gap_ > 0
     assert 0 < gap.standard_error < 0.1
     assert (gap.kind, gap.side) == ("difference of optima", "exact")
     X, y = load_breast_cancer(return_X_y=True)
-    clf = InvarianceAbidingClassifier(standardize=True, prior_scale=1.0).fit(X, y)
+    clf = BayesianLinearClassifier(standardize=True, prior_scale=1.0).fit(X, y)
     assert invariance_gap(clf).standard_error == 0.0
 
 
 def test_of_a_linear_regression_it_has_a_closed_form():
     X, y = load_diabetes(return_X_y=True)
-    reg = InvarianceAbidingRegressor().fit(X, y)
+    reg = BayesianLinearRegressor().fit(X, y)
     gap = invariance_gap(reg)
     precision = np.linalg.inv(reg.coef_cov_)
     expected = 0.5 * (np.log(np.diag(precision)).sum() - np.linalg.slogdet(precision)[1])
@@ -96,7 +96,7 @@ def test_strangers_and_the_unfitted():
     with pytest.raises(TypeError, match=r"Ridge has no variational posterior"):
         invariance_gap(Ridge())
     with pytest.raises(NotFittedError):
-        invariance_gap(InvarianceAbidingRegressor())
+        invariance_gap(BayesianLinearRegressor())
     with pytest.raises(NotFittedError):
         invariance_gap(quick())
 

@@ -6,7 +6,7 @@ import pytest
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skbayes_sym import InvarianceAbidingClassifier, InvarianceAbidingRegressor
+from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
 from skbayes_sym.inspection import PredictiveDisplay
 
 
@@ -38,7 +38,7 @@ def test_fan_over_the_only_feature(network, curve_data, axes):
 def test_fan_over_one_of_several_holds_the_others_at_their_medians(table):
     X, y = table
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
-    pipe = make_pipeline(StandardScaler(), InvarianceAbidingRegressor()).fit(frame, y)
+    pipe = make_pipeline(StandardScaler(), BayesianLinearRegressor()).fit(frame, y)
     display = PredictiveDisplay.from_estimator(pipe, frame, y, feature="b", grid=5)
     rows = pd.DataFrame(np.tile(np.median(X, axis=0), (5, 1)), columns=frame.columns)
     rows["b"] = display.x
@@ -75,7 +75,7 @@ def test_fewer_intervals_are_drawn_than_counted(linear, table):
 def test_class_probabilities(curve_data):
     x, y = curve_data
     labels = np.array(["low", "mid", "high"])[np.digitize(y, [-0.5, 0.5])]
-    clf = InvarianceAbidingClassifier(max_iter=20, tol=9.0).fit(x, labels)
+    clf = BayesianLinearClassifier(max_iter=20, tol=9.0).fit(x, labels)
     display = PredictiveDisplay.from_estimator(clf, x, labels, grid=np.linspace(-2, 2, 9))
     expected = clf.predict_proba(display.x[:, None])
     assert [line.get_label() for line in display.lines_] == list(clf.classes_)
@@ -98,7 +98,7 @@ def test_one_of_several_targets(table):
 
 def test_mistakes(linear, table):
     X, y = table
-    with pytest.raises(ValueError, match="needs y to draw the intervals of InvarianceAbiding"):
+    with pytest.raises(ValueError, match="needs y to draw the intervals of BayesianLinear"):
         PredictiveDisplay.from_estimator(linear, X)
     with pytest.raises(ValueError, match="feature must lie between 0 and 2, got 3"):
         PredictiveDisplay.from_estimator(linear, X, feature=3)
@@ -108,6 +108,6 @@ def test_mistakes(linear, table):
         PredictiveDisplay.from_estimator(linear, X, y, coverages=(1.0,))
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         PredictiveDisplay.from_estimator(linear, X, y[1:])
-    clf = InvarianceAbidingClassifier().fit(X, y > 0)
+    clf = BayesianLinearClassifier().fit(X, y > 0)
     with pytest.raises(ValueError, match=r"classifier and X has 3 features.*feature=0"):
         PredictiveDisplay.from_estimator(clf, X, y > 0)

@@ -13,9 +13,9 @@ from sklearn.exceptions import NotFittedError
 
 import skbayes_sym
 from skbayes_sym import (
+    BayesianLinearClassifier,
+    BayesianLinearRegressor,
     DeepEnsembleRegressor,
-    InvarianceAbidingClassifier,
-    InvarianceAbidingRegressor,
     LaplaceClassifier,
     LILARegressor,
     load,
@@ -128,7 +128,7 @@ def test_names_labels_and_generators_survive(tmp_path):
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     labels = pd.Series(np.array(["x", "y", "z"])[THREE])
     rng = np.random.RandomState(3)
-    model = InvarianceAbidingClassifier("multinomial", n_points=64, random_state=rng)
+    model = BayesianLinearClassifier("multinomial", n_points=64, random_state=rng)
     save(model.fit(frame, labels), tmp_path / "model")
     restored = load(tmp_path / "model")
     assert list(restored.feature_names_in_) == ["a", "b", "c"]
@@ -154,7 +154,7 @@ class Shift(torch.nn.Module):
         return x + self.eta * eps
 
 
-class Mine(InvarianceAbidingRegressor):
+class Mine(BayesianLinearRegressor):
     pass
 
 
@@ -241,7 +241,7 @@ def test_another_format_class_or_parameter_is_refused(saved):
         load(saved)
     save(fitted("linear-gaussian"), saved)
     rewrite(saved, lambda h: h["parameters"].update(temperature=1.0))
-    with pytest.raises(ValueError, match="has temperature for InvarianceAbidingRegressor"):
+    with pytest.raises(ValueError, match="has temperature for BayesianLinearRegressor"):
         load(saved)
 
 

@@ -12,7 +12,7 @@ from skbayes_sym.estimators._fit.training import INITIAL_NOISE, Training
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.priors import GaussianPrior, Normal, checked_scales
 from skbayes_sym.symmetry.base import Trivial, check_invariant
 
 NETWORK_CONSTRAINTS: dict[str, list[Any]] = {
@@ -37,15 +37,7 @@ def layer_sizes(given: Any) -> tuple[int, ...]:
 def scale_array(prior_scale: Any, **sizes: int) -> Array:
     """``prior_scale`` as an array of one number, or of as many as one of the sizes named."""
     with numbers_due("prior_scale"):
-        scale = np.atleast_1d(np.asarray(prior_scale, dtype=float))
-    if scale.shape not in {(1,), *((n,) for n in sizes.values())}:
-        several = " or ".join(f"one for each of the {n} {name}" for name, n in sizes.items())
-        raise ValueError(
-            f"prior_scale must be a number or {several}; got an array of shape {scale.shape}."
-        )
-    if not np.all(np.isfinite(scale) & (scale > 0)):
-        raise ValueError(f"prior_scale must be positive and finite, got {prior_scale!r}.")
-    return scale
+        return checked_scales(prior_scale, **sizes)
 
 
 def given_noise(noise_std: Any, n_targets: int) -> Array:
@@ -83,17 +75,8 @@ def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None
 
 def network_prior(prior_scale: Any, network: MLP) -> GaussianPrior:
     """``prior_scale`` as one number per parameter: given as a float, per layer or in full."""
-    layout = network.layout
-    scale = scale_array(prior_scale, layers=network.n_layers, parameters=layout.n_params)
-    if scale.shape == (network.n_layers,) and np.ndim(prior_scale):
-        per_name = {
-            name: scale[int(name[1:]) - 1] * torch.ones(shape, dtype=torch.float64)
-            for name, shape in layout.shapes.items()
-        }
-        flat = layout.flatten(per_name)
-    else:
-        flat = torch.as_tensor(scale, dtype=torch.float64).expand(layout.n_params).clone()
-    return GaussianPrior(flat)
+    with numbers_due("prior_scale"):
+        return Normal(prior_scale).bind(network.layout)
 
 
 def declared_group(symmetry: str | None, network: MLP, prior: GaussianPrior) -> Any:

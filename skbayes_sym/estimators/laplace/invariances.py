@@ -20,7 +20,7 @@ from skbayes_sym.models.augmentations.base import Augmentation, Composed, InUnit
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
 from skbayes_sym.models.augmentations.ranges import amplitude
 from skbayes_sym.models.augmentations.tabular import Rotation2D
-from skbayes_sym.models.likelihoods.base import CurvedLikelihood
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import MLP
@@ -140,7 +140,7 @@ def lila_plan(
     estimator: Any,
     context: FitContext,
     n_outputs: int,
-    likelihood: CurvedLikelihood,
+    likelihood: Likelihood,
     baseline: float,
 ) -> Plan:
     """Network, invariances and objective."""

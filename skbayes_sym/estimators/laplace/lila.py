@@ -24,6 +24,7 @@ from skbayes_sym.estimators.laplace.plan import (
 from skbayes_sym.estimators.laplace.predict import (
     class_predictive,
     normal_predictive,
+    output_covariance,
     sample_outputs,
 )
 from skbayes_sym.estimators.laplace.recipe import CONSTRAINTS, Plan, fit_laplace
@@ -32,7 +33,7 @@ from skbayes_sym.estimators.predictors import (
     BayesianRegressorMixin,
     SampledOutputs,
 )
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
@@ -314,6 +315,9 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
 
     def _predictive(self, x: Tensor) -> NormalMixture:
         return normal_predictive(self, x)
+
+    def _output_covariance(self, x: Tensor) -> Tensor:
+        return output_covariance(self, x)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         return SampledOutputs(sample_outputs(self, x, n, generator), np.atleast_1d(self.noise_std_))

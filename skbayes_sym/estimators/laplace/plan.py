@@ -14,7 +14,7 @@ from skbayes_sym.estimators._fit.training import automatic_batch, rows_a_step
 from skbayes_sym.estimators.laplace.recipe import Plan
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.models.augmentations.base import NoAugmentation
-from skbayes_sym.models.likelihoods.base import CurvedLikelihood
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
@@ -85,7 +85,7 @@ def table_plan(
     estimator: Any,
     context: FitContext,
     network: RecordingNetwork,
-    likelihood: CurvedLikelihood,
+    likelihood: Likelihood,
     baseline: float,
 ) -> Plan:
     """The plan of a plain network: no transformations."""

@@ -11,12 +11,13 @@ from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.posterior import (
     LaplacePosterior,
     LinearisedOutputs,
+    linearised_covariance,
     linearised_functions,
     linearised_outputs,
 )
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.augmentations.ranges import stratified_noise
 from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 
@@ -55,6 +56,12 @@ def sample_outputs(estimator: Any, x: Tensor, n: int, generator: torch.Generator
     """Functions of the linearised network, (n, N, O)."""
     model, posterior, eta, noise = _fitted(estimator, x)
     return linearised_functions(model, posterior, eta, x, noise, n, generator)
+
+
+def output_covariance(estimator: Any, x: Tensor) -> Tensor:
+    """Joint covariance of the outputs at all rows, (N, N, O)."""
+    model, posterior, eta, noise = _fitted(estimator, x)
+    return linearised_covariance(model, posterior, eta, x, noise)
 
 
 def normal_predictive(estimator: Any, x: Tensor) -> NormalMixture:

@@ -333,7 +333,7 @@ class _LaplaceFit:
         }
         if plan.y_scaling is not None:
             likelihood = model.likelihood.at(h["likelihood"].cpu())
-            noise = likelihood.noise_std.double().numpy() * plan.y_scaling.scale
+            noise = likelihood.noise_scale.double().numpy() * plan.y_scaling.scale
             attributes["y_mean_"], attributes["y_scale_"] = plan.y_scaling
             attributes["noise_std_"] = float(noise[0]) if len(noise) == 1 else noise
         return attributes

@@ -218,7 +218,7 @@ def _start(
     # Equal seeds: the last layer's values are the targets of the hidden layers' inducing rows.
     hidden = posterior.hidden.start(data, at_prior=at_prior, generator=generator_from(seed))
     last = posterior.last.start(data, generator=generator_from(seed))
-    log_noise = model.likelihood.noise_std.log().to(data.x)
+    log_noise = model.likelihood.noise_scale.log().to(data.x)
     if model.likelihood.n_params:
         spread = data.y.std(0) if len(data.y) > 1 else torch.ones_like(log_noise)
         log_noise = torch.where(spread > 0.0, _FIRST_NOISE * spread, 1.0).log()

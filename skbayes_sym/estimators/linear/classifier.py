@@ -16,17 +16,17 @@ from skbayes_sym.estimators.linear.coefficients import LinearFace
 from skbayes_sym.estimators.linear.recipe import LINEAR_CONSTRAINTS, LinearModel, fit_linear
 from skbayes_sym.estimators.predictors import BayesianClassifierMixin
 from skbayes_sym.inference.linear.expectations import ScalarSites, SoftmaxSites
-from skbayes_sym.inference.predictive import CategoricalMixture
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
-from skbayes_sym.models.likelihoods.scalar import N_NODES
+from skbayes_sym.models.likelihoods.expectations import N_NODES
+from skbayes_sym.models.predictive import CategoricalMixture
 from skbayes_sym.numerics.quadrature import gauss_hermite, sobol_normal
 from skbayes_sym.numerics.random import spawn_seeds
 
 _REPLICATES = 8  # of the quasi-Monte Carlo rule behind the reported bound
 
 
-class InvarianceAbidingClassifier(LinearFace, BayesianClassifierMixin, RowEstimator):
+class BayesianLinearClassifier(LinearFace, BayesianClassifierMixin, RowEstimator):
     r"""Bayesian linear classification with one Gaussian site a datum.
 
     Optimal Gaussian variational inference, full covariance included, for logistic and softmax
@@ -115,7 +115,7 @@ class InvarianceAbidingClassifier(LinearFace, BayesianClassifierMixin, RowEstima
 
     See Also
     --------
-    InvarianceAbidingRegressor : The same for numbers and counts.
+    BayesianLinearRegressor : The same for numbers and counts.
     invariance_gap : The gap of any fitted variational estimator.
 
     Notes
@@ -134,9 +134,9 @@ class InvarianceAbidingClassifier(LinearFace, BayesianClassifierMixin, RowEstima
     Examples
     --------
     >>> from sklearn.datasets import load_breast_cancer
-    >>> from skbayes_sym import InvarianceAbidingClassifier
+    >>> from skbayes_sym import BayesianLinearClassifier
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> clf = InvarianceAbidingClassifier(standardize=True).fit(X, y)
+    >>> clf = BayesianLinearClassifier(standardize=True).fit(X, y)
     >>> clf.predict_proba(X[:2]).shape, bool(clf.elbo_ > clf.elbo_mean_field_)
     ((2, 2), True)
     """

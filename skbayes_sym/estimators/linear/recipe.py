@@ -183,7 +183,7 @@ def _prediction_attributes(
     coef = posterior.loc * to_given
     offset = state.intercept.cpu().numpy()
     intercept = offset * model.y_scaling.scale + model.y_scaling.mean - coef @ x_mean
-    noise = state.likelihood.noise_std.cpu().numpy() * model.y_scaling.scale
+    noise = state.likelihood.noise_scale.cpu().numpy() * model.y_scaling.scale
     own = {"noise_std_": float(noise[0])} if len(noise) else {}
     return {
         "posterior_": posterior,

@@ -15,17 +15,17 @@ from skbayes_sym.estimators.linear.coefficients import LinearFace
 from skbayes_sym.estimators.linear.recipe import LINEAR_CONSTRAINTS, LinearModel, fit_linear
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
 from skbayes_sym.inference.linear.expectations import ScalarSites
-from skbayes_sym.inference.predictive import NormalMixture, TargetMixture
+from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.poisson import Poisson
-from skbayes_sym.models.likelihoods.scalar import N_NODES
 from skbayes_sym.models.likelihoods.student_t import StudentT
+from skbayes_sym.models.predictive import NormalMixture, TargetMixture
 from skbayes_sym.numerics.quadrature import gauss_hermite
 
 _FIRST_NOISE = 0.5  # in units of the target's standard deviation
 
 
-class InvarianceAbidingRegressor(LinearFace, BayesianRegressorMixin, RowEstimator):
+class BayesianLinearRegressor(LinearFace, BayesianRegressorMixin, RowEstimator):
     r"""Bayesian linear model with one rank-one Gaussian site a datum.
 
     The likelihood of a datum doesn't change when the weights move orthogonally to its input. A
@@ -122,7 +122,7 @@ class InvarianceAbidingRegressor(LinearFace, BayesianRegressorMixin, RowEstimato
 
     See Also
     --------
-    InvarianceAbidingClassifier : The same for class labels.
+    BayesianLinearClassifier : The same for class labels.
     invariance_gap : The gap of any fitted variational estimator.
     sklearn.linear_model.BayesianRidge : The Gaussian case, without the diagnostics.
 
@@ -146,9 +146,9 @@ class InvarianceAbidingRegressor(LinearFace, BayesianRegressorMixin, RowEstimato
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
-    >>> from skbayes_sym import InvarianceAbidingRegressor
+    >>> from skbayes_sym import BayesianLinearRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> reg = InvarianceAbidingRegressor().fit(X, y)
+    >>> reg = BayesianLinearRegressor().fit(X, y)
     >>> mean, std = reg.predict(X[:3], return_std=True)
     >>> mean.shape, round(reg.log_evidence_), round(reg.symmetry_gap_, 1)
     ((3,), -2406, 2.9)
@@ -245,11 +245,11 @@ class InvarianceAbidingRegressor(LinearFace, BayesianRegressorMixin, RowEstimato
         }
         return likelihoods[self.likelihood]
 
-    def _fitted_likelihood(self) -> StudentT | Poisson:
-        """Of targets as given, for predictions."""
+    def _fitted_likelihood(self, unit: Array) -> StudentT | Poisson:
+        """Of targets divided by ``unit``, for predictions."""
         if self.likelihood == "poisson":
             return Poisson()
-        return StudentT(torch.as_tensor(np.log([self.noise_std_])), df=float(self.df))
+        return StudentT(torch.as_tensor(np.log(self.noise_std_ / unit)), df=float(self.df))
 
     def _predictive(self, x: Tensor) -> NormalMixture | TargetMixture:
         mean, covariance = self._outputs(x)
@@ -259,7 +259,7 @@ class InvarianceAbidingRegressor(LinearFace, BayesianRegressorMixin, RowEstimato
             return NormalMixture(*(t.to(x) for t in (mean[None], covariance[None, ..., 0], noise)))
         nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
         outputs = mean + covariance[..., 0].sqrt() * nodes[:, None, None]
-        likelihood = self._fitted_likelihood().rescaled(1.0 / unit).to(x)
+        likelihood = self._fitted_likelihood(self.y_scale_).to(x)
         return TargetMixture(likelihood, outputs.to(x), weights.log().to(x))
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
@@ -272,4 +272,5 @@ class InvarianceAbidingRegressor(LinearFace, BayesianRegressorMixin, RowEstimato
     def _observe(self, functions: Array, noise_std: Array, rng: np.random.Generator) -> Array:
         if self.likelihood == "gaussian":
             return super()._observe(functions, noise_std, rng)
-        return self._fitted_likelihood().sample(functions, rng)
+        likelihood = self._fitted_likelihood(np.ones(1))
+        return likelihood.sample(torch.as_tensor(functions), rng).numpy()

@@ -12,7 +12,6 @@ from skbayes_sym.inference.mcmc.chains import ChainDraws
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.relabelling import relabel
-from skbayes_sym.symmetry.units import unit_layers
 
 
 class Draws(NamedTuple):
@@ -48,8 +47,7 @@ def on_reference_set(setting: Setting, theta: Tensor) -> Array:
     if not setting.remove_symmetries or not group.factors or len(flat) < 2:
         return np.asarray(theta.numpy())
     aligned = relabel(
-        flat.double(), [layer.index for layer in unit_layers(group)],
-        signed=setting.model.network.activation.is_odd, n_starts=4, max_sweeps=100,
+        flat.double(), group, n_starts=4, max_sweeps=100,
         generator=generator_from(setting.seeds.labels),
     ).theta  # fmt: skip
     return np.asarray(aligned.to(theta.dtype).reshape(theta.shape).numpy())

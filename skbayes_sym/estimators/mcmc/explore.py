@@ -107,14 +107,13 @@ def _run_chains(setting: Setting, kernel: Kernel) -> ChainDraws:
 
 
 def _explorer(setting: Setting, kernel: Kernel) -> Sampler:
-    posterior = setting.posterior
-    return Sampler(kernel, posterior, PooledDiagonal(posterior.kinds))
+    return Sampler(kernel, setting.posterior, PooledDiagonal(setting.model.group))
 
 
 def _run_particles(setting: Setting, particles: SMC) -> tuple[list[SMCResult], Stopped]:
     n = particles.n_replicates
     found = run_islands(
-        setting.posterior, setting.model.group, setting.posterior.kinds,
+        setting.posterior, setting.model.group,
         SMCSettings(n_particles=particles.n_particles, n_moves=_REPLICATE_MOVES),
         n_islands=n, seed=setting.seeds.replicates, n_jobs=setting.chains.n_jobs,
         on_step=setting.run.phase(REPLICATES, n),

@@ -93,8 +93,9 @@ class Setting:
         """Chains that run together."""
         if self.data.device.type != "cpu":
             return self.chains.n_chains
-        x = self.data.data.x
-        row_bytes = len(x) * max(self.model.network.sizes[1:]) * x.element_size()
+        x, shapes = self.data.data.x, self.model.network.layout.shapes.values()
+        widest = max(shape[0] for shape in shapes)  # as (out, in) says, or (out,)
+        row_bytes = len(x) * widest * x.element_size()
         return _SMALL_BLOCK if row_bytes <= _SMALL_BYTES else _BLOCK
 
 

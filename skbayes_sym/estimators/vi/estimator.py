@@ -34,12 +34,12 @@ from skbayes_sym.estimators.vi.recipe import (
     draws,
     fit_vi,
 )
-from skbayes_sym.inference.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.likelihoods.categorical import Categorical, log_class_probabilities
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import output_moments
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.symmetry.base import Trivial
 
 

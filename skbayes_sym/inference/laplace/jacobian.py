@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import CurvedLikelihood
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.recording import Recording, WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 
@@ -144,7 +144,7 @@ class Directions(Protocol):
 
     def columns(
         self,
-        likelihood: CurvedLikelihood,
+        likelihood: Likelihood,
         outputs: Tensor,
         y: Tensor,
         *,
@@ -160,13 +160,13 @@ class ExactDirections:
 
     def columns(
         self,
-        likelihood: CurvedLikelihood,
+        likelihood: Likelihood,
         outputs: Tensor,
         y: Tensor,
         *,
         generator: torch.Generator,
     ) -> Tensor:
-        return likelihood.hessian_root(outputs)
+        return likelihood.hessian_root(outputs, y)
 
 
 @dataclass(frozen=True)
@@ -181,13 +181,13 @@ class SketchedDirections:
 
     def columns(
         self,
-        likelihood: CurvedLikelihood,
+        likelihood: Likelihood,
         outputs: Tensor,
         y: Tensor,
         *,
         generator: torch.Generator,
     ) -> Tensor:
-        root = likelihood.hessian_root(outputs)
+        root = likelihood.hessian_root(outputs, y)
         shape = (self.n_sketches, *root.shape[:2])
         signs = torch.randint(0, 2, shape, generator=generator, device=generator.device)
         signs = (2 * signs - 1).to(root)
@@ -200,7 +200,7 @@ class EmpiricalFisher:
 
     def columns(
         self,
-        likelihood: CurvedLikelihood,
+        likelihood: Likelihood,
         outputs: Tensor,
         y: Tensor,
         *,

@@ -34,7 +34,7 @@ from skbayes_sym.inference.laplace.jacobian import Directions, Tape
 from skbayes_sym.models.augmentations.base import Augmentation
 from skbayes_sym.models.augmentations.ranges import stratified_noise
 from skbayes_sym.models.data import Data
-from skbayes_sym.models.likelihoods.base import CurvedLikelihood
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.recording import Recording, RecordingNetwork, WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import generator_from
@@ -48,7 +48,7 @@ class AveragedNetwork:
     ----------
     network : RecordingNetwork
     augmentation : Augmentation
-    likelihood : CurvedLikelihood
+    likelihood : Likelihood
         At its starting parameters.
     n_samples : int
         S.
@@ -59,7 +59,7 @@ class AveragedNetwork:
 
     network: RecordingNetwork
     augmentation: Augmentation
-    likelihood: CurvedLikelihood
+    likelihood: Likelihood
     n_samples: int
     n_last: int | None = None
 

@@ -23,6 +23,7 @@ from skbayes_sym.inference.laplace.curvature import (
 from skbayes_sym.inference.laplace.jacobian import LayerAverages, Tape, jacobian
 from skbayes_sym.models.networks.recording import WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.numerics.random import standard_normal
 
 Convert = Callable[[Any], Any]
@@ -52,6 +53,10 @@ class Precision(Protocol):
 
     def output_covariance(self, tape: Tape) -> Tensor:
         """Covariance (N, K, K) of the outputs along the tape's directions."""
+        ...
+
+    def output_root(self, tape: Tape) -> Tensor:
+        """A root R (K, N, P') of the covariance R_kn . R_jm of outputs k, j at rows n, m."""
         ...
 
     def output_draws(self, tape: Tape, n: int, *, generator: torch.Generator) -> Tensor:
@@ -135,6 +140,16 @@ class KroneckerPrecision:
                 total = total + torch.einsum("kng,jng->nkj", g, g)
         return total
 
+    def output_root(self, tape: Tape) -> Tensor:
+        roots = []
+        for (layer, s, weight, bias), layer_tape in zip(self._blocks(), tape.averages, strict=True):
+            inputs, gradients = _rotated(layer_tape, s)
+            j = torch.einsum("kntg,ntd->kngd", gradients, inputs)
+            roots.append((j * weight.rsqrt()).flatten(2))
+            if layer.bias is not None:
+                roots.append(gradients.sum(2) * bias.rsqrt())
+        return torch.cat(roots, -1)
+
     def output_draws(self, tape: Tape, n: int, *, generator: torch.Generator) -> Tensor:
         rotated = [
             _rotated(t, s) for t, (_, s, _, _) in zip(tape.averages, self._blocks(), strict=True)
@@ -186,8 +201,10 @@ class DiagonalPrecision:
         return z * self.values.rsqrt()
 
     def output_covariance(self, tape: Tape) -> Tensor:
-        j = jacobian(tape, self.layout) * self.values.rsqrt()
-        return torch.einsum("knp,jnp->nkj", j, j)
+        return _row_covariance(self.output_root(tape))
+
+    def output_root(self, tape: Tape) -> Tensor:
+        return jacobian(tape, self.layout) * self.values.rsqrt()
 
     def output_draws(self, tape: Tape, n: int, *, generator: torch.Generator) -> Tensor:
         return _moved(tape, self.layout, self.sample(n, generator=generator))
@@ -208,7 +225,7 @@ class FullPrecision:
         return replace(self, cholesky=convert(self.cholesky))
 
     def log_det(self) -> Tensor:
-        return 2.0 * self.cholesky.diagonal().log().sum()
+        return log_det(self.cholesky)
 
     def quadratic(self, away: Tensor) -> Tensor:
         return (away @ self.cholesky).square().sum(-1)
@@ -218,13 +235,20 @@ class FullPrecision:
         return torch.linalg.solve_triangular(self.cholesky.mT, z.mT, upper=True).mT
 
     def output_covariance(self, tape: Tape) -> Tensor:
+        return _row_covariance(self.output_root(tape))
+
+    def output_root(self, tape: Tape) -> Tensor:
         j = jacobian(tape, self.layout)
         flat = torch.linalg.solve_triangular(self.cholesky, j.flatten(0, 1).mT, upper=False)
-        white = flat.mT.unflatten(0, j.shape[:2])
-        return torch.einsum("knp,jnp->nkj", white, white)
+        return flat.mT.unflatten(0, j.shape[:2])
 
     def output_draws(self, tape: Tape, n: int, *, generator: torch.Generator) -> Tensor:
         return _moved(tape, self.layout, self.sample(n, generator=generator))
+
+
+def _row_covariance(root: Tensor) -> Tensor:
+    """Covariance (N, K, K) of the outputs of every row by itself, from a root (K, N, P')."""
+    return torch.einsum("knp,jnp->nkj", root, root)
 
 
 def _moved(tape: Tape, layout: ParamLayout, away: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Likelihood
+from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky
 
 # Numbers of a block of outputs at the points: 1 MB, a core's L2 cache.
 _CACHE_NUMBERS = 1 << 17
@@ -31,7 +32,7 @@ class SiteLikelihood(Protocol):
         ...
 
     @property
-    def noise_std(self) -> Tensor:
+    def noise_scale(self) -> Tensor:
         """Scale of additive noise (1,), learned or not; empty where there is none."""
         ...
 
@@ -61,8 +62,8 @@ class ScalarSites:
         return self.likelihood.params
 
     @property
-    def noise_std(self) -> Tensor:
-        return self.likelihood.noise_std
+    def noise_scale(self) -> Tensor:
+        return self.likelihood.noise_scale
 
     def at(self, params: Tensor) -> "ScalarSites":
         return replace(self, likelihood=self.likelihood.at(params))
@@ -80,7 +81,8 @@ class ScalarSites:
         likelihood, variance = self.likelihood.to(mean), covariance[..., 0]
         for start in range(0, len(mean), _CACHE_ROWS):
             rows = slice(start, start + _CACHE_ROWS)
-            yield likelihood.expected_log_prob(mean[rows], variance[rows], y[rows], None)
+            no_noise = mean.new_empty(len(mean[rows]), 0)
+            yield likelihood.expected_log_prob(mean[rows], variance[rows], y[rows], no_noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +110,7 @@ class SoftmaxSites:
         return self.points.new_zeros(0)
 
     @property
-    def noise_std(self) -> Tensor:
+    def noise_scale(self) -> Tensor:
         return self.points.new_zeros(0)
 
     def at(self, params: Tensor) -> "SoftmaxSites":
@@ -174,5 +176,8 @@ def _contrasts(outputs: Tensor) -> Tensor:
 def _cholesky(covariance: Tensor) -> Tensor:
     """Cholesky factor (*B, C, C), finite where nothing is random."""
     tiny = 1e-12 * covariance.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(1e-300)
-    eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-    return torch.linalg.cholesky(covariance + tiny[..., None, None] * eye)
+    return cholesky(
+        add_to_diagonal(covariance.clone(), tiny.unsqueeze(-1)),
+        what="The covariance of a row's outputs",
+        remedy="Standardize the features or lower prior_scale.",
+    )

@@ -77,7 +77,10 @@ class SymmetrizedElbo:
         self._batches = Batches(data, batch_size, generator)
         self._log_lik = ElboLikelihood(network, batch_size, n_draws, params)
         self._noise = _NoiseBuffer(
-            network, batch_size * n_draws, likelihood.needs_noise, params, generator
+            (*network.hidden_layer_sizes, likelihood.n_noise(network.n_outputs)),
+            batch_size * n_draws,
+            params,
+            generator,
         )
 
     def __call__(self, step: int) -> Tensor:
@@ -110,25 +113,22 @@ class SymmetrizedElbo:
 
 
 class _NoiseBuffer:
-    """Fresh standard normals for every hidden layer and the outputs, in views made once."""
+    """Fresh standard normals (n_rows, width) for every width, in views made once."""
 
     def __init__(
         self,
-        network: MLP,
+        widths: Sequence[int],
         n_rows: int,
-        needs_outputs: bool,
         like: Tensor,
         generator: torch.Generator,
     ) -> None:
-        widths = network.sizes[1:] if needs_outputs else network.hidden_layer_sizes
         sizes = [n_rows * width for width in widths]
         # Drawn in float32 whatever the arithmetic: see numerics.random.standard_normal.
         self._drawn = torch.empty(sum(sizes), dtype=torch.float32, device=like.device)
         self._used = self._drawn if like.dtype == torch.float32 else self._drawn.to(like.dtype)
         self._generator = generator
-        self._views = [p.view(n_rows, -1) for p in self._used.split(sizes)]
-        if not needs_outputs:
-            self._views.append(self._used[:0])
+        pieces = self._used.split(sizes)
+        self._views = [p.view(n_rows, w) for p, w in zip(pieces, widths, strict=True)]
 
     def next(self) -> Sequence[Tensor]:
         self._drawn.normal_(generator=self._generator)

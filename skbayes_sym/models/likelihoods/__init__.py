@@ -1,1 +1,9 @@
-""""""
+"""Conditional laws of targets given outputs.
+
+Reading order: `base` (what one is), `defaults` (all that follows from a density or from a
+``torch.distributions`` law; made of `derivatives` and `expectations`), then one a file:
+`gaussian`, `student_t`, `poisson`, `bernoulli`, `categorical`.
+
+In: outputs of a network (*B, N, O) and targets. Out: log densities in nats, their derivatives and
+expectations, and predictive mixtures.
+"""

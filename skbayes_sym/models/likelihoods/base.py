@@ -4,80 +4,16 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from skbayes_sym.models.predictive import Predictive
+
 
 class ExpectedLogProb(NamedTuple):
-    """E[log p(y | f)] for ``f ~ N(mean, variance)`` with its derivatives, one row a datum."""
+    """E[log p(y | f)] for ``f ~ N(mean, variance)`` with its derivatives, row by row."""
 
     value: Tensor  # (N,), nats
     d_mean: Tensor  # (N, O)
     d_variance: Tensor  # (N, O)
     d_params: Tensor  # (N, n_params)
-
-
-class Likelihood(Protocol):
-    """Conditional density of targets given outputs, with parameters of its own.
-
-    ``n_params`` free parameters are learned beside the network's; `at` returns the likelihood at
-    their values and `params` reads them, so the objects themselves never change.
-    """
-
-    @property
-    def n_params(self) -> int: ...
-
-    @property
-    def params(self) -> Tensor: ...
-
-    @property
-    def noise_std(self) -> Tensor:
-        """Standard deviation of additive noise (O,); empty where there is no such thing."""
-        ...
-
-    @property
-    def needs_noise(self) -> bool:
-        """Whether `expected_log_prob` samples the outputs (False: closed form)."""
-        ...
-
-    def at(self, params: Tensor) -> "Likelihood": ...
-
-    def to(self, like: Tensor) -> "Likelihood":
-        """With constants of the dtype and on the device of ``like``."""
-        ...
-
-    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """(*B, N, O) -> (*B, N), nats."""
-        ...
-
-    def expected_log_prob(
-        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None
-    ) -> ExpectedLogProb: ...
-
-
-class CurvedLikelihood(Likelihood, Protocol):
-    """One with the first two derivatives in the outputs."""
-
-    def at(self, params: Tensor) -> "CurvedLikelihood": ...
-
-    def to(self, like: Tensor) -> "CurvedLikelihood": ...
-
-    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Gradient of `log_prob` in the outputs, (N, O)."""
-        ...
-
-    def hessian_root(self, outputs: Tensor) -> Tensor:
-        """Columns r_k of a root of ``-d^2 log p / d outputs^2 = sum_k r_k r_k'``, (O, N, O)."""
-        ...
-
-
-class BatchedLikelihood(Likelihood, Protocol):
-    """One that many chains can evaluate at once, each with parameters of its own."""
-
-    def at(self, params: Tensor) -> "BatchedLikelihood": ...
-
-    def to(self, like: Tensor) -> "BatchedLikelihood": ...
-
-    def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "DataTerm":
-        """The log likelihood of targets that stay, as samplers evaluate it."""
-        ...
 
 
 class DataTerm(Protocol):
@@ -92,6 +28,87 @@ class DataTerm(Protocol):
 
     def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
         """The value (C,) and its derivative (C, n_params); that by the outputs goes to ``out``."""
+        ...
+
+
+class Likelihood(Protocol):
+    """Conditional density of targets given outputs, with parameters of its own.
+
+    Every method asks only for this. Of one's own one writes `log_prob` and `predictive` (or, for
+    real targets and counts, a ``torch.distributions`` law) and inherits the rest from
+    `skbayes_sym.models.likelihoods.defaults`.
+
+    ``n_params`` free parameters, logarithms of scales in the unit of the targets, are learned
+    beside the network's; `at` returns the likelihood at their values and `params` reads them, so
+    the objects themselves never change.
+    """
+
+    @property
+    def n_params(self) -> int: ...
+
+    @property
+    def params(self) -> Tensor:
+        """Values of the free parameters, (n_params,)."""
+        ...
+
+    @property
+    def noise_scale(self) -> Tensor:
+        """Scale of additive noise (O,), the standard deviation if it is normal; else empty."""
+        ...
+
+    @property
+    def n_outputs_per_target(self) -> int:
+        """Outputs that the network has for every target (or class)."""
+        ...
+
+    @property
+    def scales_targets(self) -> bool:
+        """Whether targets may be centred and scaled: not so for counts and classes."""
+        ...
+
+    def at(self, params: Tensor) -> "Likelihood":
+        """At parameters (..., n_params) whose leading axes broadcast with (*B, N) of the outputs.
+
+        So (C, 1, n_params) gives C chains parameters of their own.
+        """
+        ...
+
+    def to(self, like: Tensor) -> "Likelihood":
+        """With constants of the dtype and on the device of ``like``."""
+        ...
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """(*B, N, O) and the N rows' targets -> (*B, N), nats, every constant included."""
+        ...
+
+    def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> Predictive:
+        """Law of new targets for S draws of the outputs, (S, N, O), with weights (S,)."""
+        ...
+
+    def n_noise(self, n_outputs: int) -> int:
+        """Standard normals per row that `expected_log_prob` takes: 0 where it integrates."""
+        ...
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
+    ) -> ExpectedLogProb:
+        """Expectation over independent outputs (N, O), exact, by quadrature or by one draw.
+
+        ``noise`` (N, n_noise(O)) makes the draw ``f = mean + sqrt(variance) noise``; likelihoods
+        that integrate don't look at it.
+        """
+        ...
+
+    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Gradient of `log_prob` in the outputs, (N, O)."""
+        ...
+
+    def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Columns r_k of a root of ``-d^2 log p / d outputs^2 = sum_k r_k r_k'``, (O, N, O)."""
+        ...
+
+    def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> DataTerm:
+        """The log likelihood of targets that stay, as samplers evaluate it."""
         ...
 
 

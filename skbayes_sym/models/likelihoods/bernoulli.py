@@ -7,24 +7,24 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb
-from skbayes_sym.models.likelihoods.scalar import WithoutParameters, by_quadrature
+from skbayes_sym.models.likelihoods.defaults import BaseLikelihood
+from skbayes_sym.models.likelihoods.expectations import by_quadrature
+from skbayes_sym.models.predictive import CategoricalMixture
 
 
 @dataclass(frozen=True)
-class Bernoulli(WithoutParameters):
+class Bernoulli(BaseLikelihood):
     """``p(y = 1 | f) = 1 / (1 + exp(-f))``; targets are class indices 0 and 1 (int64)."""
 
-    def at(self, params: Tensor) -> "Bernoulli":
-        return self
-
-    def to(self, like: Tensor) -> "Bernoulli":
-        return self
+    def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> CategoricalMixture:
+        signed = torch.cat([-outputs, outputs], -1)
+        return CategoricalMixture(logsigmoid(signed), log_weights)
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         return logsigmoid(outputs.squeeze(-1) * (2.0 * y - 1.0))
 
     def expected_log_prob(
-        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
     ) -> ExpectedLogProb:
         sign = (2.0 * y - 1.0).to(mean).unsqueeze(-1)
         return by_quadrature(

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb, collapsed_weight
+from skbayes_sym.models.likelihoods.defaults import BaseLikelihood
+from skbayes_sym.models.predictive import CategoricalMixture
 
 
 def log_class_probabilities(outputs: Tensor) -> Tensor:
@@ -19,25 +21,14 @@ def log_class_probabilities(outputs: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Categorical:
+class Categorical(BaseLikelihood):
     """``p(y = k | f) = softmax(f)_k``; targets are class indices (int64)."""
 
-    n_params: int = 0
-    needs_noise: bool = True
+    def n_noise(self, n_outputs: int) -> int:
+        return n_outputs
 
-    @property
-    def params(self) -> Tensor:
-        return torch.zeros(0, dtype=torch.float64)
-
-    def to(self, like: Tensor) -> "Categorical":
-        return self
-
-    @property
-    def noise_std(self) -> Tensor:
-        return torch.zeros(0, dtype=torch.float64)
-
-    def at(self, params: Tensor) -> "Categorical":
-        return self
+    def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> CategoricalMixture:
+        return CategoricalMixture(log_class_probabilities(outputs), log_weights)
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         log_p = log_class_probabilities(outputs)
@@ -45,11 +36,9 @@ class Categorical:
         return log_p.gather(-1, index).squeeze(-1)
 
     def expected_log_prob(
-        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
     ) -> ExpectedLogProb:
-        """One reparametrised draw a row: ``f = m + sqrt(v) noise`` (unbiased)."""
-        if noise is None:
-            raise ValueError("Categorical.expected_log_prob needs noise of the outputs' shape.")
+        """One reparametrised draw per row: ``f = m + sqrt(v) noise`` (unbiased)."""
         sd = variance.sqrt()
         log_p = log_class_probabilities(torch.addcmul(mean, sd, noise))
         index = y.unsqueeze(-1)
@@ -62,7 +51,7 @@ class Categorical:
     def score(self, outputs: Tensor, y: Tensor) -> Tensor:
         return F.one_hot(y, outputs.shape[-1]).to(outputs) - outputs.softmax(-1)
 
-    def hessian_root(self, outputs: Tensor) -> Tensor:
+    def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
         """``diag(sqrt p) - p sqrt(p)'``, whose square is ``diag(p) - p p'``."""
         p = outputs.softmax(-1)
         root = (0.5 * outputs.log_softmax(-1)).exp()

@@ -6,13 +6,16 @@ from math import log, pi
 
 import torch
 from torch import Tensor
+from torch.distributions import Normal
 
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb, collapsed_weight
+from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
+from skbayes_sym.models.predictive import NormalMixture
 
 
 @dataclass(frozen=True, eq=False)
-class Gaussian:
-    """``y ~ N(f, noise_std^2)``, independent over outputs.
+class Gaussian(TargetLikelihood):
+    """``y ~ N(f, noise_scale^2)``, independent over outputs.
 
     Parameters
     ----------
@@ -25,32 +28,31 @@ class Gaussian:
 
     log_noise: Tensor
     learn: bool = True
-    needs_noise: bool = False
-
-    @property
-    def n_params(self) -> int:
-        return self.log_noise.numel() if self.learn else 0
 
     @property
     def params(self) -> Tensor:
-        return self.log_noise if self.learn else self.log_noise[:0]
+        return self.log_noise if self.learn else self.log_noise[..., :0]
 
     def at(self, params: Tensor) -> "Gaussian":
         return replace(self, log_noise=params) if self.learn else self
 
-    def to(self, like: Tensor) -> "Gaussian":
-        return replace(self, log_noise=self.log_noise.to(like))
-
     @property
-    def noise_std(self) -> Tensor:
+    def noise_scale(self) -> Tensor:
         return self.log_noise.exp()
+
+    def distribution(self, outputs: Tensor) -> Normal:
+        return Normal(outputs, self.noise_scale.to(outputs), validate_args=False)
+
+    def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> NormalMixture:
+        variance = self.noise_scale.to(outputs) ** 2
+        return NormalMixture(outputs, outputs.new_zeros(()), variance, log_weights)
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         z = (y - outputs) * (-self.log_noise).exp()
         return -(0.5 * (z * z) + self.log_noise + 0.5 * log(2 * pi)).sum(-1)
 
     def expected_log_prob(
-        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
     ) -> ExpectedLogProb:
         """Closed form: ``-[(y - m)^2 + v] / 2 s^2 - log s - log(2 pi)/2``."""
         precision = (-2.0 * self.log_noise).exp()
@@ -64,7 +66,7 @@ class Gaussian:
     def score(self, outputs: Tensor, y: Tensor) -> Tensor:
         return (y - outputs) * (-2.0 * self.log_noise).exp()
 
-    def hessian_root(self, outputs: Tensor) -> Tensor:
+    def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
         root = (-self.log_noise).exp().expand(outputs.shape[-1]).diag()
         return root.unsqueeze(1).expand(-1, outputs.shape[0], -1)
 

@@ -5,42 +5,29 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb
-from skbayes_sym.models.likelihoods.scalar import Floats, WithoutParameters
+from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
 
 
 @dataclass(frozen=True)
-class Poisson(WithoutParameters):
-    """``y ~ Poisson(exp f)``, counts (N, 1)."""
+class Poisson(TargetLikelihood):
+    """``y ~ Poisson(exp f)``, counts (N, T)."""
 
-    is_discrete: bool = True
-
-    def at(self, params: Tensor) -> "Poisson":
-        return self
-
-    def to(self, like: Tensor) -> "Poisson":
-        return self
+    def distribution(self, outputs: Tensor) -> Distribution:
+        return torch.distributions.Poisson(outputs.exp(), validate_args=False)
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return (y * outputs - outputs.exp() - torch.lgamma(y + 1.0)).squeeze(-1)
+        return (y * outputs - outputs.exp() - torch.lgamma(y + 1.0)).sum(-1)
 
     def expected_log_prob(
-        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
     ) -> ExpectedLogProb:
         """Closed form: ``y m - exp(m + v / 2) - log y!``."""
         rate = (mean + 0.5 * variance).exp()
-        value = (y * mean - rate - torch.lgamma(y + 1.0)).squeeze(-1)
+        value = (y * mean - rate - torch.lgamma(y + 1.0)).sum(-1)
         return ExpectedLogProb(value, y - rate, -0.5 * rate, mean.new_zeros(len(mean), 0))
-
-    def rescaled(self, scale: Tensor) -> "Poisson":
-        return self  # counts have no unit
-
-    def mean(self, outputs: Tensor) -> Tensor:
-        return outputs.exp()
-
-    def variance(self, outputs: Tensor) -> Tensor:
-        return outputs.exp()
 
     def cdf(self, y: Tensor, outputs: Tensor) -> Tensor:
         # P(Y <= y) = Q(floor(y) + 1, rate), the regularised upper incomplete gamma function.
@@ -48,9 +35,9 @@ class Poisson(WithoutParameters):
         shape = (y.floor() + 1.0).clamp_min(1e-300).expand_as(rate)
         return torch.where(y < 0.0, torch.zeros_like(rate), torch.special.gammaincc(shape, rate))
 
-    def sample(self, outputs: Floats, rng: np.random.Generator) -> Floats:
+    def sample(self, outputs: Tensor, rng: np.random.Generator) -> Tensor:
         # numpy's sampler ends at 2^63; there the relative spread is below 1e-9.
-        rate = np.exp(outputs)
+        rate = np.exp(outputs.cpu().double().numpy())
         large = rate > 1e18
         drawn = rng.poisson(np.where(large, 0.0, rate)).astype(np.float64)
-        return np.where(large, rate, drawn)
+        return torch.as_tensor(np.where(large, rate, drawn)).to(outputs)

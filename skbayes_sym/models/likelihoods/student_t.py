@@ -7,18 +7,20 @@ import numpy as np
 import torch
 from scipy.special import stdtr
 from torch import Tensor
+from torch.distributions import Distribution
 
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb
-from skbayes_sym.models.likelihoods.scalar import Floats, by_quadrature
+from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
+from skbayes_sym.models.likelihoods.expectations import by_quadrature
 
 
 @dataclass(frozen=True, eq=False)
-class StudentT:
-    """``(y - f) / noise_std ~ t(df)``, targets (N, 1).
+class StudentT(TargetLikelihood):
+    """``(y - f) / noise_scale ~ t(df)``, targets (N, T).
 
     Parameters
     ----------
-    log_noise : Tensor of shape (1,)
+    log_noise : Tensor of shape (T,)
         Log of the scale (not the standard deviation, which is larger by sqrt(df / (df - 2))).
     df : float
         Degrees of freedom.
@@ -29,29 +31,24 @@ class StudentT:
     log_noise: Tensor
     df: float = 4.0
     learn: bool = True
-    needs_noise: bool = False
-    is_discrete: bool = False
-
-    @property
-    def n_params(self) -> int:
-        return 1 if self.learn else 0
 
     @property
     def params(self) -> Tensor:
-        return self.log_noise if self.learn else self.log_noise[:0]
+        return self.log_noise if self.learn else self.log_noise[..., :0]
 
     @property
-    def noise_std(self) -> Tensor:
+    def noise_scale(self) -> Tensor:
         return self.log_noise.exp()
 
     def at(self, params: Tensor) -> "StudentT":
         return replace(self, log_noise=params) if self.learn else self
 
-    def to(self, like: Tensor) -> "StudentT":
-        return replace(self, log_noise=self.log_noise.to(like))
+    def distribution(self, outputs: Tensor) -> Distribution:
+        scale = self.noise_scale.to(outputs)
+        return torch.distributions.StudentT(self.df, outputs, scale, validate_args=False)
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return self._log_prob(y - outputs).squeeze(-1)
+        return self._log_prob(y - outputs).sum(-1)
 
     def _log_prob(self, residual: Tensor) -> Tensor:
         df = self.df
@@ -60,11 +57,13 @@ class StudentT:
         return constant - self.log_noise - 0.5 * (df + 1) * torch.log1p(z * z / df)
 
     def expected_log_prob(
-        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
     ) -> ExpectedLogProb:
+        if mean.shape[-1] > 1:
+            return super().expected_log_prob(mean, variance, y, noise)
         df, precision = self.df, (-2.0 * self.log_noise).exp()
 
-        def weight(f: Tensor) -> Tensor:  # of the datum in a weighted least-squares fit
+        def weight(f: Tensor) -> Tensor:  # of the row in a weighted least-squares fit
             return (df + 1) * precision / (df + (y - f) ** 2 * precision)
 
         return by_quadrature(
@@ -72,11 +71,8 @@ class StudentT:
             (lambda f: weight(f) * (y - f) ** 2 - 1.0) if self.learn else None,
         )  # fmt: skip
 
-    def rescaled(self, scale: Tensor) -> "StudentT":
-        return replace(self, log_noise=self.log_noise + scale.log())
-
     def mean(self, outputs: Tensor) -> Tensor:
-        return outputs
+        return outputs  # where df <= 1 the median
 
     def variance(self, outputs: Tensor) -> Tensor:
         """Infinite for ``df <= 2``."""
@@ -89,6 +85,6 @@ class StudentT:
         value = torch.as_tensor(stdtr(self.df, z.cpu().numpy()), device=z.device)
         return value.to(outputs)
 
-    def sample(self, outputs: Floats, rng: np.random.Generator) -> Floats:
-        noise = float(self.noise_std[0])
-        return outputs + noise * rng.standard_t(self.df, size=outputs.shape)
+    def sample(self, outputs: Tensor, rng: np.random.Generator) -> Tensor:
+        noise = torch.as_tensor(rng.standard_t(self.df, size=tuple(outputs.shape)))
+        return outputs + self.noise_scale.to(outputs) * noise.to(outputs)

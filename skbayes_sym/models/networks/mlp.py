@@ -8,7 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.activations import Activation
+from skbayes_sym.models.networks.mlp_batched import MLPChainLikelihood
 from skbayes_sym.models.networks.recording import Dense, Recording, differentiable
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.base import Product, SymmetryGroup, Trivial
@@ -138,6 +140,12 @@ class MLP:
             )
         groups = tuple(Units(self._units(i), flip=signed) for i in range(1, self.n_layers))
         return Product(groups) if groups else Trivial()
+
+    def chain_likelihood(
+        self, likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
+    ) -> MLPChainLikelihood:
+        """The log likelihood of many weight vectors at once, by hand-written passes."""
+        return MLPChainLikelihood(self, likelihood, x, y, weight)
 
     def _units(self, layer: int) -> Tensor:
         """Positions of the incoming weights, bias and outgoing weights of each hidden unit."""

@@ -13,14 +13,16 @@ import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import BatchedLikelihood
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.activations import SIGMOID, TANH, Activation
-from skbayes_sym.models.networks.mlp import MLP
+
+if TYPE_CHECKING:  # an MLP makes these
+    from skbayes_sym.models.networks.mlp import MLP
 
 # Bytes of the widest layer's units in a block of chains; a pass reads or writes two or three such
 # arrays, which is what a core's cache holds. An accelerator wants all chains at once, within its
@@ -50,18 +52,18 @@ class _Unit(NamedTuple):
 _CHEAPER = {TANH.name: _Unit(SIGMOID, 2.0, 2.0, -1.0)}
 
 
-class ChainLikelihood:
-    """``log p(y | x, theta_c, params_c)`` of C chains, with its gradient.
+class MLPChainLikelihood:
+    """The `ChainLikelihood` of an MLP, by hand-written passes.
 
     Parameters
     ----------
     network : MLP
-    likelihood : BatchedLikelihood
+    likelihood : Likelihood
     x : Tensor of shape (N, n_inputs)
         Gives dtype and device.
     y : Tensor of shape (N, n_outputs) or (N,)
     weight : Tensor of shape (N,)
-        Multiplies each datum's log likelihood.
+        Multiplies each row's log likelihood.
 
     Notes
     -----
@@ -73,7 +75,7 @@ class ChainLikelihood:
     """
 
     def __init__(
-        self, network: MLP, likelihood: BatchedLikelihood, x: Tensor, y: Tensor, weight: Tensor
+        self, network: "MLP", likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
     ) -> None:
         self._arguments = network, likelihood, x, y, weight
         self._network = network
@@ -231,14 +233,14 @@ class _Scratch(threading.local):
         self.views: dict[int, _Arrays] = {}
 
 
-def _allocate(network: MLP, n_chains: int, x: Tensor) -> _Arrays:
+def _allocate(network: "MLP", n_chains: int, x: Tensor) -> _Arrays:
     with torch.inference_mode(False):  # tensors made in that mode could not be reused outside
         shapes = [(n_chains, width, x.shape[1]) for width in network.sizes[1:]]
         layers = [x.new_empty(shape) for shape in shapes]
         return _Arrays(layers, [torch.empty_like(t) for t in layers])
 
 
-def chains_per_block(network: MLP, x: Tensor) -> int:
+def chains_per_block(network: "MLP", x: Tensor) -> int:
     """Chains whose hidden units fit the cache of the processor that holds the inputs."""
     n_bytes = _BLOCK_BYTES.get(x.device.type, _ACCELERATOR_BYTES)
     return max(1, n_bytes // (len(x) * max(network.sizes[1:]) * x.element_size()))

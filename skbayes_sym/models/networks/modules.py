@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from skbayes_sym.models.networks.base import BaseNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense, Recording, differentiable
 from skbayes_sym.numerics.layout import ParamLayout
 
@@ -28,7 +29,7 @@ class FreeScalar(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class ModuleNetwork:
+class ModuleNetwork(BaseNetwork):
     """A module's architecture; its weights are the ``theta`` it is called with.
 
     Parameters
@@ -73,6 +74,11 @@ class ModuleNetwork:
     def layout(self) -> ParamLayout:
         """Names and shapes of the module's parameters, in its own order."""
         return ParamLayout({n: tuple(p.shape) for n, p in self.module.named_parameters()})
+
+    @property
+    def n_outputs(self) -> int:
+        """Rows of the last weight layer."""
+        return self.layout.shapes[self.weight_layers[-1].weight][0]
 
     @cached_property
     def _named_layers(self) -> dict[str, Any]:

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.models.networks.base import Network
 
 
 class WeightLayer(Protocol):
@@ -91,11 +90,8 @@ class Recording(NamedTuple):
     head: Tensor | None = None
 
 
-class RecordingNetwork(Protocol):
+class RecordingNetwork(Network, Protocol):
     """A network that can be recorded, at one flat ``theta`` (P,)."""
-
-    @property
-    def layout(self) -> ParamLayout: ...
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -106,10 +102,6 @@ class RecordingNetwork(Protocol):
     def weight_layers(self) -> Sequence[WeightLayer]:
         """In the order of the forward pass."""
         ...
-
-    def init(self, n: int, *, generator: torch.Generator) -> Tensor: ...
-
-    def forward(self, theta: Tensor, x: Tensor) -> Tensor: ...
 
     def record(self, theta: Tensor, x: Tensor) -> Recording: ...
 

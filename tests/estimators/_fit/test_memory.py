@@ -10,8 +10,8 @@ from fits import FITS, IMAGES, LABELS, MATRIX, NUMBERS, THREE, X
 from sklearn.base import clone
 
 from skbayes_sym import (
+    BayesianLinearClassifier,
     DeepEnsembleClassifier,
-    InvarianceAbidingClassifier,
     LaplaceClassifier,
     LaplaceRegressor,
     LILAClassifier,
@@ -91,7 +91,7 @@ ABSURD = {
         MATRIX, None, "n_draws",
     ),
     "linear": (
-        InvarianceAbidingClassifier("multinomial"), np.random.default_rng(0).random((900, 900)),
+        BayesianLinearClassifier("multinomial"), np.random.default_rng(0).random((900, 900)),
         np.arange(900) // 2, "Use fewer",
     ),
 }  # fmt: skip

@@ -10,7 +10,7 @@ from sklearn.datasets import load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
-from skbayes_sym import LaplaceClassifier, LaplaceRegressor
+from skbayes_sym import DeepEnsembleRegressor, LaplaceClassifier, LaplaceRegressor
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
@@ -42,6 +42,9 @@ def test_linear_gaussian_posterior_evidence_and_predictive_are_exact():
     np.testing.assert_allclose(found, design @ mean, atol=3e-3)
     variance = np.einsum("ni,ij,nj->n", design, covariance, design)
     np.testing.assert_allclose(std, np.sqrt(variance + 0.09), rtol=1e-6)
+    _, joint = reg.predict(X, return_cov=True)
+    expected = design @ covariance @ design.T + 0.09 * np.eye(len(X))
+    np.testing.assert_allclose(joint, expected, rtol=1e-6, atol=1e-8)
 
 
 def test_functions_of_the_posterior_have_its_moments():
@@ -50,6 +53,30 @@ def test_functions_of_the_posterior_have_its_moments():
     mean, std = reg.predict(X[:4], return_std=True)
     assert (np.abs(draws.mean(1) - mean) < 5 * std / 4000**0.5).all()
     assert (np.abs(draws.std(1) - std) < 5 * std / 8000**0.5).all()
+
+
+@pytest.mark.parametrize("curvature", ["auto", "diag", "full"])
+def test_joint_covariance_is_that_of_functions_and_noise(curvature):
+    b = np.column_stack([Y, 100.0 * X[:, 0] * X[:, 1]])
+    reg = LaplaceRegressor((4,), curvature=curvature, max_iter=200, tol=9.0, random_state=0)
+    reg.fit(X, b)
+    mean, cov = reg.predict(X[:5], return_cov=True)
+    assert cov.shape == (5, 5, 2)
+    np.testing.assert_array_equal(mean, reg.predict(X[:5]))
+    _, std = reg.predict(X[:5], return_std=True)
+    np.testing.assert_allclose(np.diagonal(cov).T, std**2, rtol=1e-6)
+    draws = reg.sample_y(X[:5], 4000, random_state=1) - mean[..., None]  # (rows, targets, draws)
+    products = np.einsum("nts,mts->nmts", draws, draws)
+    error = np.abs(products.mean(-1) - cov)
+    assert (error < 5.0 * products.std(-1) / 4000**0.5).all()
+    with pytest.raises(ValueError, match="return_std and return_cov"):
+        reg.predict(X, return_std=True, return_cov=True)
+
+
+def test_a_model_without_normal_functions_has_no_covariance():
+    reg = DeepEnsembleRegressor((2,), n_members=2, max_iter=5, tol=None).fit(X, Y)
+    with pytest.raises(ValueError, match=r"DeepEnsembleRegressor doesn't have.*sample_y"):
+        reg.predict(X, return_cov=True)
 
 
 def test_noise_and_prior_reach_a_maximum_of_the_evidence():

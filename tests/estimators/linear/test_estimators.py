@@ -1,4 +1,4 @@
-"""InvarianceAbidingRegressor and -Classifier: exact cases, what they report, hard data."""
+"""BayesianLinearRegressor and -Classifier: exact cases, what they report, hard data."""
 
 import logging
 import warnings
@@ -12,7 +12,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 
-from skbayes_sym import InvarianceAbidingClassifier, InvarianceAbidingRegressor
+from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def diabetes():
 
 def at(ridge):
     """Our model at a BayesianRidge's hyperparameters."""
-    return InvarianceAbidingRegressor(
+    return BayesianLinearRegressor(
         prior_scale=ridge.lambda_**-0.5, noise_std=ridge.alpha_**-0.5,
         fit_intercept=ridge.fit_intercept,
     )  # fmt: skip
@@ -59,7 +59,7 @@ def test_learned_scales_are_those_of_bayesian_ridge_without_hyperpriors(diabetes
     X, y = diabetes
     none = dict.fromkeys(("alpha_1", "alpha_2", "lambda_1", "lambda_2"), 0.0)
     ridge = BayesianRidge(max_iter=5000, tol=1e-12, **none).fit(X, y)
-    reg = InvarianceAbidingRegressor().fit(X, y)
+    reg = BayesianLinearRegressor().fit(X, y)
     assert reg.prior_scale_ == pytest.approx(ridge.lambda_**-0.5, rel=1e-6)
     assert reg.noise_std_ == pytest.approx(ridge.alpha_**-0.5, rel=1e-6)
     assert reg.score(X, y) == pytest.approx(ridge.score(X, y), abs=1e-8)
@@ -67,7 +67,7 @@ def test_learned_scales_are_those_of_bayesian_ridge_without_hyperpriors(diabetes
 
 def test_elbo_is_the_log_evidence(diabetes):
     X, y = diabetes
-    reg = InvarianceAbidingRegressor(prior_scale=300.0, noise_std=50.0, fit_intercept=False)
+    reg = BayesianLinearRegressor(prior_scale=300.0, noise_std=50.0, fit_intercept=False)
     reg.fit(X, y - 100.0)
     covariance = 300.0**2 * X @ X.T + 50.0**2 * np.eye(len(y))
     evidence = stats.multivariate_normal(np.zeros(len(y)), covariance).logpdf(y - 100.0)
@@ -82,7 +82,7 @@ def test_closed_form_oracle():
     """Three data, four features with their own prior scales, noise variance 0.25."""
     X = [[1.0, 2.0, -1.0, 0.5], [0.0, 1.0, 1.0, -2.0], [0.5, -1.0, 2.0, 1.0]]
     y = [1.0, -0.5, 2.0]
-    reg = InvarianceAbidingRegressor(
+    reg = BayesianLinearRegressor(
         prior_scale=np.sqrt([1.0, 0.5, 2.0, 1.0]), noise_std=0.5, fit_intercept=False
     ).fit(X, y)
     coef = [0.6447578499201697, 0.24720596061734995, 0.583288983501863, 0.6620542841937204]
@@ -98,7 +98,7 @@ def test_closed_form_oracle():
 
 def test_logistic_oracle():
     X = [[1.0, 0.5], [-1.0, 2.0], [0.3, -1.0], [2.0, 1.0], [-0.5, -0.5], [1.5, -2.0]]
-    clf = InvarianceAbidingClassifier(prior_scale=2**0.5, fit_intercept=False, tol=1e-10)
+    clf = BayesianLinearClassifier(prior_scale=2**0.5, fit_intercept=False, tol=1e-10)
     clf.fit(X, ["yes", "no", "yes", "yes", "no", "yes"])
     assert clf.elbo_ == pytest.approx(-2.8029370525398725, abs=1e-6)
     assert clf.elbo_mean_field_ == pytest.approx(-2.8056618024528994, abs=1e-6)
@@ -110,7 +110,7 @@ def test_logistic_oracle():
 
 def test_units_of_the_data_dont_matter(diabetes):
     X, y = diabetes
-    plain = InvarianceAbidingRegressor(prior_scale=2.0, noise_std=55.0)
+    plain = BayesianLinearRegressor(prior_scale=2.0, noise_std=55.0)
     plain = plain.set_params(standardize=True, normalize_y=True).fit(X, y)
     scaled = clone(plain).set_params(noise_std=550.0)
     units = np.geomspace(1e-3, 1e3, 10)
@@ -130,7 +130,7 @@ def test_units_of_the_data_dont_matter(diabetes):
 def test_every_regression_predicts_consistently(likelihood, diabetes):
     X, y = diabetes
     X, y = X[:120], np.round(y[:120] / 20)
-    reg = InvarianceAbidingRegressor(likelihood, standardize=True).fit(X, y)
+    reg = BayesianLinearRegressor(likelihood, standardize=True).fit(X, y)
     assert reg.elbo_mean_field_ < reg.elbo_
     assert reg.symmetry_gap_ == pytest.approx(reg.elbo_ - reg.elbo_mean_field_)
     assert hasattr(reg, "log_evidence_") == (likelihood == "gaussian")
@@ -156,7 +156,7 @@ def test_every_regression_predicts_consistently(likelihood, diabetes):
 @pytest.mark.parametrize("likelihood", ["gaussian", "student-t"])
 def test_predictive_density_integrates_to_one(likelihood, diabetes):
     X, y = diabetes
-    reg = InvarianceAbidingRegressor(likelihood, normalize_y=True).fit(X, y)
+    reg = BayesianLinearRegressor(likelihood, normalize_y=True).fit(X, y)
     grid = np.linspace(-6000, 6000, 20_001)
     density = np.exp(reg.log_predictive_density(np.repeat(X[:1], 20_001, 0), grid))
     assert np.trapezoid(density, grid) == pytest.approx(1.0, abs=1e-4)
@@ -165,7 +165,7 @@ def test_predictive_density_integrates_to_one(likelihood, diabetes):
 def test_counts_add_up(diabetes):
     X, y = diabetes
     y = np.round(y[:60] / 40)
-    reg = InvarianceAbidingRegressor("poisson", standardize=True).fit(X[:60], y)
+    reg = BayesianLinearRegressor("poisson", standardize=True).fit(X[:60], y)
     counts = np.arange(200.0)
     density = np.exp(reg.log_predictive_density(np.repeat(X[:1], 200, 0), counts))
     assert density.sum() == pytest.approx(1.0, abs=1e-9)
@@ -182,8 +182,8 @@ def test_heavy_tails_resist_outliers():
     X = rng.normal(size=(60, 2))
     y = X @ [1.0, -2.0] + 0.1 * rng.normal(size=60)
     y[::10] += 30.0
-    heavy = InvarianceAbidingRegressor("student-t").fit(X, y)
-    normal = InvarianceAbidingRegressor().fit(X, y)
+    heavy = BayesianLinearRegressor("student-t").fit(X, y)
+    normal = BayesianLinearRegressor().fit(X, y)
     assert np.abs(heavy.coef_ - [1.0, -2.0]).max() < 0.1
     assert np.abs(normal.coef_ - [1.0, -2.0]).max() > 0.3
     assert (heavy.site_variance_[::10] < 0).all()
@@ -197,7 +197,7 @@ def test_binary_classifiers_agree_with_logistic_regression(likelihood):
     theirs = LogisticRegression(C=0.25).fit(X, y)
     # Two softmax rows of variance v are one logistic row of variance 2 v.
     scale = 0.5 if likelihood == "bernoulli" else 0.5 / 2**0.5
-    clf = InvarianceAbidingClassifier(likelihood, prior_scale=scale, random_state=0).fit(X, y)
+    clf = BayesianLinearClassifier(likelihood, prior_scale=scale, random_state=0).fit(X, y)
     assert (clf.predict(X) == theirs.predict(X)).mean() > 0.98
     assert clf.coef_.shape == ((1, 30) if likelihood == "bernoulli" else (2, 30))
     assert clf.elbo_mean_field_ < clf.elbo_
@@ -209,7 +209,7 @@ def test_binary_classifiers_agree_with_logistic_regression(likelihood):
 def test_multinomial_reports_sites_of_rank_c():
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
-    clf = InvarianceAbidingClassifier(prior_scale=2.0, random_state=0).fit(X, names)
+    clf = BayesianLinearClassifier(prior_scale=2.0, random_state=0).fit(X, names)
     assert clf.site_location_.shape == (150, 3)
     assert clf.site_variance_.shape == (150, 3, 3)
     # Nothing is said about a shift of all outputs; the datum's own class is pulled up.
@@ -230,7 +230,7 @@ def test_sites_rebuild_the_posterior():
     """Prior times sites is the posterior, in the rows' own order."""
     X, y = load_breast_cancer(return_X_y=True)
     X, y = X[:80, :5] / X[:80, :5].std(0), y[:80]
-    clf = InvarianceAbidingClassifier(prior_scale=1.5, tol=1e-10).fit(X, y)
+    clf = BayesianLinearClassifier(prior_scale=1.5, tol=1e-10).fit(X, y)
     centred = X - X.mean(0)
     precision = np.eye(5) / 1.5**2 + centred.T @ (centred / clf.site_variance_[:, None])
     np.testing.assert_allclose(clf.coef_cov_, np.linalg.inv(precision), rtol=1e-6)
@@ -244,7 +244,7 @@ def test_many_more_features_than_rows():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 20_000))
     y = X[:, :50].sum(axis=1) + rng.normal(size=40)
-    reg = InvarianceAbidingRegressor(prior_scale=0.05, noise_std=1.0).fit(X, y)
+    reg = BayesianLinearRegressor(prior_scale=0.05, noise_std=1.0).fit(X, y)
     assert reg.coef_.shape == reg.coef_std_.shape == (20_000,)
     kernel = 0.05**2 * (X - X.mean(0)) @ (X - X.mean(0)).T
     weights = np.linalg.solve(kernel + np.eye(40), y - y.mean())
@@ -256,7 +256,7 @@ def test_many_more_features_than_rows():
 
 
 def at_most(X, y):
-    return InvarianceAbidingRegressor(prior_scale=0.05, noise_std=1.0).fit(X, y)
+    return BayesianLinearRegressor(prior_scale=0.05, noise_std=1.0).fit(X, y)
 
 
 def test_gap_grows_with_the_number_of_weights():
@@ -266,7 +266,7 @@ def test_gap_grows_with_the_number_of_weights():
     y = np.sin(x) + 0.1 * rng.normal(size=20)
     for k in (5, 50, 500):
         features = np.cos(np.outer(x, rng.normal(size=k)) + rng.uniform(0, 6.28, k))
-        reg = InvarianceAbidingRegressor(
+        reg = BayesianLinearRegressor(
             prior_scale=(2 / k) ** 0.5, noise_std=0.1, fit_intercept=False
         ).fit(features, y)
         gaps.append(reg.symmetry_gap_)
@@ -279,8 +279,8 @@ def test_gap_grows_with_the_number_of_weights():
 
 X = np.random.default_rng(0).standard_normal((20, 3))
 Y, LABELS = X[:, 0] + 0.3 * np.sin(9 * X[:, 1]), (X[:, 0] + X[:, 1] ** 2 > 0.5).astype(int)
-REG = InvarianceAbidingRegressor(prior_scale=1.0, noise_std=0.5)
-CLF = InvarianceAbidingClassifier(prior_scale=1.0, random_state=0)
+REG = BayesianLinearRegressor(prior_scale=1.0, noise_std=0.5)
+CLF = BayesianLinearClassifier(prior_scale=1.0, random_state=0)
 every_estimator = pytest.mark.parametrize(
     ("estimator", "y"), [(REG, Y), (CLF, LABELS)], ids=["regressor", "classifier"]
 )
@@ -369,22 +369,22 @@ def test_single_row(likelihood, prior_scale):
 def test_exact_fits_and_constant_targets_warn_and_are_defined():
     for y in (np.full(20, 3.0), X @ [1.0, 2.0, 3.0]):
         with pytest.warns(ConvergenceWarning, match=r"noise_std_ reached the lower end.*noise_std"):
-            reg = InvarianceAbidingRegressor().fit(X, y)
+            reg = BayesianLinearRegressor().fit(X, y)
         np.testing.assert_allclose(reg.predict(X), y, atol=1e-4)
         assert np.isfinite(reg.elbo_)
     with pytest.raises(ValueError, match=r"at least one positive count.*fit_intercept=False"):
-        InvarianceAbidingRegressor("poisson").fit(X, np.zeros(20))
-    zero = InvarianceAbidingRegressor("poisson", fit_intercept=False, prior_scale=1.0)
+        BayesianLinearRegressor("poisson").fit(X, np.zeros(20))
+    zero = BayesianLinearRegressor("poisson", fit_intercept=False, prior_scale=1.0)
     assert zero.fit(X, np.zeros(20)).predict(X).mean() < 1.2  # the prior's mean is e^1.5
 
 
 def test_perfect_separation_warns_and_is_defined():
     y = (X[:, 0] > 0).astype(int)
     with pytest.warns(ConvergenceWarning, match=r"prior_scale_ reached the upper end.*prior_scale"):
-        clf = InvarianceAbidingClassifier().fit(X[:, :1], y)
+        clf = BayesianLinearClassifier().fit(X[:, :1], y)
     assert clf.score(X[:, :1], y) == 1.0
     assert np.isfinite(clf.elbo_)
-    fixed = InvarianceAbidingClassifier(prior_scale=1.0).fit(X[:, :1], y)
+    fixed = BayesianLinearClassifier(prior_scale=1.0).fit(X[:, :1], y)
     assert fixed.predict_proba(X[:, :1]).min() > 0.0
 
 
@@ -435,7 +435,7 @@ def test_more_features_than_rows(estimator, y):
 
 def test_not_converged_is_a_warning_with_the_figure():
     with pytest.warns(ConvergenceWarning, match=r"last of 2 updates.*standard deviations.*tol"):
-        InvarianceAbidingClassifier(max_iter=2).fit(X, LABELS)
+        BayesianLinearClassifier(max_iter=2).fit(X, LABELS)
 
 
 def test_absent_cuda_is_an_error_not_a_fallback():
@@ -462,5 +462,5 @@ def test_posterior_contract():
 def test_no_warning_on_ordinary_data(likelihood, diabetes):
     with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
-        InvarianceAbidingRegressor(likelihood).fit(*diabetes)
+        BayesianLinearRegressor(likelihood).fit(*diabetes)
     assert [str(warning.message) for warning in recorded] == []

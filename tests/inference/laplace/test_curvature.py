@@ -20,7 +20,7 @@ every_structure = pytest.mark.parametrize("kind", STRUCTURES)
 def exact_root(p):
     """Root of the likelihood's curvature at the averaged outputs."""
     likelihood = p.model.likelihood.at(p.model.hyper.unflatten(p.hyper)["likelihood"])
-    return likelihood.hessian_root(averaged_outputs(p, p.theta))
+    return likelihood.hessian_root(averaged_outputs(p, p.theta), p.data.y)
 
 
 def factors_of(p, kind):
@@ -257,4 +257,4 @@ def test_images_use_every_position():
     p = image_problem()
     conv = p.model.layers[0]
     assert conv.patches(p.data.x).shape == (3, 4, 18)
-    assert Categorical().hessian_root(averaged_outputs(p, p.theta)).shape == (3, 3, 3)
+    assert Categorical().hessian_root(averaged_outputs(p, p.theta), p.data.y).shape == (3, 3, 3)

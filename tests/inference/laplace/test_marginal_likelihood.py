@@ -128,7 +128,7 @@ def linear_gaussian(n=12, n_outputs=2):
     p = problem("numbers", hidden=(), n=n, rotate=False)
     x1 = torch.cat([p.data.x, torch.ones(n, 1, dtype=torch.float64)], 1)
     h = p.model.hyper.unflatten(p.hyper)
-    delta, noise = h["log_precision"].exp(), p.model.likelihood.noise_std**2
+    delta, noise = h["log_precision"].exp(), p.model.likelihood.noise_scale**2
     layers = []
     for o in range(n_outputs):
         gram = (x1 * p.data.weight[:, None]).T @ x1 / noise[o] + delta * torch.eye(3).double()
@@ -146,7 +146,7 @@ def test_linear_gaussian_evidence_is_exact():
     # y ~ N(0, x1 x1' / delta + noise / weight), and the normalisers of weighted likelihoods
     expected = torch.zeros((), dtype=torch.float64)
     for o in range(2):
-        noise = p.model.likelihood.noise_std[o] ** 2
+        noise = p.model.likelihood.noise_scale[o] ** 2
         cov = x1 @ x1.T / h["log_precision"].exp() + (noise / p.data.weight).diag()
         y = p.data.y[:, o]
         expected -= 0.5 * (y @ torch.linalg.solve(cov, y) + torch.logdet(2 * pi * cov))
@@ -197,7 +197,7 @@ def test_averaged_network_forward_is_the_mean_of_its_transformations():
 
 def test_likelihood_constants_are_kept():
     p = problem("numbers", rotate=False)
-    noise = p.model.likelihood.noise_std
+    noise = p.model.likelihood.noise_scale
     residual = (p.data.y - averaged_outputs(p, p.theta)) / noise
     per_row = -(0.5 * residual**2 + noise.log() + 0.5 * log(2 * pi)).sum(1)
     sums = evidence_of(p).one_pass(p.theta, p.hyper, 0)

@@ -64,7 +64,7 @@ def test_only_what_may_be_learned_is():
     data = linear_data(X, (f + rng.standard_normal(40))[:, None])
     fixed = learn(data, gaussian(-0.5, learn=False), start=0.3, prior=None)
     assert float(fixed.state.prior_variance.log()) == pytest.approx(0.3)
-    assert float(fixed.state.likelihood.noise_std.log()) == pytest.approx(-0.5)
+    assert float(fixed.state.likelihood.noise_scale.log()) == pytest.approx(-0.5)
     assert fixed.n_iter == 1
     noise_only = learn(data, gaussian(), start=0.3, prior=None)
     assert float(noise_only.state.prior_variance.log()) == pytest.approx(0.3)

@@ -5,18 +5,16 @@ import threading
 
 import pytest
 import torch
-from cases import BATCHED_LIKELIHOODS, NETWORKS
+from cases import LIKELIHOODS, NETWORKS
 from torch.testing import assert_close
 
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_batched import ChainLikelihood
+from skbayes_sym.models.networks.mlp_batched import MLPChainLikelihood
 
 N_CHAINS = 5
-every_likelihood = pytest.mark.parametrize(
-    "case", BATCHED_LIKELIHOODS.values(), ids=BATCHED_LIKELIHOODS
-)
+every_likelihood = pytest.mark.parametrize("case", LIKELIHOODS.values(), ids=LIKELIHOODS)
 
 
 def problem(network, case, generator, n_rows=6):
@@ -43,7 +41,7 @@ def textbook(network, likelihood, data, position):
 
 
 def check_against_autograd(network, likelihood, data, position, rtol):
-    kernel = ChainLikelihood(network, likelihood, *data)
+    kernel = MLPChainLikelihood(network, likelihood, *data)
     kernel.block_size = 4  # two blocks, of 3 and 2 chains
     value, gradient = evaluate(kernel, position)
     leaf = position.double().requires_grad_()
@@ -68,7 +66,7 @@ def test_value_and_gradient_equal_autograd(network, case, generator):
 @pytest.mark.parametrize("hidden", [(), (3,), (4, 1), (1, 3)])
 def test_one_output_with_few_rows_and_many(hidden, n_rows, generator):
     """The output layer has one way of its own for each."""
-    case = BATCHED_LIKELIHOODS["gaussian-learned"]._replace(
+    case = LIKELIHOODS["gaussian-learned"]._replace(
         likelihood=Gaussian(torch.zeros(1, dtype=torch.float64)), n_outputs=1
     )
     network, (x, y, weight), position = problem(
@@ -83,18 +81,18 @@ def test_float32(case, generator):
     network, data, position = problem(NETWORKS["two-layers-tanh"], case, generator)
     rounded = [t.float() if t.is_floating_point() else t for t in data]
     check_against_autograd(network, case.likelihood, rounded, position.float(), 1e-5)
-    kernel = ChainLikelihood(network, case.likelihood, *rounded)
+    kernel = MLPChainLikelihood(network, case.likelihood, *rounded)
     assert {t.dtype for t in evaluate(kernel, position.float())} == {torch.float32}
 
 
 def test_a_row_of_weight_two_is_two_rows(generator):
-    case = BATCHED_LIKELIHOODS["gaussian-learned"]
+    case = LIKELIHOODS["gaussian-learned"]
     network, (x, y, _), position = problem(NETWORKS["one-layer-tanh"], case, generator)
     weight = torch.ones(len(x), dtype=torch.float64)
     weight[2] = 2.0
     twice = [torch.cat([t, t[2:3]]) for t in (x, y)]
-    one = evaluate(ChainLikelihood(network, case.likelihood, x, y, weight), position)
-    two = evaluate(ChainLikelihood(network, case.likelihood, *twice, x.new_ones(7)), position)
+    one = evaluate(MLPChainLikelihood(network, case.likelihood, x, y, weight), position)
+    two = evaluate(MLPChainLikelihood(network, case.likelihood, *twice, x.new_ones(7)), position)
     for a, b in zip(one, two, strict=True):
         assert_close(a, b, rtol=1e-12, atol=1e-12)
 
@@ -104,7 +102,7 @@ def test_a_row_of_weight_two_is_two_rows(generator):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e200])
 def test_a_lost_chain_leaves_the_others_alone(name, case, bad, generator):
     network, data, position = problem(NETWORKS[name], case, generator)
-    kernel = ChainLikelihood(network, case.likelihood, *data)
+    kernel = MLPChainLikelihood(network, case.likelihood, *data)
     value, gradient = evaluate(kernel, position)
     others = torch.arange(N_CHAINS) != 1
     for column in (0, network.layout.n_params - 1):
@@ -117,9 +115,9 @@ def test_a_lost_chain_leaves_the_others_alone(name, case, bad, generator):
 
 
 def test_scratch_serves_any_number_of_chains_in_any_mode(generator):
-    case = BATCHED_LIKELIHOODS["categorical"]
+    case = LIKELIHOODS["categorical"]
     network, data, position = problem(NETWORKS["two-layers-tanh"], case, generator)
-    kernel = ChainLikelihood(network, case.likelihood, *data)
+    kernel = MLPChainLikelihood(network, case.likelihood, *data)
     with torch.inference_mode():
         few = evaluate(kernel, position[:2])[1].clone()
         evaluate(kernel, position)
@@ -130,9 +128,9 @@ def test_scratch_serves_any_number_of_chains_in_any_mode(generator):
 
 
 def test_threads_and_copies_have_their_own_scratch(generator):
-    case = BATCHED_LIKELIHOODS["gaussian-learned"]
+    case = LIKELIHOODS["gaussian-learned"]
     network, data, position = problem(NETWORKS["one-layer-tanh"], case, generator, n_rows=500)
-    kernel = ChainLikelihood(network, case.likelihood, *data)
+    kernel = MLPChainLikelihood(network, case.likelihood, *data)
     expected = [kernel.value(position + shift) for shift in range(2)]
     wrong = []
 

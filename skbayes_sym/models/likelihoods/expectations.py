@@ -1,0 +1,69 @@
+"""Expected log likelihoods under independent normal outputs: by quadrature, or by one draw."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Likelihood
+from skbayes_sym.models.likelihoods.derivatives import kept, leaf
+from skbayes_sym.numerics.quadrature import gauss_hermite
+
+# Of expectations over one output. For a logistic likelihood the error is below 1e-8 nats per row
+# for outputs of standard deviation up to 2, 2e-6 at 4 and 3e-3 at 10.
+N_NODES = 64
+
+
+def by_quadrature(
+    log_prob: Callable[[Tensor], Tensor],
+    slope: Callable[[Tensor], Tensor],
+    mean: Tensor,
+    variance: Tensor,
+    param_slope: Callable[[Tensor], Tensor] | None = None,
+) -> ExpectedLogProb:
+    """Expectations over ``f ~ N(mean, variance)``, (N, 1) each, by Gauss-Hermite.
+
+    The derivatives are those of the quadrature itself, so a fixed point of them is a stationary
+    point of the value: ``d/dv E[l(m + s z)] = E[l'(m + s z) z] / (2 s)``.
+    """
+    nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
+    sd = variance.sqrt()
+    f = mean + sd * nodes
+    derivative = slope(f) * weights
+    d_mean = derivative.sum(-1, keepdim=True)
+    d_variance = (derivative * nodes).sum(-1, keepdim=True) / (2.0 * sd)
+    d_params = mean.new_zeros(len(mean), 0)
+    if param_slope is not None:
+        d_params = (param_slope(f) * weights).sum(-1, keepdim=True)
+    return ExpectedLogProb((log_prob(f) * weights).sum(-1), d_mean, d_variance, d_params)
+
+
+def by_autograd(
+    likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
+) -> ExpectedLogProb:
+    """The expectation of any likelihood with its derivatives.
+
+    Where it asks for no noise each target depends on one output, and the expectation of a sum of
+    such terms is exact at nodes that all outputs share: 64 evaluations. Else one draw,
+    ``f = m + sqrt(v) noise`` (unbiased). Differentiable where its arguments are.
+    """
+    integrates = not likelihood.n_noise(mean.shape[1])
+    graph = torch.is_grad_enabled() and any(
+        t.requires_grad for t in (mean, variance, likelihood.params)
+    )
+    with torch.inference_mode(False), torch.enable_grad():
+        mean, variance, y, noise = leaf(mean), leaf(variance), kept(y), kept(noise)
+        leaves = [mean, variance]
+        if likelihood.n_params:
+            rows = likelihood.params.expand(len(mean), -1)  # a copy of their own per row
+            leaves.append(leaf(rows))
+            likelihood = likelihood.at(leaves[-1])
+        if integrates:
+            nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
+            outputs = mean + variance.sqrt() * nodes[:, None, None]
+            value = weights @ likelihood.log_prob(outputs, y)
+        else:
+            value = likelihood.log_prob(mean + variance.sqrt() * noise, y)
+        slopes = torch.autograd.grad(value.sum(), leaves, create_graph=graph)
+    d_params = slopes[2] if len(slopes) > 2 else mean.new_zeros(len(mean), 0)
+    return ExpectedLogProb(value if graph else value.detach(), slopes[0], slopes[1], d_params)

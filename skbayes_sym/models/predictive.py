@@ -1,0 +1,400 @@
+"""Posterior predictive distributions, shared by every estimator.
+
+A posterior made of draws (of weights, or of hidden units) predicts by a mixture of what the
+likelihood says given each draw. Everything a user asks for is a functional of that mixture.
+
+    NormalMixture        normal noise, in closed form
+    TargetMixture        any law of real targets or counts
+    CategoricalMixture   classes
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import log, pi
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Bisection halves the bracket each time: 60 steps end below float64's resolution.
+_BISECTIONS = 60
+
+
+class Uncertainty(NamedTuple):
+    """What is not known, split by whether more data would help: total = epistemic + aleatoric."""
+
+    total: Tensor
+    epistemic: Tensor
+    aleatoric: Tensor
+
+
+class Predictive(Protocol):
+    """Distribution of the targets (or the class) of N rows."""
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log density or probability of a row's targets together, (N,) nats."""
+        ...
+
+    def log_prob_of_draws(self, y: Tensor) -> Tensor:
+        """The same given each of the S draws, (S, N) nats."""
+        ...
+
+    def uncertainty(self) -> Uncertainty:
+        """Of every target (variances) or row of classes (entropies, nats)."""
+        ...
+
+    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+        """``n`` data sets; the rows of one belong to the same draw of the posterior."""
+        ...
+
+
+class TargetPredictive(Predictive, Protocol):
+    """Distribution of T real targets or counts of N rows."""
+
+    def in_units(self, mean: Tensor, scale: Tensor) -> Self:
+        """The law of ``mean + scale * target``; both (T,)."""
+        ...
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether targets are whole numbers."""
+        ...
+
+    def mean(self) -> Tensor:
+        """(N, T)."""
+        ...
+
+    def std(self) -> Tensor:
+        """Standard deviation of a new target, (N, T)."""
+        ...
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """P(target <= y), each target by itself, (N, T)."""
+        ...
+
+    def quantile(self, probability: float) -> Tensor:
+        """(N, T)."""
+        ...
+
+
+class _Draws:
+    """S draws with weights."""
+
+    log_weights: Tensor | None
+
+    @property
+    def _n_draws(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def _like(self) -> Tensor:
+        raise NotImplementedError
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        """(S, 1, 1), adding up to one."""
+        if self.log_weights is None:
+            return self._like.new_full((self._n_draws, 1, 1), 1.0 / self._n_draws)
+        return self.log_weights.exp().reshape(-1, 1, 1)
+
+    def log_prob_of_draws(self, y: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Joint over the targets of a row, ``log sum_s w_s p(y | s)``, (N,) nats.
+
+        The targets of one row are independent given a draw, not across draws.
+        """
+        return torch.logsumexp(self.log_prob_of_draws(y) + self._weights[:, :, 0].log(), dim=0)
+
+    def _choose(self, n: int, rng: np.random.Generator) -> Tensor:
+        """Numbers of ``n`` draws taken with replacement, int64."""
+        weights = self._weights.flatten().double().cpu().numpy()
+        chosen = rng.choice(self._n_draws, size=n, p=weights / weights.sum())
+        return torch.as_tensor(chosen, device=self._like.device)
+
+
+@dataclass(frozen=True, eq=False)
+class NormalMixture(_Draws):
+    """Mixture over S draws of normals, for every row and output.
+
+    Parameters
+    ----------
+    loc : Tensor of shape (S, N, T)
+        Mean of the function values of every draw.
+    variance : Tensor broadcastable to (S, N, T)
+        Their variance given the draw (0 if a draw fixes the function).
+    noise_variance : Tensor broadcastable to (S, N, T)
+        Variance of the observation noise.
+    log_weights : Tensor of shape (S,), optional
+        Normalised log weights of the draws; equal by default.
+    """
+
+    loc: Tensor
+    variance: Tensor
+    noise_variance: Tensor
+    log_weights: Tensor | None = None
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether targets are whole numbers."""
+        return False
+
+    @property
+    def _n_draws(self) -> int:
+        return len(self.loc)
+
+    @property
+    def _like(self) -> Tensor:
+        return self.loc
+
+    @cached_property
+    def _scale(self) -> Tensor:
+        return (self.variance + self.noise_variance).sqrt().expand_as(self.loc)
+
+    def in_units(self, mean: Tensor, scale: Tensor) -> "NormalMixture":
+        """The law of ``mean + scale * target``."""
+        return replace(
+            self,
+            loc=self.loc * scale + mean,
+            variance=self.variance * scale**2,
+            noise_variance=self.noise_variance * scale**2,
+        )
+
+    def mean(self) -> Tensor:
+        """(N, T)."""
+        return (self._weights * self.loc).sum(0)
+
+    def uncertainty(self) -> Uncertainty:
+        """Variances (N, T): of the mean function (epistemic) and of the noise (aleatoric)."""
+        spread = (self.loc - self.mean()) ** 2 + self.variance
+        epistemic = (self._weights * spread).sum(0)
+        aleatoric = (self._weights * self.noise_variance.expand_as(self.loc)).sum(0)
+        return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
+
+    def std(self) -> Tensor:
+        """Standard deviation of a new target, noise included, (N, T)."""
+        return self.uncertainty().total.sqrt()
+
+    def log_prob_of_draws(self, y: Tensor) -> Tensor:
+        """Log density of all outputs of a row given each draw, (S, N) nats."""
+        z = (y - self.loc) / self._scale
+        return -(0.5 * z * z + self._scale.log() + 0.5 * log(2 * pi)).sum(-1)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """P(target <= y), (N, T)."""
+        z = (y - self.loc) / self._scale
+        return (self._weights * torch.special.ndtr(z)).sum(0)
+
+    def quantile(self, probability: float) -> Tensor:
+        """The mixture's quantile by bisection, (N, T); accurate to rounding."""
+        z = float(torch.special.ndtri(torch.tensor(probability, dtype=torch.float64)))
+        ends = self.loc + z * self._scale  # each component's own quantile brackets the mixture's
+        return _bisect(self.cdf, probability, ends.amin(0), ends.amax(0))
+
+    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+        """(n, N, T)."""
+        chosen = self._choose(n, rng)
+        noise = rng.standard_normal((n, *self.loc.shape[1:]))
+        return self.loc[chosen] + self._scale[chosen] * torch.as_tensor(noise).to(self.loc)
+
+
+class TargetLaw(Protocol):
+    """What `TargetMixture` asks a likelihood, given outputs (*B, N, O); T targets a row."""
+
+    @property
+    def params(self) -> Tensor: ...
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether targets are whole numbers."""
+        ...
+
+    def at(self, params: Tensor) -> "TargetLaw": ...
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor: ...
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """(*B, N, T)."""
+        ...
+
+    def variance(self, outputs: Tensor) -> Tensor: ...
+
+    def cdf(self, y: Tensor, outputs: Tensor) -> Tensor:
+        """P(target <= y), each target by itself."""
+        ...
+
+    def sample(self, outputs: Tensor, rng: np.random.Generator) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class TargetMixture(_Draws):
+    """Mixture over S values of the outputs of any likelihood of real targets or counts.
+
+    Parameters
+    ----------
+    likelihood : TargetLaw
+        Law of the targets given their outputs; its parameters may lead with an axis of draws,
+        (S, 1, n_params).
+    outputs : Tensor of shape (S, N, O)
+        Draws, or nodes of a quadrature.
+    log_weights : Tensor of shape (S,), optional
+        Their normalised log weights; equal by default.
+    location, scale : Tensor of shape (T,), optional
+        The mixture is the law of ``location + scale * target``; of the target by default.
+    """
+
+    likelihood: TargetLaw
+    outputs: Tensor
+    log_weights: Tensor | None = None
+    location: Tensor | None = None
+    scale: Tensor | None = None
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether targets are whole numbers."""
+        return self.likelihood.is_discrete
+
+    @property
+    def _n_draws(self) -> int:
+        return len(self.outputs)
+
+    @property
+    def _like(self) -> Tensor:
+        return self.outputs
+
+    @cached_property
+    def _units(self) -> tuple[Tensor, Tensor]:
+        zero = self.outputs.new_zeros(())
+        location = zero if self.location is None else self.location
+        return location, zero + 1.0 if self.scale is None else self.scale
+
+    @cached_property
+    def _means(self) -> Tensor:
+        return self.likelihood.mean(self.outputs)
+
+    def in_units(self, mean: Tensor, scale: Tensor) -> "TargetMixture":
+        """The law of ``mean + scale * target``."""
+        own_location, own_scale = self._units
+        return replace(self, location=mean + scale * own_location, scale=scale * own_scale)
+
+    def mean(self) -> Tensor:
+        """(N, T)."""
+        location, scale = self._units
+        return location + scale * (self._weights * self._means).sum(0)
+
+    def uncertainty(self) -> Uncertainty:
+        """Variances (N, T): of the target's mean (epistemic) and around it (aleatoric)."""
+        spread = (self._means - (self._weights * self._means).sum(0)) ** 2
+        square = self._units[1] ** 2
+        epistemic = (self._weights * spread).sum(0) * square
+        aleatoric = (self._weights * self.likelihood.variance(self.outputs)).sum(0) * square
+        return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
+
+    def std(self) -> Tensor:
+        """Standard deviation of a new target, (N, T)."""
+        return self.uncertainty().total.sqrt()
+
+    def log_prob_of_draws(self, y: Tensor) -> Tensor:
+        """Log density of all targets of a row given each draw, (S, N) nats."""
+        location, scale = self._units
+        jacobian = scale.log().expand(y.shape[-1]).sum()
+        return self.likelihood.log_prob(self.outputs, (y - location) / scale) - jacobian
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """P(target <= y), (N, T)."""
+        location, scale = self._units
+        return self._cdf((y - location) / scale)
+
+    def _cdf(self, y: Tensor) -> Tensor:
+        return (self._weights * self.likelihood.cdf(y, self.outputs)).sum(0)
+
+    def quantile(self, probability: float) -> Tensor:
+        """By bisection, (N, T).
+
+        Of a discrete target it is the smallest value whose `cdf` reaches ``probability``.
+        """
+        location, scale = self._units
+        middle = self._means.mean(0).nan_to_num()
+        value = invert_cdf(self._cdf, torch.full_like(middle, probability), middle)
+        return location + scale * (value.round() if self.likelihood.is_discrete else value)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+        """(n, N, T)."""
+        chosen, law = self._choose(n, rng), self.likelihood
+        if law.params.ndim > 1:
+            law = law.at(law.params[chosen])
+        location, scale = self._units
+        return location + scale * law.sample(self.outputs[chosen], rng)
+
+
+@dataclass(frozen=True, eq=False)
+class CategoricalMixture(_Draws):
+    """Mixture over S draws of class probabilities, for every row.
+
+    Parameters
+    ----------
+    log_probs : Tensor of shape (S, N, C)
+    log_weights : Tensor of shape (S,), optional
+        Normalised log weights of the draws; equal by default.
+    """
+
+    log_probs: Tensor
+    log_weights: Tensor | None = None
+
+    @property
+    def _n_draws(self) -> int:
+        return len(self.log_probs)
+
+    @property
+    def _like(self) -> Tensor:
+        return self.log_probs
+
+    def log_prob_of_draws(self, y: Tensor) -> Tensor:
+        """Log probability of the classes ``y`` (N,) given each draw, (S, N) nats."""
+        return self.log_probs[:, torch.arange(len(y)), y]
+
+    def probabilities(self) -> Tensor:
+        """(N, C); each row sums to one."""
+        p = torch.tensordot(self._weights.flatten(), self.log_probs.exp(), dims=1)
+        return p / p.sum(-1, keepdim=True)
+
+    def uncertainty(self) -> Uncertainty:
+        """Entropies in nats (N,): mutual information with the weights, and expected entropy."""
+        total = torch.special.entr(self.probabilities()).sum(-1)
+        per_draw = -(self.log_probs.exp() * self.log_probs).nan_to_num(0.0).sum(-1)
+        aleatoric = (self._weights[:, :, 0] * per_draw).sum(0)
+        epistemic = (total - aleatoric).clamp_min(0.0)  # >= 0 up to rounding (Jensen)
+        return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+        """Classes (n, N), int64."""
+        log_probs = self.log_probs[self._choose(n, rng)]
+        gumbel = rng.gumbel(size=tuple(log_probs.shape))
+        return (log_probs + torch.as_tensor(gumbel).to(log_probs)).argmax(-1)
+
+
+def invert_cdf(cdf: Callable[[Tensor], Tensor], probability: Tensor, middle: Tensor) -> Tensor:
+    """Where ``cdf`` reaches ``probability``, entry by entry, to rounding.
+
+    The bracket around ``middle`` doubles until it holds the place, then it is halved.
+    """
+    width = torch.ones_like(middle)
+    lower, upper = middle - width, middle + width
+    while bool((cdf(lower) >= probability).any() | (cdf(upper) < probability).any()):
+        width = 2.0 * width
+        lower = torch.where(cdf(lower) >= probability, middle - width, lower)
+        upper = torch.where(cdf(upper) < probability, middle + width, upper)
+    return _bisect(cdf, probability, lower, upper)
+
+
+def _bisect(
+    cdf: Callable[[Tensor], Tensor], probability: Tensor | float, lower: Tensor, upper: Tensor
+) -> Tensor:
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (lower + upper)
+        below = cdf(middle) < probability
+        lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
+    return 0.5 * (lower + upper)
