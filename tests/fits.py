@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import Evidence
-from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
+from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": 100.0}
@@ -66,7 +66,7 @@ FITS: dict[str, FitCase] = {
         sk.LaplaceClassifier(**_LAPLACE, curvature="diag", layers="last"), X, THREE
     ),
     "lila-regressor": FitCase(
-        sk.LILARegressor(**_LAPLACE, invariances=[Translation((1,)), LogScale()],
+        sk.LILARegressor(**_LAPLACE, invariances=[ColumnShift((1,)), LogScale()],
                          n_augmentations=2),
         X, NUMBERS,
     ),

@@ -44,6 +44,12 @@ CLASS_NAMES: dict[str, str] = {
     "InvarianceAbidingClassifier": "BayesianLinearClassifier",
 }
 
+NOUN_NAMES: dict[str, str] = {
+    "Translation": "ColumnShift",
+    "InUnits": "InRescaledUnits",
+    "NoAugmentation": "Identity",
+}
+
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),
     "DeepEnsembleClassifier": (_tol_stops,),
