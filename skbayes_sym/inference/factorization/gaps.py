@@ -13,6 +13,7 @@ from skbayes_sym.inference.factorization.covariance import row_root
 from skbayes_sym.inference.factorization.vi import FactorPosterior
 from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
+from skbayes_sym.numerics.random import normal_like
 from skbayes_sym.symmetry.gaps.haar_integral import EXACT_UP_TO
 from skbayes_sym.symmetry.gaps.permanent_estimates import Exact
 from skbayes_sym.symmetry.gaps.rotations import (
@@ -230,8 +231,7 @@ def _normal(
 ) -> Tensor:
     """Standard normal noise (*shape, k)."""
     mean = posterior.mean
-    full = (*shape, mean.shape[1])
-    return torch.randn(full, generator=generator, device=mean.device, dtype=mean.dtype)
+    return normal_like((*shape, mean.shape[1]), generator=generator, like=mean)
 
 
 def _pull(anchors: Tensor, inner: Tensor) -> Pull:

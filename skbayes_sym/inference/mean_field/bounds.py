@@ -11,6 +11,7 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import Layers, output_moments
+from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.numerics.random import standard_normal
 from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate
@@ -37,7 +38,7 @@ def expected_log_likelihood(
     likelihood = likelihood.to(like)
     loc, variance = posterior_layers(network, posterior, like)
     widths = network.sizes[1:]
-    rows = max(1, _CHUNK // (n_draws * max(widths)))
+    rows = rows_within(_CHUNK, n_draws * max(widths))
     totals = like.new_zeros(n_draws)
     for start in range(0, len(data.x), rows):
         x, y, weight = (t[start : start + rows] for t in data)
@@ -81,7 +82,7 @@ def estimate_gap(
     loc = torch.as_tensor(posterior.loc, dtype=torch.float64, device=generator.device)
     scale = torch.as_tensor(posterior.scale, dtype=torch.float64, device=generator.device)
     widest = max((len(f.index) for f in group.factors), default=0)
-    chunk = max(1, _CHUNK // max(4 * len(loc), _PROPOSALS * widest**2))
+    chunk = rows_within(_CHUNK, max(4 * len(loc), _PROPOSALS * widest**2))
     values = []
     with torch.no_grad():
         for start in range(0, n_draws, chunk):
