@@ -9,7 +9,7 @@ from torch import Tensor
 from skbayes_sym.estimators.laplace.recipe import EVALUATION_SAMPLES
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.posterior import LinearisedNetwork, LinearisedOutputs
-from skbayes_sym.models.augmentations.ranges import stratified_noise
+from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -20,7 +20,7 @@ def linearised(estimator: Any, like: Tensor) -> LinearisedNetwork:
 
     def make() -> LinearisedNetwork:
         augmentation = estimator._augmentation_
-        n_noise = augmentation.extent.n_noise
+        n_noise = augmentation.half_width.n_noise
         n_samples = EVALUATION_SAMPLES if n_noise else 1
         model = AveragedNetwork(
             estimator.network_, augmentation, Categorical(), n_samples, estimator._n_last_
