@@ -169,7 +169,7 @@ def _apart(a: BridgeEstimate, b: BridgeEstimate) -> float:
     return max(0.0, abs(a.log_evidence - b.log_evidence) - 2.0 * error)
 
 
-def allocate_chains(weights: Tensor, n_chains: int) -> Tensor:
+def largest_remainders(weights: Tensor, n_chains: int) -> Tensor:
     """Chains for every mode, int64 (K,): by largest remainders, at least one from 0.001 on."""
     weights = weights.nan_to_num(0.0)
     wanted = weights >= LEAST_WEIGHT

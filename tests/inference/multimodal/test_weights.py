@@ -11,7 +11,7 @@ from skbayes_sym.inference.multimodal.modes import Modes
 from skbayes_sym.inference.multimodal.weights import (
     NEGLIGIBLE_DEFICIT_NATS,
     Pool,
-    allocate_chains,
+    largest_remainders,
     mean_log_density_by_mode,
     pool_draws,
     weigh,
@@ -154,7 +154,7 @@ def test_sources_in_different_halves_of_a_mode_are_apart(generator):
     ],
 )
 def test_chains_are_shared_out_by_largest_remainders(weights, n_chains, counts):
-    found = allocate_chains(torch.tensor(weights, dtype=F64), n_chains)
+    found = largest_remainders(torch.tensor(weights, dtype=F64), n_chains)
     assert found.tolist() == counts
     assert found.dtype == torch.int64
 
@@ -164,7 +164,7 @@ def test_shares_add_up_and_are_never_further_off_than_one_chain(generator):
         weights = -torch.rand(4, generator=generator, dtype=F64).log()
         weights = weights / weights.sum()
         n_chains = int(torch.randint(4, 100, (), generator=generator))
-        counts = allocate_chains(weights, n_chains)
+        counts = largest_remainders(weights, n_chains)
         assert int(counts.sum()) == n_chains
         if float(weights.min()) * n_chains >= 1.0:
             assert float((counts - n_chains * weights).abs().max()) < 1.0
