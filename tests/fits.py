@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
+from skbayes_sym.models import Categorical, LogScale, Rotation2D, Translation
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": 100.0}
@@ -89,7 +89,7 @@ FITS: dict[str, FitCase] = {
     "linear-counts": FitCase(sk.BayesianLinearRegressor("poisson"), X, COUNTS),
     "linear-labels": FitCase(sk.BayesianLinearClassifier(random_state=0), X, LABELS),
     "linear-three": FitCase(
-        sk.BayesianLinearClassifier("multinomial", random_state=0, n_points=64), X, THREE
+        sk.BayesianLinearClassifier(Categorical(n_points=64), random_state=0), X, THREE
     ),
 }  # fmt: skip
 
