@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.models import Categorical, LogScale, Rotation2D, Translation
+from skbayes_sym.models import Categorical, ColumnShift, LogScale, Rotation2D
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": 100.0}
@@ -65,7 +65,7 @@ FITS: dict[str, FitCase] = {
         sk.LaplaceClassifier(**_LAPLACE, curvature="diag", layers="last"), X, THREE
     ),
     "lila-regressor": FitCase(
-        sk.LILARegressor(**_LAPLACE, invariances=[Translation((1,)), LogScale()],
+        sk.LILARegressor(**_LAPLACE, invariances=[ColumnShift((1,)), LogScale()],
                          n_augmentations=2),
         X, NUMBERS,
     ),

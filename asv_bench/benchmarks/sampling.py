@@ -28,7 +28,7 @@ KERNEL = HMC(max_leapfrog=16)
 def start(n_chains: int, dtype: torch.dtype = torch.float32) -> tuple[Sampler, list[Block]]:
     """Chains at draws of the prior, and how they are run."""
     posterior, position = make_problem(SHAPE, n_chains, dtype)
-    sampler = Sampler(KERNEL, posterior, PooledDiagonal(posterior.kinds))
+    sampler = Sampler(KERNEL, posterior, PooledDiagonal(posterior.network.symmetry()))
     return sampler, start_blocks(position, posterior, block_size=BLOCK, seed=0)
 
 
@@ -118,5 +118,5 @@ class Evidence(SingleThread):
 def _domain(posterior: MLPPosterior, position: Tensor) -> FundamentalDomain:
     """Around draws of the prior: as tight as any."""
     group, generator = posterior.network.symmetry(), torch.Generator().manual_seed(0)
-    _, places = align_particles(position, group, None, n_starts=4, generator=generator)
-    return FundamentalDomain(group, places)
+    _, reference = align_particles(position, group, None, n_starts=4, generator=generator)
+    return FundamentalDomain(group, reference)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from math import inf, log, pi
 
 import torch
@@ -56,23 +55,6 @@ class MLPPosterior:
     def n_dims(self) -> int:
         """Length D of a position."""
         return self._n_theta + self.likelihood.n_params
-
-    @cached_property
-    def kinds(self) -> Tensor:
-        """Label of every coordinate's role, int64 (D,).
-
-        Coordinates share a label where the network's symmetry makes their marginal posteriors
-        equal: weights from one input, biases of a hidden layer, weights between two hidden layers,
-        weights to one output. Every output's bias and noise has its own.
-        """
-        labels, count, last = [], 0, self.network.n_layers - 1
-        for i, (n_in, n_out) in enumerate(pairwise(self.network.sizes)):
-            rows, columns = n_out if i == last else 1, n_in if i == 0 else 1
-            weight = torch.arange(rows * columns).view(rows, columns).expand(n_out, n_in)
-            bias = torch.arange(rows).expand(n_out)
-            labels += [count + weight.flatten(), count + rows * columns + bias]
-            count += rows * (columns + 1)
-        return torch.cat([*labels, count + torch.arange(self.likelihood.n_params)])
 
     def split(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """``theta`` (*B, P) and the scales of the noise (*B, O); O = 0 without noise."""

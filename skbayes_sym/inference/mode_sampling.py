@@ -5,7 +5,7 @@ confined to one copy of it.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from skbayes_sym.inference.multimodal.bridge import BridgeEstimate
 from skbayes_sym.inference.multimodal.weights import HOPELESS, Pool, Weighing, mode_heights, weigh
 from skbayes_sym.numerics.optimise import OnStep
 from skbayes_sym.numerics.random import spawn_seeds
+from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
 _STEP_SIZE = 0.5  # where the search begins, in standard deviations of the mode
@@ -59,8 +60,7 @@ class ModeSampler:
     ----------
     log_density : LogDensity
         In the precision and on the device that chains run with.
-    kinds : int64 Tensor of shape (D,)
-        Entries that the group exchanges have the same number.
+    group : Trivial, Units or a Product of them
     plan : ModeRun
     like : Tensor
         Gives dtype and device of the chains.
@@ -72,14 +72,14 @@ class ModeSampler:
     The metric is the full covariance of the mode's aligned draws, which is right for one copy of
     the mode only: chains are confined to it (`AlignedKernel`). Where units overlap so much that the
     copy's boundary stops more than a tenth of the accepted proposals, chains run free instead,
-    with scales pooled over entries of a kind, which commute with the group.
+    with scales pooled over coordinate orbits, which commute with the group.
 
     Either way the target is the whole posterior: chains may leave for another mode, if there is a
     way.
     """
 
     log_density: LogDensity
-    kinds: Tensor
+    group: SymmetryGroup
     plan: ModeRun
     like: Tensor
     generator: torch.Generator
@@ -96,7 +96,7 @@ class ModeSampler:
         warm = self._warm_up(confined[0], starts, full_whitening(own.to(self.like)), seed, on_step)
         kernel, thin = confined[1], self.plan.thin
         if _boundary_loss(warm) > _MOST_LOST:
-            pooled = pooled_whitening(own, self.kinds)
+            pooled = pooled_whitening(own, self.group)
             whitening = DiagonalWhitening(pooled.scale.to(self.like))
             warm = self._warm_up(_WARM_UP, starts, whitening, seed, on_step)
             kernel, thin = _DRAWING, _FREE_THIN * thin
@@ -142,7 +142,6 @@ def _boundary_loss(run: ChainDraws) -> float:
 def refine(
     log_density: LogDensity,
     weighing: Weighing,
-    group: Any,
     sampler: ModeSampler,
     *,
     n_chains: int,
@@ -158,8 +157,6 @@ def refine(
     log_density : LogDensity
         See `weigh`.
     weighing : Weighing
-    group
-        See `weigh`.
     sampler : ModeSampler
     n_chains : int
         For each such mode.
@@ -185,7 +182,7 @@ def refine(
             if not found.complete:
                 raise KeyboardInterrupt
             pool = _with_chains(pool, found, weighing.modes.regions.domains[k])
-        weighing = weigh(log_density, pool, group, generator=sampler.generator)
+        weighing = weigh(log_density, pool, sampler.group, generator=sampler.generator)
     return weighing
 
 

@@ -22,7 +22,6 @@ from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.relabelling import Relabelled, label_margin, relabel
-from skbayes_sym.symmetry.units import unit_layers
 
 _POSITIVE = Interval(Integral, 1, None, closed="left")
 
@@ -162,20 +161,19 @@ def remove_symmetries(
     sizes = as_sizes(SimpleNamespace(hidden_layer_sizes=hidden_layer_sizes))
     network = MLP(int(n_features_in), sizes, int(n_outputs), ACTIVATIONS[activation])
     values = _check_draws(draws, network)
-    layers = [layer.index for layer in unit_layers(network.symmetry())]
+    group = network.symmetry()
     flat = torch.from_numpy(values.reshape(-1, values.shape[-1]).astype(np.float64))
     settings: dict[str, Any] = {
-        "signed": network.activation.is_odd,
         "n_starts": int(n_starts),
         "max_sweeps": int(max_sweeps),
         "generator": generator_from(_seed(random_state)),
     }
     with one_thread(), torch.no_grad():
         if method == "assignment":
-            found = relabel(flat, layers, **settings)
+            found = relabel(flat, group, **settings)
         else:
-            found = relabel_svm_knn(flat, layers, n_neighbors=int(n_neighbors), **settings)
-        margin = label_margin(found.theta, layers, signed=settings["signed"])
+            found = relabel_svm_knn(flat, group, n_neighbors=int(n_neighbors), **settings)
+        margin = label_margin(found.theta, group)
     _warn_if_unfinished(found, max_sweeps)
     return _bunch(found, margin, values)
 

@@ -7,6 +7,9 @@ model saved by the first edition loads and predicts the same.
 from collections.abc import Callable
 from typing import Any
 
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.student_t import StudentT
+
 Values = dict[str, Any]
 Translation = Callable[[Values, Values], None]  # changes parameters and attributes in place
 
@@ -24,12 +27,37 @@ def _tol_stops(parameters: Values, attributes: Values) -> None:
         parameters["tol"] = None
 
 
+def _likelihood_of_numbers(parameters: Values, attributes: Values) -> None:
+    """``df`` is the Student-t likelihood's own; counts have no noise to give."""
+    df = parameters.pop("df")
+    if parameters["likelihood"] == "student-t" and df != StudentT().df:
+        parameters["likelihood"] = StudentT(df=df)
+    if parameters["likelihood"] == "poisson":
+        parameters["noise_std"] = "learn"
+
+
+def _likelihood_of_labels(parameters: Values, attributes: Values) -> None:
+    """``n_points`` is the softmax's own."""
+    n_points = parameters.pop("n_points")
+    n_outputs = len(attributes["posterior_"].loc)
+    if n_outputs > 1 and n_points != Categorical().n_points:
+        parameters["likelihood"] = Categorical(n_points)
+
+
 CLASS_NAMES: dict[str, str] = {
     "InvarianceAbidingRegressor": "BayesianLinearRegressor",
     "InvarianceAbidingClassifier": "BayesianLinearClassifier",
 }
 
+NOUN_NAMES: dict[str, str] = {
+    "Translation": "ColumnShift",
+    "InUnits": "InRescaledUnits",
+    "NoAugmentation": "Identity",
+}
+
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),
     "DeepEnsembleClassifier": (_tol_stops,),
+    "InvarianceAbidingRegressor": (_likelihood_of_numbers,),
+    "InvarianceAbidingClassifier": (_likelihood_of_labels,),
 }

@@ -36,8 +36,8 @@ from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
-from skbayes_sym.models.augmentations.base import Composed, InUnits, NoAugmentation
-from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
+from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
+from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
@@ -49,6 +49,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.saving.first_edition import NOUN_NAMES
 
 # Nouns a file may hold. Their names and fields are part of the file's format.
 NOUNS: dict[str, Any] = {
@@ -61,7 +62,7 @@ NOUNS: dict[str, Any] = {
         CollapsedLast, InducingLast, AveragedKlLast,
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
-        NoAugmentation, Rotation2D, Translation, LogScale, Composed, InUnits, Affine, AffineBasis,
+        Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
         Block, State, DiagonalWhitening, Mode, MixtureOfLaplace, GaussianMixture,
     )
 }  # fmt: skip
@@ -188,7 +189,8 @@ def _strings(e: Encoded, arrays: Mapping[str, Array]) -> Array:
 
 
 def _noun(e: Encoded, arrays: Mapping[str, Array]) -> Any:
-    return NOUNS[e["name"]](**{n: decode(v, arrays) for n, v in e["fields"].items()})
+    name = NOUN_NAMES.get(e["name"], e["name"])
+    return NOUNS[name](**{n: decode(v, arrays) for n, v in e["fields"].items()})
 
 
 def _random_state(e: Encoded, arrays: Mapping[str, Array]) -> np.random.RandomState:

@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from skbayes_sym.symmetry.base import Product, SymmetryGroup
 from skbayes_sym.symmetry.orbits import MAX_ORDER, Enumeration, can_enumerate, enumerate_group
-from skbayes_sym.symmetry.reference import Places, improve_labels
-from skbayes_sym.symmetry.relabelling import signed_group
-from skbayes_sym.symmetry.units import SignedPermutation, units_of
+from skbayes_sym.symmetry.reference import DiagonalReference, improve_labels
+from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, unit_layers
 
 _TOLERANCE = 1e-9  # relative gain that counts as one: rounding must not decide who is inside
 _CHUNK = 1 << 20  # scores a table may hold: 8 MiB
@@ -18,7 +17,7 @@ _CHUNK = 1 << 20  # scores a table may hold: 8 MiB
 
 @dataclass(frozen=True, eq=False)
 class FundamentalDomain:
-    """Where the labels of hidden units are the best ones for given places.
+    """Where the labels of hidden units fit a given reference best.
 
         F = {theta : argmax over g of log N(g.theta; mean, diag variance) = identity}
 
@@ -29,7 +28,7 @@ class FundamentalDomain:
     Parameters
     ----------
     group : Trivial, Units or a Product of them
-    places : Places of shape (P,)
+    reference : DiagonalReference of shape (P,)
         Mean and variance of every entry of ``theta``. A mean that some g leaves unchanged, or
         equal variances and means of two units, make F the whole space along that g.
 
@@ -46,8 +45,8 @@ class FundamentalDomain:
     CPU. Columns of a position beyond P don't matter and don't move.
     """
 
-    group: Any
-    places: Places
+    group: SymmetryGroup
+    reference: DiagonalReference
 
     def __post_init__(self) -> None:
         if not has_exact_domain(self.group):
@@ -77,18 +76,15 @@ class FundamentalDomain:
         """
         g, _ = self._best(self._theta(position)[0])
         g = tuple(SignedPermutation(*(part.to(position.device) for part in h)) for h in g)
-        return signed_group(self._layers).act(g, position), g
+        return Product(self._layers).act(g, position), g
 
     def _best(self, theta: Tensor) -> tuple[tuple[SignedPermutation, ...], Tensor]:
         """The best element for each row, and whether it beats the identity."""
-        if not self.group.factors:
+        if not self._layers:
             return (), torch.zeros(len(theta), dtype=torch.bool)
         if len(self._layers) > 1:
             return self._best_of_all(theta)
-        (index,), (factor,) = self._layers, self.group.factors
-        g, moved = improve_labels(
-            units_of(theta, index), self.places.at(index), signed=factor.flips, thorough=True
-        )
+        g, moved = improve_labels(theta, self._layers[0], self.reference, thorough=True)
         return (g,), moved
 
     def _best_of_all(self, theta: Tensor) -> tuple[tuple[SignedPermutation, ...], Tensor]:
@@ -106,26 +102,26 @@ class FundamentalDomain:
 
     def _theta(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """The weights in float64, rows that have no score at the mean instead, and which do."""
-        theta = position[:, : len(self.places.mean)].detach().cpu().double()
-        finite = (theta.square() / self.places.variance).sum(dim=-1).isfinite()
-        return torch.where(finite.unsqueeze(-1), theta, self.places.mean), finite
+        theta = position[:, : len(self.reference.mean)].detach().cpu().double()
+        finite = (theta.square() / self.reference.variance).sum(dim=-1).isfinite()
+        return torch.where(finite.unsqueeze(-1), theta, self.reference.mean), finite
 
     @property
-    def _layers(self) -> list[Tensor]:
-        return [factor.index for factor in self.group.factors]
+    def _layers(self) -> tuple[UnitGroup, ...]:
+        return unit_layers(self.group)
 
     @cached_property
     def _enumeration(self) -> Enumeration:
-        return enumerate_group(self.group, len(self.places.mean))
+        return enumerate_group(self.group, len(self.reference.mean))
 
     @cached_property
     def _tables(self) -> tuple[Tensor, Tensor]:
         """``log N(g_k.theta)``, less a constant, is linear in theta and theta^2: (|G|, P) each."""
-        mean, variance = self.places
+        mean, variance = self.reference
         pull_back = self._enumeration.pull_back
         return pull_back(mean / variance), pull_back(-0.5 / variance, signed=False)
 
 
-def has_exact_domain(group: Any) -> bool:
+def has_exact_domain(group: SymmetryGroup) -> bool:
     """Whether `FundamentalDomain` can tell who is inside: one hidden layer, or a small group."""
     return len(group.factors) <= 1 or can_enumerate(group)

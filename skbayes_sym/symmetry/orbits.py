@@ -2,13 +2,13 @@
 
 from itertools import permutations, product
 from math import exp, prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.symmetry.relabelling import signed_group
-from skbayes_sym.symmetry.units import SignedPermutation
+from skbayes_sym.symmetry.base import Product, SymmetryGroup
+from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, unit_layers
 
 MAX_ORDER = 10_000  # elements up to which tables over the whole group are cheap
 
@@ -42,13 +42,15 @@ class Enumeration(NamedTuple):
         return torch.zeros_like(moved).scatter_(1, self.gather, moved)
 
 
-def enumerate_group(group: Any, n_dims: int, *, max_order: int = MAX_ORDER) -> Enumeration:
+def enumerate_group(
+    group: SymmetryGroup, n_dims: int, *, max_order: int = MAX_ORDER
+) -> Enumeration:
     """Table of all elements of a finite group.
 
     Parameters
     ----------
     group : Trivial, Units or a Product of them
-        Its ``factors`` say which entries belong to which unit.
+        Its factors say which entries belong to which unit.
     n_dims : int
         Length D of a position; entries that belong to no unit stay where they are.
     max_order : int
@@ -69,29 +71,29 @@ def enumerate_group(group: Any, n_dims: int, *, max_order: int = MAX_ORDER) -> E
             f"the group has {exp(min(group.log_order, 700.0)):.3g} elements, more than the "
             f"{max_order} that are enumerated: use fewer or narrower hidden layers."
         )
-    tables = [_elements_of(factor) for factor in group.factors]
+    layers = unit_layers(group)
+    tables = [_elements_of(layer) for layer in layers]
     sizes = [len(table.permutation) for table in tables]
     elements, rank = [], torch.arange(prod(sizes))
     for table, size in zip(tables, sizes, strict=True):
         chosen, rank = rank % size, rank // size
         elements.append(SignedPermutation(table.permutation[chosen], table.sign[chosen]))
-    layers = [factor.index for factor in group.factors]
     # What an element does to 1, 2, ..., D shows where every entry comes from, and its sign.
     probe = torch.arange(1, n_dims + 1).repeat(prod(sizes), 1)
-    moved = signed_group(layers).act(tuple(elements), probe)
+    moved = Product(layers).act(tuple(elements), probe)
     return Enumeration(moved.abs() - 1, moved.sign().to(torch.int8), tuple(elements))
 
 
-def can_enumerate(group: Any, *, max_order: int = MAX_ORDER) -> bool:
+def can_enumerate(group: SymmetryGroup, *, max_order: int = MAX_ORDER) -> bool:
     """Whether the group has at most ``max_order`` elements."""
     return bool(exp(min(group.log_order, 700.0)) <= max_order * (1.0 + 1e-9))
 
 
-def _elements_of(factor: Any) -> SignedPermutation:
-    """All elements of one layer's group, batch shape (d! 2^d,) or (d!,)."""
-    d = factor.n_units
-    orders = torch.tensor(list(permutations(range(d))))
-    signs = torch.tensor(list(product((1, -1) if factor.flips else (1,), repeat=d)))
+def _elements_of(layer: UnitGroup) -> SignedPermutation:
+    """All elements of one layer's group, batch shape (|G|,)."""
+    d = layer.n_units
+    orders = torch.tensor(list(permutations(range(d))) if layer.permutes else [range(d)])
+    signs = torch.tensor(list(product((1, -1) if layer.flips else (1,), repeat=d)))
     return SignedPermutation(
         orders.repeat_interleave(len(signs), dim=0), signs.to(torch.int8).repeat(len(orders), 1)
     )

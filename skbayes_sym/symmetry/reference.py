@@ -1,65 +1,62 @@
-"""Places for hidden units: a diagonal Gaussian each, and the best units to put there."""
+"""Reference labelling: a diagonal Gaussian for every unit, and the labels that fit it best."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.assignment import best_assignment, can_exchange, runner_up_loss
-from skbayes_sym.symmetry.units import SignedPermutation
+from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, positive_or_negative, units_of
 
-_FLOOR = 1e-4  # least variance of an entry, relative to the mean square of entries of its kind
+_FLOOR = 1e-4  # least variance of an entry, relative to the mean square of its orbit
 _TOLERANCE = 1e-9  # relative gain that counts as one: rounding must not move draws for ever
 _CHUNK = 1 << 16  # numbers a matrix of matches may hold: half a megabyte stays in the cache
 
 
-class Places(NamedTuple):
+class DiagonalReference(NamedTuple):
     """Mean and variance of every entry of aligned draws, (P,), or of a layer's units, (d, p)."""
 
     mean: Tensor
     variance: Tensor
 
-    def at(self, index: Tensor) -> "Places":
+    def at(self, index: Tensor) -> "DiagonalReference":
         """Of the entries at ``index``."""
-        return Places(self.mean[index], self.variance[index])
+        return DiagonalReference(self.mean[index], self.variance[index])
 
 
-def estimate_places(theta: Tensor, kinds: Tensor) -> Places:
-    """Mean and variance over draws (n, P); ``kinds`` of `kind_mean_square` sets the least one."""
+def estimate_reference(theta: Tensor, mean_square: Tensor) -> DiagonalReference:
+    """Mean and variance over draws (n, P); `orbit_mean_square` sets the least variance."""
     variance, mean = torch.var_mean(theta, dim=0, correction=0)
-    return Places(mean, torch.maximum(variance, _FLOOR * kinds))
+    return DiagonalReference(mean, torch.maximum(variance, _FLOOR * mean_square))
 
 
-def kind_mean_square(theta: Tensor, layers: Sequence[Tensor]) -> Tensor:
-    """Mean square of all entries of one kind, (P,), never 0: no labelling changes it.
+def orbit_mean(values: Tensor, group: SymmetryGroup) -> Tensor:
+    """Mean of the values of all entries in the orbit of each entry, (P,) -> (P,)."""
+    orbits = group.coordinate_orbits(len(values)).to(values.device)
+    return values.scatter_reduce(0, orbits, values, "mean", include_self=False)[orbits]
 
-    Entries that units of a layer have in common are of one kind: weights from one input, biases,
-    weights between two hidden layers, weights to one output.
 
-    Parameters
-    ----------
-    theta : Tensor of shape (n, P)
-    layers : sequence of int64 Tensors of shape (d_l, p_l)
-        Positions of the entries of each unit.
+def orbit_mean_square(theta: Tensor, group: SymmetryGroup) -> Tensor:
+    """Mean square over draws (n, P) and coordinate orbits, (P,), never 0.
+
+    No labelling of the draws changes it.
     """
-    kinds = theta.square().mean(dim=0)
-    for index in layers:
-        kinds[index] = kinds[index].mean(dim=0).expand(index.shape)
-    return torch.where(kinds > 0, kinds, 1.0)
+    mean = orbit_mean(theta.square().mean(dim=0), group)
+    return torch.where(mean > 0, mean, 1.0)
 
 
 def improve_labels(
-    units: Tensor, places: Places, *, signed: bool, thorough: bool
+    theta: Tensor, layer: UnitGroup, reference: DiagonalReference, *, thorough: bool
 ) -> tuple[SignedPermutation, Tensor]:
     """Best labels of the units of one layer, draw by draw, all else fixed.
 
     Parameters
     ----------
-    units : Tensor of shape (n, d, p)
-    places : Places of shape (d, p)
-    signed : bool
-        Whether signs are free.
+    theta : Tensor of shape (n, P)
+    layer : UnitGroup
+        Only the entries it names are compared.
+    reference : DiagonalReference of shape (P,)
     thorough : bool
         Solve the assignment problem of every draw, not only of those in which exchanging some two
         units gains (a longer cycle may gain where no exchange does).
@@ -70,87 +67,98 @@ def improve_labels(
         The identity where nothing is gained.
     moved : bool Tensor of shape (n,)
     """
-    parts = []
-    for rows in _chunks(units):
-        similarity, odd = _match(units[rows], places, signed)
+    match, parts = _Match.to(layer, reference), []
+    for rows in theta.split(match.n_rows):
+        similarity, odd = match(rows)
         tol = _tolerance(similarity)
-        permutation = torch.arange(units.shape[1]).repeat(len(similarity), 1)
-        identity = permutation.clone()
-        worth = can_exchange(similarity, tol) | thorough
-        permutation[worth] = best_assignment(similarity[worth])
-        sign, gain = _signs_and_gain(similarity, odd, permutation, signed)
+        identity = torch.arange(layer.n_units).repeat(len(rows), 1)
+        permutation = identity.clone()
+        if layer.permutes:
+            worth = can_exchange(similarity, tol) | thorough
+            permutation[worth] = best_assignment(similarity[worth])
+        sign, gain = _signs_and_gain(similarity, odd, permutation, layer.flips)
+        stay = SignedPermutation(identity, torch.ones_like(sign))
         moved = gain > tol
-        stay = ~moved.unsqueeze(-1)
-        parts.append((torch.where(stay, identity, permutation), sign.masked_fill(stay, 1), moved))
+        parts.append((*SignedPermutation(permutation, sign).where(moved, stay), moved))
     permutation, sign, moved = (torch.cat(p) for p in zip(*parts, strict=True))
     return SignedPermutation(permutation, sign), moved
 
 
-def margin_of_labels(units: Tensor, places: Places, *, signed: bool) -> Tensor:
-    """Log density of each draw's units in their places less that of the best other labels, nats.
+def margin_of_labels(theta: Tensor, layer: UnitGroup, reference: DiagonalReference) -> Tensor:
+    """Log density of each draw's units as labelled less that of the best other labels, nats.
 
     The other labels are the second-best permutation with its best signs, or one sign flip: exactly
     the runner-up. Negative where other labels are better than the given ones.
 
     Parameters
     ----------
-    units : Tensor of shape (n, d, p)
-    places : Places of shape (d, p)
-    signed : bool
+    theta : Tensor of shape (n, P)
+    layer : UnitGroup
+    reference : DiagonalReference of shape (P,)
 
     Returns
     -------
     Tensor of shape (n,)
         inf if there are no other labels. O(n d^3).
     """
-    parts = []
-    for rows in _chunks(units):
-        similarity, odd = _match(units[rows], places, signed)
-        margin = runner_up_loss(similarity)
-        if signed:
+    match, parts = _Match.to(layer, reference), []
+    for rows in theta.split(match.n_rows):
+        similarity, odd = match(rows)
+        margin = torch.full_like(similarity[:, 0, 0], torch.inf)
+        best = torch.arange(layer.n_units).repeat(len(rows), 1)
+        if layer.permutes:
+            margin, best = runner_up_loss(similarity), best_assignment(similarity)
+        if layer.flips:
             flip = 2.0 * odd.diagonal(dim1=-2, dim2=-1).abs().amin(dim=-1)
             margin = torch.minimum(margin, flip)
-        _, gain = _signs_and_gain(similarity, odd, best_assignment(similarity), signed)
+        _, gain = _signs_and_gain(similarity, odd, best, layer.flips)
         given_is_best = gain <= _tolerance(similarity)
         parts.append(torch.where(given_is_best, margin.clamp_min(0.0), -gain))
     return torch.cat(parts)
 
 
-def positive_or_negative(values: Tensor, signed: bool) -> Tensor:
-    """Sign of each value, int8; 1 for zero, and for all where signs aren't free."""
-    return torch.where((values < 0) & signed, -1, 1).to(torch.int8)
+class _Match(NamedTuple):
+    """How well units fit the reference of each unit, a chunk of draws at a time."""
 
+    layer: UnitGroup
+    linear: Tensor  # mean / variance, (d, p)
+    precision: Tensor  # (d, p)
 
-def _match(units: Tensor, places: Places, signed: bool) -> tuple[Tensor, Tensor]:
-    """Log density of unit ``i`` in place ``j`` at its best sign, [j, i], and its odd part.
+    @classmethod
+    def to(cls, layer: UnitGroup, reference: DiagonalReference) -> "_Match":
+        mean, variance = reference.at(layer.index)
+        precision = variance.reciprocal()
+        return cls(layer, mean * precision, precision)
 
-    ``odd = sum_e phi_e mu_e / v_e``. A constant of each place is left out: it counts once in every
-    labelling.
-    """
-    precision = places.variance.reciprocal()
-    odd = (units @ (places.mean * precision).mT).mT
-    similarity = ((units * units) @ (-0.5 * precision).mT).mT
-    similarity += odd.abs() if signed else odd
-    return similarity, odd
+    @property
+    def n_rows(self) -> int:
+        """Draws of a chunk."""
+        return max(1, _CHUNK // self.layer.n_units**2)
+
+    def __call__(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Log density of unit ``i`` under reference ``j`` at its best sign, [j, i]; its odd part.
+
+        ``odd = sum_e phi_e mu_e / v_e``. A constant of each reference is left out: it counts once
+        in every labelling.
+        """
+        units = units_of(theta, self.layer.index)
+        odd = (units @ self.linear.mT).mT
+        similarity = ((units * units) @ (-0.5 * self.precision).mT).mT
+        similarity += odd.abs() if self.layer.flips else odd
+        return similarity, odd
 
 
 def _signs_and_gain(
-    similarity: Tensor, odd: Tensor, permutation: Tensor, signed: bool
+    similarity: Tensor, odd: Tensor, permutation: Tensor, flips: bool
 ) -> tuple[Tensor, Tensor]:
     """Best signs of this permutation, and what both gain over the labels as they are, nats."""
     chosen = permutation.unsqueeze(-1)
-    sign = positive_or_negative(odd.gather(-1, chosen).squeeze(-1), signed)
+    sign = positive_or_negative(odd.gather(-1, chosen).squeeze(-1), free=flips)
     own = similarity.diagonal(dim1=-2, dim2=-1)
-    if signed:  # as they are, units keep their signs, good or bad
+    if flips:  # as they are, units keep their signs, good or bad
         own = own + 2.0 * odd.diagonal(dim1=-2, dim2=-1).clamp_max(0.0)
     return sign, (similarity.gather(-1, chosen).squeeze(-1) - own).sum(dim=-1)
 
 
 def _tolerance(similarity: Tensor) -> Tensor:
     return _TOLERANCE * (1.0 + similarity.diagonal(dim1=-2, dim2=-1).abs().sum(dim=-1))
-
-
-def _chunks(units: Tensor) -> list[slice]:
-    """Blocks of draws."""
-    size = max(1, _CHUNK // units.shape[1] ** 2)
-    return [slice(i, i + size) for i in range(0, len(units), size)]

@@ -1,26 +1,31 @@
 """One representative of every draw's orbit: Stephens' relabelling of hidden units.
 
-Units of a hidden layer are exchangeable, behind an odd activation also up to sign. Each place of a
-layer is a diagonal Gaussian over the entries of a unit (incoming weights, bias, outgoing weights);
-draws are moved to where their units fit the places best, then the Gaussians are estimated again.
+Units of a hidden layer are exchangeable, behind an odd activation also up to sign. The reference of
+a layer has a diagonal Gaussian over the entries (incoming weights, bias, outgoing weights) of each
+unit; draws are moved to where their units fit it best, then the Gaussians are estimated again.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.symmetry.base import Product
+from skbayes_sym.symmetry.base import Product, SymmetryGroup
+from skbayes_sym.symmetry.labelling import Labelling
 from skbayes_sym.symmetry.reference import (
-    Places,
-    estimate_places,
+    DiagonalReference,
+    estimate_reference,
     improve_labels,
-    kind_mean_square,
     margin_of_labels,
-    positive_or_negative,
+    orbit_mean_square,
 )
-from skbayes_sym.symmetry.units import SignedPermutation, Units, units_of
+from skbayes_sym.symmetry.units import (
+    SignedPermutation,
+    UnitGroup,
+    entries_shared_with_no_later_layer,
+    positive_or_negative,
+    unit_layers,
+)
 
 _UNWEIGHTED = 3  # first steps from a start: variances under bad labels would mislead
 _SETTLE = 50  # most steps of one layer in the first pass
@@ -39,9 +44,8 @@ class Relabelled(NamedTuple):
 
 def relabel(
     theta: Tensor,
-    layers: Sequence[Tensor],
+    group: SymmetryGroup,
     *,
-    signed: bool,
     n_starts: int,
     max_sweeps: int,
     generator: torch.Generator,
@@ -61,18 +65,15 @@ def relabel(
     already aligned, and to the outputs. (Reverse-first, as in Algorithm 4 of Wiese et al. 2023,
     compares weights whose other ends are still scrambled.) Sweeps over all entries follow, last
     layer first, until none moves a draw; draws stuck between layers are then labelled anew by a
-    forward pass against the places found, which is kept where it fits better. The start with the
+    forward pass against the reference found, which is kept where it fits better. The start with the
     smallest objective after a few sweeps is swept to the end.
 
     Parameters
     ----------
     theta : Tensor of shape (n, P), float64
         Finite.
-    layers : sequence of int64 Tensors of shape (d_l, p_l)
-        Positions in ``theta`` of the entries of each unit, first layer first: the ``index`` of
-        each factor of a network's symmetry.
-    signed : bool
-        Whether the signs of units are a symmetry too.
+    group : Units or a Product of them
+        A network's symmetry: one factor a hidden layer, first layer first.
     n_starts, max_sweeps : int
     generator : torch.Generator
         Chooses the starts.
@@ -88,62 +89,54 @@ def relabel(
     A step costs O(n d^2 p) and solves assignments only for draws that an exchange of two units
     improves; the last sweep solves all. The end is a local optimum of a problem that has many: for
     overlapping units, as of wide layers, different starts end in different labels that are about
-    as good, and `label_margin` is small. Entries are compared in units of their kind, so scales of
-    the inputs and outputs don't matter.
+    as good, and `label_margin` is small. Entries are compared in units of their coordinate orbit,
+    so scales of the inputs and outputs don't matter.
 
     References
     ----------
     Stephens (2000), "Dealing with label switching in mixture models", J. R. Stat. Soc. B 62.
     """
-    # Squares must not overflow; nothing else depends on the unit.
-    scaled = theta / theta.abs().max().clamp_min(torch.finfo(theta.dtype).tiny)
+    given = Labelling.given(_scaled(theta), group)
     runs = []
     for start in torch.randperm(len(theta), generator=generator)[:n_starts].tolist():
-        run = _Run(scaled, layers, signed)
-        run.first_pass(start)
-        run.sweep(min(_EXPLORE, max_sweeps))
-        runs.append(run)
-    best = min(runs, key=lambda run: label_objective(run.theta, layers))
-    best.sweep(max_sweeps - _EXPLORE)
-    group = signed_group(layers)
-    canonical = canonical_element(best.theta, layers, signed=signed)
-    return labelled(theta, layers, group.compose(canonical, tuple(best.elements)), best.n_changing)
+        run = _Run(_first_pass(given, start), len(theta))
+        runs.append(_sweep(run, min(_EXPLORE, max_sweeps)))
+    best = min(runs, key=lambda run: label_objective(run.labelling.theta, group))
+    labelling, n_changing = _sweep(best, max_sweeps - _EXPLORE)
+    return in_canonical_order(theta, labelling.theta, labelling.elements, group, n_changing)
 
 
-def labelled(
+def in_canonical_order(
     draws: Tensor,
-    layers: Sequence[Tensor],
+    aligned: Tensor,
     elements: tuple[SignedPermutation, ...],
+    group: SymmetryGroup,
     n_changing: int,
 ) -> Relabelled:
-    """What the elements, one a layer and draw, make of the draws."""
-    theta = signed_group(layers).act(elements, draws)
-    return Relabelled(theta, elements, label_objective(theta, layers), n_changing)
+    """The draws acted on by the elements that led to ``aligned`` and by `canonical_element`."""
+    product = Product(unit_layers(group))
+    both = product.compose(canonical_element(aligned, group), elements)
+    theta = product.act(both, draws)
+    return Relabelled(theta, both, label_objective(theta, group), n_changing)
 
 
-def label_objective(theta: Tensor, layers: Sequence[Tensor]) -> float:
+def label_objective(theta: Tensor, group: SymmetryGroup) -> float:
     """``sum_e 0.5 log v_e`` over the entries of units, each once, in nats: smaller is better."""
-    variance = estimate_places(theta, kind_mean_square(theta, layers)).variance
-    entries = [index.flatten() for index in layers]
+    variance = estimate_reference(theta, orbit_mean_square(theta, group)).variance
+    entries = [layer.index.flatten() for layer in unit_layers(group)]
     return 0.5 * float(variance[torch.cat(entries).unique()].log().sum()) if entries else 0.0
 
 
-def signed_group(layers: Sequence[Tensor]) -> Product:
-    """The group that relabelling moves in; where signs aren't free, they stay +1."""
-    return Product(tuple(Units(index, flip=True) for index in layers))
-
-
-def label_margin(theta: Tensor, layers: Sequence[Tensor], *, signed: bool) -> Tensor:
+def label_margin(theta: Tensor, group: SymmetryGroup) -> Tensor:
     """How decided the labels of each aligned draw are, in nats.
 
-    `margin_of_labels` under places estimated from all draws, every other layer held fixed; the
-    minimum over layers. ``exp(-margin)`` is the odds of the runner-up.
+    `margin_of_labels` under a reference estimated from all draws, every other layer held fixed;
+    the minimum over layers. ``exp(-margin)`` is the odds of the runner-up.
 
     Parameters
     ----------
     theta : Tensor of shape (n, P), float64
-    layers : sequence of int64 Tensors of shape (d_l, p_l)
-    signed : bool
+    group : Units or a Product of them
 
     Returns
     -------
@@ -151,146 +144,101 @@ def label_margin(theta: Tensor, layers: Sequence[Tensor], *, signed: bool) -> Te
         0 is undecided; negative where other labels fit better (labels not from `relabel`, or a
         sweep limit reached); inf if there are no other labels.
     """
-    scaled = theta / theta.abs().max().clamp_min(torch.finfo(theta.dtype).tiny)
-    places = estimate_places(scaled, kind_mean_square(scaled, layers))
+    scaled = _scaled(theta)
+    reference = estimate_reference(scaled, orbit_mean_square(scaled, group))
     margin = torch.full((len(theta),), torch.inf, dtype=theta.dtype)
-    for index in layers:
-        found = margin_of_labels(units_of(scaled, index), places.at(index), signed=signed)
-        margin = torch.minimum(margin, found)
+    for layer in unit_layers(group):
+        margin = torch.minimum(margin, margin_of_labels(scaled, layer, reference))
     return margin
 
 
-def anchored_columns(layers: Sequence[Tensor]) -> list[Tensor]:
-    """Which entries of each layer's units no later layer shares, bool (p_l,).
-
-    Weights from the inputs and from earlier layers, the bias, and in the last layer the weights to
-    the outputs.
-    """
-    masks = []
-    for i, index in enumerate(layers):
-        later = torch.cat([other.flatten() for other in layers[i + 1 :]] or [index[:0, 0]])
-        masks.append(~torch.isin(index[0], later))
-    return masks
-
-
-def canonical_element(
-    theta: Tensor, layers: Sequence[Tensor], *, signed: bool
-) -> tuple[SignedPermutation, ...]:
+def canonical_element(theta: Tensor, group: SymmetryGroup) -> tuple[SignedPermutation, ...]:
     """The one element that brings aligned draws into a fixed order, the same for all draws.
 
-    Units in decreasing order of the norm of their mean anchored entries (`anchored_columns`), the
-    largest of which is made positive where signs are free.
+    Units that can be exchanged stand in decreasing order of the norm of their mean anchored
+    entries (`entries_shared_with_no_later_layer`), the largest of which is made positive where
+    signs are free.
 
     Parameters
     ----------
     theta : Tensor of shape (n, P)
-    layers : sequence of int64 Tensors of shape (d_l, p_l)
-    signed : bool
+    group : Units or a Product of them
 
     Returns
     -------
-    tuple of SignedPermutation, batch shape ()
+    tuple of SignedPermutation, one a layer, batch shape ()
     """
-    mean, elements = theta.mean(dim=0), []
-    for index, columns in zip(layers, anchored_columns(layers), strict=True):
-        units = mean[index[:, columns]]
-        order = units.norm(dim=-1).argsort(descending=True, stable=True)
+    mean, elements, layers = theta.mean(dim=0), [], unit_layers(group)
+    for layer, mask in zip(layers, entries_shared_with_no_later_layer(layers), strict=True):
+        units = mean[layer.index[:, mask]]
+        order = torch.arange(layer.n_units)
+        if layer.permutes:
+            order = units.norm(dim=-1).argsort(descending=True, stable=True)
         largest = units.gather(-1, units.abs().argmax(dim=-1, keepdim=True)).squeeze(-1)
-        g = SignedPermutation(order, positive_or_negative(largest[order], signed))
-        mean = Units(index, flip=True).act(g, mean)
+        g = SignedPermutation(order, positive_or_negative(largest[order], free=layer.flips))
+        mean = layer.act(g, mean)
         elements.append(g)
     return tuple(elements)
 
 
-class _Run:
-    """One start: the draws as labelled so far, and the elements that led there."""
-
-    def __init__(self, theta: Tensor, layers: Sequence[Tensor], signed: bool) -> None:
-        self.theta, self.layers, self.signed = theta.clone(), layers, signed
-        self.group, self.anchored = signed_group(layers), anchored_columns(layers)
-        self.elements = [_identity(len(theta), len(index)) for index in layers]
-        self.kinds = kind_mean_square(theta, layers)
-        self.n_changing = len(theta)
-
-    def first_pass(self, start: int) -> None:
-        """Forward through the layers by anchored entries, from one draw as the reference."""
-        for i, (index, columns) in enumerate(zip(self.layers, self.anchored, strict=True)):
-            entries = index[:, columns]
-            first = Places(self.theta[start], self.kinds).at(entries)
-            g = _settle(units_of(self.theta, entries), first, self.signed)
-            self._move(i, g, torch.ones(len(self.theta), dtype=torch.bool))
-
-    def sweep(self, n_sweeps: int) -> None:
-        """Until a thorough sweep moves no draw, at most ``n_sweeps`` more."""
-        for _ in range(n_sweeps):
-            if self.n_changing == 0:
-                return
-            places = estimate_places(self.theta, self.kinds)
-            moved = self._improve(places, thorough=False)
-            if not bool(moved.any()):
-                moved = self._improve(places, thorough=True)
-                if len(self.layers) > 1:
-                    moved |= self._label_anew(places)
-            self.n_changing = int(moved.sum())
-
-    def _improve(self, places: Places, *, thorough: bool) -> Tensor:
-        """Every layer given the others, last first, under fixed places; which draws moved."""
-        moved = torch.zeros(len(self.theta), dtype=torch.bool)
-        for i in reversed(range(len(self.layers))):
-            moved |= self._improve_layer(i, places, self.layers[i], thorough)
-        return moved
-
-    def _improve_layer(self, i: int, places: Places, entries: Tensor, thorough: bool) -> Tensor:
-        g, moved = improve_labels(
-            units_of(self.theta, entries), places.at(entries), signed=self.signed, thorough=thorough
-        )
-        self._move(i, g, moved)
-        return moved
-
-    def _label_anew(self, places: Places) -> Tensor:
-        """Labels by a forward pass under fixed places, kept where they fit better."""
-        other = _Run(self.theta, self.layers, self.signed)
-        for i, (index, columns) in enumerate(zip(self.layers, self.anchored, strict=True)):
-            other._improve_layer(i, places, index[:, columns], True)
-        for _ in range(_REMATCH):
-            other._improve(places, thorough=True)
-        ours, theirs = self._fit(places), other._fit(places)
-        better = theirs > ours + 1e-9 * (1.0 + ours.abs())
-        for i, g in enumerate(other.elements):
-            self._move(i, g, better)
-        return better
-
-    def _fit(self, places: Places) -> Tensor:
-        """Log density of each draw less a constant, (n,)."""
-        return -0.5 * ((self.theta - places.mean).square() / places.variance).sum(dim=-1)
-
-    def _move(self, i: int, g: SignedPermutation, moved: Tensor) -> None:
-        factor, before = self.group.factors[i], self.elements[i]
-        there = SignedPermutation(g.permutation[moved], g.sign[moved])
-        was = SignedPermutation(before.permutation[moved], before.sign[moved])
-        both = factor.compose(there, was)
-        before.permutation[moved], before.sign[moved] = both.permutation, both.sign
-        self.theta[moved] = factor.act(there, self.theta[moved])
+def _scaled(theta: Tensor) -> Tensor:
+    """Squares must not overflow; nothing else depends on the unit."""
+    return theta / theta.abs().max().clamp_min(torch.finfo(theta.dtype).tiny)
 
 
-def _settle(units: Tensor, places: Places, signed: bool) -> SignedPermutation:
-    """Labels of the units of one layer (n, d, p) when ``places`` are only the first guess."""
-    group = Units(torch.arange(units[0].numel()).reshape(units.shape[1:]), flip=True)
-    flat, kinds = units.flatten(1), places.variance.flatten()
-    total = _identity(len(units), units.shape[1])
+class _Run(NamedTuple):
+    """One start: the labels so far, and how many draws the last sweep moved."""
+
+    labelling: Labelling
+    n_changing: int
+
+
+def _first_pass(labelling: Labelling, start: int) -> Labelling:
+    """Forward through the layers, from draw ``start`` as the mean of what is anchored."""
+    for i, layer in enumerate(labelling.anchored()):
+        flat = layer.index.flatten()
+        first = DiagonalReference(labelling.theta[start], labelling.mean_square).at(flat)
+        alone = layer.on(torch.arange(len(flat)).reshape(layer.index.shape))
+        labelling = labelling.moved(i, _settle(labelling.theta[:, flat], alone, first))
+    return labelling
+
+
+def _settle(theta: Tensor, layer: UnitGroup, reference: DiagonalReference) -> SignedPermutation:
+    """Labels of the units of one layer when ``reference`` is only the first guess."""
+    mean_square, total = reference.variance, layer.identity()
     for step in range(_SETTLE):
         # All draws at first: what follows then depends on their orbits, not on the copies given.
-        g, moved = improve_labels(flat.view(units.shape), places, signed=signed, thorough=step == 0)
-        flat, total = group.act(g, flat), group.compose(g, total)
+        g, moved = improve_labels(theta, layer, reference, thorough=step == 0)
+        theta, total = layer.act(g, theta), layer.compose(g, total)
         if step >= _UNWEIGHTED and not bool(moved.any()):
             break
-        estimated = estimate_places(flat, kinds)
+        reference = estimate_reference(theta, mean_square)
         if step + 1 < _UNWEIGHTED:
-            estimated = estimated._replace(variance=kinds)
-        places = estimated.at(group.index)
+            reference = reference._replace(variance=mean_square)
     return total
 
 
-def _identity(n: int, d: int) -> SignedPermutation:
-    signs = torch.ones(n, d, dtype=torch.int8)
-    return SignedPermutation(torch.arange(d).repeat(n, 1), signs)
+def _sweep(run: _Run, n_sweeps: int) -> _Run:
+    """Until a thorough sweep moves no draw, at most ``n_sweeps`` more."""
+    for _ in range(n_sweeps):
+        if run.n_changing == 0:
+            break
+        reference = run.labelling.reference()
+        labelling, moved = run.labelling.improved(reference, thorough=False)
+        if not bool(moved.any()):
+            labelling, moved = labelling.improved(reference, thorough=True)
+            if len(labelling.layers) > 1:
+                labelling, better = _label_anew(labelling, reference)
+                moved = moved | better
+        run = _Run(labelling, int(moved.sum()))
+    return run
+
+
+def _label_anew(labelling: Labelling, reference: DiagonalReference) -> tuple[Labelling, Tensor]:
+    """Labels by a forward pass under a fixed reference where they fit better, and where."""
+    anew = labelling.forward(reference)
+    for _ in range(_REMATCH):
+        anew, _ = anew.improved(reference, thorough=True)
+    ours, theirs = labelling.log_prob(reference), anew.log_prob(reference)
+    better = theirs > ours + 1e-9 * (1.0 + ours.abs())
+    return anew.where(better, labelling), better

@@ -14,7 +14,6 @@ from skbayes_sym.inference.mode_sampling import ModeRun, ModeSampler, refine
 from skbayes_sym.inference.multimodal.weights import pool_draws, weigh
 
 LIKE = torch.zeros((), dtype=torch.float64)  # what chains run with
-KINDS = torch.tensor([0, 0, 1])  # the two units' weights, and the rest
 PLAN = ModeRun(n_warmup=100, n_draws=50, thin=2, block_size=16, n_jobs=None)
 
 
@@ -24,7 +23,7 @@ def posterior_of(target):
 
 
 def sampler_of(target, generator, plan=PLAN):
-    return ModeSampler(posterior_of(target), KINDS, plan, LIKE, generator)
+    return ModeSampler(posterior_of(target), UNITS, plan, LIKE, generator)
 
 
 @pytest.fixture
@@ -130,7 +129,7 @@ def test_chains_have_the_precision_asked_for(generator):
     single.means, single.scales = single.means.float(), single.scales.float()
     single.log_mass = single.log_mass.float()
     sampler = ModeSampler(
-        posterior_of(single), KINDS, PLAN._replace(n_draws=3), torch.zeros((), dtype=torch.float32),
+        posterior_of(single), UNITS, PLAN._replace(n_draws=3), torch.zeros((), dtype=torch.float32),
         generator,
     )  # fmt: skip
     assert sampler(found, 0, 4, seed=0).draws.dtype == "float32"
@@ -150,7 +149,7 @@ def test_refining_finds_the_mass_of_a_mode_with_too_few_draws(generator):
     assert before.modes.counts[rare] == 12
     assert isnan(before.estimates[rare].log_evidence)
     assert float(before.weights.weights[rare]) == 0.0
-    after = refine(TWO, before, UNITS, sampler_of(TWO, generator), n_chains=8, seed=3)
+    after = refine(TWO, before, sampler_of(TWO, generator), n_chains=8, seed=3)
     rare = int(after.modes.regions.assign(TWO.means[1:])[0])
     error = float(after.weights.standard_error[rare])
     assert abs(float(after.weights.weights[rare]) - 0.7) < 4 * error < 0.2
@@ -169,7 +168,7 @@ def test_nothing_to_refine(generator):
     def no_one(*args, **kwargs):
         raise AssertionError("no chain was needed")
 
-    assert refine(TWO, found, UNITS, no_one, n_chains=8, seed=3) is found
+    assert refine(TWO, found, no_one, n_chains=8, seed=3) is found
 
 
 def test_hopeless_modes_are_not_refined(generator):
@@ -181,7 +180,7 @@ def test_hopeless_modes_are_not_refined(generator):
     pool = pool_draws(common, values, [cloud], steep, UNITS, generator=generator)
     found = weigh(steep, pool, UNITS, generator=generator)
     assert found.modes.regions.n_modes == 2
-    assert refine(steep, found, UNITS, None, n_chains=8, seed=3) is found
+    assert refine(steep, found, None, n_chains=8, seed=3) is found
 
 
 def test_an_interrupt_while_refining_is_raised(generator):
@@ -193,4 +192,4 @@ def test_an_interrupt_while_refining_is_raised(generator):
 
     interrupted.generator = generator
     with pytest.raises(KeyboardInterrupt):
-        refine(TWO, found, UNITS, interrupted, n_chains=4, seed=0)
+        refine(TWO, found, interrupted, n_chains=4, seed=0)

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from cases import mixed
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries
@@ -45,6 +46,24 @@ def test_functions_stay_and_labels_say_how(sizes, n_outputs, activation, method)
         assert ACTIVATIONS[activation].is_odd or bool((sign == 1).all())
     assert [p.shape for p in found.permutations] == [(50, d) for d in sizes]
     assert found.margin.shape == (50,)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_network_whose_second_layer_has_no_flips(method, monkeypatch):
+    """Copies under that group go away, and signs of the second layer are left alone."""
+    network, draws = make_draws((3, 2), noise=0.02)
+    group = mixed(network)
+    monkeypatch.setattr(MLP, "symmetry", lambda self: group)
+    found = remove_symmetries(draws, **SMALL | {"hidden_layer_sizes": (3, 2)}, method=method)
+    assert (found.signs[0] == -1).any()
+    assert (found.signs[1] == 1).all()
+    moved = group.act(
+        group.sample((len(draws),), generator=torch.Generator().manual_seed(0)),
+        torch.from_numpy(draws),
+    )
+    again = remove_symmetries(moved, **SMALL | {"hidden_layer_sizes": (3, 2)}, method=method)
+    if method == "assignment":
+        np.testing.assert_array_equal(again.draws, found.draws)
 
 
 def test_chains_keep_their_shape_and_inputs_their_values():

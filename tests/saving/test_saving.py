@@ -23,6 +23,7 @@ from skbayes_sym import (
 )
 from skbayes_sym.estimators.base import is_fitted_name
 from skbayes_sym.saving.file import FORMAT
+from skbayes_sym.saving.first_edition import NOUN_NAMES
 from skbayes_sym.saving.load import ESTIMATORS
 from skbayes_sym.saving.values import NOUNS, Encoder, decode
 
@@ -272,3 +273,9 @@ def test_without_safetensors_the_message_names_the_extra(tmp_path, monkeypatch):
         save(fitted("linear-gaussian"), tmp_path / "model")
     with pytest.raises(ImportError, match=r"skbayes_sym\[io\]"):
         load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(("first", "now"), NOUN_NAMES.items())
+def test_nouns_of_the_first_edition_have_a_name_now(first, now):
+    assert first not in NOUNS
+    assert now in NOUNS

@@ -1,20 +1,21 @@
-"""Fundamental domains hold one member of every orbit; enumerations hold every element once."""
+"""Fundamental domains hold one member of every orbit."""
 
 from itertools import permutations, product
 from math import exp
 
 import pytest
 import torch
-from cases import GROUPS
+from cases import mixed
+from symmetry.planted import Case
 from torch.testing import assert_close
 
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.base import Product, Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain, has_exact_domain
-from skbayes_sym.symmetry.orbits import can_enumerate, enumerate_group
-from skbayes_sym.symmetry.reference import Places
-from skbayes_sym.symmetry.relabelling import signed_group
+from skbayes_sym.symmetry.orbits import enumerate_group
+from skbayes_sym.symmetry.reference import DiagonalReference
+from skbayes_sym.symmetry.units import Units
 
 NETWORKS = {
     "linear": MLP(2, (), 1, TANH),
@@ -25,7 +26,12 @@ NETWORKS = {
     "2-2-tanh": MLP(2, (2, 2), 1, TANH),
     "3-1-2-relu": MLP(1, (3, 1, 2), 1, RELU),
 }
-every_network = pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+_FLIPS = Units(NETWORKS["3-tanh"].symmetry().factors[0].index, permute=False, flip=True)
+CASES = {name: Case(network, network.symmetry()) for name, network in NETWORKS.items()} | {
+    "mixed": Case(NETWORKS["2-2-tanh"], mixed(NETWORKS["2-2-tanh"])),
+    "flips-only": Case(NETWORKS["3-tanh"], _FLIPS),
+}
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 N_EXTRA = 2  # columns of a position that are no weights
 
 
@@ -34,78 +40,37 @@ def normal(*shape, seed):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def domain_of(network):
-    n_params = network.layout.n_params
+def domain_of(case):
+    n_params = case.network.layout.n_params
     variance = normal(n_params, seed=1).exp()
-    return FundamentalDomain(network.symmetry(), Places(normal(n_params, seed=2), variance))
+    return FundamentalDomain(case.group, DiagonalReference(normal(n_params, seed=2), variance))
 
 
-def positions(network, n, seed=3):
-    return normal(n, network.layout.n_params + N_EXTRA, seed=seed)
+def positions(case, n, seed=3):
+    return normal(n, case.network.layout.n_params + N_EXTRA, seed=seed)
 
 
 def log_density(domain, position):
-    """log N of the weights in their places, less a constant."""
-    mean, variance = domain.places
+    """log N of the weights under their references, less a constant."""
+    mean, variance = domain.reference
     theta = position[..., : len(mean)]
     return -0.5 * ((theta - mean).square() / variance).sum(dim=-1)
 
 
-@pytest.mark.parametrize("name", ["trivial", "one-unit", "permutation", "signed", "product-signed"])
-def test_enumeration_holds_every_element_once_and_the_identity_first(name, generator):
-    group, network = GROUPS[name]
-    n = network.layout.n_params + N_EXTRA
-    table = enumerate_group(group, n)
-    assert_close(torch.tensor(float(table.order)).log(), torch.tensor(group.log_order))
-    assert torch.equal(table.gather[0], torch.arange(n))
-    assert bool((table.sign[0] == 1).all())
-    signed_index = (table.gather + 1) * table.sign
-    assert len(signed_index.unique(dim=0)) == table.order
-
-    x = torch.randn(3, n, generator=generator, dtype=torch.float64)
-    orbit = table.orbit(x)
-    assert orbit.shape == (3, table.order, n)
-    layers = [factor.index for factor in group.factors]
-    for row, images in zip(x, orbit, strict=True):
-        expected = signed_group(layers).act(table.elements, row.expand(table.order, n))
-        assert_close(images, expected, rtol=0, atol=0)
-    g = group.sample((1,), generator=generator)  # any element of the group is in the table
-    distance = (orbit[0] - group.act(g, x[:1])).abs().sum(dim=-1)
-    assert int((distance == 0).sum()) == 1
-
-
-def test_pull_back_scores_all_images(generator):
-    group, network = GROUPS["product-signed"]
-    n = network.layout.n_params
-    table = enumerate_group(group, n)
-    x, w = (torch.randn(n, generator=generator, dtype=torch.float64) for _ in range(2))
-    orbit = table.orbit(x)
-    assert_close(table.pull_back(w) @ x, orbit @ w)
-    assert_close(table.pull_back(w, signed=False) @ x.square(), orbit.square() @ w)
-
-
-def test_large_groups_are_not_enumerated():
-    group = MLP(2, (7,), 1, TANH).symmetry()  # 645,120 elements
-    assert not can_enumerate(group)
-    with pytest.raises(ValueError, match=r"6\.45e\+05 elements, more than the 10000"):
-        enumerate_group(group, 3)
-    assert can_enumerate(GROUPS["permutation"].group, max_order=24)
-    assert not can_enumerate(GROUPS["permutation"].group, max_order=23)
-
-
 def test_several_wide_layers_have_no_exact_domain():
     network = MLP(2, (5, 5), 1, TANH)
-    places = Places(torch.zeros(network.layout.n_params), torch.ones(network.layout.n_params))
+    n = network.layout.n_params
+    reference = DiagonalReference(torch.zeros(n), torch.ones(n))
     assert not has_exact_domain(network.symmetry())
     with pytest.raises(ValueError, match="one hidden layer or narrower"):
-        FundamentalDomain(network.symmetry(), places)
+        FundamentalDomain(network.symmetry(), reference)
     assert has_exact_domain(MLP(2, (50,), 1, TANH).symmetry())
 
 
-@every_network
-def test_one_member_of_every_orbit_is_inside_and_it_is_the_best(network):
-    domain, x = domain_of(network), positions(network, 40)
-    table = enumerate_group(network.symmetry(), x.shape[-1])
+@every_case
+def test_one_member_of_every_orbit_is_inside_and_it_is_the_best(case):
+    domain, x = domain_of(case), positions(case, 40)
+    table = enumerate_group(case.group, x.shape[-1])
     orbit = table.orbit(x)
     inside = domain.contains(orbit.flatten(0, 1)).view(len(x), -1)
     assert_close(inside.sum(dim=1), torch.ones(len(x), dtype=torch.int64))
@@ -114,33 +79,32 @@ def test_one_member_of_every_orbit_is_inside_and_it_is_the_best(network):
 
     entered, g = domain.enter(x)
     assert_close(entered, orbit[torch.arange(len(x)), best], rtol=0, atol=0)
-    layers = [factor.index for factor in network.symmetry().factors]
-    assert_close(signed_group(layers).act(g, x), entered, rtol=0, atol=0)
+    assert_close(Product(case.group.factors).act(g, x), entered, rtol=0, atol=0)
     assert bool(domain.contains(entered).all())
     again, _ = domain.enter(entered)
     assert_close(again, entered, rtol=0, atol=0)
 
 
-@every_network
-def test_inside_does_not_depend_on_which_copy_is_given(network, generator):
-    domain, x, group = domain_of(network), positions(network, 50), network.symmetry()
+@every_case
+def test_inside_does_not_depend_on_which_copy_is_given(case, generator):
+    domain, x, group = domain_of(case), positions(case, 50), case.group
     moved = group.act(group.sample((len(x),), generator=generator), x)
     assert_close(domain.enter(moved)[0], domain.enter(x)[0], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["3-tanh", "4-relu", "5-relu"])
+@pytest.mark.parametrize("name", ["3-tanh", "4-relu", "5-relu", "flips-only"])
 def test_assignment_agrees_with_enumeration(name):
-    domain, x = domain_of(NETWORKS[name]), positions(NETWORKS[name], 300)
-    theta = x[:, : len(domain.places.mean)]
+    domain, x = domain_of(CASES[name]), positions(CASES[name], 300)
+    theta = x[:, : len(domain.reference.mean)]
     for ours, theirs in zip(domain._best(theta), domain._best_of_all(theta), strict=True):
         assert_close(ours, theirs)
 
 
 def test_volume_of_the_domain_under_an_invariant_density_is_one_over_the_order():
     """P(x in F) = 1/|G| for any density that the group leaves unchanged."""
-    network, n = NETWORKS["3-tanh"], 20_000
-    fraction = float(domain_of(network).contains(positions(network, n)).double().mean())
-    p = exp(-network.symmetry().log_order)  # 1/48
+    case, n = CASES["3-tanh"], 20_000
+    fraction = float(domain_of(case).contains(positions(case, n)).double().mean())
+    p = exp(-case.group.log_order)  # 1/48
     assert abs(fraction - p) < 4.0 * (p * (1 - p) / n) ** 0.5
 
 
@@ -148,15 +112,15 @@ def test_two_weights_by_hand():
     """One unit behind tanh: F is the half plane on the side of the mean."""
     network = MLP(1, (1,), 1, TANH)
     mean = torch.tensor([1.0, 0.0, 2.0, 0.0], dtype=torch.float64)  # W1, b1, W2, b2
-    domain = FundamentalDomain(network.symmetry(), Places(mean, torch.ones_like(mean)))
+    domain = FundamentalDomain(network.symmetry(), DiagonalReference(mean, torch.ones_like(mean)))
     x = torch.tensor([[1.0, 9.0, 0.1, 5.0], [-1.0, 9.0, 0.1, 5.0]], dtype=torch.float64)
     assert domain.contains(x).tolist() == [True, False]
     assert_close(domain.enter(x)[0][1], torch.tensor([1.0, -9.0, -0.1, 5.0], dtype=torch.float64))
 
 
-@every_network
-def test_non_finite_positions_are_outside_and_stay(network):
-    domain, x = domain_of(network), positions(network, 4)
+@every_case
+def test_non_finite_positions_are_outside_and_stay(case):
+    domain, x = domain_of(case), positions(case, 4)
     x, _ = domain.enter(x)
     x[0, 0], x[1, 0], x[2, 0] = torch.nan, torch.inf, 1e200
     assert domain.contains(x).tolist() == [False, False, False, True]
@@ -164,8 +128,8 @@ def test_non_finite_positions_are_outside_and_stay(network):
 
 
 def test_float32_positions():
-    network = NETWORKS["3-tanh"]
-    domain, x = domain_of(network), positions(network, 200).float()
+    case = CASES["3-tanh"]
+    domain, x = domain_of(case), positions(case, 200).float()
     entered, _ = domain.enter(x)
     assert entered.dtype == torch.float32
     assert bool(domain.contains(entered).all())
@@ -173,7 +137,7 @@ def test_float32_positions():
 
 
 def test_trivial_group_has_no_boundary():
-    domain = FundamentalDomain(Trivial(), Places(torch.zeros(3), torch.ones(3)))
+    domain = FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(3), torch.ones(3)))
     x = normal(5, 4, seed=0)
     assert bool(domain.contains(x).all())
     assert_close(domain.enter(x), (x, ()))
@@ -181,9 +145,9 @@ def test_trivial_group_has_no_boundary():
 
 def test_signed_permutations_by_brute_force():
     """Against log densities written out for one layer of three units."""
-    network = NETWORKS["3-tanh"]
-    domain, x = domain_of(network), positions(network, 20)
-    index = network.symmetry().factors[0].index
+    case = CASES["3-tanh"]
+    domain, x = domain_of(case), positions(case, 20)
+    index = case.group.factors[0].index
     images = []
     for order in permutations(range(3)):
         for signs in product((1.0, -1.0), repeat=3):

@@ -15,7 +15,7 @@ from skbayes_sym.inference.laplace.posterior import (
     linearised_functions,
     linearised_outputs,
 )
-from skbayes_sym.models.augmentations.ranges import stratified_noise
+from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -26,7 +26,7 @@ def _fitted(estimator: Any, like: Tensor) -> tuple[AveragedNetwork, LaplacePoste
 
     def make() -> tuple[AveragedNetwork, LaplacePosterior, Any, Any]:
         augmentation = estimator._augmentation_
-        n_noise = augmentation.extent.n_noise
+        n_noise = augmentation.half_width.n_noise
         n_samples = EVALUATION_SAMPLES if n_noise else 1
         model = AveragedNetwork(
             estimator.network_, augmentation, Categorical(), n_samples, estimator._n_last_

@@ -53,7 +53,7 @@ def _weigh(setting: Setting, explored: Explored, generator: torch.Generator) -> 
     found = weigh(reference, pool, group, generator=generator)
     plan = _mode_run(setting)._replace(n_draws=_REFINING_DRAWS)
     return refine(
-        reference, found, group, _mode_sampler(setting, plan, generator),
+        reference, found, _mode_sampler(setting, plan, generator),
         n_chains=_REFINING_CHAINS, seed=setting.seeds.refine,
     )  # fmt: skip
 
@@ -67,8 +67,8 @@ def _mode_run(setting: Setting) -> ModeRun:
 
 
 def _mode_sampler(setting: Setting, plan: ModeRun, generator: torch.Generator) -> ModeSampler:
-    posterior = setting.posterior
-    return ModeSampler(posterior, posterior.kinds, plan, posterior.data.x, generator)
+    posterior, group = setting.posterior, setting.model.network.symmetry()
+    return ModeSampler(posterior, group, plan, posterior.data.x, generator)
 
 
 def _refreshed(setting: Setting, weighing: Weighing, generator: torch.Generator) -> Draws:

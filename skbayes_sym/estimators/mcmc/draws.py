@@ -16,7 +16,6 @@ from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.multimodal.weights import Weighing
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.relabelling import relabel
-from skbayes_sym.symmetry.units import unit_layers
 
 
 def prediction_attributes(setting: Setting, draws: Draws, blocks: list[Block]) -> dict[str, Any]:
@@ -50,8 +49,7 @@ def _on_reference_set(setting: Setting, theta: Tensor) -> Array:
     if not setting.estimator.remove_symmetries or not group.factors or len(flat) < 2:
         return np.asarray(theta.numpy())
     aligned = relabel(
-        flat.double(), [layer.index for layer in unit_layers(group)],
-        signed=setting.model.network.activation.is_odd, n_starts=4, max_sweeps=100,
+        flat.double(), group, n_starts=4, max_sweeps=100,
         generator=generator_from(setting.seeds.labels),
     ).theta  # fmt: skip
     return np.asarray(aligned.to(theta.dtype).reshape(theta.shape).numpy())

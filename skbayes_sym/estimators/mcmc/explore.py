@@ -63,7 +63,7 @@ def explore(setting: Setting) -> tuple[Explored, list[Block]]:
     wanted = chains is None or (weighs_by_evidence(estimator) and can_bridge(group))
     if stopped == "max_iter" and wanted:
         found = run_islands(
-            setting.posterior, group, setting.posterior.kinds,
+            setting.posterior, group,
             SMCSettings(n_particles=estimator.n_particles, n_moves=_ISLAND_MOVES),
             n_islands=estimator.n_islands, seed=setting.seeds.islands, n_jobs=estimator.n_jobs,
             on_step=setting.progress.phase(ISLANDS, estimator.n_islands),
@@ -140,7 +140,7 @@ def _run_chains(setting: Setting) -> ChainDraws:
 def _explorer(setting: Setting) -> Sampler:
     posterior = setting.posterior
     kernel = _KERNELS[setting.estimator.sampler]
-    return Sampler(kernel, posterior, PooledDiagonal(posterior.kinds))
+    return Sampler(kernel, posterior, PooledDiagonal(setting.model.network.symmetry()))
 
 
 def _starts(setting: Setting) -> Tensor:

@@ -22,17 +22,17 @@ from skbayes_sym.estimators._fit.training import (
 )
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.inference.mean_field.bounds import (
-    estimate_gap,
     expected_log_likelihood,
     posterior_layers,
 )
 from skbayes_sym.inference.mean_field.elbo import SymmetrizedElbo, pack
-from skbayes_sym.inference.mean_field.gap_term import GapTerm
+from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.numerics.convergence import last_tenth_gain
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, minimise
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -45,7 +45,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     PermanentEstimate,
     Soules,
 )
-from skbayes_sym.symmetry.gaps.units import gap_lower, gap_upper
+from skbayes_sym.symmetry.gaps.units import UnitGap
 
 FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
 SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
@@ -154,8 +154,11 @@ def fit_vi(estimator: Any, context: FitContext, model: Model) -> Fitted:
     gap = None
     if model.group.log_order > 0.0:
         generator = generator_from(seeds.gap, context.device)
-        n_draws = estimator.n_weight_samples
-        gap = GapTerm(model.group, estimate, n_draws=n_draws, generator=generator)
+        gap = GatedGap(
+            UnitGap(model.group, estimate, n_draws=estimator.n_weight_samples),
+            certificate=UnitGap(model.group, Soules()),
+            generator=generator,
+        )
     with torch.no_grad():
         objective = SymmetrizedElbo(
             model.network, model.likelihood, model.prior, data,
@@ -277,27 +280,25 @@ def _gap_bounds(
     if not model.group.factors:
         return Estimate(0.0, 0.0), Estimate(0.0, 0.0)
     width = 20 if estimator.gap_estimator == "exact" else estimator.exact_max_width
-    below = ExactUpTo(width, Importance(max(estimator.n_permutations, _EVALUATION_PERMUTATIONS)))
-    above = ExactUpTo(width, DoublyStochastic())
+    proposals = max(estimator.n_permutations, _EVALUATION_PERMUTATIONS)
+    below = UnitGap(model.group, ExactUpTo(width, Importance(proposals)))
+    above = UnitGap(model.group, ExactUpTo(width, DoublyStochastic()), bound="upper")
     entries = max(model.network.hidden_layer_sizes) ** 2
     n_draws = max(16, min(_EVALUATION_DRAWS, _EVALUATION_ENTRIES // entries))
 
-    def estimate(bound: Any, permanent: PermanentEstimate) -> Estimate:
-        generator = generator_from(seed, device)
-        return estimate_gap(
-            bound, model.group, posterior, permanent, n_draws=n_draws, generator=generator
-        )
+    def estimate(gap: UnitGap) -> Estimate:
+        return gap.estimate(posterior, n_draws, generator=generator_from(seed, device))
 
-    lower = estimate(gap_lower, below)
+    lower = estimate(below)
     saturated = model.group.log_order - lower.value < 1e-6  # nothing is left above
-    return lower, lower if saturated else estimate(gap_upper, above)
+    return lower, lower if saturated else estimate(above)
 
 
 def _report(
     estimator: Any,
     attributes: Mapping[str, Any],
     result: OptimiseResult,
-    gap: GapTerm | None,
+    gap: GatedGap | None,
     total_weight: float,
 ) -> None:
     """Say what a user should know: saturation in the log, missing convergence as a warning."""
@@ -318,16 +319,12 @@ def _report(
 
 def warn_unless_converged(estimator: Any, result: OptimiseResult, total_weight: float) -> None:
     """A warning with the figure if the last tenth of all steps still raised the ELBO."""
-    tenth = max(1, len(result.loss_curve) // 10)
-    if result.stopped != "max_iter" or len(result.loss_curve) < 2 * tenth:
-        return
-    last, before = result.loss_curve[-tenth:], result.loss_curve[-2 * tenth : -tenth]
-    gain = (np.mean(before) - np.mean(last)) / total_weight
-    noise = np.hypot(np.std(last), np.std(before)) / (tenth**0.5 * total_weight)
-    if gain > estimator.tol + 3.0 * noise:
+    gain = last_tenth_gain([-loss for loss in result.loss_curve])
+    if result.stopped == "max_iter" and gain.exceeds(estimator.tol * total_weight):
         warn_user(
             f"not converged: the last tenth of the {result.n_iter} steps still raised the ELBO by "
-            f"{gain:.2g} nats a datum (tol={estimator.tol:g}). Raise max_iter or learning_rate.",
+            f"{gain.value / total_weight:.2g} nats a datum (tol={estimator.tol:g}). Raise "
+            "max_iter or learning_rate.",
             ConvergenceWarning,
         )
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from skbayes_sym.inference.kernels.base import DiagonalWhitening, State, Whitening
 from skbayes_sym.inference.kernels.hmc import draw_momentum, energy_error, leapfrog
 from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.symmetry.base import SymmetryGroup
 
 # Dual averaging: Hoffman & Gelman 2014, section 3.2.1, but for gamma. With their 0.05 step sizes
 # still jump at the end of a window of 50 moves, and their average accepts more than the target:
@@ -167,23 +168,24 @@ class FixedWhitening:
 
 @dataclass(frozen=True, eq=False)
 class PooledDiagonal:
-    """A scale for each chain and coordinate, shrunk to its kind's; a `WhiteningAdaptation`.
+    """A scale for each chain and coordinate, shrunk to its orbit's; a `WhiteningAdaptation`.
 
     Parameters
     ----------
-    kinds : Tensor of shape (D,), int64
-        Coordinates that the model's symmetry exchanges carry the same number: weights from one
-        input to the units of a layer, biases of a layer, ...; a number each if there is none.
+    group : SymmetryGroup
+        Of the model: the coordinates it exchanges are pooled (weights from one input to the units
+        of a layer, biases of a layer, ...).
     """
 
-    kinds: Tensor
+    group: SymmetryGroup
 
     def windows(self, n_warmup: int) -> list[Window]:
         return stan_windows(n_warmup)
 
     def fit(self, whitening: Whitening, moments: Moments, *, like: Tensor) -> Whitening:
         """Square roots of `pooled_variance`; unchanged where no chain moved."""
-        variance = pooled_variance(moments.variance(), moments.n_draws, self.kinds)
+        orbits = self.group.coordinate_orbits(moments.mean.shape[1])
+        variance = pooled_variance(moments.variance(), moments.n_draws, orbits)
         if bool((variance > 0).all()):  # nan where nothing moved
             return DiagonalWhitening(variance.sqrt().to(like))
         return whitening
@@ -211,16 +213,16 @@ def stan_windows(n_warmup: int) -> list[Window]:
     return [Window(first, False), *slow, Window(last, False)]
 
 
-def pooled_variance(variance: Tensor, count: int, kinds: Tensor) -> Tensor:
+def pooled_variance(variance: Tensor, count: int, orbits: Tensor) -> Tensor:
     """Shrink each chain's variances towards those of exchangeable coordinates.
 
-        v = (n v_chain + 5 v_kind) / (n + 5),
-        v_kind = median over chains of the mean of v_chain over the kind's coordinates
+        v = (n v_chain + 5 v_orbit) / (n + 5),
+        v_orbit = median over chains of the mean of v_chain over the orbit's coordinates
 
     Equivariant: permuting exchangeable coordinates within any chain, each chain its own way,
-    permutes the result alike, because a kind's mean is the same in every copy of a mode. The median
-    keeps stuck or lost chains from setting the scale; chains that never moved (variance zero) are
-    left out of it.
+    permutes the result alike, because an orbit's mean is the same in every copy of a mode. The
+    median keeps stuck or lost chains from setting the scale; chains that never moved (variance
+    zero) are left out of it.
 
     Parameters
     ----------
@@ -228,15 +230,16 @@ def pooled_variance(variance: Tensor, count: int, kinds: Tensor) -> Tensor:
         Within each chain.
     count : int
         Draws n that each was estimated from.
-    kinds : Tensor of shape (D,), int64
+    orbits : Tensor of shape (D,), int64
+        `SymmetryGroup.coordinate_orbits`.
 
     Returns
     -------
     Tensor of shape (C, D)
-        nan for a kind whose coordinates never moved in any chain.
+        nan for an orbit whose coordinates never moved in any chain.
     """
-    _, kind = kinds.to(variance.device).unique(return_inverse=True)
-    members = torch.nn.functional.one_hot(kind).to(variance)
+    _, orbit = orbits.to(variance.device).unique(return_inverse=True)
+    members = torch.nn.functional.one_hot(orbit).to(variance)
     mean = variance @ members / members.sum(0)
-    pooled = torch.where(mean > 0, mean, torch.nan).nanmedian(dim=0).values[kind]
+    pooled = torch.where(mean > 0, mean, torch.nan).nanmedian(dim=0).values[orbit]
     return (count * variance + _PRIOR_COUNT * pooled) / (count + _PRIOR_COUNT)

@@ -9,16 +9,17 @@ nothing is annealed, and the estimate is good where the proposal is merely fair.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, log, nan
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from skbayes_sym.inference.multimodal.bridge_ratio import BridgeRatio, bridge_ratio
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain, has_exact_domain
 from skbayes_sym.symmetry.orbits import MAX_ORDER, Enumeration, can_enumerate, enumerate_group
-from skbayes_sym.symmetry.reference import estimate_places, kind_mean_square
+from skbayes_sym.symmetry.reference import estimate_reference, orbit_mean_square
 
 MIN_DRAWS_PER_DIM = 5  # below that the fitted covariance is noise, and the proposal useless
 _PROPOSALS_PER_DRAW = 4
@@ -45,7 +46,7 @@ NOT_ESTIMATED = BridgeEstimate(nan, nan, (nan, nan), 0, 0.0)
 def bridge_evidence(
     log_density: Callable[[Tensor], Tensor],
     draws: Tensor,
-    group: Any,
+    group: SymmetryGroup,
     *,
     chains: Tensor | None = None,
     region: Region | None = None,
@@ -150,7 +151,7 @@ class _Proposal(NamedTuple):
     log_copies: float  # log of the integral over everything / over what is compared
 
 
-def _symmetrised(draws: Tensor, group: Any, n_components: int) -> _Proposal:
+def _symmetrised(draws: Tensor, group: SymmetryGroup, n_components: int) -> _Proposal:
     h = fit_gaussian_mixture(draws, n_components)
     table = enumerate_group(group, draws.shape[1])
     table = Enumeration(table.gather.to(draws.device), table.sign.to(draws.device), table.elements)
@@ -163,7 +164,7 @@ def _symmetrised(draws: Tensor, group: Any, n_components: int) -> _Proposal:
     return _Proposal(h, log_prob, lambda x: x, None, 0.0)
 
 
-def _confined(draws: Tensor, group: Any, n_components: int) -> _Proposal:
+def _confined(draws: Tensor, group: SymmetryGroup, n_components: int) -> _Proposal:
     domain = domain_of(draws, group)
     h = fit_gaussian_mixture(domain.enter(draws)[0], n_components)
     return _Proposal(
@@ -171,14 +172,13 @@ def _confined(draws: Tensor, group: Any, n_components: int) -> _Proposal:
     )
 
 
-def domain_of(draws: Tensor, group: Any) -> FundamentalDomain:
+def domain_of(draws: Tensor, group: SymmetryGroup) -> FundamentalDomain:
     """The fundamental domain around aligned draws (n, D)."""
-    layers = [factor.index for factor in group.factors]
     cpu = draws.cpu()
-    return FundamentalDomain(group, estimate_places(cpu, kind_mean_square(cpu, layers)))
+    return FundamentalDomain(group, estimate_reference(cpu, orbit_mean_square(cpu, group)))
 
 
-def can_bridge(group: Any) -> bool:
+def can_bridge(group: SymmetryGroup) -> bool:
     """Whether `bridge_evidence` has a way to deal with this group."""
     return can_enumerate(group) or has_exact_domain(group)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import ceil, log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from scipy.sparse import coo_matrix
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.multimodal.bridge import BridgeEstimate, domain_of
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
 _LONG = 10  # draws from which a chain has a mean and a spread to compare
@@ -89,7 +90,7 @@ class ModeWeights(NamedTuple):
     log_evidence_standard_error: float
 
 
-def find_modes(draws: Tensor, values: Tensor, chains: Tensor, group: Any) -> Modes:
+def find_modes(draws: Tensor, values: Tensor, chains: Tensor, group: SymmetryGroup) -> Modes:
     """Cluster aligned draws of chains and of particles; deterministic.
 
     Draws of one chain start together. Three rules join chains, transitively:
@@ -219,7 +220,7 @@ def _neighbors(draws: Tensor, values: Tensor, chain: Tensor, asked: Tensor) -> T
     return torch.cat(found, dim=1)
 
 
-def _fit_regions(draws: Tensor, labels: Tensor, group: Any) -> Regions:
+def _fit_regions(draws: Tensor, labels: Tensor, group: SymmetryGroup) -> Regions:
     """One Gaussian a cluster; few draws borrow the spread that clusters have on average."""
     clusters = [draws[labels == k] for k in range(int(labels.max()) + 1)]
     spread = torch.stack([c.var(dim=0, correction=0) for c in clusters])

@@ -8,7 +8,7 @@ divided into modes, and the mass of each is estimated by bridge sampling.
 from collections.abc import Sequence
 from itertools import combinations
 from math import nan
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from skbayes_sym.inference.kernels.particle_alignment import align_particles
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.multimodal.bridge import NOT_ESTIMATED, BridgeEstimate, bridge_evidence
 from skbayes_sym.inference.multimodal.modes import Modes, ModeWeights, find_modes, weigh_modes
+from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import has_exact_domain
 from skbayes_sym.symmetry.orbits import MAX_ORDER
 
@@ -62,7 +63,7 @@ def pool_draws(
     chain_values: Tensor,
     islands: Sequence[Tensor],
     log_density: LogDensity,
-    group: Any,
+    group: SymmetryGroup,
     *,
     generator: torch.Generator,
 ) -> Pool:
@@ -79,7 +80,7 @@ def pool_draws(
 
 
 def weigh(
-    log_density: LogDensity, pool: Pool, group: Any, *, generator: torch.Generator
+    log_density: LogDensity, pool: Pool, group: SymmetryGroup, *, generator: torch.Generator
 ) -> Weighing:
     """Divide the pool into modes and estimate the evidence of each by `bridge_evidence`.
 
@@ -115,7 +116,7 @@ def _evidence(
     log_density: LogDensity,
     pool: Pool,
     modes: Modes,
-    group: Any,
+    group: SymmetryGroup,
     k: int,
     source: int | None,
     generator: torch.Generator,
@@ -135,7 +136,7 @@ def _evidence(
     )  # fmt: skip
 
 
-def _summed_order(group: Any, draws: Tensor) -> int:
+def _summed_order(group: SymmetryGroup, draws: Tensor) -> int:
     """Largest group worth summing over: one layer has a fundamental domain instead."""
     if not has_exact_domain(group) or len(group.factors) > 1:
         return MAX_ORDER
@@ -147,7 +148,7 @@ def _spread(
     log_density: LogDensity,
     pool: Pool,
     modes: Modes,
-    group: Any,
+    group: SymmetryGroup,
     weights: ModeWeights,
     generator: torch.Generator,
 ) -> float:

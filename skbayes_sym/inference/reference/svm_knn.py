@@ -4,8 +4,6 @@ Wiese et al. 2023, Algorithms 1 to 4, for comparison: `relabelling` finds the sa
 where units are well separated, and better ones where they aren't.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -14,13 +12,14 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
-from skbayes_sym.symmetry.relabelling import (
-    Relabelled,
-    canonical_element,
-    labelled,
-    signed_group,
+from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.relabelling import Relabelled, in_canonical_order
+from skbayes_sym.symmetry.units import (
+    SignedPermutation,
+    positive_or_negative,
+    unit_layers,
+    units_of,
 )
-from skbayes_sym.symmetry.units import SignedPermutation, Units, units_of
 
 _COST = 1.0  # C of equation (6), which the paper leaves open
 _PLANE_STEPS, _PLANE_RATE = 300, 0.05  # Adam steps, in units of the start's plane
@@ -29,9 +28,8 @@ _QUERY = 4096  # units whose neighbours are looked up at once
 
 def relabel_svm_knn(
     theta: Tensor,
-    layers: Sequence[Tensor],
+    group: SymmetryGroup,
     *,
-    signed: bool,
     n_starts: int,
     n_neighbors: int,
     max_sweeps: int,
@@ -42,9 +40,8 @@ def relabel_svm_knn(
     Parameters
     ----------
     theta : Tensor of shape (n, P), float64
-    layers : sequence of int64 Tensors of shape (d_l, p_l)
-    signed : bool
-        Whether signs are a symmetry; if not, Algorithm 1 is left out.
+    group : Units or a Product of them
+        One factor a hidden layer. Where signs are no symmetry, Algorithm 1 is left out.
     n_starts : int
         Restarts of the plane (K_beta).
     n_neighbors : int
@@ -66,21 +63,22 @@ def relabel_svm_knn(
     (all printed "l" in section 5) are I, K - 2 and G. O(n d k) time and memory a layer and sweep
     after the neighbours' search, which is slow beyond 20 entries a unit.
     """
-    group, theta_l, n_changing = signed_group(layers), theta, 0
+    aligned, n_changing = theta, 0
     elements: list[SignedPermutation] = []
-    for index in reversed(layers):
-        units = units_of(theta_l, index)
+    for layer in reversed(unit_layers(group)):
+        units = units_of(aligned, layer.index)
         sign = torch.ones(units.shape[:2], dtype=torch.int8)
-        if signed:
-            sign = _side_of_plane(units, separating_plane(units.flatten(0, 1), n_starts, generator))
-        labels, changed = vote(units * sign.unsqueeze(-1), n_neighbors, max_sweeps)
-        n_changing = max(n_changing, changed)
-        place = labels.argsort(dim=-1)
-        g = SignedPermutation(place, sign.gather(-1, place))
-        theta_l = Units(index, flip=True).act(g, theta_l)
+        if layer.flips:
+            beta = separating_plane(units.flatten(0, 1), n_starts, generator)
+            sign = positive_or_negative(units @ beta)
+        order = torch.arange(layer.n_units).repeat(len(units), 1)
+        if layer.permutes:
+            labels, changed = vote(units * sign.unsqueeze(-1), n_neighbors, max_sweeps)
+            order, n_changing = labels.argsort(dim=-1), max(n_changing, changed)
+        g = SignedPermutation(order, sign.gather(-1, order))
+        aligned = layer.act(g, aligned)
         elements.insert(0, g)
-    canonical = canonical_element(theta_l, layers, signed=signed)
-    return labelled(theta, layers, group.compose(canonical, tuple(elements)), n_changing)
+    return in_canonical_order(theta, aligned, tuple(elements), group, n_changing)
 
 
 def separating_plane(points: Tensor, n_starts: int, generator: torch.Generator) -> Tensor:
@@ -145,10 +143,6 @@ class _PlaneLoss:
         """The start that ended lowest."""
         beta = self.params.view(self.shape)
         return beta[self._losses(self.points @ beta.mT).argmin()]
-
-
-def _side_of_plane(units: Tensor, beta: Tensor) -> Tensor:
-    return torch.where(units @ beta < 0, -1, 1).to(torch.int8)
 
 
 def vote(units: Tensor, n_neighbors: int, max_sweeps: int) -> tuple[Tensor, int]:

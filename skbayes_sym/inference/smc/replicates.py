@@ -1,17 +1,17 @@
 """Islands: independent sequential Monte Carlo runs, side by side."""
 
-import warnings
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from joblib import Parallel, delayed
-from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogPosterior
 from skbayes_sym.inference.smc.smc import SMCResult, smc
 from skbayes_sym.inference.smc.stages import SMCSettings
-from skbayes_sym.numerics.optimise import OnStep, Stopped
+from skbayes_sym.numerics.jobs import closing
+from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.numerics.threads import one_thread
+from skbayes_sym.symmetry.base import SymmetryGroup
 
 
 class IslandsResult(NamedTuple):
@@ -23,8 +23,7 @@ class IslandsResult(NamedTuple):
 
 def run_islands(
     log_posterior: LogPosterior,
-    group: Any,
-    kinds: Tensor,
+    group: SymmetryGroup,
     settings: SMCSettings | None = None,
     *,
     n_islands: int,
@@ -40,7 +39,7 @@ def run_islands(
 
     Parameters
     ----------
-    log_posterior, group, kinds, settings
+    log_posterior, group, settings
         See `smc`. With ``n_jobs`` > 1 they are pickled.
     n_islands : int
     seed : int
@@ -55,32 +54,21 @@ def run_islands(
     IslandsResult
     """
     results: list[SMCResult] = []
-    stopped: Stopped = "max_iter"
     islands = Parallel(n_jobs=n_jobs, return_as="generator")(
-        delayed(_island)(log_posterior, group, kinds, settings, one)
+        delayed(_island)(log_posterior, group, settings, one)
         for one in spawn_seeds(seed, n_islands)
     )
-    try:
-        for island in islands:
+    with Loop() as loop, closing(islands):
+        for island in loop.steps(islands):
             results.append(island)
-            if island.stopped == "interrupted":
-                stopped = "interrupted"
-                break
-            if on_step is not None and on_step(len(results), island.stages[-1].figures()):
-                stopped = "callback"
-                break
-    except KeyboardInterrupt:
-        stopped = "interrupted"
-    finally:
-        with warnings.catch_warnings():  # joblib's advice to have asked for less
-            warnings.filterwarnings("ignore", r"\d+ tasks (which|have)", UserWarning)
-            islands.close()
-    return IslandsResult(results, stopped)
+            loop.stop_if("interrupted", island.stopped == "interrupted")
+            if on_step is not None and loop.stopped == "max_iter":
+                loop.stop_if("callback", on_step(len(results), island.stages[-1].figures()))
+    return IslandsResult(results, loop.stopped)
 
 
 def _island(
-    log_posterior: LogPosterior, group: Any, kinds: Tensor, settings: SMCSettings | None, seed: int
+    log_posterior: LogPosterior, group: SymmetryGroup, settings: SMCSettings | None, seed: int
 ) -> SMCResult:
-    device = kinds.device
     with one_thread():
-        return smc(log_posterior, group, kinds, settings, generator=generator_from(seed, device))
+        return smc(log_posterior, group, settings, generator=generator_from(seed))

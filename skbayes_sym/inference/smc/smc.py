@@ -6,15 +6,15 @@ by kernels fitted to them.
 """
 
 from math import nan
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.particle_alignment import check_kinds
 from skbayes_sym.inference.log_density import LogPosterior
 from skbayes_sym.inference.smc.stages import SMCSettings, Stage, Stages
-from skbayes_sym.numerics.optimise import OnStep, Stopped
+from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
+from skbayes_sym.symmetry.base import SymmetryGroup
 
 
 class SMCResult(NamedTuple):
@@ -41,8 +41,7 @@ class SMCResult(NamedTuple):
 
 def smc(
     log_posterior: LogPosterior,
-    group: Any,
-    kinds: Tensor,
+    group: SymmetryGroup,
     settings: SMCSettings | None = None,
     *,
     generator: torch.Generator,
@@ -51,8 +50,8 @@ def smc(
     """Adaptive tempering from prior to posterior (Del Moral, Doucet & Jasra 2006).
 
     Two kernels move the particles, each with its own step size. The first scales entries by
-    standard deviations of aligned particles, pooled over entries of a kind, and commutes with the
-    group. The second uses the full covariance of aligned particles and is confined to the
+    standard deviations of aligned particles, pooled over coordinate orbits, and commutes with
+    the group. The second uses the full covariance of aligned particles and is confined to the
     fundamental domain (`AlignedKernel`): many times better once the units have separated, and
     wasteful before. It is tried every third stage and kept while at most 10 % of the proposals it
     accepts are lost at the boundary. Where the domain has no exact test (several wide hidden
@@ -62,11 +61,8 @@ def smc(
     ----------
     log_posterior : LogPosterior
         Invariant under ``group``, with a prior that can be sampled.
-    group : symmetry group with ``factors``
-        Acts on the first columns of a position; `Trivial` for none.
-    kinds : int64 Tensor of shape (D,)
-        Entries with the same number share a scale in the first kernel; entries that the group
-        exchanges must.
+    group : Trivial, Units or a Product of them
+        Acts on the first columns of a position.
     settings : SMCSettings, optional
     generator : torch.Generator
     on_step : callable (stage, info) -> bool, optional
@@ -81,7 +77,7 @@ def smc(
     Raises
     ------
     ValueError
-        If ``kinds`` tells apart what the group exchanges, or no prior draw has a likelihood.
+        If no prior draw has a likelihood.
 
     Notes
     -----
@@ -96,28 +92,23 @@ def smc(
     Cost: about ``n_particles * n_moves * max_leapfrog`` gradients a stage at most.
     """
     settings = settings or SMCSettings()
-    check_kinds(group, kinds)
-    run = Stages(log_posterior, group, kinds, settings, generator)
+    run = Stages(log_posterior, group, settings, generator)
     cloud, tuning = run.from_prior(), run.first_tuning()
     stages: list[Stage] = []
-    stopped: Stopped = "max_iter"
-    try:
-        while len(stages) < settings.max_stages:
+    with Loop() as loop:
+        for _ in loop.steps(range(settings.max_stages)):
             cloud, tuning, stage = run.advance(cloud, tuning)
             stages.append(stage)
             stop = on_step is not None and on_step(len(stages), stage.figures())
-            if stage.temperature == 1.0 or stop:
-                stopped = "tol" if stage.temperature == 1.0 else "callback"
-                break
-    except KeyboardInterrupt:
-        stopped = "interrupted"
+            loop.stop_if("tol", stage.temperature == 1.0)
+            loop.stop_if("callback", stop)
     g = group.sample((settings.n_particles,), generator=generator)
     return SMCResult(
         group.act(g, cloud.position),
-        cloud.log_evidence if stopped == "tol" else nan,
+        cloud.log_evidence if loop.stopped == "tol" else nan,
         cloud.log_likelihood,
         cloud.eves,
         tuple(stages),
         cloud.n_gradients,
-        stopped,
+        loop.stopped,
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import exp, log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,9 +22,9 @@ from skbayes_sym.inference.smc.tempering import (
     systematic_resample,
 )
 from skbayes_sym.numerics.random import standard_normal
-from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain, has_exact_domain
-from skbayes_sym.symmetry.reference import Places
+from skbayes_sym.symmetry.reference import DiagonalReference
 
 _RESTART_EVERY = 4  # stages between fresh starts of the alignment
 _N_RESTARTS = 2
@@ -73,7 +73,7 @@ class Stage(NamedTuple):
 
     temperature: float  # beta it moved at
     log_evidence: float  # of the tempered posterior, nats, so far
-    full: bool  # aligned full covariance, else scales pooled by kind
+    full: bool  # aligned full covariance, else scales pooled over coordinate orbits
     acceptance: float  # of the integrator, mean over moves and particles
     step_size: float  # after the stage, in standard deviations
     boundary_loss: float  # accepted proposals lost at the boundary of the domain; 0 if none
@@ -88,7 +88,7 @@ class Stage(NamedTuple):
 class Tuning(NamedTuple):
     """What one stage hands to the next about its kernels; never a particle's own."""
 
-    places: Places | None
+    reference: DiagonalReference | None
     log_steps: tuple[float, float]  # of the pooled and of the full kernel
     full: bool  # which of them worked last
     pause: int  # stages of the pooled one left before the full one is tried
@@ -128,8 +128,7 @@ class Stages:
     """What stays the same over all stages of a run."""
 
     log_posterior: LogPosterior
-    group: Any
-    kinds: Tensor
+    group: SymmetryGroup
     settings: SMCSettings
     generator: torch.Generator
 
@@ -157,9 +156,9 @@ class Stages:
         weights = (beta - cloud.temperature) * cloud.log_likelihood.double()
         ancestors = systematic_resample(weights, generator=self.generator)
         eves, before = cloud.eves[ancestors], cloud.log_likelihood[ancestors]
-        aligned, places = self.align(cloud.position[ancestors], tuning)
+        aligned, reference = self.align(cloud.position[ancestors], tuning)
         full = self.use_full(tuning)
-        fitted = self.full(aligned, places) if full else self.pooled(aligned)
+        fitted = self.full(aligned, reference) if full else self.pooled(aligned)
         position, moved = self.move(fitted, beta, tuning.log_steps[full])
         after = self._log_likelihood(position)
         log_evidence = cloud.log_evidence + log_mean_weight(weights)
@@ -175,15 +174,15 @@ class Stages:
             _correlation(before, after),
         )
         cloud = Cloud(position, after, eves, beta, log_evidence, n_gradients)
-        return cloud, next_tuning(tuning, places, stage), stage
+        return cloud, next_tuning(tuning, reference, stage), stage
 
-    def align(self, position: Tensor, tuning: Tuning) -> tuple[Tensor, Places]:
-        """One representative of each orbit, from the last stage's places and fresh ones."""
+    def align(self, position: Tensor, tuning: Tuning) -> tuple[Tensor, DiagonalReference]:
+        """One representative of each orbit, from the last stage's reference and fresh ones."""
         restart = tuning.n_stages % _RESTART_EVERY == 0
         return align_particles(
             position,
             self.group,
-            tuning.places,
+            tuning.reference,
             n_starts=_N_RESTARTS if restart else 0,
             generator=self.generator,
         )
@@ -197,13 +196,13 @@ class Stages:
     def pooled(self, aligned: Tensor) -> Fitted:
         """Scales that the group leaves alone: no boundary is needed."""
         anywhere = torch.zeros_like(aligned[0]), torch.ones_like(aligned[0])
-        everywhere = FundamentalDomain(Trivial(), Places(*anywhere))
-        return Fitted(aligned, self._kernel(everywhere), pooled_whitening(aligned, self.kinds))
+        everywhere = FundamentalDomain(Trivial(), DiagonalReference(*anywhere))
+        return Fitted(aligned, self._kernel(everywhere), pooled_whitening(aligned, self.group))
 
-    def full(self, aligned: Tensor, places: Places) -> Fitted:
+    def full(self, aligned: Tensor, reference: DiagonalReference) -> Fitted:
         """The covariance of one copy, within that copy."""
-        domain = FundamentalDomain(self.group, places)
-        inside, _ = domain.enter(aligned)  # labels above may be a sweep behind the places
+        domain = FundamentalDomain(self.group, reference)
+        inside, _ = domain.enter(aligned)  # labels above may be a sweep behind the reference
         return Fitted(inside, self._kernel(domain), full_whitening(inside))
 
     def move(self, fitted: Fitted, beta: float, log_step: float) -> tuple[Tensor, Moved]:
@@ -241,13 +240,13 @@ class Stages:
         return found.masked_fill(~found.isfinite(), -torch.inf)
 
 
-def next_tuning(tuning: Tuning, places: Places, stage: Stage) -> Tuning:
+def next_tuning(tuning: Tuning, reference: DiagonalReference, stage: Stage) -> Tuning:
     """Step sizes of each kernel, and which one is next."""
     works = stage.full and stage.boundary_loss <= _MOST_LOST
     pause = _PAUSE if stage.full else max(tuning.pause - 1, 0)
     pooled, full = tuning.log_steps
     log_steps = (pooled, log(stage.step_size)) if stage.full else (log(stage.step_size), full)
-    return Tuning(places, log_steps, works, pause, tuning.n_stages + 1)
+    return Tuning(reference, log_steps, works, pause, tuning.n_stages + 1)
 
 
 def _correlation(before: Tensor, after: Tensor) -> float:

@@ -14,7 +14,7 @@ from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
-from skbayes_sym.symmetry.reference import Places
+from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.units import Units
 
 F64 = torch.float64
@@ -25,7 +25,7 @@ UNEQUAL = DiagonalWhitening(torch.tensor([1.5, 0.15], dtype=F64))
 
 def places(mean):
     mean = torch.as_tensor(mean, dtype=F64)
-    return Places(mean, torch.ones_like(mean))
+    return DiagonalReference(mean, torch.ones_like(mean))
 
 
 SWAP_DOMAIN = FundamentalDomain(SWAP, places([1.0, -1.0]))

@@ -18,6 +18,8 @@ from skbayes_sym.inference.mcmc.adaptation import (
     reasonable_step_size,
     stan_windows,
 )
+from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.units import Units
 
 
 def normal(scale):
@@ -146,12 +148,13 @@ def test_moments(generator):
     assert_close(moments.variance(), x.var(0), rtol=1e-10, atol=0)
 
 
-KINDS = torch.tensor([3, 3, 3, 0, 0, 0, 7])  # three units with two weights each, and one alone
+UNITS = Units(torch.tensor([[0, 3], [1, 4], [2, 5]]))  # two weights each, and one alone
+ORBITS = UNITS.coordinate_orbits(7)
 
 
 def test_pooled_variance_by_hand():
     variance = torch.tensor([[1.0, 2.0, 4.0], [2.0, 4.0, 5.0], [30.0, 3.0, 6.0]]).double()
-    # kind 0: means 1.5, 3, 16.5, median 3; kind 1: median 5
+    # first orbit: means 1.5, 3, 16.5, median 3; second: median 5
     pooled = torch.tensor([3.0, 3.0, 5.0]).double()
     expected = (10 * variance + 5 * pooled) / 15
     assert_close(pooled_variance(variance, 10, torch.tensor([0, 0, 1])), expected)
@@ -162,11 +165,11 @@ def test_stuck_chains_do_not_set_the_scale(generator):
     variance = 1 + 0.01 * torch.rand(9, 7, generator=generator, dtype=torch.float64)
     odd = torch.cat([variance, torch.full((2, 7), 1e-12), torch.full((2, 7), 1e12)]).double()
     dead = torch.cat([variance, torch.zeros(30, 7).double()])
-    plain = pooled_variance(variance, 20, KINDS)
-    assert_close(pooled_variance(odd, 20, KINDS)[:9], plain, rtol=0.01, atol=0)
-    assert_close(pooled_variance(dead, 20, KINDS)[:9], plain, rtol=0, atol=0)
-    # A chain without any information of its own gets its kind's scale, not zero.
-    assert float(pooled_variance(dead, 20, KINDS)[9:].min()) > 0.15
+    plain = pooled_variance(variance, 20, ORBITS)
+    assert_close(pooled_variance(odd, 20, ORBITS)[:9], plain, rtol=0.01, atol=0)
+    assert_close(pooled_variance(dead, 20, ORBITS)[:9], plain, rtol=0, atol=0)
+    # A chain without any information of its own gets its orbit's scale, not zero.
+    assert float(pooled_variance(dead, 20, ORBITS)[9:].min()) > 0.15
 
 
 def test_pooled_variance_is_equivariant(generator):
@@ -174,8 +177,8 @@ def test_pooled_variance_is_equivariant(generator):
     variance = torch.rand(8, 7, generator=generator, dtype=torch.float64).exp()
     keys = torch.rand(8, 3, generator=generator)
     order = torch.cat([keys.argsort(1), keys.argsort(1) + 3, torch.full((8, 1), 6)], 1)
-    moved = pooled_variance(variance.gather(1, order), 30, KINDS)
-    assert_close(moved, pooled_variance(variance, 30, KINDS).gather(1, order), rtol=1e-13, atol=0)
+    moved = pooled_variance(variance.gather(1, order), 30, ORBITS)
+    assert_close(moved, pooled_variance(variance, 30, ORBITS).gather(1, order), rtol=1e-13, atol=0)
 
 
 def test_whitening_without_any_move_stays():
@@ -184,7 +187,7 @@ def test_whitening_without_any_move_stays():
     for _ in range(10):
         moments = moments.add(position)
     before = DiagonalWhitening(torch.full((4, 7), 0.3))
-    assert PooledDiagonal(KINDS).fit(before, moments, like=position) is before
+    assert PooledDiagonal(UNITS).fit(before, moments, like=position) is before
 
 
 def test_fit_gives_standard_deviations_in_the_working_dtype(generator):
@@ -193,9 +196,7 @@ def test_fit_gives_standard_deviations_in_the_working_dtype(generator):
     moments = Moments.empty(x[0])
     for draw in x:
         moments = moments.add(draw)
-    fitted = PooledDiagonal(torch.arange(7)).fit(
-        DiagonalWhitening(torch.ones(2, 7)), moments, like=x[0]
-    )
+    fitted = PooledDiagonal(Trivial()).fit(DiagonalWhitening(torch.ones(2, 7)), moments, like=x[0])
     assert fitted.scale.dtype == torch.float32
     ratio = fitted.scale / scale
     assert_close(ratio, torch.ones(2, 7), rtol=0, atol=4.5 * (2 * 4000) ** -0.5)

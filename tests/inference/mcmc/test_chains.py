@@ -17,6 +17,8 @@ from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
 from skbayes_sym.inference.mcmc.adaptation import FixedWhitening, PooledDiagonal
 from skbayes_sym.inference.mcmc.blocks import REPORT_EVERY, Sampler, run_block
 from skbayes_sym.inference.mcmc.chains import sample_chains, start_blocks
+from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.units import Units
 
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6
 
@@ -60,7 +62,7 @@ def small(n_chains=7, block_size=3, seed=11, density=None, dtype=torch.float64):
     density = density or normal_by_autograd()
     g = torch.Generator().manual_seed(2)
     position = torch.randn(n_chains, density.n_dims, generator=g, dtype=dtype)
-    sampler = Sampler(HMC(max_leapfrog=16), density, PooledDiagonal(torch.arange(density.n_dims)))
+    sampler = Sampler(HMC(max_leapfrog=16), density, PooledDiagonal(Trivial()))
     return sampler, start_blocks(position, density, block_size=block_size, seed=seed)
 
 
@@ -83,7 +85,7 @@ def test_recovers_a_correlated_ill_conditioned_normal(dtype):
     g = torch.Generator().manual_seed(0)
     position = 3 * torch.randn(n_chains, 6, generator=g, dtype=dtype)
     blocks = start_blocks(position, density, block_size=100, seed=1)
-    sampler = Sampler(HMC(), density, PooledDiagonal(torch.arange(6)))
+    sampler = Sampler(HMC(), density, PooledDiagonal(Trivial()))
     result = sample_chains(sampler, blocks, n_warmup=300, n_draws=40)
     assert result.draws.dtype == np.dtype(str(dtype).removeprefix("torch."))
     away = result.draws.astype(float) - target.mean.numpy()
@@ -353,7 +355,7 @@ def test_stuck_and_lost_chains_are_reported():
     position = torch.randn(40, 2, generator=torch.Generator().manual_seed(0)).double()
     position[5] = torch.tensor([100.0, 0.0])
     blocks = start_blocks(position, Island(), block_size=40, seed=0)
-    sampler = Sampler(HMC(), Island(), PooledDiagonal(torch.zeros(2, dtype=torch.int64)))
+    sampler = Sampler(HMC(), Island(), PooledDiagonal(Units(torch.tensor([[0], [1]]))))
     result = sample_chains(sampler, blocks, n_warmup=0, n_draws=60)
     assert result.stuck.tolist() == [chain == 5 for chain in range(40)]
     assert np.isfinite(result.draws).all()

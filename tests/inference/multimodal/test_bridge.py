@@ -14,7 +14,7 @@ from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.orbits import enumerate_group
-from skbayes_sym.symmetry.reference import Places
+from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.units import Units
 
 LOG_Z = 3.7
@@ -72,7 +72,7 @@ def test_symmetric_bumps(spread, max_order, generator):
     """All |G| = 8 copies count, whether or not they overlap."""
     log_density, bump = symmetric_bumps(spread)
     draws = bump.sample(3000, generator=generator)  # copies of draws of the whole density
-    domain = FundamentalDomain(TWO_UNITS, Places(bump.loc[0], torch.ones(5).double()))
+    domain = FundamentalDomain(TWO_UNITS, DiagonalReference(bump.loc[0], torch.ones(5).double()))
     found = bridge_evidence(
         log_density, domain.enter(draws)[0], TWO_UNITS, max_order=max_order, generator=generator
     )
@@ -87,7 +87,7 @@ def test_a_large_group_needs_one_hidden_layer(generator):
     n = wide.layout.n_params
     # A prior around 0 is symmetric; its draws are anywhere, so they are aligned by the domain.
     prior = torch.randn(20 * n, n, generator=generator, dtype=torch.float64)
-    domain = FundamentalDomain(wide.symmetry(), Places(prior[0], torch.ones(n).double()))
+    domain = FundamentalDomain(wide.symmetry(), DiagonalReference(prior[0], torch.ones(n).double()))
     found = bridge_evidence(
         lambda x: -0.5 * x.square().sum(-1), domain.enter(prior)[0], wide.symmetry(),
         generator=generator,
@@ -243,7 +243,7 @@ def one_unit_network(generator, n=25):
 def test_one_unit_network_by_quadrature(n_components, generator):
     log_density, draws, exact = one_unit_network(generator)
     group = MLP(1, (1,), 1, TANH).symmetry()
-    domain = FundamentalDomain(group, Places(torch.ones(5).double(), torch.ones(5).double()))
+    domain = FundamentalDomain(group, DiagonalReference(*torch.ones(2, 5).double()))
     aligned = domain.enter(draws)[0]
     found = {}
     for order in (10_000, 1):
@@ -290,7 +290,7 @@ def test_relu_network_prior(generator):
     network = MLP(1, (3,), 1, RELU)
     n = network.layout.n_params
     x = torch.randn(40 * n, n, generator=generator)
-    places = Places(torch.linspace(-1, 1, n).double(), torch.ones(n).double())
+    places = DiagonalReference(torch.linspace(-1, 1, n).double(), torch.ones(n).double())
     aligned = FundamentalDomain(network.symmetry(), places).enter(x)[0]
     found = bridge_evidence(
         lambda at: -0.5 * at.square().sum(-1), aligned, network.symmetry(), generator=generator

@@ -10,6 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior
+from skbayes_sym.inference.multimodal.bridge import domain_of
 from skbayes_sym.inference.smc import stages as smc_stages
 from skbayes_sym.inference.smc.replicates import run_islands
 from skbayes_sym.inference.smc.smc import smc
@@ -95,9 +96,7 @@ def within(values, truth, k=4.0):
 def test_linear_model_evidence_mean_and_covariance():
     posterior, likelihood = linear_problem()
     log_evidence, mean, covariance = likelihood.exact()
-    runs = [
-        smc(posterior, Trivial(), torch.arange(4), SMALL, generator=seeded(s)) for s in range(16)
-    ]
+    runs = [smc(posterior, Trivial(), SMALL, generator=seeded(s)) for s in range(16)]
     assert all(run.complete and run.temperatures[-1] == 1.0 for run in runs)
     assert within([(run.log_evidence - log_evidence) for run in runs], 0.0)
     assert max(abs(run.log_evidence - log_evidence) for run in runs) < 1.0
@@ -113,7 +112,7 @@ def test_two_weight_network_against_quadrature(group):
     exact = float(torch.logsumexp(TWO_WEIGHTS(points), dim=0)) + 2 * log(0.02)
     weights = torch.softmax(TWO_WEIGHTS(points), dim=0)
     product_mean = float((weights * points.prod(dim=1)).sum())
-    runs = [smc(TWO_WEIGHTS, group, torch.arange(2), SMALL, generator=seeded(s)) for s in range(16)]
+    runs = [smc(TWO_WEIGHTS, group, SMALL, generator=seeded(s)) for s in range(16)]
     assert within([run.log_evidence for run in runs], exact)
     assert within([float(run.particles.prod(dim=1).mean()) for run in runs], product_mean)
     positive = [float((run.particles[:, 0] > 0).double().mean()) for run in runs]
@@ -141,7 +140,7 @@ def test_weights_of_a_mixture():
     found, log_evidence = [], []
     for seed in range(12):
         settings = SMCSettings(n_particles=512, n_moves=4)
-        run = smc(posterior, Trivial(), torch.arange(10), settings, generator=seeded(seed))
+        run = smc(posterior, Trivial(), settings, generator=seeded(seed))
         nearest = torch.cdist(run.particles, modes).argmin(dim=1)
         found.append(torch.bincount(nearest, minlength=4) / 512)
         log_evidence.append(run.log_evidence)
@@ -163,8 +162,7 @@ def test_overlapping_copies_are_sampled_right(full, monkeypatch):
     likelihood = Linear(torch.ones(4, 3, dtype=F64), y, 0.5)
     posterior = AutogradPosterior(3, normal_prior, likelihood, NormalDraws(3))
     settings = SMCSettings(n_particles=512, n_moves=10, allow_full=full)
-    kinds = torch.zeros(3, dtype=torch.int64)
-    runs = [smc(posterior, group, kinds, settings, generator=seeded(s)) for s in range(12)]
+    runs = [smc(posterior, group, settings, generator=seeded(s)) for s in range(12)]
     assert any(stage.full for stage in runs[0].stages) == full
     assert (max(stage.boundary_loss for stage in runs[0].stages) > 0.1) == full
     log_evidence, mean, _ = likelihood.exact()
@@ -184,22 +182,16 @@ def network_problem(hidden, dtype=F64, n_rows=30):
         z = (y - network.forward(theta, x).squeeze(-1)) / 0.2
         return -0.5 * z.square().sum(dim=1) - n_rows * log(0.2 * (2 * pi) ** 0.5)
 
-    kinds = torch.arange(n_dims)
-    factors = network.symmetry().factors
-    for _ in range(len(factors) + 1):
-        for factor in factors:
-            kinds[factor.index] = kinds[factor.index].amin(dim=0).expand(factor.index.shape)
     draws = NormalDraws(n_dims, dtype=dtype)
-    return AutogradPosterior(n_dims, normal_prior, likelihood, draws), network.symmetry(), kinds
+    return AutogradPosterior(n_dims, normal_prior, likelihood, draws), network.symmetry()
 
 
 def test_stages_of_a_network_and_what_they_report():
-    posterior, group, kinds = network_problem((3,))
+    posterior, group = network_problem((3,))
     told = []
     run = smc(
         posterior,
         group,
-        kinds,
         SMALL,
         generator=seeded(0),
         on_step=lambda stage, info: told.append((stage, info)) and False,
@@ -218,16 +210,16 @@ def test_stages_of_a_network_and_what_they_report():
     assert abs(run.stages[-1].acceptance - 0.8) < 0.15
     n_most = 256 * len(run.stages) * (1 + 4 * 16)
     assert 256 * len(run.stages) * (1 + 4) <= run.n_gradients <= n_most
-    again = smc(posterior, group, kinds, SMALL, generator=seeded(0))
+    again = smc(posterior, group, SMALL, generator=seeded(0))
     assert_close(again.particles, run.particles, rtol=0, atol=0)
 
 
 def test_both_kernels_agree_on_the_evidence_of_a_network():
-    posterior, group, kinds = network_problem((2,), n_rows=12)
+    posterior, group = network_problem((2,), n_rows=12)
     settings = [SMCSettings(n_particles=256, n_moves=4, allow_full=full) for full in (True, False)]
     with_full, without = (
         torch.tensor(
-            [smc(posterior, group, kinds, s, generator=seeded(i)).log_evidence for i in range(10)]
+            [smc(posterior, group, s, generator=seeded(i)).log_evidence for i in range(10)]
         )
         for s in settings
     )
@@ -242,38 +234,57 @@ def test_both_kernels_agree_on_the_evidence_of_a_network():
     ids=["small-product", "large-product", "few-particles"],
 )
 def test_full_kernel_where_its_domain_and_covariance_exist(hidden, n_particles, ever_full):
-    posterior, group, kinds = network_problem(hidden)
+    posterior, group = network_problem(hidden)
     settings = SMCSettings(n_particles=n_particles, n_moves=1, max_stages=3)
-    run = smc(posterior, group, kinds, settings, generator=seeded(0))
+    run = smc(posterior, group, settings, generator=seeded(0))
     assert any(stage.full for stage in run.stages) == ever_full
     assert run.stopped == "max_iter"
     assert run.log_evidence != run.log_evidence
     assert bool(run.particles.isfinite().all())
 
 
+def test_a_group_with_flips_in_one_layer_only():
+    """Particles end in random copies, and are aligned within the group."""
+    posterior, group = network_problem((2, 2), n_rows=12)
+    first, second = group.factors
+    group = Product((first, Units(second.index)))
+    run = smc(posterior, group, SMCSettings(n_particles=128, n_moves=2), generator=seeded(0))
+    assert run.complete
+    assert any(stage.full for stage in run.stages)
+    positive = (run.particles[:, first.index[:, 0]] > 0).double().mean()
+    assert abs(float(positive) - 0.5) < 4 * 0.5 * (2 * 128) ** -0.5
+    stages = Stages(posterior, group, SMALL, seeded(0))
+    particles = posterior.sample_prior(60, generator=seeded(1))
+    aligned, _ = stages.align(particles, stages.first_tuning())
+    domain = domain_of(aligned, group)
+    assert_close(domain.enter(particles)[0], domain.enter(aligned)[0], rtol=0, atol=0)
+
+
 def test_which_kernel_is_next():
     """Pooled first; the full one every third stage until it pays, then for good."""
     losses = iter([0.5, 0.3, 0.11, 0.1, 0.0, 0.2, 0.0])  # of its stages
-    posterior, group, kinds = network_problem((2,))
-    stages = Stages(posterior, group, kinds, SMCSettings(), seeded(0))
+    posterior, group = network_problem((2,))
+    stages = Stages(posterior, group, SMCSettings(), seeded(0))
     tuning, sequence = stages.first_tuning(), ""
     for _ in range(16):
         full = stages.use_full(tuning)
         sequence += "f" if full else "t"
         size, loss = (2.0, next(losses)) if full else (3.0, 0.0)
-        tuning = next_tuning(tuning, tuning.places, Stage(0.5, 0.0, full, 0.8, size, loss, 9, 0.0))
+        tuning = next_tuning(
+            tuning, tuning.reference, Stage(0.5, 0.0, full, 0.8, size, loss, 9, 0.0)
+        )
     assert sequence == "tfttfttfttfff" + "ttf"
     assert_close(tuning.log_steps, (log(3.0), log(2.0)))
 
 
 def test_pooled_kernel_does_not_depend_on_the_copies_given(generator):
     """The same scale from other copies of the particles, and it commutes with the group."""
-    posterior, group, kinds = network_problem((3,))
+    posterior, group = network_problem((3,))
     x = posterior.sample_prior(200, generator=generator)
     other = group.act(group.sample((200,), generator=generator), x)
     scales = []
     for particles in (x, other):
-        stages = Stages(posterior, group, kinds, SMALL, seeded(5))
+        stages = Stages(posterior, group, SMALL, seeded(5))
         aligned, _ = stages.align(particles, stages.first_tuning())
         scales.append(stages.pooled(aligned).whitening.scale)
     assert_close(*scales)
@@ -283,11 +294,11 @@ def test_pooled_kernel_does_not_depend_on_the_copies_given(generator):
 
 
 def test_full_kernel_starts_inside_its_domain(generator):
-    posterior, group, kinds = network_problem((3,))
-    stages = Stages(posterior, group, kinds, SMALL, generator)
+    posterior, group = network_problem((3,))
+    stages = Stages(posterior, group, SMALL, generator)
     x = posterior.sample_prior(200, generator=generator)
-    _, places = stages.align(x, stages.first_tuning())
-    fitted = stages.full(x, places)
+    _, reference = stages.align(x, stages.first_tuning())
+    fitted = stages.full(x, reference)
     domain = fitted.kernel.domain
     assert not bool(domain.contains(x).all())
     assert bool(domain.contains(fitted.position).all())
@@ -295,7 +306,7 @@ def test_full_kernel_starts_inside_its_domain(generator):
 
 
 def test_stopping_keeps_the_particles():
-    posterior, group, kinds = network_problem((2,))
+    posterior, group = network_problem((2,))
 
     def at_two(stage, info):
         return stage == 2
@@ -306,7 +317,7 @@ def test_stopping_keeps_the_particles():
         return False
 
     for callback, why in ((at_two, "callback"), (interrupt, "interrupted")):
-        run = smc(posterior, group, kinds, SMALL, generator=seeded(0), on_step=callback)
+        run = smc(posterior, group, SMALL, generator=seeded(0), on_step=callback)
         assert run.stopped == why
         assert len(run.stages) == 2
         assert run.log_evidence != run.log_evidence  # of no posterior: nan
@@ -319,7 +330,7 @@ def test_no_likelihood_anywhere_is_an_error():
         2, normal_prior, lambda x: torch.full((len(x),), torch.nan, dtype=F64), NormalDraws(2)
     )
     with pytest.raises(ValueError, match="finite at none of 256 draws"):
-        smc(posterior, Trivial(), torch.arange(2), SMALL, generator=seeded(0))
+        smc(posterior, Trivial(), SMALL, generator=seeded(0))
 
 
 def test_regions_without_likelihood_are_left():
@@ -329,9 +340,7 @@ def test_regions_without_likelihood_are_left():
         return torch.where(x[:, 0] > 0, 0.0 * x[:, 0], torch.nan)
 
     posterior = AutogradPosterior(2, normal_prior, likelihood, NormalDraws(2))
-    runs = [
-        smc(posterior, Trivial(), torch.arange(2), SMALL, generator=seeded(s)) for s in range(8)
-    ]
+    runs = [smc(posterior, Trivial(), SMALL, generator=seeded(s)) for s in range(8)]
     assert all(bool((run.particles[:, 0] > 0).all()) for run in runs)
     assert within([run.log_evidence for run in runs], log(0.5))
 
@@ -345,23 +354,17 @@ def test_a_coordinate_that_is_zero_for_everyone():
         return x
 
     posterior = AutogradPosterior(2, normal_prior, lambda x: -2.0 * x[:, 0].square(), draws)
-    run = smc(posterior, Trivial(), torch.arange(2), SMALL, generator=seeded(0))
+    run = smc(posterior, Trivial(), SMALL, generator=seeded(0))
     assert all(stage.boundary_loss == 0.0 for stage in run.stages)
     assert min(stage.acceptance for stage in run.stages) > 0.3
 
 
-def test_kinds_must_respect_the_group():
-    posterior, group, _ = network_problem((3,))
-    with pytest.raises(ValueError, match="units of hidden layer 1 apart"):
-        smc(posterior, group, torch.arange(posterior.n_dims), SMALL, generator=seeded(0))
-
-
 def test_float32_particles():
-    posterior, group, kinds = network_problem((2,), dtype=torch.float32)
-    run = smc(posterior, group, kinds, SMALL, generator=seeded(0))
+    posterior, group = network_problem((2,), dtype=torch.float32)
+    run = smc(posterior, group, SMALL, generator=seeded(0))
     assert run.particles.dtype == torch.float32
     assert run.complete
-    exact, _, _ = network_problem((2,))
+    exact, _ = network_problem((2,))
     assert_close(run.log_likelihood, exact.log_likelihood(run.particles.double()).float(), **F32)
 
 
@@ -370,7 +373,7 @@ F32 = {"rtol": 1e-4, "atol": 1e-3}
 
 def test_islands_do_not_depend_on_the_number_of_jobs():
     posterior, _ = linear_problem()
-    arguments = (posterior, Trivial(), torch.arange(4), SMCSettings(n_particles=64, n_moves=2))
+    arguments = (posterior, Trivial(), SMCSettings(n_particles=64, n_moves=2))
     told = []
     one = run_islands(
         *arguments, n_islands=3, seed=7, on_step=lambda k, info: told.append((k, info)) and False
@@ -388,7 +391,7 @@ def test_islands_do_not_depend_on_the_number_of_jobs():
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_islands_can_be_stopped(n_jobs):
     posterior, _ = linear_problem()
-    arguments = (posterior, Trivial(), torch.arange(4), SMCSettings(n_particles=32, n_moves=1))
+    arguments = (posterior, Trivial(), SMCSettings(n_particles=32, n_moves=1))
     found = run_islands(
         *arguments, n_islands=4, seed=7, n_jobs=n_jobs, on_step=lambda k, info: k == 2
     )
