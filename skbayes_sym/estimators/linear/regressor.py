@@ -8,6 +8,7 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import gaussian_noise
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
 from skbayes_sym.estimators._fit.training import Training
@@ -213,11 +214,9 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         likelihood = self._chosen()
-        if not likelihood.n_params and not isinstance(self.noise_std, str):
-            raise ValueError(
-                f"noise_std={self.noise_std!r} has no meaning for likelihood={self.likelihood!r}, "
-                "which has no scale of noise to set. Leave it at 'learn'."
-            )
+        if not likelihood.n_params:
+            why = f"likelihood={self.likelihood!r} has no scale of noise to set"
+            refuse(self, ["noise_std"], why, "likelihood='gaussian' or 'student-t'")
         X, y = super()._check_targets(X, y)
         if self._is_of_counts() and np.any(y < 0):
             raise ValueError(

@@ -334,7 +334,7 @@ def test_bad_parameters_of_one_face():
             clone(estimator).set_params(random_state="today").fit(X, y)
     with pytest.raises(ValueError, match=r"likelihood='poisson'.*negative.*'gaussian'"):
         BayesianLinearRegressor("poisson").fit(X, Y)
-    with pytest.raises(ValueError, match=r"noise_std=0.5 has no meaning for likelihood='poisson'"):
+    with pytest.raises(ValueError, match=r"noise_std=0.5 does not apply: likelihood='poisson'"):
         BayesianLinearRegressor("poisson", noise_std=0.5).fit(X, np.abs(Y))
     with pytest.raises(ValueError, match=r"'bernoulli' has two classes, y has 3.*'multinomial'"):
         clone(CLF).set_params(likelihood="bernoulli").fit(X, np.arange(20) % 3)
