@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from skbayes_sym.inference.samplers import SMC, Evidence
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.student_t import StudentT
 
 Values = dict[str, Any]
 Translation = Callable[[Values, Values], None]  # changes parameters and attributes in place
@@ -24,6 +26,23 @@ def _tol_stops(parameters: Values, attributes: Values) -> None:
     """``tol`` stopped where ``early_stopping`` said so; now it does unless it is None."""
     if not parameters.pop("early_stopping", True):
         parameters["tol"] = None
+
+
+def _likelihood_of_numbers(parameters: Values, attributes: Values) -> None:
+    """``df`` is the Student-t likelihood's own; counts have no noise to give."""
+    df = parameters.pop("df")
+    if parameters["likelihood"] == "student-t" and df != StudentT().df:
+        parameters["likelihood"] = StudentT(df=df)
+    if parameters["likelihood"] == "poisson":
+        parameters["noise_std"] = "learn"
+
+
+def _likelihood_of_labels(parameters: Values, attributes: Values) -> None:
+    """``n_points`` is the softmax's own."""
+    n_points = parameters.pop("n_points")
+    n_outputs = len(attributes["posterior_"].loc)
+    if n_outputs > 1 and n_points != Categorical().n_points:
+        parameters["likelihood"] = Categorical(n_points)
 
 
 def _samplers_are_objects(parameters: Values, attributes: Values) -> None:
@@ -64,4 +83,6 @@ CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleClassifier": (_tol_stops,),
     "MCMCRegressor": (_samplers_are_objects,),
     "MCMCClassifier": (_samplers_are_objects,),
+    "InvarianceAbidingRegressor": (_likelihood_of_numbers,),
+    "InvarianceAbidingClassifier": (_likelihood_of_labels,),
 }
