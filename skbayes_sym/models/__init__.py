@@ -13,7 +13,7 @@ network from `BaseNetwork`; a prior is any class with `Prior`'s four members.
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.base import Augmentation, Composed
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
-from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
+from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -54,6 +54,7 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "CategoricalMixture",
+    "ColumnShift",
     "Composed",
     "Gaussian",
     "GaussianPrior",
@@ -72,7 +73,6 @@ __all__ = [
     "StudentT",
     "TargetLikelihood",
     "TargetMixture",
-    "Translation",
     "UnsupportedModuleError",
     "cnn",
     "resnet",

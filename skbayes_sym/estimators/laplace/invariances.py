@@ -16,9 +16,9 @@ from skbayes_sym.estimators.laplace.plan import checked_module
 from skbayes_sym.estimators.laplace.recipe import Plan
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.models.augmentations.affine import AXIS, SIMILARITY, Affine
-from skbayes_sym.models.augmentations.base import Augmentation, Composed, InUnits, NoAugmentation
+from skbayes_sym.models.augmentations.base import Augmentation, Composed, Identity, InRescaledUnits
+from skbayes_sym.models.augmentations.half_width import amplitude
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
-from skbayes_sym.models.augmentations.ranges import amplitude
 from skbayes_sym.models.augmentations.tabular import Rotation2D
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.activations import ACTIVATIONS
@@ -28,11 +28,15 @@ from skbayes_sym.models.networks.recording import RecordingNetwork
 
 FULL_BATCH_ROWS = 250  # batch_size="auto" with invariances: all rows up to here ...
 MINIBATCH_ROWS = 100  # ... and this many beyond; each is transformed n_augmentations times
-_TOTAL_TRAVEL = 3.0 * pi  # invariance_learning_rate="auto": what an extent can cover in all updates
-_FASTEST = 0.2  # ... and in one: extents that outrun the weights end beyond what the data support
+_TOTAL_TRAVEL = (
+    3.0 * pi
+)  # invariance_learning_rate="auto": what a half-width can cover in all updates
+_FASTEST = (
+    0.2  # ... and in one: half-widths that outrun the weights end beyond what the data support
+)
 _MEAN_FACTOR = 0.75  # of step sizes that are constant over one half and then fall to 0
 _STANDARDISED = 1e-6  # a column whose mean is 0 and standard deviation 1 to this was standardised
-_MEANINGFUL = 0.1  # extents below it have no meaningful correlations
+_MEANINGFUL = 0.1  # half-widths below it have no meaningful correlations
 
 _BASES = {"similarity": SIMILARITY, "axis": AXIS}
 
@@ -87,7 +91,7 @@ def bound_augmentation(
     """``invariances`` as one family that acts on scaled inputs."""
     parts = _parts(estimator, shape)
     if not parts:
-        return NoAugmentation()
+        return Identity()
     rows = context.rows
     spread = column_scaling(rows.X, rows.weight, enabled=True)
     bound = [part.bind(tuple(spread.scale.tolist())) for part in parts]
@@ -98,7 +102,7 @@ def bound_augmentation(
     if shape is not None or not estimator.standardize:
         return family
     mean, scale = (tuple(a.tolist()) for a in context.x_scaling)
-    return InUnits(family, mean, scale)
+    return InRescaledUnits(family, mean, scale)
 
 
 def _parts(estimator: Any, shape: tuple[int, int, int] | None) -> list[Augmentation]:
@@ -149,23 +153,23 @@ def lila_plan(
     network = image_network(estimator, shape, n_features, n_outputs)
     augmentation = bound_augmentation(estimator, context, shape)
     if estimator.objective == "map":
-        augmentation = NoAugmentation()
-    extent = augmentation.extent
-    n_samples = estimator.n_augmentations if extent.n_params else 1
+        augmentation = Identity()
+    half_width = augmentation.half_width
+    n_samples = estimator.n_augmentations if half_width.n_params else 1
     auto = n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
     return Plan(
         AveragedNetwork(network, augmentation, likelihood, n_samples),
         rows_a_step(estimator, n_rows, auto),
         online=estimator.hyper == "online",
         learn_precision=estimator.learn_prior and estimator.objective == "evidence",
-        extent_rate=_extent_rate(estimator) if extent.n_params else 0.0,
+        half_width_rate=_half_width_rate(estimator) if half_width.n_params else 0.0,
         reward=estimator.augerino_reward if estimator.objective == "augerino" else None,
-        eta=extent.start(),
+        eta=half_width.start(),
         baseline=baseline,
     )
 
 
-def _extent_rate(estimator: Any) -> float:
+def _half_width_rate(estimator: Any) -> float:
     if estimator.invariance_learning_rate != "auto":
         return float(estimator.invariance_learning_rate)
     if estimator.objective == "augerino":
@@ -184,8 +188,10 @@ class _Reach(NamedTuple):
 
 def _reach(augmentation: Augmentation, eta: Array) -> _Reach:
     at = torch.as_tensor(eta).double()
-    extent = augmentation.extent
-    return _Reach(extent.names, amplitude(extent, at).numpy(), extent.covariance(at).numpy())
+    half_width = augmentation.half_width
+    return _Reach(
+        half_width.names, amplitude(half_width, at).numpy(), half_width.covariance(at).numpy()
+    )
 
 
 def invariance_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +200,7 @@ def invariance_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     reach = _reach(augmentation, attributes["_eta_"])
     history = [_reach(augmentation, eta).amplitude for eta in attributes["_eta_history_"]]
     curves = np.array(history).reshape(len(history), len(reach.names))
-    part = augmentation.part if isinstance(augmentation, InUnits) else augmentation
+    part = augmentation.part if isinstance(augmentation, InRescaledUnits) else augmentation
     displacement = np.ones(len(reach.names))
     if isinstance(part, Affine):
         displacement = np.array(part.basis.displacement)

@@ -23,9 +23,8 @@ from skbayes_sym.estimators.laplace.plan import (
 )
 from skbayes_sym.estimators.laplace.predict import (
     class_predictive,
+    linearised,
     normal_predictive,
-    output_covariance,
-    sample_outputs,
 )
 from skbayes_sym.estimators.laplace.recipe import CONSTRAINTS, Plan, fit_laplace
 from skbayes_sym.estimators.predictors import (
@@ -66,9 +65,9 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
     .. math:: \log p(y \mid \theta^*, \eta) + \log p(\theta^*)
               - \tfrac12 \log \left| \tfrac{1}{2\pi} (H(\eta) + \Delta) \right|
 
-    over the extents :math:`\eta`, the prior precisions and the noise while the weights are trained:
-    which transformations the data are invariant to, and how far, is learned from training data
-    alone.
+    over the half-widths :math:`\eta`, the prior precisions and the noise while the weights are
+    trained: which transformations the data are invariant to, and how far, is learned from training
+    data alone.
 
     Parameters
     ----------
@@ -87,7 +86,7 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
     invariances : "auto", "affine", None or list, default="auto"
         Families of transformations. "affine": translation, rotation, scale, aspect and shear of
         images. "auto" is "affine" with an image_shape and none without. A list holds augmentations
-        (`Rotation2D`, `Translation`, `LogScale`), which act on ``X`` as given, and torch modules
+        (`Rotation2D`, `ColumnShift`, `LogScale`), which act on ``X`` as given, and torch modules
         called as ``module(x, eps)`` with a parameter ``eta``, uniform noise on [-1, 1]. None: the
         paper's non-invariant model.
     basis : {"similarity", "axis"}, default="similarity"
@@ -98,11 +97,11 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
         Transformations a row in training, a Latin hypercube; the reported evidence and predictions
         take 32.
     objective : {"evidence", "augerino", "map"}, default="evidence"
-        "augerino" trains extents with the weights, by the likelihood and a reward for large ones,
-        at a fixed prior (Benton et al. 2020). "map" has no transformations and a fixed prior.
+        "augerino" trains half-widths with the weights, by the likelihood and a reward for large
+        ones, at a fixed prior (Benton et al. 2020). "map" has no transformations and a fixed prior.
     augerino_reward : float, default=0.01
-        Of "augerino": nats a datum for a unit of the extents' norm (the paper's 0.01), in which
-        affine extents other than the rotation count three times. It needs tuning.
+        Of "augerino": nats a datum for a unit of the half-widths' norm (the paper's 0.01), in which
+        affine half-widths other than the rotation count three times. It needs tuning.
     hyper : {"online", "exact"}, default="online"
         "online" gathers the gradient of the evidence from the training steps themselves, with the
         preconditioner of the update before; "exact" makes two passes of its own an update.
@@ -134,9 +133,9 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision and noise.
     invariance_learning_rate : float or "auto", default="auto"
-        Adam's step size for the extents at the start. "auto" lets one travel 3 pi in all updates
-        and at most 0.2 in one, and affine extents other than the rotation a third of it (with
-        "augerino": ``learning_rate``).
+        Adam's step size for the half-widths at the start. "auto" lets one travel 3 pi in all
+        updates and at most 0.2 in one, and affine half-widths other than the rotation a third of
+        it (with "augerino": ``learning_rate``).
     n_hyper_updates : int, default=100
         Times the hyperparameters move, evenly over the steps.
     burn_in : float, default=0.1
@@ -164,7 +163,7 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
     log_evidence_history_ : ndarray of shape (n_updates,)
         The same at every update.
     invariance_ : dict
-        Extent of every generator: the half-width of its uniform law. ``translation_x`` and
+        Half-width of the uniform law of every generator. ``translation_x`` and
         ``translation_y`` in half-images, ``rotation`` in radians, ``scale``, ``aspect``,
         ``scale_x``, ``scale_y`` and ``shear`` as logarithms; of tables in the columns' units.
     invariance_history_ : dict
@@ -172,7 +171,7 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
     invariance_covariance_ : ndarray of shape (k, k)
         Covariance of the generators' coefficients.
     invariance_correlation_ : ndarray of shape (k, k)
-        Their correlations; NaN where an extent is below 0.1, which leaves none to speak of.
+        Their correlations; NaN where a half-width is below 0.1, which leaves none to speak of.
     invariance_directions_ : ndarray of shape (k, k)
         Rows: uncorrelated combinations of generators, weighted by how far they move a pixel,
         largest first.
@@ -317,10 +316,11 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
         return normal_predictive(self, x)
 
     def _output_covariance(self, x: Tensor) -> Tensor:
-        return output_covariance(self, x)
+        return linearised(self, x).covariance(x)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        return SampledOutputs(sample_outputs(self, x, n, generator), np.atleast_1d(self.noise_std_))
+        draws = linearised(self, x).functions(x, n, generator=generator)
+        return SampledOutputs(draws, np.atleast_1d(self.noise_std_))
 
 
 class LILAClassifier(BayesianClassifierMixin, RowEstimator):
@@ -333,7 +333,7 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
     .. math:: \log p(y \mid \theta^*, \eta) + \log p(\theta^*)
               - \tfrac12 \log \left| \tfrac{1}{2\pi} (H(\eta) + \Delta) \right|
 
-    over the extents :math:`\eta` and the prior precisions while the weights are trained: which
+    over the half-widths :math:`\eta` and the prior precisions while the weights are trained: which
     transformations the data are invariant to, and how far, is learned from training data alone.
 
     Parameters
@@ -353,7 +353,7 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
     invariances : "auto", "affine", None or list, default="auto"
         Families of transformations. "affine": translation, rotation, scale, aspect and shear of
         images. "auto" is "affine" with an image_shape and none without. A list holds augmentations
-        (`Rotation2D`, `Translation`, `LogScale`), which act on ``X`` as given, and torch modules
+        (`Rotation2D`, `ColumnShift`, `LogScale`), which act on ``X`` as given, and torch modules
         called as ``module(x, eps)`` with a parameter ``eta``, uniform noise on [-1, 1]. None: the
         paper's non-invariant model.
     basis : {"similarity", "axis"}, default="similarity"
@@ -364,11 +364,11 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
         Transformations a row in training, a Latin hypercube; the reported evidence and predictions
         take 32.
     objective : {"evidence", "augerino", "map"}, default="evidence"
-        "augerino" trains extents with the weights, by the likelihood and a reward for large ones,
-        at a fixed prior (Benton et al. 2020). "map" has no transformations and a fixed prior.
+        "augerino" trains half-widths with the weights, by the likelihood and a reward for large
+        ones, at a fixed prior (Benton et al. 2020). "map" has no transformations and a fixed prior.
     augerino_reward : float, default=0.01
-        Of "augerino": nats a datum for a unit of the extents' norm (the paper's 0.01), in which
-        affine extents other than the rotation count three times. It needs tuning.
+        Of "augerino": nats a datum for a unit of the half-widths' norm (the paper's 0.01), in which
+        affine half-widths other than the rotation count three times. It needs tuning.
     hyper : {"online", "exact"}, default="online"
         "online" gathers the gradient of the evidence from the training steps themselves, with the
         preconditioner of the update before; "exact" makes two passes of its own an update.
@@ -400,9 +400,9 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision.
     invariance_learning_rate : float or "auto", default="auto"
-        Adam's step size for the extents at the start. "auto" lets one travel 3 pi in all updates
-        and at most 0.2 in one, and affine extents other than the rotation a third of it (with
-        "augerino": ``learning_rate``).
+        Adam's step size for the half-widths at the start. "auto" lets one travel 3 pi in all
+        updates and at most 0.2 in one, and affine half-widths other than the rotation a third of
+        it (with "augerino": ``learning_rate``).
     n_hyper_updates : int, default=100
         Times the hyperparameters move, evenly over the steps.
     burn_in : float, default=0.1
@@ -430,7 +430,7 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
     log_evidence_history_ : ndarray of shape (n_updates,)
         The same at every update.
     invariance_ : dict
-        Extent of every generator: the half-width of its uniform law. ``translation_x`` and
+        Half-width of the uniform law of every generator. ``translation_x`` and
         ``translation_y`` in half-images, ``rotation`` in radians, ``scale``, ``aspect``,
         ``scale_x``, ``scale_y`` and ``shear`` as logarithms; of tables in the columns' units.
     invariance_history_ : dict
@@ -438,7 +438,7 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
     invariance_covariance_ : ndarray of shape (k, k)
         Covariance of the generators' coefficients.
     invariance_correlation_ : ndarray of shape (k, k)
-        Their correlations; NaN where an extent is below 0.1, which leaves none to speak of.
+        Their correlations; NaN where a half-width is below 0.1, which leaves none to speak of.
     invariance_directions_ : ndarray of shape (k, k)
         Rows: uncorrelated combinations of generators, weighted by how far they move a pixel,
         largest first.

@@ -13,7 +13,7 @@ from skbayes_sym.estimators._fit.rows import Scaling, column_scaling
 from skbayes_sym.estimators._fit.training import automatic_batch, rows_a_step
 from skbayes_sym.estimators.laplace.recipe import Plan
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
-from skbayes_sym.models.augmentations.base import NoAugmentation
+from skbayes_sym.models.augmentations.base import Identity
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
@@ -91,13 +91,13 @@ def table_plan(
     """The plan of a plain network: no transformations."""
     n_rows = len(context.rows.X)
     n_last = 1 if estimator.layers == "last" else None
-    model = AveragedNetwork(network, NoAugmentation(), likelihood, 1, n_last)
+    model = AveragedNetwork(network, Identity(), likelihood, 1, n_last)
     return Plan(
         model,
         rows_a_step(estimator, n_rows, automatic_batch(n_rows)),
         online=False,
         learn_precision=estimator.learn_prior,
-        extent_rate=0.0,
+        half_width_rate=0.0,
         reward=None,
         eta=torch.zeros(0, dtype=torch.float64),
         baseline=baseline,

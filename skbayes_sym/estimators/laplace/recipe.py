@@ -79,7 +79,7 @@ class Plan(NamedTuple):
     batch_size: int
     online: bool  # hyperparameter gradients from the training steps themselves
     learn_precision: bool
-    extent_rate: float  # 0: eta stays where it starts
+    half_width_rate: float  # 0: eta stays where it starts
     reward: float | None  # Augerino's; None where eta isn't trained with the weights
     eta: Tensor  # where it starts
     y_scaling: Scaling | None = None
@@ -116,7 +116,7 @@ def _directions(estimator: Any, plan: Plan) -> Directions:
         return kinds.get(estimator.curvature, ExactDirections())
     layout, last = plan.model.network.layout, plan.model.network.weight_layers[-1]
     few = layout.shapes[last.weight][0] <= _EXACT_OUTPUTS
-    return ExactDirections() if few or plan.extent_rate == 0.0 else SketchedDirections()
+    return ExactDirections() if few or plan.half_width_rate == 0.0 else SketchedDirections()
 
 
 def _structure(estimator: Any, model: AveragedNetwork) -> tuple[Any, Any]:
@@ -199,7 +199,7 @@ class _LaplaceFit:
         n = len(self.objective.theta)
         groups = [
             ParamGroup(slice(0, n), estimator.learning_rate),
-            ParamGroup(slice(n, None), plan.extent_rate),
+            ParamGroup(slice(n, None), plan.half_width_rate),
         ]
         result = minimise(
             self.objective, groups=groups, max_iter=estimator.max_iter, block_size=block,
@@ -211,15 +211,15 @@ class _LaplaceFit:
 
     def _ascent(self, block: int, burn_in: int) -> HyperAscent | None:
         plan = self.plan
-        extent = plan.extent_rate if plan.reward is None and len(plan.eta) else 0.0
+        half_width = plan.half_width_rate if plan.reward is None and len(plan.eta) else 0.0
         rates = HyperRates(
-            extent,
+            half_width,
             self.estimator.hyper_learning_rate * plan.learn_noise,
             self.estimator.hyper_learning_rate * plan.learn_precision,
         )
         if not any(rates):
             return None
-        has_gradient = rates.extent > 0 or rates.likelihood > 0
+        has_gradient = rates.half_width > 0 or rates.likelihood > 0
         online = OnlineEvidence(self.evidence) if plan.online and has_gradient else None
         if online is not None:
             epoch = -(-len(self.data.x) // plan.batch_size)
@@ -233,22 +233,22 @@ class _LaplaceFit:
         before = self.snapshot()
         terms = ascent.update(self.objective.theta, factor)
         if factor == 1.0:
-            self._keep_extents_alive()
+            self._keep_half_widths_alive()
         self.history.append(terms)
         logger.debug("update %d: log evidence %.6g", len(self.history), terms.value + self.offset)
         if self.best is None or terms.value > self.best[0]:
             self.best = (terms.value, before)
 
-    def _keep_extents_alive(self) -> None:
-        """Lift extents to their floor: at 0 their gradient vanishes for good.
+    def _keep_half_widths_alive(self) -> None:
+        """Lift half-widths to their lower limit: at 0 their gradient vanishes for good.
 
         Done while the steps are at their full size, when the weights aren't there yet; later the
         evidence may take them to 0.
         """
         eta = self._named()["eta"]
-        floor = self.plan.model.augmentation.extent.floor().to(eta)
+        limit = self.plan.model.augmentation.half_width.lower_limit().to(eta)
         sign = torch.where(eta < 0.0, -1.0, 1.0).to(eta)
-        eta.copy_(torch.where(eta.abs() < floor, sign * floor, eta))
+        eta.copy_(torch.where(eta.abs() < limit, sign * limit, eta))
 
     def _named(self) -> dict[str, Tensor]:
         return self.plan.model.hyper.unflatten(self.hyper)

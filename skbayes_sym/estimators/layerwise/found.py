@@ -14,6 +14,7 @@ from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.numerics.optimise import OptimiseResult, Stopped
 from skbayes_sym.numerics.random import generator_from
@@ -99,7 +100,7 @@ class Setting(NamedTuple):
         """The bound, or what training maximises."""
         generator = generator_from(self.seeds.bound, params.device)
         widest = max(self.posterior.network.sizes)
-        size = max(1, _EVALUATION_NUMBERS // (len(self.rows.x) * widest))
+        size = rows_within(_EVALUATION_NUMBERS, len(self.rows.x) * widest)
         values: list[Tensor] = []
         left = _EVALUATION_DRAWS
         while left > 0:

@@ -5,15 +5,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils import Bunch
+from sklearn.utils import Bunch, check_random_state
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.compatibility import refuse
+from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.model import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
     declared_group,
     gaussian_noise,
+    network_prior,
 )
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
@@ -25,8 +28,7 @@ from skbayes_sym.estimators.predictors import (
     BayesianRegressorMixin,
     SampledOutputs,
 )
-from skbayes_sym.estimators.vi.gap import unit_gap_of_fit
-from skbayes_sym.estimators.vi.gaps import GAPS
+from skbayes_sym.estimators.vi.gaps import GAPS, GivenGap, SymmetryGap, has_a_group
 from skbayes_sym.estimators.vi.method import MeanFieldVI
 from skbayes_sym.inference.mean_field.bounds import posterior_layers
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
@@ -38,7 +40,6 @@ from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.priors import Prior
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import SymmetryGroup
-from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate
 
 RandomState = int | np.random.RandomState | None
 
@@ -51,7 +52,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
         HasMethods(["act", "generators"]),
         None,
     ],
-    "gap": [StrOptions(set(GAPS)), callable],
+    "gap": [StrOptions(set(GAPS)), callable, HasMethods(["estimate", "value_and_gradients"])],
     "warm_start": ["boolean"],
 }
 
@@ -68,7 +69,7 @@ class _SymmetrizedVI(NetworkEstimator):
     """What the two share: the method, the group, and draws of the hidden units."""
 
     symmetry: str | SymmetryGroup | None
-    gap: str | PermanentEstimate
+    gap: GivenGap
     max_iter: int
     batch_size: int | str
     learning_rate: float | str
@@ -81,7 +82,17 @@ class _SymmetrizedVI(NetworkEstimator):
     _predict_seed_: int
 
     def _group(self, network: MLP, prior: Prior) -> SymmetryGroup:
-        return declared_group(self.symmetry, network, prior)
+        """A gap with a group of its own says which, unless ``symmetry`` does."""
+        if has_a_group(self.gap) and self.symmetry != "auto":
+            raise ValueError(
+                f"symmetry={self.symmetry!r}, but gap={type(self.gap).__name__} has a group of its "
+                "own: leave symmetry='auto'."
+            )
+        if self.symmetry is None:
+            instead = "symmetry='auto'"
+            refuse(self, ["gap"], "symmetry=None averages over nothing", instead)
+        own = getattr(self.gap, "group", None)
+        return declared_group(self.symmetry if own is None else own, network, prior)
 
     def _method(self) -> MeanFieldVI:
         steps = Steps(
@@ -114,7 +125,17 @@ class _SymmetrizedVI(NetworkEstimator):
         return output_moments(self.network_, draws.loc, draws.variance, x, draws.noise[:-1])
 
     def _invariance_gap(self, *, n_draws: Any, random_state: Any) -> Bunch:
-        return unit_gap_of_fit(self, n_draws=n_draws, random_state=random_state)
+        """``symmetry=None`` is asked about all of the network's group."""
+        prior = network_prior(self.prior_scale, self.network_)
+        group = self._group(self.network_, prior)
+        if self.symmetry is None:
+            group = declared_group("auto", self.network_, prior)
+        gap = SymmetryGap(self.gap, group).reported.lower
+        number = None if n_draws == "auto" else int(n_draws)
+        generator = generator_from(int(check_random_state(random_state).randint(2**31 - 1)))
+        with one_thread():
+            value, error = gap.estimate(self.posterior_, number, generator=generator)
+        return Bunch(value=value, standard_error=error, kind="KL at this posterior", side=gap.side)
 
 
 class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
@@ -141,7 +162,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         ones, "signed_permutation" for both. "auto" takes all that the activation allows; None is
         plain mean-field variational inference. A group of one's own, made of `Units`, must leave
         the prior and the network's function as they are: both are checked.
-    gap : str or PermanentEstimate, default="auto"
+    gap : str, PermanentEstimate or Gap, default="auto"
         How the symmetry gap is computed in training. "auto": "exact" (a permanent, O(d 2^d)) up
         to 10 units a layer, "importance" (a lower bound from K = 16 permutations, O(K d^2))
         beyond. "infonce" is the paper's estimator with permutations drawn without replacement,
@@ -279,7 +300,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         activation: str = "relu",
         *,
         symmetry: str | SymmetryGroup | None = "auto",
-        gap: str | PermanentEstimate = "auto",
+        gap: GivenGap = "auto",
         prior_scale: float | Sequence[float] = 1.0,
         noise_std: str | float | Sequence[float] = "learn",
         max_iter: int = 2000,
@@ -354,7 +375,7 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         ones, "signed_permutation" for both. "auto" takes all that the activation allows; None is
         plain mean-field variational inference. A group of one's own, made of `Units`, must leave
         the prior and the network's function as they are: both are checked.
-    gap : str or PermanentEstimate, default="auto"
+    gap : str, PermanentEstimate or Gap, default="auto"
         How the symmetry gap is computed in training. "auto": "exact" (a permanent, O(d 2^d)) up
         to 10 units a layer, "importance" (a lower bound from K = 16 permutations, O(K d^2))
         beyond. "infonce" is the paper's estimator with permutations drawn without replacement,
@@ -476,7 +497,7 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         activation: str = "relu",
         *,
         symmetry: str | SymmetryGroup | None = "auto",
-        gap: str | PermanentEstimate = "auto",
+        gap: GivenGap = "auto",
         prior_scale: float | Sequence[float] = 1.0,
         max_iter: int = 2000,
         batch_size: int | str = "auto",

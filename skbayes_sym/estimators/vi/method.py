@@ -14,10 +14,10 @@ from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.steps import Steps
 from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
 from skbayes_sym.estimators.vi.found import Bounds, MeanFieldFit, found_so_far
-from skbayes_sym.estimators.vi.gaps import permanent_estimate, reported
-from skbayes_sym.inference.mean_field.bounds import estimate_gap, expected_log_likelihood
+from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
+from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
 from skbayes_sym.inference.mean_field.elbo import SymmetrizedElbo, pack
-from skbayes_sym.inference.mean_field.gap_term import GapTerm
+from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
@@ -27,8 +27,6 @@ from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.symmetry.base import SymmetryGroup
-from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate
-from skbayes_sym.symmetry.gaps.units import gap_lower, gap_upper
 
 FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
 SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
@@ -67,14 +65,14 @@ class MeanFieldVI:
 
     Parameters
     ----------
-    gap : str or PermanentEstimate
-        See `gaps.GAPS`.
+    gap : str, PermanentEstimate or Gap
+        See `gaps.SymmetryGap`.
     steps : Steps
     start : MeanFieldGaussian, optional
         Where to go on from, in the scaled units of this fit.
     """
 
-    gap: str | PermanentEstimate
+    gap: GivenGap
     steps: Steps
     start: MeanFieldGaussian | None = None
 
@@ -86,11 +84,11 @@ class MeanFieldVI:
             model.group,
         )
         seeds = _Seeds(*spawn_seeds(data.seed, len(_Seeds._fields)))
-        estimate = permanent_estimate(self.gap, max(known.network.hidden_layer_sizes, default=0))
+        symmetry_gap = SymmetryGap(self.gap, known.group)
         auto = automatic_batch(data.n_rows)
         batch_size = rows_per_step(self.steps.batch_size, data.n_rows, auto)
         self._require_memory(data, known, batch_size)
-        gap = self._gap_term(data, known, estimate, seeds.gap)
+        gap = self._gap_term(data, symmetry_gap, seeds.gap)
         n = known.network.layout.n_params
         with torch.no_grad():
             objective = SymmetrizedElbo(
@@ -107,7 +105,7 @@ class MeanFieldVI:
             )
             result = self._optimise(objective, data, run, batch_size, n)
             run.end()
-            bounds = _bounds(data, known, estimate, result.params, seeds)
+            bounds = _bounds(data, known, symmetry_gap, result.params, seeds)
         found = replace(
             found_so_far(result.params, n, seeds.predict),
             bounds=bounds, loss_curve=result.loss_curve,
@@ -117,14 +115,12 @@ class MeanFieldVI:
         warn_unless_converged(result, self.steps.tol, data.total_weight)
         return found
 
-    def _gap_term(
-        self, data: Training, model: _Model, estimate: PermanentEstimate, seed: int
-    ) -> GapTerm | None:
-        if model.group.log_order == 0.0:
+    def _gap_term(self, data: Training, gap: SymmetryGap, seed: int) -> GatedGap | None:
+        if gap.group.log_order == 0.0:
             return None
         generator = generator_from(seed, data.device)
-        n_draws = self.steps.n_weight_samples
-        return GapTerm(model.group, estimate, n_draws=n_draws, generator=generator)
+        trained = gap.trained(self.steps.n_weight_samples)
+        return GatedGap(trained, gap.certificate, generator=generator)
 
     def _position(self, data: Training, model: _Model, seed: int) -> Tensor:
         """Starting point: random and narrow, or the posterior to go on from."""
@@ -187,7 +183,7 @@ class MeanFieldVI:
 
 
 def _bounds(
-    data: Training, model: _Model, estimate: PermanentEstimate, params: Tensor, seeds: _Seeds
+    data: Training, model: _Model, symmetry_gap: SymmetryGap, params: Tensor, seeds: _Seeds
 ) -> Bounds:
     """The reported bounds, in float64 and with fresh draws."""
     n, final = model.network.layout.n_params, params.double()
@@ -203,36 +199,26 @@ def _bounds(
         generator=generator_from(seeds.likelihood_bound, data.device),
     )
     value = log_lik.value - posterior.kl_from(model.prior.scale.numpy())
-    gap, above = _gap_bounds(data, model, estimate, posterior, seeds.gap_bound)
+    gap, above = _gap_bounds(data, symmetry_gap, posterior, seeds.gap_bound)
     mean_field = Estimate(value, log_lik.standard_error)
     return Bounds(mean_field, gap, above, model.group.log_order)
 
 
 def _gap_bounds(
-    data: Training,
-    model: _Model,
-    trained: PermanentEstimate,
-    posterior: MeanFieldGaussian,
-    seed: int,
+    data: Training, symmetry_gap: SymmetryGap, posterior: MeanFieldGaussian, seed: int
 ) -> tuple[Estimate, Estimate]:
     """Lower and upper bound on the gap from the same draws; equal where the sum is exact."""
-    if not model.group.factors:
+    log_order = symmetry_gap.group.log_order
+    if log_order == 0.0:
         return Estimate(0.0, 0.0), Estimate(0.0, 0.0)
-    below, above = reported(trained)
-    entries = max(model.network.hidden_layer_sizes) ** 2
-    n_draws = max(16, min(_EVALUATION_DRAWS, _EVALUATION_ENTRIES // entries))
-
-    lower = estimate_gap(
-        gap_lower, model.group, posterior, below,
-        n_draws=n_draws, generator=generator_from(seed, data.device),
-    )  # fmt: skip
-    if model.group.log_order - lower.value < 1e-6:  # nothing is left above
+    below, above = symmetry_gap.reported
+    n_draws = max(16, min(_EVALUATION_DRAWS, _EVALUATION_ENTRIES // symmetry_gap.n_entries))
+    lower = below.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
+    if log_order - lower.value < 1e-6:  # nothing is left above
         return lower, lower
-    upper = estimate_gap(
-        gap_upper, model.group, posterior, above,
-        n_draws=n_draws, generator=generator_from(seed, data.device),
-    )  # fmt: skip
-    return lower, upper
+    if above is None:
+        return lower, Estimate(log_order, 0.0)
+    return lower, above.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
 
 
 def _report(bounds: Bounds, data: Training, result: OptimiseResult, n_skipped: int) -> None:

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from skbayes_sym import LaplaceClassifier, LILAClassifier, LILARegressor
-from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
+from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 
 TOY = {
     "hidden_layer_sizes": (50,), "n_augmentations": 20, "standardize": False, "prior_scale": 4.5,
@@ -101,7 +101,7 @@ def test_translation_of_a_column_that_doesnt_matter():
     y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(120)
     reg = LILARegressor(
         (20,),
-        invariances=[Translation(), LogScale(columns=(1,))],
+        invariances=[ColumnShift(), LogScale(columns=(1,))],
         random_state=0,
         invariance_learning_rate=0.1,
     ).fit(X, y)
@@ -273,9 +273,9 @@ def test_rotation_of_digits_is_found(seed):
     ).fit(X, y)
     plain = clone(lila).set_params(invariances=None).fit(X, y)
     assert lila.score(X_test, y_test) >= plain.score(X_test, y_test) + 0.06
-    extents = dict(lila.invariance_)
-    assert extents.pop("rotation") > 2.0
-    assert max(extents.values()) < 0.3
+    half_widths = dict(lila.invariance_)
+    assert half_widths.pop("rotation") > 2.0
+    assert max(half_widths.values()) < 0.3
     assert lila.log_evidence_ > plain.log_evidence_
 
 
