@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -42,14 +41,7 @@ class LinearFace:
         mean, covariance = self.posterior_.output_moments(x.double())
         return mean + torch.as_tensor(self._offset_).to(mean), covariance
 
-    def _invariance_gap(self, *, n_draws: Any, random_state: Any) -> Bunch:
-        """See `skbayes_sym.invariance_gap`: the optimum and its mean-field counterpart are known.
-
-        By the bound of ``elbo_`` and that of the best mean-field posterior, both from `fit`.
-        """
-        return Bunch(
-            value=self.symmetry_gap_,
-            standard_error=self._gap_std_error_,
-            kind="difference of optima",
-            side="exact",
-        )
+    @property
+    def symmetry_gap_std_error_(self) -> float:
+        """Monte Carlo standard error of ``symmetry_gap_``."""
+        return self._gap_std_error_
