@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skbayes_sym.numerics.gaussian import kl_elementwise, log_normal, log_normal_multivariate
 from skbayes_sym.numerics.linalg import cholesky, log_det
-from skbayes_sym.numerics.random import normal_like
+from skbayes_sym.numerics.random import float64_normal
 
 
 class Posterior(Protocol):
@@ -45,7 +45,7 @@ class MeanFieldGaussian:
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, P), on the generator's device."""
         loc, scale = (torch.as_tensor(a, device=generator.device) for a in (self.loc, self.scale))
-        noise = normal_like((n, len(loc)), generator=generator, like=loc.double())
+        noise = float64_normal((n, len(loc)), generator=generator)
         return loc + scale * noise.to(loc.dtype)
 
     def log_prob(self, theta: Tensor | npt.ArrayLike) -> Tensor:
@@ -108,7 +108,7 @@ class MatrixPosterior(NamedTuple):
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, P), float64 on the generator's device; O(n P k)."""
         mean, cov = (t.to(generator.device) for t in (self.mean, self.cov))
-        noise = normal_like((n, *mean.shape, 1), generator=generator, like=mean)
+        noise = float64_normal((n, *mean.shape, 1), generator=generator)
         return (mean + (self._root(cov) @ noise).squeeze(-1)).flatten(1)
 
     def log_prob(self, theta: Tensor | npt.ArrayLike) -> Tensor:
