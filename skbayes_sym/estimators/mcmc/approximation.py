@@ -7,18 +7,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.inference.multimodal.mixture_of_laplace import (
     MixtureOfLaplace,
     fit_mixture_of_laplace,
 )
 from skbayes_sym.inference.multimodal.modes import find_modes
 from skbayes_sym.inference.multimodal.weights import LEAST_WEIGHT
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.data import Data
 from skbayes_sym.numerics.random import generator_from
 
 
-def mixture_of_laplace(estimator: Any, posterior: MLPPosterior, n: int, seed: int) -> Any:
+def mixture_of_laplace(estimator: Any, posterior: NetworkPosterior, n: int, seed: int) -> Any:
     """A copy of a fitted estimator whose draws come from a mixture of Laplace approximations."""
     position = _positions(estimator, posterior)
     mixture = _fit(estimator, posterior, position)
@@ -37,17 +37,17 @@ def mixture_of_laplace(estimator: Any, posterior: MLPPosterior, n: int, seed: in
     return approximate
 
 
-def reference_posterior(estimator: Any, likelihood: Any, prior: Any) -> MLPPosterior:
+def reference_posterior(estimator: Any, likelihood: Any, prior: Any) -> NetworkPosterior:
     """The posterior that a fitted estimator sampled, in float64 on the CPU."""
     x, y, weight = (torch.as_tensor(a) for a in estimator._training_data_)
     targets = y.double() if y.is_floating_point() else y
-    return MLPPosterior(
+    return NetworkPosterior(
         estimator.network_, likelihood, prior, Data(x.double(), targets, weight.double()),
         float(getattr(estimator, "noise_prior_scale", 1.0)),
     )  # fmt: skip
 
 
-def _positions(estimator: Any, posterior: MLPPosterior) -> Tensor:
+def _positions(estimator: Any, posterior: NetworkPosterior) -> Tensor:
     """All draws as the sampler had them, (C, S, D)."""
     parts = [torch.as_tensor(estimator.samples_).double()]
     if hasattr(estimator, "noise_std_samples_"):
@@ -55,7 +55,7 @@ def _positions(estimator: Any, posterior: MLPPosterior) -> Tensor:
     return torch.cat(parts, dim=-1)
 
 
-def _fit(estimator: Any, posterior: MLPPosterior, position: Tensor) -> MixtureOfLaplace:
+def _fit(estimator: Any, posterior: NetworkPosterior, position: Tensor) -> MixtureOfLaplace:
     """One Gaussian for every mode that the draws have weight in, at its best draw."""
     n_chains, n_draws, _ = position.shape
     chains = torch.arange(n_chains).repeat_interleave(n_draws)

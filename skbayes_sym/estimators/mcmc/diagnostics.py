@@ -9,9 +9,9 @@ from sklearn.utils import Bunch
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inference.diagnostics import bulk_ess, rank_rhat
 from skbayes_sym.inference.mcmc.chains import ChainDraws
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.inference.multimodal.bridge import MIN_DRAWS_PER_DIM, can_bridge
 from skbayes_sym.inference.multimodal.weights import Weighing, mode_heights
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.symmetry.orbits import MAX_ORDER
 
 # Nats beyond which an evidence is none: its own standard error, and chains and islands apart.
@@ -119,7 +119,7 @@ def why_not(weighing: Weighing, n_dims: int) -> list[str]:
 
 
 def diagnose(
-    posterior: MLPPosterior,
+    posterior: NetworkPosterior,
     chains: ChainDraws | None,
     explored: Array,
     kept: Array,
@@ -150,7 +150,7 @@ def diagnose(
     return found
 
 
-def disagreement(posterior: MLPPosterior, kept: Array, modes: list[Mode]) -> list[str]:
+def disagreement(posterior: NetworkPosterior, kept: Array, modes: list[Mode]) -> list[str]:
     """Modes whose own chains tell different functions: there is more than one mode in them."""
     values, found = functions_of(posterior, kept), []
     for i, mode in enumerate(modes):
@@ -165,7 +165,7 @@ def disagreement(posterior: MLPPosterior, kept: Array, modes: list[Mode]) -> lis
     return found
 
 
-def functions_of(posterior: MLPPosterior, draws: Array) -> Array:
+def functions_of(posterior: NetworkPosterior, draws: Array) -> Array:
     """Outputs at some training rows, and the log noise, of draws (C, S, D): (C, S, Q)."""
     x = posterior.data.x.cpu()
     rows = np.unique(np.linspace(0, len(x) - 1, min(len(x), _DIAGNOSED_ROWS)).astype(int))

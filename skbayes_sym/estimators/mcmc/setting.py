@@ -9,7 +9,7 @@ from skbayes_sym.estimators._fit.progress import Progress
 from skbayes_sym.estimators._fit.rows import Scaling
 from skbayes_sym.estimators._fit.training import training_data
 from skbayes_sym.inference.mcmc.chain_count import n_chains_required
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
@@ -55,7 +55,7 @@ class Setting(NamedTuple):
     estimator: Any
     context: FitContext
     model: Model
-    posterior: MLPPosterior
+    posterior: NetworkPosterior
     seeds: Seeds
     progress: Progress
 
@@ -75,10 +75,10 @@ class Setting(NamedTuple):
         row_bytes = len(data.x) * max(network.sizes[1:]) * data.x.element_size()
         return _SMALL_BLOCK if row_bytes <= _SMALL_BYTES else _BLOCK
 
-    def reference(self) -> MLPPosterior:
+    def reference(self) -> NetworkPosterior:
         """The posterior in float64 on the CPU, where evidences are computed."""
         data = Data(*(_reference_tensor(t) for t in self.posterior.data))
-        return MLPPosterior(
+        return NetworkPosterior(
             self.model.network, self.model.likelihood, self.model.prior, data,
             self.model.noise_prior_scale,
         )  # fmt: skip
@@ -87,7 +87,7 @@ class Setting(NamedTuple):
 def open_setting(estimator: Any, context: FitContext, model: Model) -> Setting:
     """The posterior of scaled data, checked for the symmetry that is to be removed."""
     data = training_data(context, model.y_scaling)
-    posterior = MLPPosterior(
+    posterior = NetworkPosterior(
         model.network, model.likelihood, model.prior, data, model.noise_prior_scale
     )
     if estimator.remove_symmetries:

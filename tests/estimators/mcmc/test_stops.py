@@ -10,7 +10,7 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 
 FAST = {
     "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 80, "n_draws": 30,
@@ -27,7 +27,7 @@ every_estimator = pytest.mark.parametrize(
 @pytest.fixture
 def gradients(monkeypatch):
     """Counts batches of gradients; Ctrl-C when the budget is spent."""
-    original = MLPPosterior.evaluate
+    original = NetworkPosterior.evaluate
 
     class Counter:
         count, budget = 0, None
@@ -39,7 +39,7 @@ def gradients(monkeypatch):
             raise KeyboardInterrupt
         return original(self, position)
 
-    monkeypatch.setattr(MLPPosterior, "evaluate", evaluate)
+    monkeypatch.setattr(NetworkPosterior, "evaluate", evaluate)
     return Counter
 
 
