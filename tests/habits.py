@@ -28,7 +28,7 @@ _INVARIANT = {**_LAPLACE, "invariances": [ColumnShift()], "n_augmentations": 3}
 _ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 150, "random_state": 0}
 _CHAINS = {
     "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 20, "n_draws": 5, "random_state": 0,
-    "mode_weights": "chains",
+    "mode_weights": "uniform",
 }  # fmt: skip
 
 VARIATIONAL = {

@@ -7,6 +7,8 @@ model saved by the first edition loads and predicts the same.
 from collections.abc import Callable
 from typing import Any
 
+from skbayes_sym.inference.samplers import SMC, Evidence
+
 Values = dict[str, Any]
 Translation = Callable[[Values, Values], None]  # changes parameters and attributes in place
 
@@ -24,6 +26,19 @@ def _tol_stops(parameters: Values, attributes: Values) -> None:
         parameters["tol"] = None
 
 
+def _samplers_are_objects(parameters: Values, attributes: Values) -> None:
+    """``n_islands`` and ``n_particles`` were parameters beside ``sampler`` and ``mode_weights``."""
+    n_replicates, n_particles = parameters.pop("n_islands"), parameters.pop("n_particles")
+    weighs = parameters["mode_weights"] == "evidence" and parameters["remove_symmetries"]
+    parameters["mode_weights"] = "uniform"
+    if parameters["sampler"] == "smc":
+        parameters["sampler"] = SMC(n_particles, n_replicates)
+        parameters.update(n_warmup=1000, warm_start=False)  # which didn't say anything
+        parameters["mode_weights"] = "evidence" if weighs else "uniform"
+    elif weighs:
+        parameters["mode_weights"] = Evidence(n_replicates, n_particles)
+
+
 CLASS_NAMES: dict[str, str] = {
     "InvarianceAbidingRegressor": "BayesianLinearRegressor",
     "InvarianceAbidingClassifier": "BayesianLinearClassifier",
@@ -38,4 +53,6 @@ NOUN_NAMES: dict[str, str] = {
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),
     "DeepEnsembleClassifier": (_tol_stops,),
+    "MCMCRegressor": (_samplers_are_objects,),
+    "MCMCClassifier": (_samplers_are_objects,),
 }

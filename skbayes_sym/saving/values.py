@@ -16,7 +16,7 @@ import torch
 from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.mcmc.diagnostics import Mode
+from skbayes_sym.estimators.mcmc.modes import Mode
 from skbayes_sym.inference.kernels.base import DiagonalWhitening, State
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
@@ -35,6 +35,7 @@ from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
+from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
@@ -58,6 +59,7 @@ NOUNS: dict[str, Any] = {
         KroneckerSpectrum, LayerSpectrum,
         Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
         Block, State, DiagonalWhitening, Mode, MixtureOfLaplace, GaussianMixture,
+        HMC, NUTS, SMC, Evidence,
     )
 }  # fmt: skip
 

@@ -23,6 +23,7 @@ from skbayes_sym import (
 )
 from skbayes_sym.estimators._fit import memory as _memory
 from skbayes_sym.estimators.base import is_fitted_name
+from skbayes_sym.inference.samplers import Evidence
 from skbayes_sym.numerics import memory
 
 # Too few steps to converge on purpose.
@@ -70,7 +71,9 @@ ABSURD = {
     "ensemble": (DeepEnsembleClassifier((10,), n_members=10**13), X, LABELS, "n_members"),
     "mcmc-draws": (MCMCRegressor((3,), n_draws=10**12), X, NUMBERS, "n_draws"),
     "mcmc-chains": (MCMCClassifier((3,), n_chains=10**12), X, LABELS, "n_chains"),
-    "mcmc-particles": (MCMCClassifier((3,), n_particles=10**13), X, LABELS, "n_particles"),
+    "mcmc-particles": (
+        MCMCClassifier((3,), mode_weights=Evidence(4, 10**13)), X, LABELS, "n_particles"
+    ),
     "mcmc-weights": (MCMCClassifier(HUGE), X, LABELS, "hidden_layer_sizes"),
     "laplace-full": (
         LaplaceClassifier((2000, 2000), curvature="full"), X, LABELS, "curvature='auto'",
