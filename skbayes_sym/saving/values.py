@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
@@ -45,6 +46,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.saving.classes import PARTS, class_name, is_ufunc_name, rebuilt, state_of
 from skbayes_sym.saving.first_edition import NOUN_NAMES
 
 # Nouns a file may hold. Their names and fields are part of the file's format.
@@ -98,7 +100,21 @@ class Encoder:
                 [self.encode(k, name), self.encode(v, f"{name}.{k}")] for k, v in value.items()
             ]
             return {"kind": type(value).__name__.lower(), "items": items}
+        if isinstance(value, BaseEstimator):
+            return self._encode_estimator(value, name)
         return self._encode_noun(value, name)
+
+    def _encode_estimator(self, value: BaseEstimator, name: str) -> Encoded:
+        known = class_name(value)
+        if known is None:
+            raise _unfit(value, name)
+        parameters, attributes = value.get_params(deep=False), state_of(value)
+        return {
+            "kind": "estimator",
+            "name": known,
+            "parameters": {k: self.encode(v, f"{name}.{k}") for k, v in parameters.items()},
+            "attributes": {k: self.encode(v, f"{name}.{k}") for k, v in attributes.items()},
+        }
 
     def _encode_array(self, value: Any, name: str) -> Encoded:
         if isinstance(value, torch.Tensor) and value.device.type != "cpu":
@@ -124,6 +140,17 @@ class Encoder:
         kind = type(value)
         if kind is Activation:
             return {"kind": "activation", "name": value.name}
+        if kind is slice:
+            return {"kind": "slice", "items": [value.start, value.stop, value.step]}
+        if isinstance(value, np.dtype) and value.kind not in "OV":
+            return {"kind": "dtype", "name": value.str}
+        if kind is type and issubclass(value, np.generic):
+            return {"kind": "scalar_type", "name": value.__name__}
+        if kind is np.ufunc and is_ufunc_name(value.__name__):
+            return {"kind": "ufunc", "name": value.__name__}
+        if PARTS.get(kind.__name__) is kind:
+            parts = {k: self.encode(v, f"{name}.{k}") for k, v in vars(value).items()}
+            return {"kind": "part", "name": kind.__name__, "fields": parts}
         if kind is np.random.RandomState:
             return {"kind": "random_state", "state": self.encode(value.get_state(), name)}
         if kind is ModuleNetwork and value.architecture:
@@ -144,8 +171,8 @@ def _unfit(value: Any, name: str) -> TypeError:
     what = f"an object of class {kind.__module__}.{kind.__qualname__}"
     return TypeError(
         f"{name} can't be saved without pickle: it holds {what}, but such a file holds "
-        "numbers, strings, arrays and this package's own classes only. Use "
-        "joblib.dump(model, path)."
+        "numbers, strings, arrays, this package's own classes and common steps of scikit-learn's "
+        "only. Use joblib.dump(model, path)."
     )
 
 
@@ -189,6 +216,35 @@ def _noun(e: Encoded, arrays: Mapping[str, Array]) -> Any:
     return NOUNS[name](**{n: decode(v, arrays) for n, v in e["fields"].items()})
 
 
+def _estimator(e: Encoded, arrays: Mapping[str, Array]) -> BaseEstimator:
+    parts = (
+        {str(k): decode(v, arrays) for k, v in e[part].items()}
+        for part in ("parameters", "attributes")
+    )
+    estimator: BaseEstimator = rebuilt(e["name"], *parts)
+    return estimator
+
+
+def _part(e: Encoded, arrays: Mapping[str, Array]) -> Any:
+    part: Any = object.__new__(PARTS[e["name"]])
+    part.__dict__.update({k: decode(v, arrays) for k, v in e["fields"].items()})
+    return part
+
+
+def _scalar_type(e: Encoded, arrays: Mapping[str, Array]) -> type[np.generic]:
+    found = getattr(np, e["name"])
+    if not (isinstance(found, type) and issubclass(found, np.generic)):
+        raise ValueError(f"{e['name']} is no type of numbers")
+    return found
+
+
+def _ufunc(e: Encoded, arrays: Mapping[str, Array]) -> np.ufunc:
+    if not is_ufunc_name(e["name"]):
+        raise ValueError(f"{e['name']} is no function of NumPy's")
+    found: np.ufunc = getattr(np, e["name"])
+    return found
+
+
 def _random_state(e: Encoded, arrays: Mapping[str, Array]) -> np.random.RandomState:
     state = np.random.RandomState()
     state.set_state(decode(e["state"], arrays))
@@ -208,5 +264,11 @@ _KINDS: dict[str, Callable[[Encoded, Mapping[str, Array]], Any]] = {
     "activation": lambda e, arrays: ACTIVATIONS[e["name"]],
     "network": lambda e, arrays: ARCHITECTURES[e["name"]](tuple(e["input_shape"]), e["n_outputs"]),
     "random_state": _random_state,
+    "estimator": _estimator,
+    "part": _part,
+    "slice": lambda e, arrays: slice(*(None if i is None else int(i) for i in e["items"])),
+    "dtype": lambda e, arrays: np.dtype(e["name"]),
+    "scalar_type": _scalar_type,
+    "ufunc": _ufunc,
     "noun": _noun,
 }

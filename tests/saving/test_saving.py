@@ -22,9 +22,9 @@ from skbayes_sym import (
     save,
 )
 from skbayes_sym.estimators.base import is_fitted_name
+from skbayes_sym.saving.classes import ESTIMATORS
 from skbayes_sym.saving.file import FORMAT
 from skbayes_sym.saving.first_edition import NOUN_NAMES
-from skbayes_sym.saving.load import ESTIMATORS
 from skbayes_sym.saving.values import NOUNS, Encoder, decode
 
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -169,7 +169,7 @@ REFUSED = {
         X[:, 0],
         r"invariances\.0",
     ),
-    "class": (Mine(), X[:, 0] + X[:, 1] ** 2, "Mine is a class of your own"),
+    "class": (Mine(), X[:, 0] + X[:, 1] ** 2, "Mine is no class of this package"),
 }
 
 
