@@ -4,13 +4,8 @@ A group, likelihood or network is one file in the package and one line here.
 """
 
 from collections.abc import Callable
-<<<<<<< HEAD
 from dataclasses import dataclass, replace
-from math import log
-=======
-from dataclasses import dataclass
-from math import inf
->>>>>>> main
+from math import inf, log
 from typing import Any, NamedTuple
 
 import torch

@@ -6,20 +6,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-<<<<<<< HEAD
-from skbayes_sym.estimators._fit.context import FitContext
-from skbayes_sym.estimators._fit.progress import Progress
-from skbayes_sym.estimators._fit.rows import Scaling
-from skbayes_sym.estimators._fit.training import training_data
-from skbayes_sym.inference.mcmc.chain_count import n_chains_required
-from skbayes_sym.inference.network_posterior import NetworkPosterior
-=======
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.mcmc.search import Search
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.network_posterior import NetworkPosterior
->>>>>>> main
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.random import spawn_seeds
@@ -77,13 +68,7 @@ class Setting:
     noise_prior_scale: float
     data: Training
     model: Model
-<<<<<<< HEAD
-    posterior: NetworkPosterior
-    seeds: Seeds
-    progress: Progress
-=======
     run: Run
->>>>>>> main
 
     @cached_property
     def seeds(self) -> Seeds:
@@ -113,33 +98,6 @@ class Setting:
         row_bytes = len(x) * widest * x.element_size()
         return _SMALL_BLOCK if row_bytes <= _SMALL_BYTES else _BLOCK
 
-<<<<<<< HEAD
-    def reference(self) -> NetworkPosterior:
-        """The posterior in float64 on the CPU, where evidences are computed."""
-        data = Data(*(_reference_tensor(t) for t in self.posterior.data))
-        return NetworkPosterior(
-            self.model.network, self.model.likelihood, self.model.prior, data,
-            self.model.noise_prior_scale,
-        )  # fmt: skip
-
-
-def open_setting(estimator: Any, context: FitContext, model: Model) -> Setting:
-    """The posterior of scaled data, checked for the symmetry that is to be removed."""
-    data = training_data(context, model.y_scaling)
-    posterior = NetworkPosterior(
-        model.network, model.likelihood, model.prior, data, model.noise_prior_scale
-    )
-    if estimator.remove_symmetries:
-        check_invariant(
-            model.network.symmetry(), model.prior.log_prob, model.network.layout,
-            what="prior_scale",
-            remedy="Give all units of a layer the same scale, or use remove_symmetries=False.",
-        )  # fmt: skip
-    seeds = Seeds(*spawn_seeds(context.seed, len(Seeds._fields)))
-    return Setting(estimator, context, model, posterior, seeds, Progress(context))
-
-=======
->>>>>>> main
 
 def _reference_tensor(tensor: Tensor) -> Tensor:
     tensor = tensor.cpu()
