@@ -16,6 +16,7 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import ChainLikelihood, Network
 from skbayes_sym.models.priors import GaussianPrior, Prior
+from skbayes_sym.numerics.random import float64_normal
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +104,7 @@ class NetworkPosterior:
 
     def sample_prior(self, n: int, *, generator: torch.Generator) -> Tensor:
         theta = self.prior.sample(n, generator=generator)
-        noise = torch.randn(
-            (n, self.likelihood.n_params),
-            generator=generator, device=theta.device, dtype=torch.float64,
-        )  # fmt: skip
+        noise = float64_normal((n, self.likelihood.n_params), generator=generator)
         log_sigma = noise.abs_().log_() + self._noise_scale.log().to(noise)
         return torch.cat([theta.to(self.data.x), log_sigma.to(self.data.x)], 1)
 
