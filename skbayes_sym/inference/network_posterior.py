@@ -70,7 +70,7 @@ class NetworkPosterior:
         with torch.no_grad():
             value = self.log_prior(position)
             if self.beta:
-                value = _or_lost(value + self.beta * self.log_likelihood(position))
+                value = _finite_or_minus_inf(value + self.beta * self.log_likelihood(position))
             return value
 
     def evaluate(self, position: Tensor) -> Evaluation:
@@ -90,17 +90,17 @@ class NetworkPosterior:
                 other = self._evaluate_prior(position)
                 value.add_(other.value)
                 gradient[:, : self._n_theta].add_(other.gradient)
-            return Evaluation(_or_lost(value), gradient.nan_to_num_(0.0, 0.0, 0.0))
+            return Evaluation(_finite_or_minus_inf(value), gradient.nan_to_num_(0.0, 0.0, 0.0))
 
     def log_prior(self, position: Tensor) -> Tensor:
         with torch.no_grad():
             value = self._prior_terms(position, torch.empty_like(position))[0]
             if self._gaussian is None:
                 value = value + self.prior.log_prob(position[:, : self._n_theta])
-            return _or_lost(value)
+            return _finite_or_minus_inf(value)
 
     def log_likelihood(self, position: Tensor) -> Tensor:
-        return _or_lost(self._log_lik.value(position))
+        return _finite_or_minus_inf(self._log_lik.value(position))
 
     def sample_prior(self, n: int, *, generator: torch.Generator) -> Tensor:
         theta = self.prior.sample(n, generator=generator)
@@ -168,6 +168,6 @@ class NetworkPosterior:
         return (normal.cpu() + half_normal.cpu()).to(self.data.x).unsqueeze(0)
 
 
-def _or_lost(value: Tensor) -> Tensor:
+def _finite_or_minus_inf(value: Tensor) -> Tensor:
     """Values that aren't finite become -inf."""
     return value.nan_to_num_(-inf, -inf, -inf)
