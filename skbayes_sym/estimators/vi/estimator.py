@@ -5,12 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils import Bunch, check_random_state
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
-from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.model import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
@@ -28,7 +26,7 @@ from skbayes_sym.estimators.predictors import (
     BayesianRegressorMixin,
     SampledOutputs,
 )
-from skbayes_sym.estimators.vi.gaps import GAPS, GivenGap, SymmetryGap, has_a_group
+from skbayes_sym.estimators.vi.gaps import GAPS, GivenGap, has_a_group
 from skbayes_sym.estimators.vi.method import MeanFieldVI
 from skbayes_sym.inference.mean_field.bounds import posterior_layers
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
@@ -124,18 +122,13 @@ class _SymmetrizedVI(NetworkEstimator):
         draws = self._draws(x)
         return output_moments(self.network_, draws.loc, draws.variance, x, draws.noise[:-1])
 
-    def _invariance_gap(self, *, n_draws: Any, random_state: Any) -> Bunch:
-        """``symmetry=None`` is asked about all of the network's group."""
+    @property
+    def symmetry_(self) -> SymmetryGroup:
+        """The model's group of hidden units; all of it where ``symmetry=None``."""
         prior = network_prior(self.prior_scale, self.network_)
-        group = self._group(self.network_, prior)
         if self.symmetry is None:
-            group = declared_group("auto", self.network_, prior)
-        gap = SymmetryGap(self.gap, group).reported.lower
-        number = None if n_draws == "auto" else int(n_draws)
-        generator = generator_from(int(check_random_state(random_state).randint(2**31 - 1)))
-        with one_thread():
-            value, error = gap.estimate(self.posterior_, number, generator=generator)
-        return Bunch(value=value, standard_error=error, kind="KL at this posterior", side=gap.side)
+            return declared_group("auto", self.network_, prior)
+        return self._group(self.network_, prior)
 
 
 class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
@@ -238,6 +231,8 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
         flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
         is its average over ``network_.symmetry()``; both predict the same.
+    symmetry_ : SymmetryGroup
+        The model's group of hidden units; all of it where ``symmetry=None``.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
@@ -444,6 +439,8 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
         flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
         is its average over ``network_.symmetry()``; both predict the same.
+    symmetry_ : SymmetryGroup
+        The model's group of hidden units; all of it where ``symmetry=None``.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
     classes_ : ndarray of shape (n_classes,)
