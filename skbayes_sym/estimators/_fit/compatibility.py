@@ -1,10 +1,26 @@
-"""Parameters that don't apply are refused by name, never silently ignored."""
+"""Whether objects of the user's own have what a method asks of them, and parameters a meaning."""
 
 from collections.abc import Sequence
 from inspect import signature
 
 import numpy as np
 from sklearn.base import BaseEstimator
+
+
+def require_members(given: object, members: Sequence[str], *, parameter: str, remedy: str) -> None:
+    """Ask the object, not its type.
+
+    Raises
+    ------
+    TypeError
+        Naming the parameter, the object, what it lacks and the remedy.
+    """
+    missing = [name for name in members if not hasattr(given, name)]
+    if missing:
+        raise TypeError(
+            f"{parameter}={given!r} has no {' and no '.join(missing)}, which this estimator asks "
+            f"of it. {remedy}"
+        )
 
 
 def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: str) -> None:
@@ -14,9 +30,9 @@ def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: st
     ----------
     estimator : estimator
     names : sequence of str
-        Parameters without a meaning here.
+        Parameters without a meaning here; those that the estimator doesn't have are passed over.
     why : str
-        Completes "...: ".
+        The reason, as a clause.
     instead : str
         What to use.
 
@@ -27,10 +43,10 @@ def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: st
     """
     defaults = signature(type(estimator)).parameters
     for name in names:
-        value = getattr(estimator, name)
-        default = defaults[name].default
-        if not np.array_equal(value, default):
+        if name in defaults and not np.array_equal(
+            getattr(estimator, name), defaults[name].default
+        ):
             raise ValueError(
-                f"{name}={value!r} does not apply: {why}. Leave {name} at its default, or use "
-                f"{instead}."
+                f"{name}={getattr(estimator, name)!r} does not apply: {why}. Leave {name} at its "
+                f"default, or use {instead}."
             )

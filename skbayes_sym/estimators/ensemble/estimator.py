@@ -6,15 +6,20 @@ from typing import Any
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
-from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS
+from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, NOISE_CONSTRAINTS
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.priors import UnboundPrior
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
+    **OBJECT_CONSTRAINTS,
     "n_members": [Interval(Integral, 1, None, closed="left")],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
@@ -31,7 +36,7 @@ class _DeepEnsemble(WeightedDraws):
     draws_the_posterior = False
 
     n_members: int
-    noise_prior_scale: float = 1.0  # a classifier has no noise, whatever this is
+    noise_prior_scale: float = 1.0  # a classifier has none
     learning_rate: float
     max_iter: int
     tol: float | None
@@ -170,6 +175,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
+        **NOISE_CONSTRAINTS,
         "noise_prior_scale": [Interval(Real, 0, None, closed="neither")],
         "normalize_y": ["boolean"],
     }
@@ -180,7 +186,11 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         activation: str = "relu",
         *,
         n_members: int = 10,
+        network: Network | None = None,
+        likelihood: str | Likelihood = "auto",
+        prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,
+        noise_std: Any = "learn",
         noise_prior_scale: float = 1.0,
         max_iter: int = 2000,
         standardize: bool = True,
@@ -196,7 +206,11 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.n_members = n_members
+        self.network = network
+        self.likelihood = likelihood
+        self.prior = prior
         self.prior_scale = prior_scale
+        self.noise_std = noise_std
         self.noise_prior_scale = noise_prior_scale
         self.max_iter = max_iter
         self.standardize = standardize
@@ -210,8 +224,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         self.verbose = verbose
 
     def _previous(self) -> Members:
-        unit = self.y_scale_
-        return Members(self.samples_, np.log(self.noise_std_samples_ / unit))
+        noise_std = getattr(self, "noise_std_samples_", np.ones((len(self.samples_), 0)))
+        return Members(self.samples_, np.log(noise_std / self.y_scale_))
 
 
 class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
@@ -319,6 +333,9 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         activation: str = "relu",
         *,
         n_members: int = 10,
+        network: Network | None = None,
+        likelihood: str | Likelihood = "auto",
+        prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,
         max_iter: int = 2000,
         standardize: bool = True,
@@ -333,6 +350,9 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.n_members = n_members
+        self.network = network
+        self.likelihood = likelihood
+        self.prior = prior
         self.prior_scale = prior_scale
         self.max_iter = max_iter
         self.standardize = standardize

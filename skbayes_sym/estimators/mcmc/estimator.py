@@ -14,7 +14,7 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.method import Fitted
-from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, network_prior
+from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, NOISE_CONSTRAINTS
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.training import Training
@@ -24,6 +24,7 @@ from skbayes_sym.estimators.mcmc.method import Sampling
 from skbayes_sym.estimators.mcmc.modes import Mode
 from skbayes_sym.estimators.mcmc.search import Search
 from skbayes_sym.estimators.mcmc.setting import Chains
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mcmc.chain_count import n_chains_required
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
@@ -31,11 +32,9 @@ from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence, Kernel
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.priors import Prior, UnboundPrior
 from skbayes_sym.symmetry.base import NotInvariantError, SymmetryGroup, Trivial, check_invariant
 
 # "auto" chains: three modes, the rarest in the reach of 8 % of the starts (Wiese et al. 2023).
@@ -46,6 +45,7 @@ _SAMPLERS: dict[str, Kernel | SMC] = {"auto": HMC(), "hmc": HMC(), "nuts": NUTS(
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
+    **OBJECT_CONSTRAINTS,
     "sampler": [StrOptions(set(_SAMPLERS)), HasMethods("step"), SMC],
     "n_chains": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     "n_warmup": [Interval(Integral, 0, None, closed="left")],
@@ -73,7 +73,7 @@ class _MCMC(WeightedDraws):
     thinning: int
     remove_symmetries: bool
     mode_weights: str | Evidence
-    noise_prior_scale: float = 1.0  # a classifier has no noise, whatever this is
+    noise_prior_scale: float = 1.0  # a classifier has none
     warm_start: bool
     n_jobs: int | None
     modes_: list[Mode]
@@ -127,11 +127,12 @@ class _MCMC(WeightedDraws):
         refuse(self, ("mode_weights",), why, "mode_weights='uniform'")
         return None
 
-    def _group(self, network: MLP, prior: GaussianPrior) -> SymmetryGroup:
+    def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
         group = network.symmetry()
         try:
             check_invariant(
-                group, prior.log_prob, network.layout, what="prior_scale",
+                group, prior.log_prob, network.layout,
+                what="prior_scale" if self.prior is None else "prior",
                 remedy="Give all units of a layer the same scale, or use remove_symmetries=False.",
             )  # fmt: skip
         except NotInvariantError:
@@ -199,6 +200,7 @@ class _MCMC(WeightedDraws):
         offset = 0.0
         if hasattr(self, "noise_std_samples_"):
             other.noise_std_samples_ = found.noise_std[None] * self.y_scale_
+        if hasattr(self, "y_scale_"):
             offset = -float(posterior.data.weight.sum() * np.log(self.y_scale_).sum())
         other.log_posterior_samples_ = found.log_posterior[None] + offset
         return other
@@ -209,18 +211,14 @@ class _MCMC(WeightedDraws):
         targets = y.double() if y.is_floating_point() else y
         return MLPPosterior(
             self.network_, self._fitted_likelihood(),
-            network_prior(self.prior_scale, self.network_),
+            self._prior(self.network_),
             Data(x.double(), targets, weight.double()), float(self.noise_prior_scale),
         )  # fmt: skip
-
-    def _fitted_likelihood(self) -> Likelihood:
-        """In scaled units, at any value of its free parameters."""
-        raise NotImplementedError
 
     def _positions(self) -> Tensor:
         """All draws as the sampler had them, (C, S, D)."""
         parts = [torch.as_tensor(self.samples_).double()]
-        if hasattr(self, "noise_std_samples_"):
+        if self._fitted_likelihood().n_params:
             parts.append(torch.as_tensor(self.noise_std_samples_ / self.y_scale_).log())
         return torch.cat(parts, dim=-1)
 
@@ -384,6 +382,7 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
 
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
+        **NOISE_CONSTRAINTS,
         "noise_prior_scale": [Interval(Real, 0, None, closed="neither")],
         "normalize_y": ["boolean"],
     }
@@ -400,7 +399,11 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
         thinning: int = 1,
         remove_symmetries: bool = True,
         mode_weights: str | Evidence = "auto",
+        network: Network | None = None,
+        likelihood: str | Likelihood = "auto",
+        prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,
+        noise_std: Any = "learn",
         noise_prior_scale: float = 1.0,
         standardize: bool = True,
         normalize_y: bool = True,
@@ -420,7 +423,11 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
         self.thinning = thinning
         self.remove_symmetries = remove_symmetries
         self.mode_weights = mode_weights
+        self.network = network
+        self.likelihood = likelihood
+        self.prior = prior
         self.prior_scale = prior_scale
+        self.noise_std = noise_std
         self.noise_prior_scale = noise_prior_scale
         self.standardize = standardize
         self.normalize_y = normalize_y
@@ -430,12 +437,6 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
-
-    def _likelihood(self, data: Training) -> Gaussian:
-        return Gaussian(torch.zeros(self._n_outputs(data), dtype=torch.float64))
-
-    def _fitted_likelihood(self) -> Gaussian:
-        return Gaussian(torch.zeros(self.network_.n_outputs, dtype=torch.float64))
 
 
 class MCMCClassifier(DrawsClassifier, _MCMC):
@@ -600,6 +601,9 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
         thinning: int = 1,
         remove_symmetries: bool = True,
         mode_weights: str | Evidence = "auto",
+        network: Network | None = None,
+        likelihood: str | Likelihood = "auto",
+        prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,
         standardize: bool = True,
         warm_start: bool = False,
@@ -618,6 +622,9 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
         self.thinning = thinning
         self.remove_symmetries = remove_symmetries
         self.mode_weights = mode_weights
+        self.network = network
+        self.likelihood = likelihood
+        self.prior = prior
         self.prior_scale = prior_scale
         self.standardize = standardize
         self.warm_start = warm_start
@@ -626,6 +633,3 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
-
-    def _fitted_likelihood(self) -> Categorical:
-        return Categorical()
