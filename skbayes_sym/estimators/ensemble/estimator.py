@@ -81,16 +81,29 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     hidden_layer_sizes : int or sequence of int, default=(50,)
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
-        Of the hidden layers.
+        Activation of the hidden layers.
     n_members : int, default=10
         Networks trained, each from a random start of its own.
+    network : Network, optional
+        Network of your own; by default one of fully connected layers, of ``hidden_layer_sizes`` and
+        ``activation``.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default normal with standard
+        deviation ``prior_scale``.
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        a layer, or one a parameter.
+        per layer, or one per parameter.
+    noise_std : "learn", float or sequence of float, default="learn"
+        Standard deviation of the observation noise in the units of ``y``; one number or one per
+        target. "learn" estimates it.
     noise_prior_scale : float, default=1.0
-        Scale of the half-normal prior of the noise's standard deviation, in scaled target units.
+        Scale of the half-normal prior of the noise's standard deviation, in scaled target units; of
+        a noise that is learned.
     max_iter : int, default=2000
-        Optimiser steps, each on all rows.
+        Largest number of optimiser steps.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     normalize_y : bool, default=True
@@ -101,7 +114,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         Training stops when the members' mean log posterior gains less than this many nats per
         unit of sample weight from one tenth of ``max_iter`` to the next. None never stops.
     warm_start : bool, default=False
-        Whether `fit` starts from the previous members.
+        Whether `fit` goes on from the previous one.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -109,7 +122,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the log posterior.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
@@ -119,7 +132,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     chain_weights_ : ndarray of shape (n_members,)
         What each member counts for: all alike.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
-        Standard deviation of each member's noise, in the units of ``y``.
+        Scale of each member's noise, in the units of ``y``: its standard deviation if it is
+        normal. Only where the likelihood has noise.
     log_posterior_samples_ : ndarray of shape (n_members,)
         Log joint density of targets (as given), weights and noise (as scaled) of every member,
         nats.
@@ -128,7 +142,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     n_iter_ : int
         Steps made.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why they ended.
+        Why training ended.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
@@ -149,7 +163,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
     Notes
     -----
-    All members are trained as one batch, O(n_members * n_samples * P) a step. They are modes found
+    All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes found
     from random starts and count alike, however much of the posterior they stand for. With more
     weights than data a mode may fit them exactly: its noise is then kept from falling below 1e-3
     standard deviations of the targets.
@@ -243,14 +257,23 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     hidden_layer_sizes : int or sequence of int, default=(50,)
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
-        Of the hidden layers.
+        Activation of the hidden layers.
     n_members : int, default=10
         Networks trained, each from a random start of its own.
+    network : Network, optional
+        Network of your own; by default one of fully connected layers, of ``hidden_layer_sizes`` and
+        ``activation``.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is the softmax of one output
+        per class.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default normal with standard
+        deviation ``prior_scale``.
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        a layer, or one a parameter.
+        per layer, or one per parameter.
     max_iter : int, default=2000
-        Optimiser steps, each on all rows.
+        Largest number of optimiser steps.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     learning_rate : float, default=0.03
@@ -259,7 +282,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         Training stops when the members' mean log posterior gains less than this many nats per
         unit of sample weight from one tenth of ``max_iter`` to the next. None never stops.
     warm_start : bool, default=False
-        Whether `fit` starts from the previous members.
+        Whether `fit` goes on from the previous one.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -267,7 +290,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the log posterior.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
@@ -283,7 +306,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     n_iter_ : int
         Steps made.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why they ended.
+        Why training ended.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
     classes_ : ndarray of shape (n_classes,)
@@ -304,7 +327,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
 
     Notes
     -----
-    All members are trained as one batch, O(n_members * n_samples * P) a step. They are modes found
+    All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes found
     from random starts and count alike, however much of the posterior they stand for.
 
     References

@@ -240,8 +240,7 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
     hidden_layer_sizes : int or sequence of int, default=(5,)
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
-        Of the hidden layers. With an odd one (tanh, identity) the signs of hidden units are
-        symmetries too.
+        Activation of the hidden layers.
     sampler : {"auto", "hmc", "nuts", "smc"}, Kernel or SMC, default="auto"
         Who looks for modes. "hmc", which is "auto", is `HMC` with its defaults: jittered
         Hamiltonian Monte Carlo, all chains as one batch. "nuts": `NUTS`, the No-U-Turn sampler,
@@ -253,42 +252,53 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
     n_warmup, n_draws : int, default=1000, 50
         Iterations of each chain that adapt step size and scale, and draws kept after them.
     thinning : int, default=1
-        Iterations a draw.
+        Iterations per draw.
     remove_symmetries : bool, default=True
-        Whether to move the draws to one representative of their symmetry orbit. Predictions are
-        the same with and without; weights mean something only with.
+        Whether to move the draws to one representative of their symmetry orbit: exchanges of
+        hidden units and, with an odd activation (tanh, identity), changes of their signs. The prior
+        must not tell the units of a layer apart. Predictions are the same with and without; weights
+        mean something only with.
     mode_weights : {"auto", "evidence", "uniform"} or Evidence, default="auto"
         What a mode counts for. "evidence": its posterior mass, by bridge sampling of chains and
         particles; the chains are then allocated to the modes. `Evidence` says how many particles
-        look for modes beside the chains. "uniform": one vote a chain, which weighs modes by how
-        many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it with a
-        `ConvergenceWarning` where the estimate can't be trusted, and needs ``remove_symmetries``;
-        "auto" is "evidence" with, "uniform" without it.
+        look for modes beside the chains. "uniform": one vote per chain, which weighs modes by
+        how many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it
+        with a `ConvergenceWarning` where the estimate can't be trusted, and needs
+        ``remove_symmetries``; "auto" is "evidence" with, "uniform" without it.
+    network : Network, optional
+        Network of your own; by default one of fully connected layers, of ``hidden_layer_sizes`` and
+        ``activation``.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default normal with standard
+        deviation ``prior_scale``.
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        a layer, or one a parameter. It must not tell the units of a layer apart.
+        per layer, or one per parameter.
+    noise_std : "learn", float or sequence of float, default="learn"
+        Standard deviation of the observation noise in the units of ``y``; one number or one per
+        target. "learn" estimates it.
     noise_prior_scale : float, default=1.0
-        Scale of the half-normal prior on the noise's standard deviation, in units of the
-        standardised target.
+        Scale of the half-normal prior of the noise's standard deviation, in scaled target units; of
+        a noise that is learned.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     normalize_y : bool, default=True
         Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
     warm_start : bool, default=False
-        Whether `fit` starts the chains where the previous fit left them, with its step sizes and
-        scales; ``n_warmup=0`` then goes on with them as they are.
-    n_jobs : int, default=None
-        Processes that share the blocks of chains (joblib; any backend, Dask's too). The draws
-        don't depend on it.
+        Whether `fit` goes on from the previous one.
+    n_jobs : int or None, default=None
+        Processes that share the work (joblib); the result does not depend on it.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of sampling and prediction; "auto" follows ``X``. Evidences are always computed
-        in float64.
+        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress of the chains.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
@@ -297,7 +307,8 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
         set if ``remove_symmetries``. The flat order is layer by layer, W (out x in, row-major),
         then b.
     noise_std_samples_ : ndarray of shape (n_chains, n_draws, n_targets)
-        The noise's standard deviation at the same draws, in the units of ``y``.
+        Scale of the noise at the same draws, in the units of ``y``: its standard deviation if it
+        is normal. Only where the likelihood has noise.
     chain_weights_ : ndarray of shape (n_chains,)
         What each chain's draws count for; they sum to 1.
     log_posterior_samples_ : ndarray of shape (n_chains, n_draws)
@@ -321,14 +332,14 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
         parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`;
         parameter_rhat_before, parameter_ess_before : the same before symmetries were removed;
         function_rhat_before : of the chains as warmed up, each with one vote;
-        n_divergent, acceptance, stuck, n_gradients : a number each chain;
+        n_divergent, acceptance, stuck, n_gradients : one number per chain;
         unseen_basin : a basin that draws fewer starts than this share can have been missed with
         probability over 1 %;
         warnings : list of str.
     n_iter_ : int
-        Iterations of each chain, warm-up included.
-    stop_reason_ : {"max_iter", "callback", "interrupted"}
-        "max_iter" is complete. After an interrupt the draws made so far are kept.
+        Steps made.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Why training ended.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
@@ -350,11 +361,17 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
 
     Notes
     -----
+    A step of ``n_iter_`` is an iteration of every chain, warm-up included. After an interrupt the
+    draws made so far are kept. A warm start goes on where the chains stopped, with their step sizes
+    and scales; ``n_warmup=0`` leaves these as they are. Evidences are computed in float64, whatever
+    ``dtype``. A sampler's draws are the same however many processes make them (joblib; any backend,
+    Dask's too).
+
     A chain makes ``n_warmup + n_draws`` iterations of up to 256 gradients; chains run in blocks of
     64 (256 on small problems), whose gradients are one batch. Draws take
     ``8 n_chains n_draws (P + 1)`` bytes on the host, a block's gradient two arrays of rows by
     widest layer for as many chains as fit the cache. `asv_bench/compare_samplers.py` prints
-    effective draws a CPU-second beside NumPyro's.
+    effective draws per CPU-second beside NumPyro's.
 
     What the draws are worth depends on the modes found. A mode that no chain and no particle
     visited is invisible to every figure here, R-hat included; ``diagnostics_.unseen_basin`` says
@@ -456,8 +473,7 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
     hidden_layer_sizes : int or sequence of int, default=(5,)
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
-        Of the hidden layers. With an odd one (tanh, identity) the signs of hidden units are
-        symmetries too.
+        Activation of the hidden layers.
     sampler : {"auto", "hmc", "nuts", "smc"}, Kernel or SMC, default="auto"
         Who looks for modes. "hmc", which is "auto", is `HMC` with its defaults: jittered
         Hamiltonian Monte Carlo, all chains as one batch. "nuts": `NUTS`, the No-U-Turn sampler,
@@ -469,52 +485,59 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
     n_warmup, n_draws : int, default=1000, 50
         Iterations of each chain that adapt step size and scale, and draws kept after them.
     thinning : int, default=1
-        Iterations a draw.
+        Iterations per draw.
     remove_symmetries : bool, default=True
-        Whether to move the draws to one representative of their symmetry orbit. Predictions are
-        the same with and without; weights mean something only with.
+        Whether to move the draws to one representative of their symmetry orbit: exchanges of
+        hidden units and, with an odd activation (tanh, identity), changes of their signs. The prior
+        must not tell the units of a layer apart. Predictions are the same with and without; weights
+        mean something only with.
     mode_weights : {"auto", "evidence", "uniform"} or Evidence, default="auto"
         What a mode counts for. "evidence": its posterior mass, by bridge sampling of chains and
         particles; the chains are then allocated to the modes. `Evidence` says how many particles
-        look for modes beside the chains. "uniform": one vote a chain, which weighs modes by how
-        many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it with a
-        `ConvergenceWarning` where the estimate can't be trusted, and needs ``remove_symmetries``;
-        "auto" is "evidence" with, "uniform" without it.
+        look for modes beside the chains. "uniform": one vote per chain, which weighs modes by
+        how many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it
+        with a `ConvergenceWarning` where the estimate can't be trusted, and needs
+        ``remove_symmetries``; "auto" is "evidence" with, "uniform" without it.
+    network : Network, optional
+        Network of your own; by default one of fully connected layers, of ``hidden_layer_sizes`` and
+        ``activation``.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is the softmax of one output
+        per class.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default normal with standard
+        deviation ``prior_scale``.
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        a layer, or one a parameter. It must not tell the units of a layer apart.
+        per layer, or one per parameter.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     warm_start : bool, default=False
-        Whether `fit` starts the chains where the previous fit left them, with its step sizes and
-        scales; ``n_warmup=0`` then goes on with them as they are.
-    n_jobs : int, default=None
-        Processes that share the blocks of chains (joblib; any backend, Dask's too). The draws
-        don't depend on it.
+        Whether `fit` goes on from the previous one.
+    n_jobs : int or None, default=None
+        Processes that share the work (joblib); the result does not depend on it.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of sampling and prediction; "auto" follows ``X``. Evidences are always computed
-        in float64.
+        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress of the chains.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
     samples_ : ndarray of shape (n_chains, n_draws, P)
-        Draws of the network's weights, acting on standardised inputs and targets; on the reference
+        Draws of the network's weights, acting on standardised inputs; on the reference
         set if ``remove_symmetries``. The flat order is layer by layer, W (out x in, row-major),
         then b.
     chain_weights_ : ndarray of shape (n_chains,)
         What each chain's draws count for; they sum to 1.
     log_posterior_samples_ : ndarray of shape (n_chains, n_draws)
-        Log joint density of targets and parameters at the draws, nats; the targets as given, the
-        noise by its logarithm.
+        Log joint density of labels and weights at the draws, nats.
     modes_ : list of Mode
         What chains and particles found, heaviest first: ``weight``, ``log_evidence`` and
-        ``std_error`` (nats, of the targets as given; the part of the evidence that the mode and
+        ``std_error`` (nats; the part of the evidence that the mode and
         its symmetric copies hold), ``members`` (its chains in `samples_`), ``n_explorers`` and
         ``n_particles`` (chains and particles that ended there on their own),
         ``mean_log_posterior``. Empty with ``mode_weights="uniform"``.
@@ -529,14 +552,14 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
         parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`;
         parameter_rhat_before, parameter_ess_before : the same before symmetries were removed;
         function_rhat_before : of the chains as warmed up, each with one vote;
-        n_divergent, acceptance, stuck, n_gradients : a number each chain;
+        n_divergent, acceptance, stuck, n_gradients : one number per chain;
         unseen_basin : a basin that draws fewer starts than this share can have been missed with
         probability over 1 %;
         warnings : list of str.
     n_iter_ : int
-        Iterations of each chain, warm-up included.
-    stop_reason_ : {"max_iter", "callback", "interrupted"}
-        "max_iter" is complete. After an interrupt the draws made so far are kept.
+        Steps made.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Why training ended.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
@@ -558,19 +581,25 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
 
     Notes
     -----
+    A step of ``n_iter_`` is an iteration of every chain, warm-up included. After an interrupt the
+    draws made so far are kept. A warm start goes on where the chains stopped, with their step sizes
+    and scales; ``n_warmup=0`` leaves these as they are. Evidences are computed in float64, whatever
+    ``dtype``. A sampler's draws are the same however many processes make them (joblib; any backend,
+    Dask's too).
+
     A chain makes ``n_warmup + n_draws`` iterations of up to 256 gradients; chains run in blocks of
     64 (256 on small problems), whose gradients are one batch. Draws take
     ``8 n_chains n_draws (P + 1)`` bytes on the host, a block's gradient two arrays of rows by
     widest layer for as many chains as fit the cache. `asv_bench/compare_samplers.py` prints
-    effective draws a CPU-second beside NumPyro's.
+    effective draws per CPU-second beside NumPyro's.
 
     What the draws are worth depends on the modes found. A mode that no chain and no particle
     visited is invisible to every figure here, R-hat included; ``diagnostics_.unseen_basin`` says
     how large its basin can be. Where hidden units overlap, single weights have no meaning even
     after symmetry removal (`remove_symmetries` has the details); functions always do.
 
-    Corrected against the paper: modes are weighed by mass, not by the starts they attract; the
-    half-normal prior is on the noise's standard deviation; no test density is dropped.
+    Corrected against the paper: modes are weighed by mass, not by the starts they attract; no test
+    density is dropped.
 
     References
     ----------
