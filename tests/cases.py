@@ -12,7 +12,7 @@ import torch
 from gap_oracle import GapCase, mean_field, rows
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.confined import AlignedKernel
+from skbayes_sym.inference.kernels.confined import ConfinedHMC
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.kernels.nuts import NUTS
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -213,7 +213,7 @@ LOWER_ESTIMATES: dict[str, Any] = {
 
 KERNELS: dict[str, Any] = {
     "hmc": HMC(),
-    "aligned": AlignedKernel(
+    "aligned": ConfinedHMC(
         FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(1), torch.ones(1)))
     ),  # the whole space
     "nuts": NUTS(skip_finished=False),  # calibration has a data set a chain

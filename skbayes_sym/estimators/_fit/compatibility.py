@@ -1,26 +1,10 @@
-"""Whether objects of the user's own have what a method asks of them, and parameters a meaning."""
+"""What doesn't apply, or lacks what a method asks of it, is refused by name, never ignored."""
 
 from collections.abc import Sequence
 from inspect import signature
 
 import numpy as np
 from sklearn.base import BaseEstimator
-
-
-def require_members(given: object, members: Sequence[str], *, parameter: str, remedy: str) -> None:
-    """Ask the object, not its type.
-
-    Raises
-    ------
-    TypeError
-        Naming the parameter, the object, what it lacks and the remedy.
-    """
-    missing = [name for name in members if not hasattr(given, name)]
-    if missing:
-        raise TypeError(
-            f"{parameter}={given!r} has no {' and no '.join(missing)}, which this estimator asks "
-            f"of it. {remedy}"
-        )
 
 
 def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: str) -> None:
@@ -43,10 +27,27 @@ def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: st
     """
     defaults = signature(type(estimator)).parameters
     for name in names:
-        if name in defaults and not np.array_equal(
-            getattr(estimator, name), defaults[name].default
-        ):
+        if name not in defaults:
+            continue
+        value = getattr(estimator, name)
+        if not np.array_equal(value, defaults[name].default):
             raise ValueError(
-                f"{name}={getattr(estimator, name)!r} does not apply: {why}. Leave {name} at its "
+                f"{name}={value!r} does not apply: {why}. Leave {name} at its "
                 f"default, or use {instead}."
             )
+
+
+def require_members(given: object, members: Sequence[str], *, parameter: str, remedy: str) -> None:
+    """Ask the object, not its type.
+
+    Raises
+    ------
+    TypeError
+        Naming the parameter, the object, what it lacks and the remedy.
+    """
+    missing = [name for name in members if not hasattr(given, name)]
+    if missing:
+        raise TypeError(
+            f"{parameter}={given!r} has no {' and no '.join(missing)}, which this estimator asks "
+            f"of it. {remedy}"
+        )

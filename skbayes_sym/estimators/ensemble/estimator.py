@@ -163,10 +163,10 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
     Notes
     -----
-    All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes found
-    from random starts and count alike, however much of the posterior they stand for. With more
-    weights than data a mode may fit them exactly: its noise is then kept from falling below 1e-3
-    standard deviations of the targets.
+    All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes
+    found from random starts and count alike, however much of the posterior they stand for. With
+    more weights than data a mode may fit them exactly: its noise is then kept from falling below
+    1e-3 standard deviations of the targets.
 
     References
     ----------
@@ -327,8 +327,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
 
     Notes
     -----
-    All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes found
-    from random starts and count alike, however much of the posterior they stand for.
+    All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes
+    found from random starts and count alike, however much of the posterior they stand for.
 
     References
     ----------

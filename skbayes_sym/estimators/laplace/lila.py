@@ -23,9 +23,8 @@ from skbayes_sym.estimators.laplace.plan import (
 )
 from skbayes_sym.estimators.laplace.predict import (
     class_predictive,
+    linearised,
     normal_predictive,
-    output_covariance,
-    sample_outputs,
 )
 from skbayes_sym.estimators.laplace.recipe import CONSTRAINTS, Plan, fit_laplace
 from skbayes_sym.estimators.predictors import (
@@ -317,10 +316,11 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
         return normal_predictive(self, x)
 
     def _output_covariance(self, x: Tensor) -> Tensor:
-        return output_covariance(self, x)
+        return linearised(self, x).covariance(x)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        return SampledOutputs(sample_outputs(self, x, n, generator), np.atleast_1d(self.noise_std_))
+        draws = linearised(self, x).functions(x, n, generator=generator)
+        return SampledOutputs(draws, np.atleast_1d(self.noise_std_))
 
 
 class LILAClassifier(BayesianClassifierMixin, RowEstimator):

@@ -8,23 +8,17 @@ from torch import Tensor
 
 from skbayes_sym.estimators.laplace.recipe import EVALUATION_SAMPLES
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
-from skbayes_sym.inference.laplace.posterior import (
-    LaplacePosterior,
-    LinearisedOutputs,
-    linearised_covariance,
-    linearised_functions,
-    linearised_outputs,
-)
+from skbayes_sym.inference.laplace.posterior import LinearisedNetwork, LinearisedOutputs
 from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 
-def _fitted(estimator: Any, like: Tensor) -> tuple[AveragedNetwork, LaplacePosterior, Any, Any]:
-    """Model, posterior, eta and transformations on the device of ``like``, made once."""
+def linearised(estimator: Any, like: Tensor) -> LinearisedNetwork:
+    """The fitted network, linearised, on the device of ``like``; made once."""
 
-    def make() -> tuple[AveragedNetwork, LaplacePosterior, Any, Any]:
+    def make() -> LinearisedNetwork:
         augmentation = estimator._augmentation_
         n_noise = augmentation.half_width.n_noise
         n_samples = EVALUATION_SAMPLES if n_noise else 1
@@ -35,38 +29,16 @@ def _fitted(estimator: Any, like: Tensor) -> tuple[AveragedNetwork, LaplacePoste
         generator = generator_from(spawn_seeds(estimator._predict_seed_, 2)[0])
         noise = stratified_noise(1, n_samples, n_noise, generator=generator, like=torch.zeros(()))
         eta = torch.as_tensor(estimator._eta_).to(like)
-        return model, estimator.posterior_.tensors(like), eta, noise[0].to(like)
+        return LinearisedNetwork(
+            model, estimator.posterior_.tensors(like), eta, noise[0].to(like)
+        )  # fmt: skip
 
     return estimator._cached(f"laplace on {like.device}", make)
 
 
-def output_law(estimator: Any, x: Tensor) -> LinearisedOutputs:
-    """Normal law of the outputs under the linearised network."""
-    model, posterior, eta, noise = _fitted(estimator, x)
-    return linearised_outputs(model, posterior, eta, x, noise)
-
-
-def output_mean(estimator: Any, x: Tensor) -> Tensor:
-    """Averaged outputs at the mode, (N, O)."""
-    model, posterior, eta, noise = _fitted(estimator, x)
-    return model.forward(posterior.loc, eta, x, noise.expand(len(x), *noise.shape))
-
-
-def sample_outputs(estimator: Any, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """Functions of the linearised network, (n, N, O)."""
-    model, posterior, eta, noise = _fitted(estimator, x)
-    return linearised_functions(model, posterior, eta, x, noise, n, generator)
-
-
-def output_covariance(estimator: Any, x: Tensor) -> Tensor:
-    """Joint covariance of the outputs at all rows, (N, N, O)."""
-    model, posterior, eta, noise = _fitted(estimator, x)
-    return linearised_covariance(model, posterior, eta, x, noise)
-
-
 def normal_predictive(estimator: Any, x: Tensor) -> NormalMixture:
     """One normal a row: the linearised posterior and the noise."""
-    law = output_law(estimator, x)
+    law = linearised(estimator, x).outputs(x)
     variance = law.covariance.diagonal(dim1=-2, dim2=-1)
     noise = torch.as_tensor(estimator.noise_std_ / estimator.y_scale_).to(x)
     return NormalMixture(law.mean.unsqueeze(0), variance.unsqueeze(0), noise.square())
@@ -75,8 +47,8 @@ def normal_predictive(estimator: Any, x: Tensor) -> NormalMixture:
 def class_predictive(estimator: Any, x: Tensor) -> CategoricalMixture:
     """Class probabilities, averaged over the linearised posterior as ``predictive`` says."""
     if estimator.predictive == "plugin":
-        return CategoricalMixture(output_mean(estimator, x).log_softmax(-1).unsqueeze(0))
-    law = output_law(estimator, x)
+        return CategoricalMixture(linearised(estimator, x).mean(x).log_softmax(-1).unsqueeze(0))
+    law = linearised(estimator, x).outputs(x)
     if estimator.predictive == "probit":
         return CategoricalMixture(_probit(law).log_softmax(-1).unsqueeze(0))
     draws = _draws(estimator, law)

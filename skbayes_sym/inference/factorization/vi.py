@@ -30,6 +30,7 @@ from skbayes_sym.inference.factorization.data import (
 from skbayes_sym.inference.factorization.rows import row_conditionals
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.optimise import Loop, Stopped
+from skbayes_sym.numerics.random import float64_normal
 from skbayes_sym.symmetry.gaps.base import Gap, GapGradient, RowPosterior
 
 # Share of a new gradient in the running mean: its draws are fresh, so the mean holds those of some
@@ -86,9 +87,7 @@ def start_at_random(
     like: Tensor,
 ) -> FactorPosterior:
     """Means drawn from the prior, and narrower than it: away from the saddle at 0."""
-    noise = torch.randn(
-        (sum(shape), n_components), generator=generator, device=like.device, dtype=torch.float64
-    )
+    noise = float64_normal((sum(shape), n_components), generator=generator)
     mean = (prior_scale * noise).to(like)
     identity = torch.eye(n_components, dtype=like.dtype, device=like.device)
     cov = (0.1 * prior_scale**2 * identity).repeat(len(mean), 1, 1)

@@ -8,6 +8,7 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import Layers, output_moments
+from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.numerics.random import standard_normal
 
@@ -32,7 +33,7 @@ def expected_log_likelihood(
     likelihood = likelihood.to(like)
     loc, variance = posterior_layers(network, posterior, like)
     widths = network.sizes[1:]
-    rows = max(1, _CHUNK // (n_draws * max(widths)))
+    rows = rows_within(_CHUNK, n_draws * max(widths))
     totals = like.new_zeros(n_draws)
     for start in range(0, len(data.x), rows):
         x, y, weight = (t[start : start + rows] for t in data)
