@@ -3,6 +3,7 @@
 from typing import Any
 
 from sklearn.utils._param_validation import HasMethods, StrOptions
+from torch import nn
 
 from skbayes_sym.estimators._fit.compatibility import refuse, require_members
 from skbayes_sym.estimators._fit.model import layer_sizes, network_prior
@@ -13,12 +14,13 @@ from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.priors import Prior, UnboundPrior
 from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
 
 # Of the parameters that take objects, for estimators that have them.
 OBJECT_CONSTRAINTS: dict[str, list[Any]] = {
-    "network": [HasMethods("forward"), None],
+    "network": [StrOptions({"mlp"}), nn.Module, HasMethods("forward")],
     "likelihood": [StrOptions({"auto"}), HasMethods("log_prob")],
     "prior": [HasMethods("bind"), None],
 }
@@ -37,7 +39,7 @@ class NetworkEstimator(RowEstimator):
     hidden_layer_sizes: Any
     activation: str
     prior_scale: Any
-    network: Network | None = None
+    network: str | nn.Module | Network = "mlp"
     likelihood: str | Likelihood = "auto"
     prior: UnboundPrior | None = None
     network_: Any  # MLP, or the Network that was given
@@ -49,18 +51,21 @@ class NetworkEstimator(RowEstimator):
         return Model(network, likelihood, prior, self._group(network, prior))
 
     def _network(self, data: Training, n_outputs: int) -> Network:
-        if self.network is None:
+        given = self.network
+        if isinstance(given, str):
             sizes = layer_sizes(self.hidden_layer_sizes)
             return MLP(data.n_features, sizes, n_outputs, ACTIVATIONS[self.activation])
-        refuse(self, ("hidden_layer_sizes", "activation"), "network= is given", "it alone")
-        remedy = "Inherit from skbayes_sym.models.BaseNetwork, or make a ModuleNetwork of a module."
-        require_members(self.network, _NETWORK, parameter="network", remedy=remedy)
-        if self.network.n_outputs != n_outputs:
+        refuse(self, ("hidden_layer_sizes", "activation"), "network= is given", "network='mlp'")
+        if isinstance(given, nn.Module):
+            given = ModuleNetwork(given, (data.n_features,))
+        remedy = "Inherit from skbayes_sym.models.BaseNetwork."
+        require_members(given, _NETWORK, parameter="network", remedy=remedy)
+        if given.n_outputs != n_outputs:
             raise ValueError(
-                f"network has {self.network.n_outputs} outputs, but the targets and the likelihood "
-                f"ask for {n_outputs}: change its last layer."
+                f"network has {given.n_outputs} outputs, but the targets and the likelihood ask "
+                f"for {n_outputs}: change its last layer."
             )
-        return self.network
+        return given
 
     def _likelihood(self, data: Training) -> Likelihood:
         """At its starting parameters, in scaled units."""

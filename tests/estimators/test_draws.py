@@ -9,6 +9,7 @@ import torch
 from scipy import stats
 from scipy.special import logsumexp
 from sklearn.base import clone
+from torch import nn
 
 from skbayes_sym import (
     DeepEnsembleClassifier,
@@ -182,9 +183,14 @@ class Wave(BaseNetwork):
         {"likelihood": LaplaceNoise(torch.tensor(0.3, dtype=torch.float64))},
         {"prior": LaplacePrior()},
         {"network": Wave()},
+        {
+            "network": torch.nn.Sequential(
+                torch.nn.Linear(2, 2), torch.nn.Tanh(), torch.nn.Linear(2, 1)
+            )
+        },
         {"prior": Normal(0.5)},
     ],
-    ids=["likelihood", "prior", "network", "normal"],
+    ids=["likelihood", "prior", "network", "module", "normal"],
 )
 def test_objects_of_ones_own(name, own):
     base = REGRESSORS[name].get_params()
@@ -194,8 +200,8 @@ def test_objects_of_ones_own(name, own):
     assert np.isfinite(model.log_predictive_density(X, Y)).all()
     assert np.isfinite(model.sample_y(X, 3)).all()
     if "network" in own:
-        assert model.samples_.shape[-1] == 2
-        assert model.network_ is model.network
+        n_params = 2 if isinstance(model.network, Wave) else 9
+        assert model.samples_.shape[-1] == model.network_.layout.n_params == n_params
 
 
 @regressors

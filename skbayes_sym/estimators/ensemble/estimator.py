@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.utils._param_validation import Interval
+from torch import nn
 
 from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, NOISE_CONSTRAINTS
 from skbayes_sym.estimators._fit.rows import Array
@@ -84,9 +85,10 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         Activation of the hidden layers.
     n_members : int, default=10
         Networks trained, each from a random start of its own.
-    network : Network, optional
-        Network of your own; by default one of fully connected layers, of ``hidden_layer_sizes`` and
-        ``activation``.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
+        layers and elementwise activations is taken as an architecture: it is copied, and its
+        weights are drawn anew at their own scale.
     likelihood : "auto" or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says.
@@ -200,7 +202,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         activation: str = "relu",
         *,
         n_members: int = 10,
-        network: Network | None = None,
+        network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,
@@ -260,9 +262,10 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         Activation of the hidden layers.
     n_members : int, default=10
         Networks trained, each from a random start of its own.
-    network : Network, optional
-        Network of your own; by default one of fully connected layers, of ``hidden_layer_sizes`` and
-        ``activation``.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
+        layers and elementwise activations is taken as an architecture: it is copied, and its
+        weights are drawn anew at their own scale.
     likelihood : "auto" or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
         per class.
@@ -356,7 +359,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         activation: str = "relu",
         *,
         n_members: int = 10,
-        network: Network | None = None,
+        network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,

@@ -9,7 +9,7 @@ import torch
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Tensor, nn
 
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.device import one_thread
@@ -265,9 +265,10 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
         how many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it
         with a `ConvergenceWarning` where the estimate can't be trusted, and needs
         ``remove_symmetries``; "auto" is "evidence" with, "uniform" without it.
-    network : Network, optional
-        Network of your own; by default one of fully connected layers, of ``hidden_layer_sizes`` and
-        ``activation``.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
+        layers and elementwise activations is taken as an architecture: it is copied, and its
+        weights are drawn anew at their own scale.
     likelihood : "auto" or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says.
@@ -416,7 +417,7 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
         thinning: int = 1,
         remove_symmetries: bool = True,
         mode_weights: str | Evidence = "auto",
-        network: Network | None = None,
+        network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,
@@ -498,9 +499,10 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
         how many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it
         with a `ConvergenceWarning` where the estimate can't be trusted, and needs
         ``remove_symmetries``; "auto" is "evidence" with, "uniform" without it.
-    network : Network, optional
-        Network of your own; by default one of fully connected layers, of ``hidden_layer_sizes`` and
-        ``activation``.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
+        layers and elementwise activations is taken as an architecture: it is copied, and its
+        weights are drawn anew at their own scale.
     likelihood : "auto" or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
         per class.
@@ -630,7 +632,7 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
         thinning: int = 1,
         remove_symmetries: bool = True,
         mode_weights: str | Evidence = "auto",
-        network: Network | None = None,
+        network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,
