@@ -183,11 +183,7 @@ class Wave(BaseNetwork):
         {"likelihood": LaplaceNoise(torch.tensor(0.3, dtype=torch.float64))},
         {"prior": LaplacePrior()},
         {"network": Wave()},
-        {
-            "network": torch.nn.Sequential(
-                torch.nn.Linear(2, 2), torch.nn.Tanh(), torch.nn.Linear(2, 1)
-            )
-        },
+        {"network": nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))},
         {"prior": Normal(0.5)},
     ],
     ids=["likelihood", "prior", "network", "module", "normal"],
