@@ -85,7 +85,7 @@ def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None
     return Gaussian(torch.as_tensor(np.log(start)), learn=True)
 
 
-def network_prior(prior_scale: Any, network: MLP) -> GaussianPrior:
+def network_prior(prior_scale: Any, network: Network) -> GaussianPrior:
     """``prior_scale`` as one number per parameter: given as a float, per layer or in full."""
     with numbers_due("prior_scale"):
         return Normal(prior_scale).bind(network.layout)
@@ -114,12 +114,13 @@ def independent_normals(prior: Prior) -> GaussianPrior:
     ValueError
         If it is another law.
     """
-    if prior.precision is None:
+    normals = prior.gaussian()
+    if normals is None:
         raise ValueError(
             f"prior={type(prior).__name__} isn't made of independent zero-mean normals, which this "
             "method needs. Use prior_scale, or Normal(scale)."
         )
-    return cast(GaussianPrior, prior)
+    return normals
 
 
 def declared_group(

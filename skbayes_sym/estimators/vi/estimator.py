@@ -13,8 +13,8 @@ from skbayes_sym.estimators._fit.model import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
     declared_group,
+    fully_connected,
     gaussian_noise,
-    network_prior,
 )
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
@@ -32,7 +32,7 @@ from skbayes_sym.inference.mean_field.bounds import posterior_layers
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp_moments import Layers, output_moments
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.priors import Prior
@@ -76,10 +76,11 @@ class _SymmetrizedVI(NetworkEstimator):
     n_predict_samples: int
     tol: float | None
     warm_start: bool
+    network_: MLP
     posterior_: MeanFieldGaussian
     _predict_seed_: int
 
-    def _group(self, network: MLP, prior: Prior) -> SymmetryGroup:
+    def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
         """A gap with a group of its own says which, unless ``symmetry`` does."""
         if has_a_group(self.gap) and self.symmetry != "auto":
             raise ValueError(
@@ -90,7 +91,8 @@ class _SymmetrizedVI(NetworkEstimator):
             instead = "symmetry='auto'"
             refuse(self, ["gap"], "symmetry=None averages over nothing", instead)
         own = getattr(self.gap, "group", None)
-        return declared_group(self.symmetry if own is None else own, network, prior)
+        group = self.symmetry if own is None else own
+        return declared_group(group, fully_connected(network), prior)
 
     def _method(self) -> MeanFieldVI:
         steps = Steps(
@@ -125,7 +127,7 @@ class _SymmetrizedVI(NetworkEstimator):
     @property
     def symmetry_(self) -> SymmetryGroup:
         """The model's group of hidden units; all of it where ``symmetry=None``."""
-        prior = network_prior(self.prior_scale, self.network_)
+        prior = self._prior(self.network_)
         if self.symmetry is None:
             return declared_group("auto", self.network_, prior)
         return self._group(self.network_, prior)
