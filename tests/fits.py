@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import Evidence
-from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
+from skbayes_sym.models import Categorical, ColumnShift, LogScale, Rotation2D
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": 100.0}
@@ -90,7 +90,7 @@ FITS: dict[str, FitCase] = {
     "linear-counts": FitCase(sk.BayesianLinearRegressor("poisson"), X, COUNTS),
     "linear-labels": FitCase(sk.BayesianLinearClassifier(random_state=0), X, LABELS),
     "linear-three": FitCase(
-        sk.BayesianLinearClassifier("multinomial", random_state=0, n_points=64), X, THREE
+        sk.BayesianLinearClassifier(Categorical(n_points=64), random_state=0), X, THREE
     ),
 }  # fmt: skip
 

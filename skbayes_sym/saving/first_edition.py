@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from skbayes_sym.inference.samplers import SMC, Evidence
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.student_t import StudentT
 
 Values = dict[str, Any]
 Translation = Callable[[Values, Values], None]  # changes parameters and attributes in place
@@ -26,6 +28,23 @@ def _tol_stops(parameters: Values, attributes: Values) -> None:
         parameters["tol"] = None
 
 
+def _likelihood_of_numbers(parameters: Values, attributes: Values) -> None:
+    """``df`` is the Student-t likelihood's own; counts have no noise to give."""
+    df = parameters.pop("df")
+    if parameters["likelihood"] == "student-t" and df != StudentT().df:
+        parameters["likelihood"] = StudentT(df=df)
+    if parameters["likelihood"] == "poisson":
+        parameters["noise_std"] = "learn"
+
+
+def _likelihood_of_labels(parameters: Values, attributes: Values) -> None:
+    """``n_points`` is the softmax's own."""
+    n_points = parameters.pop("n_points")
+    n_outputs = len(attributes["posterior_"].loc)
+    if n_outputs > 1 and n_points != Categorical().n_points:
+        parameters["likelihood"] = Categorical(n_points)
+
+
 def _samplers_are_objects(parameters: Values, attributes: Values) -> None:
     """``n_islands`` and ``n_particles`` were parameters beside ``sampler`` and ``mode_weights``."""
     n_replicates, n_particles = parameters.pop("n_islands"), parameters.pop("n_particles")
@@ -39,20 +58,31 @@ def _samplers_are_objects(parameters: Values, attributes: Values) -> None:
         parameters["mode_weights"] = Evidence(n_replicates, n_particles)
 
 
+def translate_noun(name: str, fields: Values) -> tuple[str, Values]:
+    """Today's name of a noun inside a file, and its fields by today's names."""
+    renamed = FIELD_NAMES.get(name, {})
+    return NOUN_NAMES.get(name, name), {renamed.get(f, f): value for f, value in fields.items()}
+
+
 CLASS_NAMES: dict[str, str] = {
     "InvarianceAbidingRegressor": "BayesianLinearRegressor",
     "InvarianceAbidingClassifier": "BayesianLinearClassifier",
 }
 
+# Nouns and fields that were renamed; no old name means anything else today.
 NOUN_NAMES: dict[str, str] = {
+    "DiagonalWhitening": "DiagonalPreconditioner",
     "Translation": "ColumnShift",
     "InUnits": "InRescaledUnits",
     "NoAugmentation": "Identity",
 }
+FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner"}}
 
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),
     "DeepEnsembleClassifier": (_tol_stops,),
     "MCMCRegressor": (_samplers_are_objects,),
     "MCMCClassifier": (_samplers_are_objects,),
+    "InvarianceAbidingRegressor": (_likelihood_of_numbers,),
+    "InvarianceAbidingClassifier": (_likelihood_of_labels,),
 }

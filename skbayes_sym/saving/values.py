@@ -18,7 +18,7 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.modes import Mode
-from skbayes_sym.inference.kernels.base import DiagonalWhitening, State
+from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, State
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import (
@@ -40,6 +40,11 @@ from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
+from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.poisson import Poisson
+from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import MLP
@@ -47,20 +52,21 @@ from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.saving.classes import PARTS, class_name, is_ufunc_name, rebuilt, state_of
-from skbayes_sym.saving.first_edition import NOUN_NAMES
+from skbayes_sym.saving.first_edition import translate_noun
 
 # Nouns a file may hold. Their names and fields are part of the file's format.
 NOUNS: dict[str, Any] = {
     noun.__name__: noun
     for noun in (
         MLP, ParamLayout, Dense, Convolution,
+        Gaussian, StudentT, Poisson, Bernoulli, Categorical,
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
         LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,
         CollapsedLast, InducingLast, AveragedKlLast,
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
         Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
-        Block, State, DiagonalWhitening, Mode, MixtureOfLaplace, GaussianMixture,
+        Block, State, DiagonalPreconditioner, Mode, MixtureOfLaplace, GaussianMixture,
         HMC, NUTS, SMC, Evidence,
     )
 }  # fmt: skip
@@ -212,8 +218,8 @@ def _strings(e: Encoded, arrays: Mapping[str, Array]) -> Array:
 
 
 def _noun(e: Encoded, arrays: Mapping[str, Array]) -> Any:
-    name = NOUN_NAMES.get(e["name"], e["name"])
-    return NOUNS[name](**{n: decode(v, arrays) for n, v in e["fields"].items()})
+    name, parts = translate_noun(e["name"], e["fields"])
+    return NOUNS[name](**{n: decode(v, arrays) for n, v in parts.items()})
 
 
 def _estimator(e: Encoded, arrays: Mapping[str, Array]) -> BaseEstimator:

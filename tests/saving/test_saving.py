@@ -22,6 +22,7 @@ from skbayes_sym import (
     save,
 )
 from skbayes_sym.estimators.base import is_fitted_name
+from skbayes_sym.models import Categorical
 from skbayes_sym.saving.classes import ESTIMATORS
 from skbayes_sym.saving.file import FORMAT
 from skbayes_sym.saving.first_edition import NOUN_NAMES
@@ -129,7 +130,7 @@ def test_names_labels_and_generators_survive(tmp_path):
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     labels = pd.Series(np.array(["x", "y", "z"])[THREE])
     rng = np.random.RandomState(3)
-    model = BayesianLinearClassifier("multinomial", n_points=64, random_state=rng)
+    model = BayesianLinearClassifier(Categorical(n_points=64), random_state=rng)
     save(model.fit(frame, labels), tmp_path / "model")
     restored = load(tmp_path / "model")
     assert list(restored.feature_names_in_) == ["a", "b", "c"]

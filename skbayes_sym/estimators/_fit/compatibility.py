@@ -1,4 +1,4 @@
-"""Parameters that don't apply are refused by name, never silently ignored."""
+"""What doesn't apply, or lacks what a method asks of it, is refused by name, never ignored."""
 
 from collections.abc import Sequence
 from inspect import signature
@@ -14,9 +14,9 @@ def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: st
     ----------
     estimator : estimator
     names : sequence of str
-        Parameters without a meaning here.
+        Parameters without a meaning here; those that the estimator doesn't have are passed over.
     why : str
-        Completes "...: ".
+        The reason, as a clause.
     instead : str
         What to use.
 
@@ -27,10 +27,27 @@ def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: st
     """
     defaults = signature(type(estimator)).parameters
     for name in names:
+        if name not in defaults:
+            continue
         value = getattr(estimator, name)
-        default = defaults[name].default
-        if not np.array_equal(value, default):
+        if not np.array_equal(value, defaults[name].default):
             raise ValueError(
-                f"{name}={value!r} does not apply: {why}. Leave {name} at its default, or use "
-                f"{instead}."
+                f"{name}={value!r} does not apply: {why}. Leave {name} at its "
+                f"default, or use {instead}."
             )
+
+
+def require_members(given: object, members: Sequence[str], *, parameter: str, remedy: str) -> None:
+    """Ask the object, not its type.
+
+    Raises
+    ------
+    TypeError
+        Naming the parameter, the object, what it lacks and the remedy.
+    """
+    missing = [name for name in members if not hasattr(given, name)]
+    if missing:
+        raise TypeError(
+            f"{parameter}={given!r} has no {' and no '.join(missing)}, which this estimator asks "
+            f"of it. {remedy}"
+        )

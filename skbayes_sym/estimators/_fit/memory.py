@@ -154,25 +154,3 @@ def require_factors(estimator: Any, context: Any) -> None:
         ],
         context.device,
     )
-
-
-def require_linear(context: Any, n_outputs: int) -> None:
-    """Rows, a basis of them, and the covariance in it, float64: 8 (n K + K r + 2 C^2 r^2)."""
-    n, n_features = context.rows.X.shape
-    r = min(n, n_features)
-    require_memory(
-        [
-            Part(
-                f"{n} distinct rows of {n_features} features and a basis of them",
-                (n + r * (n_features > n)) * n_features * _DOUBLE,
-                "Use fewer of them.",
-            ),
-            Part(
-                f"the covariance of {n_outputs} outputs in {r} dimensions",
-                2 * (n_outputs * r) ** 2 * _DOUBLE,
-                "Use fewer rows or fewer features (as many dimensions as the smaller of the two), "
-                "or one likelihood='bernoulli' a class.",
-            ),
-        ],
-        context.device,
-    )

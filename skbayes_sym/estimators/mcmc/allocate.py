@@ -10,7 +10,7 @@ from skbayes_sym.estimators.mcmc.explore import Explored, drawn_on
 from skbayes_sym.estimators.mcmc.setting import REFRESHING, Setting
 from skbayes_sym.estimators.mcmc.trust import why_not, why_not_weigh
 from skbayes_sym.inference.mode_sampling import ModeRun, ModeSampler, refine
-from skbayes_sym.inference.multimodal.weights import Weighing, pool_draws, share_out, weigh
+from skbayes_sym.inference.multimodal.weights import Weighing, largest_remainders, pool_draws, weigh
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
@@ -86,7 +86,7 @@ def _mode_sampler(setting: Setting, plan: ModeRun, generator: torch.Generator) -
 def _refreshed(setting: Setting, weighing: Weighing, generator: torch.Generator) -> Draws:
     """New chains in the modes, as many as their mass asks for."""
     n_chains = setting.chains.n_chains
-    counts = share_out(weighing.weights.weights, n_chains)
+    counts = largest_remainders(weighing.weights.weights, n_chains)
     used = counts.nonzero().flatten().tolist()
     plan = _mode_run(setting)
     sample, n_moves = _mode_sampler(setting, plan, generator), plan.n_draws * plan.thin

@@ -15,7 +15,7 @@ from skbayes_sym.inference.mcmc.blocks import Sampler
 from skbayes_sym.inference.mcmc.chains import ChainDraws, sample_chains, start_blocks
 from skbayes_sym.inference.multimodal.bridge import can_bridge
 from skbayes_sym.inference.samplers import SMC
-from skbayes_sym.inference.smc.replicates import run_islands
+from skbayes_sym.inference.smc.replicates import run_replicates
 from skbayes_sym.inference.smc.smc import SMCResult
 from skbayes_sym.inference.smc.stages import SMCSettings
 from skbayes_sym.numerics.optimise import Stopped
@@ -112,13 +112,13 @@ def _explorer(setting: Setting, kernel: Kernel) -> Sampler:
 
 def _run_particles(setting: Setting, particles: SMC) -> tuple[list[SMCResult], Stopped]:
     n = particles.n_replicates
-    found = run_islands(
+    found = run_replicates(
         setting.posterior, setting.model.group,
         SMCSettings(n_particles=particles.n_particles, n_moves=_REPLICATE_MOVES),
-        n_islands=n, seed=setting.seeds.replicates, n_jobs=setting.chains.n_jobs,
+        n_replicates=n, seed=setting.seeds.replicates, n_jobs=setting.chains.n_jobs,
         on_step=setting.run.phase(REPLICATES, n),
     )  # fmt: skip
-    return found.islands, found.stopped
+    return found.runs, found.stopped
 
 
 def _starts(setting: Setting) -> Tensor:
@@ -130,5 +130,6 @@ def _starts(setting: Setting) -> Tensor:
     own = position[:, setting.model.network.layout.n_params :]
     if own.shape[1]:
         spread = posterior.data.y.std(dim=0, correction=0).clamp_min(1e-3)
+        spread = spread if len(spread) == own.shape[1] else spread.min()
         own.copy_(torch.maximum(own, (_LEAST_NOISE * spread).log().to(own)))
     return position.to(posterior.data.x)

@@ -43,11 +43,11 @@ def _as_tensors(block: Block, like: Tensor) -> Block:
 
 
 def _converted(block: Block, convert: Callable[[Any], Any]) -> Block:
-    whitening: Any = block.whitening
-    arrays = {f.name: convert(getattr(whitening, f.name)) for f in fields(whitening)}
+    preconditioner: Any = block.preconditioner
+    arrays = {f.name: convert(getattr(preconditioner, f.name)) for f in fields(preconditioner)}
     return Block(
         type(block.state)(*map(convert, block.state)),
         convert(block.step_size),
-        replace(whitening, **arrays),
+        replace(preconditioner, **arrays),
         convert(block.random_state),
     )

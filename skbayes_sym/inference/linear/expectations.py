@@ -57,17 +57,18 @@ class ScalarSites:
     """
 
     likelihood: Likelihood
+    learn: bool = True  # whether the likelihood's scale is a free parameter
 
     @property
     def params(self) -> Tensor:
-        return self.likelihood.params
+        return self.likelihood.params if self.learn else self.likelihood.params[:0]
 
     @property
     def noise_scale(self) -> Tensor:
         return self.likelihood.noise_scale
 
     def at(self, params: Tensor) -> "ScalarSites":
-        return replace(self, likelihood=self.likelihood.at(params))
+        return replace(self, likelihood=self.likelihood.at(params)) if self.learn else self
 
     def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
         return torch.cat([e.value for e in self._blocks(mean, covariance, y)])

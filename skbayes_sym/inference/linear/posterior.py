@@ -151,6 +151,15 @@ class LowRankGaussian:
             covariance = covariance + self.prior_variance * free[:, None, None] * eye
         return x @ loc.T, covariance
 
+    def output_covariance(self, x: Tensor) -> Tensor:
+        """Covariance of the first row's outputs at all inputs (N, K), (N, N), float64."""
+        scaled = x * torch.as_tensor(self.scale).to(x)
+        inside = scaled if self.basis is None else scaled @ torch.as_tensor(self.basis).to(x)
+        covariance = inside @ torch.as_tensor(self._blocks[0, :, 0]).to(x) @ inside.T
+        if self.basis is None:
+            return covariance
+        return covariance + self.prior_variance * (scaled @ scaled.T - inside @ inside.T)
+
     @staticmethod
     def _tensor(values: Any, generator: torch.Generator) -> Tensor:
         return torch.as_tensor(values, dtype=torch.float64, device=generator.device)

@@ -114,7 +114,7 @@ def test_where_the_evidence_cant_be_trusted_it_is_nan():
 def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for(monkeypatch):
     """Explorers make at most 50 draws for the bridge; without it they go on, and no particle looks
     for modes that can't be weighed."""
-    monkeypatch.setattr("skbayes_sym.estimators.mcmc.explore.run_islands", None)
+    monkeypatch.setattr("skbayes_sym.estimators.mcmc.explore.run_replicates", None)
     X, y = make_sinusoidal(40, random_state=0)
     settings = FAST | {"n_chains": 2, "n_warmup": 30, "n_draws": 60}
     voting, trying = (
