@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf, log
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from gap_oracle import GapCase, mean_field, rows
 from torch import Tensor
@@ -15,6 +16,12 @@ from torch import Tensor
 from skbayes_sym.inference.kernels.confined import ConfinedHMC
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.kernels.nuts import NUTS
+from skbayes_sym.inference.laplace.posterior import LaplacePosterior
+from skbayes_sym.inference.laplace.precision import FullPrecision
+from skbayes_sym.inference.linear.posterior import LowRankGaussian
+from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
+from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
+from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -300,3 +307,32 @@ KERNELS: dict[str, Any] = {
     ),  # the whole space
     "nuts": NUTS(skip_finished=False),  # calibration has a data set a chain
 }
+
+_SPREAD = torch.tensor([[0.8, 0.0], [0.3, 0.5]], dtype=torch.float64)
+_MIXTURE = GaussianMixture(
+    torch.tensor([0.3, 0.7], dtype=torch.float64).log(),
+    torch.tensor([[0.0, 1.0], [0.8, -0.3]], dtype=torch.float64),
+    torch.stack([_SPREAD, 0.7 * _SPREAD]),
+)
+
+# Laws of few weights, so that their densities can be integrated.
+POSTERIORS: dict[str, Posterior] = {
+    "mean-field": mean_field(3),
+    "matrix": MatrixPosterior(
+        *(GaussianRows(r.mean[s].numpy(), r.cov[s].numpy())
+          for r in [rows("full")] for s in (slice(0, 1), slice(1, 2)))
+    ),
+    "low-rank": LowRankGaussian(
+        np.array([[0.3, -0.2, 0.5]]), np.array([1.0, 0.5, 2.0]),
+        np.array([[0.6, 0.0], [0.8, 0.0], [0.0, 1.0]]), (_SPREAD @ _SPREAD.mT).numpy(), 0.6,
+    ),
+    "low-rank-complete": LowRankGaussian(
+        np.array([[0.3], [-0.2]]), np.array([0.5]), None, (_SPREAD @ _SPREAD.mT).numpy(), 0.6
+    ),
+    "laplace": LaplacePosterior(
+        np.array([0.4, -0.6]), FullPrecision((2.0 * _SPREAD).numpy(), ParamLayout({"w": (2,)})),
+        np.array([0, 1]),
+    ),
+    "gaussian-mixture": _MIXTURE,
+    "mixture-of-laplace": MixtureOfLaplace(_MIXTURE, torch.zeros(2), torch.zeros(2)),
+}  # fmt: skip
