@@ -185,8 +185,8 @@ class OnlineEvidence:
     def gather(self, recorded: Recorded, generator: torch.Generator) -> None:
         """Add a step's factors, likelihood and gradient; frees its graph."""
         recording, averaged, leaf, batch = recorded
-        own = self._evidence.model.hyper.unflatten(leaf)["likelihood"]
         with torch.enable_grad():
+            own = self._evidence.model.hyper.unflatten(leaf)["likelihood"]
             seen = self._evidence.seen(
                 recording, averaged, own, batch, generator, create_graph=leaf.requires_grad
             )
