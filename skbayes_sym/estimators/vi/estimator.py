@@ -33,6 +33,7 @@ from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
 from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import Layers, output_moments
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 from skbayes_sym.models.priors import Prior
