@@ -13,7 +13,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.inference.map import MapObjective
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import generator_from
@@ -70,7 +70,7 @@ class DeepEnsemble:
 
     def fit(self, data: Training, model: Model, run: Run) -> Members:
         self._require_memory(data, model)
-        posterior = MLPPosterior(
+        posterior = NetworkPosterior(
             model.network, model.likelihood, model.prior, data.data,  # type: ignore[arg-type]
             self.noise_prior_scale,
         )  # fmt: skip

@@ -26,8 +26,8 @@ from skbayes_sym.estimators.mcmc.search import Search
 from skbayes_sym.estimators.mcmc.setting import Chains
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mcmc.chain_count import n_chains_required
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence, Kernel
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -188,7 +188,7 @@ class _MCMC(WeightedDraws):
             found = approximate(posterior, self._positions(), self.chain_weights_, n_samples, seed)
         return self._approximated(found, posterior)
 
-    def _approximated(self, found: Approximation, posterior: MLPPosterior) -> Self:
+    def _approximated(self, found: Approximation, posterior: NetworkPosterior) -> Self:
         """A copy whose draws are those of the approximation."""
         other = copy.copy(self)
         for name in (*_OF_THE_CHAINS, "_cache"):
@@ -203,11 +203,11 @@ class _MCMC(WeightedDraws):
         other.log_posterior_samples_ = found.log_posterior[None] + offset
         return other
 
-    def _reference_posterior(self) -> MLPPosterior:
+    def _reference_posterior(self) -> NetworkPosterior:
         """The posterior that was sampled, in float64 on the CPU."""
         x, y, weight = (torch.as_tensor(a) for a in self._training_data_)
         targets = y.double() if y.is_floating_point() else y
-        return MLPPosterior(
+        return NetworkPosterior(
             self.network_, self._fitted_likelihood(),
             network_prior(self.prior_scale, self.network_),
             Data(x.double(), targets, weight.double()), float(self.noise_prior_scale),

@@ -49,7 +49,7 @@ def assert_not_above(smaller, larger):
     assert float(difference.mean()) > -error - 1e-9
 
 
-# I = log 2 - E softplus(-delta^2 + sqrt(2) delta z): two units, equal isotropic scale (quadrature)
+# I = log 2 - E softplus(-delta^2 + sqrt(2) delta z), equal isotropic scales: tests/oracles/gaps.py.
 TWO_UNITS = {0.25: 0.01538576, 0.5: 0.05887828, 1.0: 0.20134547, 2.0: 0.50007214, 4.0: 0.68653582}
 
 
@@ -72,7 +72,7 @@ def test_one_flipped_unit(delta, expected, generator):
 
 def test_two_heteroscedastic_units(generator):
     values = gap_of(Units(units(2)), [0.3, -0.5], [0.4, 0.9], generator)
-    assert_mean(values, 0.36236889)  # quadrature
+    assert_mean(values, 0.36236889)  # tests/oracles/gaps.py
 
 
 def test_two_heteroscedastic_units_by_quadrature():
