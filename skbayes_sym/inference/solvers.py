@@ -136,7 +136,7 @@ class VI:
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
         """Sweeps in the precision of the data; both parts of the bound in float64, by new draws."""
-        gap, family = self._gap(problem.model.group), COVARIANCES[self.covariance]
+        gap, family = self._gap(problem.group), COVARIANCES[self.covariance]
         stream = None if gap is None else GapStream(gap, problem.generator("gap"))
         fitted = _sweep(problem, family, stream, on_sweep)
         posterior = fitted.posterior.to(torch.float64)

@@ -276,7 +276,7 @@ default="auto"
         return self
 
     def _model(self, data: MatrixTraining) -> FactorModel:
-        """What is believed, in scaled units, and the group that the posterior is averaged over."""
+        """What is believed, in scaled units."""
         smaller = min(data.shape)
         k = self.n_components
         k = min(_MANY_COMPONENTS, smaller) if isinstance(k, str) else int(k)
@@ -286,12 +286,8 @@ default="auto"
                 f"n_components={k} must be at most min(n_samples={n}, n_features={m}) = {smaller}: "
                 f"n_samples = {n}, n_features = {m}."
             )
-        solver, group = self._solver(), None
-        if solver.symmetrises and self.symmetry is not None:
-            group = component_group(self.symmetry, sum(data.shape), k)
-        solver.check(group, k)
         noise, noise_range = data.noise(self.noise_std)
-        return FactorModel(k, self.prior_scale, noise, noise_range, group)
+        return FactorModel(k, self.prior_scale, noise, noise_range)
 
     def _solver(self) -> Solver:
         """The solver by name, or the object itself."""
@@ -308,7 +304,9 @@ default="auto"
         return solver
 
     def _method(self) -> Factorization:
-        return Factorization(self._solver(), self.max_iter, self.tol)
+        solver = self._solver()
+        symmetry = self.symmetry if solver.symmetrises else None
+        return Factorization(solver, symmetry, self.max_iter, self.tol)
 
     def _run(self, data: MatrixTraining) -> Run:
         return Run(data.begin, lambda found: found.attributes(data))

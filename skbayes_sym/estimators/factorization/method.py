@@ -12,12 +12,14 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.memory import Part, require_memory
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators.factorization.groups import component_group
 from skbayes_sym.estimators.factorization.training import MatrixTraining
 from skbayes_sym.inference.factorization.problem import FactorModel, FactorProblem, Factors
 from skbayes_sym.inference.factorization.vi import FactorPosterior
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.inference.solvers import Solver
 from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.symmetry.base import SymmetryGroup
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +83,8 @@ class Factorization:
     Parameters
     ----------
     solver : Solver
+    symmetry : str, SymmetryGroup or None
+        Group that the posterior is averaged over, by name.
     max_iter : int
         Sweeps.
     tol : float or None
@@ -88,6 +92,7 @@ class Factorization:
     """
 
     solver: Solver
+    symmetry: str | SymmetryGroup | None
     max_iter: int
     tol: float | None
 
@@ -102,18 +107,22 @@ class Factorization:
                 logger.debug("ELBO %.6g", elbo + data.log_jacobian)
             return run.end_block()
 
+        problem = self._problem(data, model)
         run.begin(self.max_iter, lambda: FactorFit(Factors(latest[0])))
         with torch.no_grad():
-            found = FactorFit(self.solver.solve(self._problem(data, model), on_sweep))
+            found = FactorFit(self.solver.solve(problem, on_sweep))
         run.end(found)
         self._report(found.factors, data)
         return found
 
     def _problem(self, data: MatrixTraining, model: FactorModel) -> FactorProblem:
-        n_observed = max(1, len(data.observed.values))
+        group, n_observed = None, max(1, len(data.observed.values))
+        if self.symmetry is not None:
+            group = component_group(self.symmetry, sum(data.shape), model.n_components)
+        self.solver.check(group, model.n_components)
         tol = -inf if self.tol is None else self.tol * n_observed
         return FactorProblem(
-            data.entries, data.double_entries, model, self.max_iter, tol, data.seed
+            data.entries, data.double_entries, model, group, self.max_iter, tol, data.seed
         )
 
     def _report(self, found: Factors, data: MatrixTraining) -> None:

@@ -25,7 +25,6 @@ class FactorModel(NamedTuple):
     prior_scale: float
     noise_variance: float  # as given, or where learning starts
     noise_range: tuple[float, float] | None  # if it is learned
-    group: SymmetryGroup | None  # that the posterior is averaged over
 
 
 class _Seeds(NamedTuple):
@@ -48,6 +47,8 @@ class FactorProblem:
     precise : Entries
         The same in float64, in which bounds are evaluated.
     model : FactorModel
+    group : SymmetryGroup or None
+        That the posterior is averaged over.
     max_iter : int
         Sweeps.
     tol : float
@@ -58,6 +59,7 @@ class FactorProblem:
     data: Entries
     precise: Entries
     model: FactorModel
+    group: SymmetryGroup | None
     max_iter: int
     tol: float
     seed: int
