@@ -36,6 +36,7 @@ from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.priors import Prior, UnboundPrior
 from skbayes_sym.symmetry.base import NotInvariantError, SymmetryGroup, Trivial, check_invariant
+from skbayes_sym.symmetry.units import split_units
 
 # "auto" chains: three modes, the rarest in the reach of 8 % of the starts (Wiese et al. 2023).
 _AUTO_MODES, _AUTO_PROBABILITY = (0.57, 0.35, 0.08), 0.99
@@ -169,7 +170,8 @@ class _MCMC(WeightedDraws):
         Raises
         ------
         ValueError
-            If symmetries were not removed: every copy would be a mode.
+            If symmetries were not removed: every copy would be a mode. If the network has others
+            than exchanges and flips of units.
 
         Notes
         -----
@@ -182,6 +184,11 @@ class _MCMC(WeightedDraws):
             raise ValueError(
                 "approximate needs draws on one representative of their orbits: fit with "
                 "remove_symmetries=True."
+            )
+        if split_units(self.network_.symmetry())[1]:
+            raise ValueError(
+                "approximate needs isolated modes, and this network's symmetry has a factor that "
+                "isn't made of exchangeable units."
             )
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         posterior = self._reference_posterior()

@@ -14,6 +14,8 @@ from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.random import spawn_seeds
+from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.units import split_units
 
 # Chains of a block. On small problems a call costs the same for 64 chains as for 256; on others
 # blocks are what several processes share. Either way the size depends on the problem alone.
@@ -83,6 +85,11 @@ class Setting:
     def reference(self) -> NetworkPosterior:
         """The same in float64 on the CPU, where evidences are computed."""
         return self._posterior_of(Data(*map(_reference_tensor, self.data.data)))
+
+    @cached_property
+    def units(self) -> SymmetryGroup:
+        """The part of the model's group that exchanges units."""
+        return split_units(self.model.group)[0]
 
     def _posterior_of(self, data: Data) -> NetworkPosterior:
         network, likelihood, prior, _ = self.model
