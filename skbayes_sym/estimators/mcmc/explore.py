@@ -34,7 +34,7 @@ class Explored(NamedTuple):
 
     chains: ChainDraws | None  # None if only particles explored
     replicates: list[SMCResult]
-    draws: Draws  # one vote a chain, or a replicate
+    draws: Draws  # one vote per chain, or replicate
 
     @property
     def n_starts(self) -> int:

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.mcmc.search import Search
+from skbayes_sym.inference.kernels.base import Kernel
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.samplers import SMC
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.random import spawn_seeds
@@ -22,6 +23,14 @@ from skbayes_sym.symmetry.units import split_units
 _SMALL_BYTES, _SMALL_BLOCK, _BLOCK = 4096, 256, 64
 
 EXPLORING, REPLICATES, REFRESHING = 0.7, 0.15, 0.15  # shares of the progress reported
+
+
+class Search(NamedTuple):
+    """How modes are looked for, and what they count for."""
+
+    kernel: Kernel | None  # moves the chains that explore; None if only particles do
+    particles: SMC | None
+    by_evidence: bool  # else every chain, or replicate, has one vote
 
 
 class Chains(NamedTuple):
