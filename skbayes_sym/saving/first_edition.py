@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from skbayes_sym.inference.samplers import SMC, Evidence
+from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.student_t import StudentT
+from skbayes_sym.symmetry.gaps.permanent_estimates import ExactUpTo, Importance, InfoNCE
 
 Values = dict[str, Any]
 Translation = Callable[[Values, Values], None]  # changes parameters and attributes in place
@@ -17,6 +19,8 @@ Translation = Callable[[Values, Values], None]  # changes parameters and attribu
 
 def translate(class_name: str, parameters: Values, attributes: Values) -> str:
     """Today's name of the class; ``parameters`` and ``attributes`` are changed in place."""
+    if class_name == "SymmetrizedVIRegressor" and _is_layerwise(parameters):
+        class_name = "LayerwiseVIRegressor"
     for change in CHANGES.get(class_name, ()):
         change(parameters, attributes)
     return CLASS_NAMES.get(class_name, class_name)
@@ -26,6 +30,39 @@ def _tol_stops(parameters: Values, attributes: Values) -> None:
     """``tol`` stopped where ``early_stopping`` said so; now it does unless it is None."""
     if not parameters.pop("early_stopping", True):
         parameters["tol"] = None
+
+
+def _is_layerwise(parameters: Values) -> bool:
+    """One class did both; a file of this edition's class has neither parameter."""
+    own = parameters.get("last_layer"), parameters.get("hidden_posterior")
+    return own not in ((None, None), ("variational", "mean_field"))
+
+
+def _layerwise_has_a_class(parameters: Values, attributes: Values) -> None:
+    """What layers that know each other had no use for is gone, and what they hid is said."""
+    for name in ("symmetry", "gap_estimator", "n_permutations", "exact_max_width", "warm_start"):
+        parameters.pop(name, None)
+    parameters.pop("log_variance_rate", None)
+    for name in ("elbo_mean_field_", "elbo_upper_", "symmetry_gap_", "saturation_"):
+        attributes.pop(name, None)
+    parameters["n_weight_samples"] = max(2, parameters.get("n_weight_samples", 1))
+    if parameters["hidden_posterior"] != "global_inducing":
+        parameters["n_inducing"] = "auto"
+
+
+def _gap_is_an_object(parameters: Values, attributes: Values) -> None:
+    """Name, number of permutations and widest exact layer of the gap became one parameter."""
+    for name in ("last_layer", "hidden_posterior", "n_inducing"):
+        parameters.pop(name, None)
+    name = parameters.pop("gap_estimator", "auto")
+    n, width = parameters.pop("n_permutations", 16), parameters.pop("exact_max_width", 10)
+    gaps = {
+        "auto": "auto" if (n, width) == (16, 10) else ExactUpTo(width, Importance(n)),
+        "importance": Importance(n),
+        "infonce": InfoNCE(n),
+        "infonce-iid": InfoNCE(n, replacement=True),
+    }
+    parameters["gap"] = gaps.get(name, name)
 
 
 def _likelihood_of_numbers(parameters: Values, attributes: Values) -> None:
@@ -64,6 +101,22 @@ def translate_noun(name: str, fields: Values) -> tuple[str, Values]:
     return NOUN_NAMES.get(name, name), {renamed.get(f, f): value for f, value in fields.items()}
 
 
+def _solvers_are_objects(parameters: Values, attributes: Values) -> None:
+    """``n_draws``, ``covariance`` and ``symmetry`` said nothing to most solvers."""
+    n_draws, covariance = parameters.pop("n_draws"), parameters.pop("covariance")
+    solver = parameters["solver"]
+    if solver == "vi" and covariance != VI().covariance:
+        parameters["solver"] = VI(covariance)
+    elif solver == "gibbs" and n_draws != Gibbs().n_draws:
+        parameters["solver"] = Gibbs(n_draws)
+    elif solver == "mfvi_analytic":
+        parameters["solver"] = "mean_field"
+    if solver != "vi":
+        parameters["symmetry"] = "auto"
+    elif parameters["symmetry"] == "signflip":
+        parameters["symmetry"] = "sign_flip"
+
+
 CLASS_NAMES: dict[str, str] = {
     "InvarianceAbidingRegressor": "BayesianLinearRegressor",
     "InvarianceAbidingClassifier": "BayesianLinearClassifier",
@@ -81,8 +134,12 @@ FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),
     "DeepEnsembleClassifier": (_tol_stops,),
+    "SymmetrizedVIRegressor": (_tol_stops, _gap_is_an_object),
+    "SymmetrizedVIClassifier": (_tol_stops, _gap_is_an_object),
+    "LayerwiseVIRegressor": (_tol_stops, _layerwise_has_a_class),
     "MCMCRegressor": (_samplers_are_objects,),
     "MCMCClassifier": (_samplers_are_objects,),
     "InvarianceAbidingRegressor": (_likelihood_of_numbers,),
     "InvarianceAbidingClassifier": (_likelihood_of_labels,),
+    "SymVIMatrixFactorization": (_solvers_are_objects,),
 }
