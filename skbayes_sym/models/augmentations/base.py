@@ -21,19 +21,29 @@ from torch import Tensor
 from skbayes_sym.models.augmentations.ranges import Extent, JointExtent, LearnedExtent
 
 
+ImageShape = tuple[int, int, int]  # channels, height, width
+
+
 class Augmentation(Protocol):
     """A family of random input transformations with learned extents."""
 
     @property
     def extent(self) -> LearnedExtent: ...
 
-    def bind(self, scale: Sequence[float]) -> "Augmentation":
-        """The same family for inputs whose columns have these standard deviations.
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Augmentation":
+        """The same family for inputs that are known.
+
+        Parameters
+        ----------
+        scale : sequence of float
+            Standard deviations of the columns.
+        image_shape : tuple of int, optional
+            (C, H, W) if the columns are pixels.
 
         Raises
         ------
         ValueError
-            If it names columns that don't exist.
+            If it names columns that don't exist, or moves pixels and there are none.
         """
         ...
 
@@ -58,7 +68,7 @@ class NoAugmentation:
     def extent(self) -> Extent:
         return Extent((), ())
 
-    def bind(self, scale: Sequence[float]) -> "NoAugmentation":
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "NoAugmentation":
         return self
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
@@ -81,8 +91,8 @@ class Composed:
     def extent(self) -> JointExtent:
         return JointExtent(tuple(part.extent for part in self.parts))
 
-    def bind(self, scale: Sequence[float]) -> "Composed":
-        return Composed(tuple(part.bind(scale) for part in self.parts))
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Composed":
+        return Composed(tuple(part.bind(scale, image_shape) for part in self.parts))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         n, s = noise.shape[:2]
@@ -116,8 +126,8 @@ class InUnits:
     def extent(self) -> LearnedExtent:
         return self.part.extent
 
-    def bind(self, scale: Sequence[float]) -> "InUnits":
-        return replace(self, part=self.part.bind(scale))
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "InUnits":
+        return replace(self, part=self.part.bind(scale, image_shape))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         mean, scale = (
