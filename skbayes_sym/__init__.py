@@ -7,6 +7,7 @@ from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
 from skbayes_sym.estimators.linear.classifier import BayesianLinearClassifier
 from skbayes_sym.estimators.linear.regressor import BayesianLinearRegressor
 from skbayes_sym.estimators.mcmc.estimator import MCMCClassifier, MCMCRegressor
+from skbayes_sym.estimators.predictive import predictive
 from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.inference.mcmc.chain_count import n_chains_required
 from skbayes_sym.inspection.invariance_gap import invariance_gap
@@ -31,6 +32,7 @@ __all__ = [
     "invariance_gap",
     "load",
     "n_chains_required",
+    "predictive",
     "remove_symmetries",
     "save",
 ]

@@ -31,6 +31,7 @@ from skbayes_sym.estimators._fit.rows import (
 )
 from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.models.crps import crps
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.predictive import NormalMixture, TargetMixture
@@ -187,6 +188,22 @@ class BayesianRegressorMixin(RegressorMixin):
         """
         cdf = self._reduce(X, lambda p, y: [p.cdf(y)], self._observed_targets(y))[0]
         return self._shaped(cdf)
+
+    def predictive_crps(self, X: Any, y: Any) -> Array:
+        """Continuous ranked probability score of observed targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        ndarray of the shape of ``y``
+            In the units of ``y``, of each target by itself; less is better.
+        """
+        values = self._reduce(X, lambda p, y: [crps(p, y)], self._observed_targets(y))[0]
+        return self._shaped(values)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw whole functions from the posterior and add observation noise.

@@ -1,13 +1,14 @@
 """Posterior approximations as plain objects: arrays, draws, densities."""
 
 from dataclasses import dataclass
-from math import log, pi
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from skbayes_sym.numerics.gaussian import kl_elementwise, log_normal
+from skbayes_sym.numerics.random import normal_like
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,23 +32,19 @@ class MeanFieldGaussian:
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, P), on the generator's device."""
         loc, scale = (torch.as_tensor(a, device=generator.device) for a in (self.loc, self.scale))
-        noise = torch.randn(
-            (n, len(loc)), generator=generator, device=loc.device, dtype=torch.float64
-        )
+        noise = normal_like((n, len(loc)), generator=generator, like=loc.double())
         return loc + scale * noise.to(loc.dtype)
 
     def log_prob(self, theta: Tensor | npt.ArrayLike) -> Tensor:
         """Log density in nats, (*B, P) -> (*B,)."""
         theta = torch.as_tensor(theta)
         loc, scale = (torch.as_tensor(a).to(theta) for a in (self.loc, self.scale))
-        z = (theta - loc) / scale
-        return -(0.5 * (z * z) + scale.log() + 0.5 * log(2 * pi)).sum(-1)
+        return log_normal((theta - loc).square(), scale.log()).sum(-1)
 
     def kl_from(self, prior_scale: npt.ArrayLike) -> float:
         """KL[q || N(0, prior_scale^2)] in nats, closed form."""
-        ratio = (self.scale / np.asarray(prior_scale)) ** 2
-        shift = (self.loc / np.asarray(prior_scale)) ** 2
-        return float(0.5 * np.sum(ratio + shift - 1.0 - np.log(ratio)))
+        loc, scale, prior = (torch.as_tensor(a) for a in (self.loc, self.scale, prior_scale))
+        return float(kl_elementwise(loc, 2.0 * scale.log(), 2.0 * prior.log()).sum())
 
 
 class GaussianRows(NamedTuple):

@@ -1,6 +1,6 @@
 """Pictures of fitted estimators: arrays to keep, and ``plot(ax=None)`` to look at them."""
 
-from skbayes_sym.inspection.calibration import CalibrationDisplay
+from skbayes_sym.inspection.calibration import IntervalCalibrationDisplay
 from skbayes_sym.inspection.elbo import ELBODisplay
 from skbayes_sym.inspection.gap import GapDisplay
 from skbayes_sym.inspection.invariance import InvarianceDisplay
@@ -11,9 +11,9 @@ from skbayes_sym.inspection.singular_values import SingularValueDisplay
 from skbayes_sym.inspection.symmetry import SymmetryDisplay
 
 __all__ = [
-    "CalibrationDisplay",
     "ELBODisplay",
     "GapDisplay",
+    "IntervalCalibrationDisplay",
     "InvarianceDisplay",
     "ModelComparisonDisplay",
     "ModesDisplay",

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.unwrap import Innermost, innermost
+from skbayes_sym.estimators.predictive import predictive, predicts_distribution
 
 
 def fitted_model(estimator: Any) -> Innermost:
@@ -22,6 +24,25 @@ def fitted_model(estimator: Any) -> Innermost:
     found = innermost(estimator)
     check_is_fitted(found.model)
     return found
+
+
+def regression_law(estimator: Any, X: Any, display: str) -> tuple[Any, Any]:
+    """The regressor inside, and its predictive distribution at ``X``.
+
+    Raises
+    ------
+    NotFittedError
+        Naming the estimator.
+    TypeError
+        Naming it and what is needed.
+    """
+    model = fitted_model(estimator).model
+    if is_classifier(model) or not predicts_distribution(estimator):
+        raise TypeError(
+            f"{display} needs a regressor that predicts a distribution (of classifiers see "
+            f"sklearn.calibration); {type(model).__name__} doesn't."
+        )
+    return model, predictive(estimator, X)
 
 
 def require(model: Any, attributes: Sequence[str], display: str, need: str) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 from sklearn.base import is_classifier
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.inspection._fitted import fitted_model, observations, of_target, require
+from skbayes_sym.estimators.predictive import predictive
+from skbayes_sym.inspection._fitted import fitted_model, observations, of_target, regression_law
 
 _MARGIN = 0.05  # a grid over a feature goes so much of its range beyond the data, to either side
 
@@ -23,11 +24,9 @@ def _levels(coverages: Sequence[float]) -> Array:
 def _quantiles(
     estimator: Any, X: Any, y: Any, coverages: Sequence[float], target: int
 ) -> dict[str, Any]:
-    model, prepare = fitted_model(estimator)
-    need = "a regressor that predicts quantiles, or a classifier"
-    require(model, ["predict_quantiles"], "PredictiveDisplay", need)
+    _, law = regression_law(estimator, X, "PredictiveDisplay")
     levels = _levels(coverages)
-    values = of_target(model.predict_quantiles(prepare(X), levels), target, ndim=2)
+    values = of_target(law.quantile(levels), target, ndim=2)
     observed = None if y is None else observations(y, target)
     return {"values": values, "levels": levels, "y_observed": observed}
 
@@ -36,13 +35,13 @@ def over_feature(
     estimator: Any, X: Any, coverages: Sequence[float], target: int, y: Array | None
 ) -> dict[str, Any]:
     """Predictions along the values of one feature."""
-    model, prepare = fitted_model(estimator)
-    if not is_classifier(model):
+    if not is_classifier(fitted_model(estimator).model):
         return _quantiles(estimator, X, y, coverages, target)
+    law = predictive(estimator, X)
     return {
         "kind": "probabilities",
-        "values": model.predict_proba(prepare(X)),
-        "classes": model.classes_,
+        "values": law.proba(),
+        "classes": law.classes,
         "y_observed": y,
         "y_name": "probability",
     }

@@ -8,23 +8,20 @@ from sklearn.utils.validation import check_consistent_length
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import GREY, has_label, next_series, no_box, open_axes
-from skbayes_sym.inspection._fitted import fitted_model, observations, of_target, require
+from skbayes_sym.inspection._fitted import of_target, regression_law
+from skbayes_sym.metrics import interval_calibration_error
 
 _CHANCE = 0.95  # of the band within which a perfect model falls, at each coverage by itself
 _DIAGONAL = "perfect"
 
 
-class CalibrationDisplay:
+class IntervalCalibrationDisplay:
     r"""Nominal against observed coverage of central predictive intervals.
 
     Below the diagonal a model is too sure of itself, above it not sure enough. The legend gives the
-    area between curve and diagonal,
-
-    .. math:: \int_0^1 |\hat c(\alpha) - \alpha|\, d\alpha,
-
-    with :math:`\hat c(\alpha)` the share of observations in their :math:`\alpha` intervals: 0 is
-    perfect, 1/2 the worst. The grey band holds, at each coverage, a perfect model with probability
-    0.95, for so many independent rows.
+    distance of the two, averaged over all coverages
+    (`~skbayes_sym.metrics.interval_calibration_error`): 0 is perfect, 1/2 the worst. The grey band
+    holds, at each coverage, a perfect model with probability 0.95, for so many independent rows.
 
     Parameters
     ----------
@@ -34,12 +31,12 @@ class CalibrationDisplay:
         Shares of the observations they hold.
     n_rows : int
         Number of observations.
+    error : float
+        `skbayes_sym.metrics.interval_calibration_error`, over all coverages.
     name : str, default="model"
 
     Attributes
     ----------
-    area : float
-        Area between curve and diagonal.
     band : ndarray of shape (n_coverages, 2)
         Ends of the band of chance.
     ax_ : matplotlib Axes
@@ -64,33 +61,22 @@ class CalibrationDisplay:
     --------
     >>> from sklearn.datasets import load_diabetes
     >>> from skbayes_sym import BayesianLinearRegressor
-    >>> from skbayes_sym.inspection import CalibrationDisplay
+    >>> from skbayes_sym.inspection import IntervalCalibrationDisplay
     >>> X, y = load_diabetes(return_X_y=True)
     >>> reg = BayesianLinearRegressor().fit(X[:300], y[:300])
-    >>> display = CalibrationDisplay.from_estimator(reg, X[300:], y[300:])
-    >>> display.area < 0.1
+    >>> display = IntervalCalibrationDisplay.from_estimator(reg, X[300:], y[300:])
+    >>> display.error < 0.1
     True
     """
 
     def __init__(
-        self, nominal: Array, observed: Array, n_rows: int, *, name: str = "model"
+        self, nominal: Array, observed: Array, n_rows: int, error: float, *, name: str = "model"
     ) -> None:
         self.nominal = nominal
         self.observed = observed
         self.n_rows = n_rows
+        self.error = error
         self.name = name
-
-    @property
-    def area(self) -> float:
-        """Exact for the curve of straight lines through (0, 0), the points and (1, 1)."""
-        at = np.concatenate([[0.0], self.nominal, [1.0]])
-        off = np.concatenate([[0.0], self.observed - self.nominal, [0.0]])
-        left, right, width = off[:-1], off[1:], np.diff(at)
-        crossing = left * right < 0
-        total = np.abs(left) + np.abs(right)
-        # Two triangles where the sign changes, a trapezium elsewhere.
-        corners = (left**2 + right**2) / np.where(crossing, total, 1.0)
-        return float(0.5 * width @ np.where(crossing, corners, total))
 
     @property
     def band(self) -> Array:
@@ -109,13 +95,14 @@ class CalibrationDisplay:
         name: str | None = None,
         ax: Any = None,
         **kwargs: Any,
-    ) -> "CalibrationDisplay":
-        """Predict quantiles, count and plot.
+    ) -> "IntervalCalibrationDisplay":
+        """Predict, count and plot.
 
         Parameters
         ----------
         estimator : estimator
-            Fitted regressor of the package, or a pipeline or search around one.
+            Fitted regressor that `skbayes_sym.predictive` takes: one of the package, a pipeline or
+            search around one, or any other with ``predict(X, return_std=True)``.
         X : array-like of shape (n_samples, n_features)
             Rows that the fit didn't see.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
@@ -132,31 +119,56 @@ class CalibrationDisplay:
 
         Returns
         -------
-        CalibrationDisplay
+        IntervalCalibrationDisplay
 
         Raises
         ------
         NotFittedError
             If the estimator isn't fitted.
         TypeError
-            If it predicts no quantiles.
+            If it predicts no distribution of numbers.
         """
-        model, prepare = fitted_model(estimator)
-        need = "a regressor that predicts quantiles (of classifiers see sklearn.calibration)"
-        require(model, ["predict_quantiles"], cls.__name__, need)
         check_consistent_length(X, y)
+        model, law = regression_law(estimator, X, cls.__name__)
+        return cls.from_predictions(
+            of_target(law.cdf(y), target, ndim=1),
+            coverages=coverages, name=name or type(model).__name__, ax=ax, **kwargs,
+        )  # fmt: skip
+
+    @classmethod
+    def from_predictions(
+        cls, cdf: Any, *, coverages: Any = None, name: str = "model", ax: Any = None, **kwargs: Any
+    ) -> "IntervalCalibrationDisplay":
+        """Count and plot.
+
+        Parameters
+        ----------
+        cdf : array-like of shape (n_samples,)
+            Predicted probability that a target lies at or below the observed one. Of normal
+            predictions it is ``scipy.stats.norm.cdf(y, mean, std)``.
+        coverages : array-like of float in (0, 1), optional
+            Increasing; by default 0.05, 0.1, ..., 0.95.
+        name : str, default="model"
+            For the legend.
+        ax : matplotlib Axes, optional
+            Those of an earlier display to compare with it; new ones by default.
+        **kwargs : dict
+            For the curve's ``Axes.plot``.
+
+        Returns
+        -------
+        IntervalCalibrationDisplay
+        """
         nominal = np.linspace(0.05, 0.95, 19) if coverages is None else np.asarray(coverages)
         if not np.all((nominal > 0) & (nominal < 1)) or np.any(np.diff(nominal) <= 0):
             raise ValueError(f"coverages must increase strictly within (0, 1), got {coverages!r}.")
-        levels = np.concatenate([0.5 - 0.5 * nominal, 0.5 + 0.5 * nominal])
-        quantiles = of_target(model.predict_quantiles(prepare(X), levels), target, ndim=2)
-        truth = observations(y, target)
-        low, high = np.split(quantiles, 2, axis=1)
-        held = (low <= truth[:, None]) & (truth[:, None] <= high)
-        display = cls(nominal, held.mean(axis=0), len(truth), name=name or type(model).__name__)
+        error = interval_calibration_error(cdf)
+        reached = np.abs(2.0 * np.asarray(cdf, dtype=float) - 1.0)  # coverage that holds each row
+        observed = (reached[:, None] <= nominal).mean(axis=0)
+        display = cls(nominal, observed, len(reached), error, name=name)
         return display.plot(ax=ax, **kwargs)
 
-    def plot(self, ax: Any = None, **kwargs: Any) -> "CalibrationDisplay":
+    def plot(self, ax: Any = None, **kwargs: Any) -> "IntervalCalibrationDisplay":
         """Draw it.
 
         Parameters
@@ -168,7 +180,7 @@ class CalibrationDisplay:
 
         Returns
         -------
-        self : CalibrationDisplay
+        self : IntervalCalibrationDisplay
 
         Raises
         ------
@@ -183,7 +195,7 @@ class CalibrationDisplay:
                 self.nominal, *self.band.T, color="0.88", lw=0, zorder=0,
                 label=f"range of chance, {self.n_rows} rows",
             )  # fmt: skip
-        label = f"{self.name} (area {self.area:.3f})"
+        label = f"{self.name} (error {self.error:.3f})"
         (self.line_,) = self.ax_.plot(
             self.nominal,
             self.observed,

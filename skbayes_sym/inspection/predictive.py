@@ -61,7 +61,7 @@ class PredictiveDisplay:
 
     See Also
     --------
-    CalibrationDisplay : Whether the intervals hold as many observations as they should.
+    IntervalCalibrationDisplay : Whether the intervals hold as many observations as they should.
 
     Examples
     --------
@@ -173,6 +173,51 @@ class PredictiveDisplay:
             display = cls(points, x_name=names[position], **settings)
         if y_name is not None:
             display.y_name = y_name
+        return display.plot(ax=ax, **kwargs)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y_true: Any,
+        quantiles: Any,
+        levels: Sequence[float],
+        *,
+        y_name: str = "observed",
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> "PredictiveDisplay":
+        """Plot the interval of every row beside what was observed.
+
+        Parameters
+        ----------
+        y_true : array-like of shape (n_samples,)
+        quantiles : array-like of shape (n_samples, n_levels)
+            Predicted by any model, in increasing order.
+        levels : sequence of float in (0, 1)
+            Of the quantiles: symmetric about 0.5, which is one of them.
+        y_name : str, default="observed"
+            Name and unit of the target for the axis.
+        ax : matplotlib Axes, optional
+            New ones by default.
+        **kwargs : dict
+            For the observations' ``Axes.plot``.
+
+        Returns
+        -------
+        PredictiveDisplay
+        """
+        values, at = np.asarray(quantiles, dtype=float), np.asarray(levels, dtype=float)
+        check_consistent_length(y_true, values)
+        if not np.allclose(at + at[::-1], 1.0) or len(at) % 2 == 0 or values.shape[1] != len(at):
+            raise ValueError(
+                "levels must be symmetric about 0.5, which must be one of them, with a column of "
+                f"quantiles each; got {levels!r} for {values.shape[1]} columns."
+            )
+        median = values[:, len(at) // 2]
+        display = cls(
+            median, values, kind="intervals", levels=at, x_observed=median,
+            y_observed=np.asarray(y_true, dtype=float), x_name="predicted median", y_name=y_name,
+        )  # fmt: skip
         return display.plot(ax=ax, **kwargs)
 
     def plot(self, ax: Any = None, *, max_rows: int = 200, **kwargs: Any) -> "PredictiveDisplay":

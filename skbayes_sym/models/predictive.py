@@ -57,6 +57,11 @@ class TargetPredictive(Predictive, Protocol):
         """The law of ``mean + scale * target``; both (T,)."""
         ...
 
+    @property
+    def is_discrete(self) -> bool:
+        """Whether targets are whole numbers."""
+        ...
+
     def mean(self) -> Tensor:
         """(N, T)."""
         ...
@@ -131,6 +136,11 @@ class NormalMixture(_Draws):
     variance: Tensor
     noise_variance: Tensor
     log_weights: Tensor | None = None
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether targets are whole numbers."""
+        return False
 
     @property
     def _n_draws(self) -> int:
@@ -241,6 +251,11 @@ class TargetMixture(_Draws):
     log_weights: Tensor | None = None
     location: Tensor | None = None
     scale: Tensor | None = None
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether targets are whole numbers."""
+        return self.likelihood.is_discrete
 
     @property
     def _n_draws(self) -> int:

@@ -1,10 +1,17 @@
 """The one gradient loop of the package."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from scipy.optimize import minimize as scipy_minimize
 from torch import Tensor
+
+from skbayes_sym.numerics.convergence import stalled
+
+Step = TypeVar("Step")
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # Kingma & Ba 2014, section 2
 
@@ -41,6 +48,45 @@ class ParamGroup(NamedTuple):
     learning_rate: float
     lower: float = -float("inf")
     upper: float = float("inf")
+
+
+class Loop:
+    """Steps that a callback, convergence or a `KeyboardInterrupt` may end early.
+
+    ::
+
+        with loop:
+            for step in loop.steps(range(max_iter)):
+                ...
+                loop.stop_if("callback", on_step(step, info))
+
+    An interrupt ends the ``with`` block where it strikes: what the loop body assigns last is what
+    was finished. The caller decides what to keep and raises it again.
+    """
+
+    def __init__(self) -> None:
+        self.stopped: Stopped = "max_iter"
+
+    def steps(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """The steps, until there is a reason to stop."""
+        for step in steps:
+            yield step
+            if self.stopped != "max_iter":
+                return
+
+    def stop_if(self, reason: Stopped, condition: bool) -> None:
+        """Make this the last step, and ``reason`` why, unless there was one before."""
+        if condition and self.stopped == "max_iter":
+            self.stopped = reason
+
+    def __enter__(self) -> "Loop":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> bool:
+        if kind is not KeyboardInterrupt:
+            return False
+        self.stopped = "interrupted"
+        return True
 
 
 class OptimiseResult(NamedTuple):
@@ -109,26 +155,20 @@ def minimise(
     adam = FlatAdam(objective.params, objective.gradient, groups)
     total = objective.params.new_zeros(())
     curve: list[float] = []
-    n_iter = 0
-    stopped: Stopped = "max_iter"
-    try:
-        while n_iter < max_iter:
-            block = min(block_size, max_iter - n_iter)
+    n_iter, loop = 0, Loop()
+    window = max(1, max_iter // (10 * block_size))
+    with loop:
+        for start in loop.steps(range(0, max_iter, block_size)):
+            block = min(block_size, max_iter - start)
             total.zero_()
-            for step in range(n_iter, n_iter + block):
+            for step in range(start, start + block):
                 total += objective(step)
                 adam.step(schedule(step / max_iter))
                 n_iter = step + 1
             curve.append(_finite(float(total) / block, n_iter))
-            if on_step(n_iter, {"loss": curve[-1]}):
-                stopped = "callback"
-                break
-            if tol is not None and _stalled(curve, max(1, max_iter // (10 * block_size)), tol):
-                stopped = "tol"
-                break
-    except KeyboardInterrupt:
-        stopped = "interrupted"
-    return OptimiseResult(objective.params, n_iter, curve, stopped)
+            loop.stop_if("callback", on_step(n_iter, {"loss": curve[-1]}))
+            loop.stop_if("tol", tol is not None and stalled([-c for c in curve], window, tol))
+    return OptimiseResult(objective.params, n_iter, curve, loop.stopped)
 
 
 def _finite(loss: float, n_iter: int) -> float:
@@ -140,11 +180,71 @@ def _finite(loss: float, n_iter: int) -> float:
     return loss
 
 
-def _stalled(curve: list[float], window: int, tol: float) -> bool:
-    if len(curve) < 2 * window:
-        return False
-    before = sum(curve[-2 * window : -window]) / window
-    return before - sum(curve[-window:]) / window < tol
+ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def lbfgs(
+    loss: ValueAndGradient,
+    start: Tensor,
+    *,
+    max_iter: int,
+    bounds: Sequence[tuple[float, float]] | None = None,
+    ftol: float = 2.2e-9,
+    gtol: float = 1e-5,
+) -> Tensor:
+    """Minimise a smooth loss of a few numbers by L-BFGS-B (Byrd et al. 1995).
+
+    Parameters
+    ----------
+    loss : callable
+        Position (n,) -> value and gradient (n,); see `by_autograd`. Where either isn't finite
+        the line search turns back.
+    start : Tensor of shape (n,)
+        Gives dtype and device of positions; the search itself is in float64.
+    max_iter : int
+    bounds : sequence of (float, float), optional
+    ftol, gtol : float
+        Relative decrease of the value, and largest entry of the gradient, that end the search.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        Never worse than ``start``: the start itself where the search fails.
+    """
+
+    worst = -float("inf")
+
+    def with_arrays(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        nonlocal worst
+        value, gradient = loss(torch.from_numpy(x.copy()).to(start))
+        if not bool(value.isfinite() & gradient.isfinite().all()):
+            # Twice as bad as anything seen: of much worse the line search would take no step.
+            return worst + 1.0 + abs(worst), np.zeros_like(x)
+        worst = max(worst, float(value))
+        return float(value), gradient.double().cpu().numpy()
+
+    first = start.detach().double().cpu().numpy()
+    value, _ = with_arrays(first)
+    if worst == -float("inf"):
+        return start
+    options = {"maxiter": max_iter, "ftol": ftol, "gtol": gtol}
+    found = scipy_minimize(
+        with_arrays, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+    )
+    return torch.from_numpy(found.x).to(start) if found.fun <= value else start
+
+
+def by_autograd(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:
+    """A differentiable 0-d loss together with its gradient."""
+
+    def evaluate(position: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = position.detach().requires_grad_()
+        with torch.enable_grad():
+            value = loss(leaf)
+            (gradient,) = torch.autograd.grad(value, leaf)
+        return value.detach(), gradient
+
+    return evaluate
 
 
 class _Stretch(NamedTuple):

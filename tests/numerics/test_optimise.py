@@ -142,3 +142,59 @@ def test_schedule_is_constant_then_linear():
     assert factors[:2] == [1.0, 1.0]
     assert factors[2] == pytest.approx(0.51)
     assert factors[3] == pytest.approx(0.02, abs=2e-3)
+
+
+def rosenbrock(x):
+    return (1.0 - x[0]) ** 2 + 100.0 * (x[1] - x[0] ** 2) ** 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_lbfgs_finds_the_valley(dtype):
+    start = torch.tensor([-1.2, 1.0], dtype=dtype)
+    found = optimise.lbfgs(optimise.by_autograd(rosenbrock), start, max_iter=200, gtol=1e-8)
+    assert found.dtype == dtype
+    # The curvature along the valley is 0.4: float32's 6e-8 of a loss leaves 5e-4.
+    atol = 1e-5 if dtype == torch.float64 else 2e-2
+    assert_close(found, torch.ones(2, dtype=dtype), atol=atol, rtol=0)
+
+
+def test_lbfgs_keeps_to_bounds():
+    start = torch.tensor([-1.2, 1.0], dtype=torch.float64)
+    bounds = [(-2.0, 0.5), (-2.0, 2.0)]
+    loss = optimise.by_autograd(rosenbrock)
+    found = optimise.lbfgs(loss, start, max_iter=200, bounds=bounds, gtol=1e-8)
+    assert_close(found, torch.tensor([0.5, 0.25], dtype=torch.float64), atol=1e-5, rtol=0)
+
+
+def test_lbfgs_turns_back_where_the_loss_is_no_number():
+    """Convex on the positive half, and a first step (of length 1) out of it."""
+    start, visited = torch.tensor([0.5], dtype=torch.float64), []
+
+    def loss(x):
+        visited.append(x.item())
+        return (100.0 * x - x.log()).sum()
+
+    found = optimise.lbfgs(optimise.by_autograd(loss), start, max_iter=100)
+    assert min(visited) < 0.0
+    assert float(found) == pytest.approx(0.01, rel=1e-4)
+    nowhere = optimise.by_autograd(lambda x: (x * float("nan")).sum())
+    assert torch.equal(optimise.lbfgs(nowhere, start, max_iter=100), start)
+
+
+def test_a_loop_knows_why_it_ended():
+    for stop, reason, made in ((None, "max_iter", 5), (2, "callback", 3)):
+        done = []
+        with optimise.Loop() as loop:
+            for i in loop.steps(range(5)):
+                done.append(i)
+                loop.stop_if("callback", i == stop)
+                loop.stop_if("tol", i == stop)  # the first reason counts
+        assert (loop.stopped, len(done)) == (reason, made)
+
+
+def test_a_loop_reports_an_interrupt_and_passes_errors_on():
+    with optimise.Loop() as loop:
+        raise KeyboardInterrupt
+    assert loop.stopped == "interrupted"
+    with pytest.raises(ZeroDivisionError), optimise.Loop():
+        raise ZeroDivisionError

@@ -1,9 +1,9 @@
 """A warning where training stopped too early."""
 
-import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.numerics.convergence import last_tenth_gain
 from skbayes_sym.numerics.optimise import OptimiseResult
 
 
@@ -21,15 +21,11 @@ def warn_unless_converged(
     what : str
         What was raised.
     """
-    tenth = max(1, len(result.loss_curve) // 10)
-    if tol is None or result.stopped != "max_iter" or len(result.loss_curve) < 2 * tenth:
-        return
-    last, before = result.loss_curve[-tenth:], result.loss_curve[-2 * tenth : -tenth]
-    gain = (np.mean(before) - np.mean(last)) / total_weight
-    noise = np.hypot(np.std(last), np.std(before)) / (tenth**0.5 * total_weight)
-    if gain > tol + 3.0 * noise:
+    gain = last_tenth_gain([-loss for loss in result.loss_curve])
+    if tol is not None and result.stopped == "max_iter" and gain.exceeds(tol * total_weight):
         warn_user(
             f"not converged: the last tenth of the {result.n_iter} steps still raised {what} by "
-            f"{gain:.2g} nats per row (tol={tol:g}). Raise max_iter or learning_rate.",
+            f"{gain.value / total_weight:.2g} nats per row (tol={tol:g}). Raise "
+            "max_iter or learning_rate.",
             ConvergenceWarning,
         )

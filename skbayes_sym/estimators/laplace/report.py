@@ -3,14 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym.estimators._fit.context import logger
 from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.numerics.convergence import last_tenth_gain
 
 _COLLAPSE_NATS = 0.01  # a mode this close (a datum) to a constant prediction has collapsed ...
 _COLLAPSE_GROWTH = 10.0  # ... if the prior precision grew by this factor on the way
+
+_FEWEST_UPDATES = 20  # whose last tenth says anything
 
 
 def report(
@@ -46,16 +48,11 @@ def report(
         )
         return
     curve = attributes["log_evidence_history_"]
-    tenth = len(curve) // 10
-    if tenth < 2:
-        return
-    last, before = curve[-tenth:], curve[-2 * tenth : -tenth]
-    gain = (np.mean(last) - np.mean(before)) / total_weight
-    noise = np.hypot(np.std(last), np.std(before)) / (tenth**0.5 * total_weight)
-    if gain > tol + 3.0 * noise:
+    gain = last_tenth_gain(curve)
+    if len(curve) >= _FEWEST_UPDATES and gain.exceeds(tol * total_weight):
         warn_user(
             f"not converged: the last tenth of the {len(curve)} hyperparameter updates still "
-            f"raised the log evidence by {gain:.2g} nats a datum (tol={tol:g}). Raise max_iter, "
-            "learning_rate or hyper_learning_rate.",
+            f"raised the log evidence by {gain.value / total_weight:.2g} nats a datum "
+            f"(tol={tol:g}). Raise max_iter, learning_rate or hyper_learning_rate.",
             ConvergenceWarning,
         )

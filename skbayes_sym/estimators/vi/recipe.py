@@ -33,6 +33,7 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.numerics.convergence import last_tenth_gain
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, minimise
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -318,16 +319,12 @@ def _report(
 
 def warn_unless_converged(estimator: Any, result: OptimiseResult, total_weight: float) -> None:
     """A warning with the figure if the last tenth of all steps still raised the ELBO."""
-    tenth = max(1, len(result.loss_curve) // 10)
-    if result.stopped != "max_iter" or len(result.loss_curve) < 2 * tenth:
-        return
-    last, before = result.loss_curve[-tenth:], result.loss_curve[-2 * tenth : -tenth]
-    gain = (np.mean(before) - np.mean(last)) / total_weight
-    noise = np.hypot(np.std(last), np.std(before)) / (tenth**0.5 * total_weight)
-    if gain > estimator.tol + 3.0 * noise:
+    gain = last_tenth_gain([-loss for loss in result.loss_curve])
+    if result.stopped == "max_iter" and gain.exceeds(estimator.tol * total_weight):
         warn_user(
             f"not converged: the last tenth of the {result.n_iter} steps still raised the ELBO by "
-            f"{gain:.2g} nats a datum (tol={estimator.tol:g}). Raise max_iter or learning_rate.",
+            f"{gain.value / total_weight:.2g} nats a datum (tol={estimator.tol:g}). Raise "
+            "max_iter or learning_rate.",
             ConvergenceWarning,
         )
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.factorization.data import ROW_BLOCK
+from skbayes_sym.numerics.gaussian import kl_from_standard
+from skbayes_sym.numerics.linalg import cholesky, log_det
 
 
 class CovarianceFamily(Protocol):
@@ -117,9 +119,18 @@ class PointMass:
 def kl_from_prior(mean: Tensor, cov: Tensor, prior_scale: float) -> float:
     """KL[q || N(0, prior_scale^2)] of all rows, nats."""
     variances = cov.diagonal(dim1=-2, dim2=-1)
-    log_det = torch.cat(
-        [torch.linalg.cholesky(c).diagonal(dim1=-2, dim2=-1).log() for c in cov.split(ROW_BLOCK)]
+    log_dets = torch.cat([log_det(row_root(c)) for c in cov.split(ROW_BLOCK)]).double()
+    trace, squares = (
+        t.double().sum() / prior_scale**2 for t in (variances, mean.double().square())
     )
-    squares = float((mean.double().square() + variances.double()).sum()) / prior_scale**2
-    entropy = 2.0 * float(log_det.double().sum()) - mean.numel() * (2.0 * log(prior_scale) - 1.0)
-    return 0.5 * (squares - entropy)
+    log_ratio = log_dets.sum() - mean.numel() * 2.0 * log(prior_scale)
+    return float(kl_from_standard(trace, squares, log_ratio, mean.numel()))
+
+
+def row_root(cov: Tensor) -> Tensor:
+    """Cholesky factors of the rows' covariances, (n, k, k)."""
+    return cholesky(
+        cov,
+        what="The covariance of a row",
+        remedy="Standardize the matrix, or use dtype='float64'.",
+    )

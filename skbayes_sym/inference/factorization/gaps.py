@@ -6,14 +6,13 @@ the gap or a lower bound on it, with its Monte Carlo error, and ``side`` says wh
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
+from skbayes_sym.inference.factorization.covariance import row_root
 from skbayes_sym.inference.factorization.vi import FactorPosterior
 from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
+from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 from skbayes_sym.symmetry.gaps.haar_integral import EXACT_UP_TO
 from skbayes_sym.symmetry.gaps.permanent_estimates import Exact
 from skbayes_sym.symmetry.gaps.rotations import (
@@ -29,8 +28,6 @@ from skbayes_sym.symmetry.gaps.rotations import (
 from skbayes_sym.symmetry.gaps.sign_flips import sign_flip_gap, sign_flip_slope
 from skbayes_sym.symmetry.gaps.units import unit_gap
 from skbayes_sym.symmetry.units import Units
-
-Array = npt.NDArray[np.float64]
 
 # Numbers drawn a look for draws of all rows: many rows make few draws enough, since B sums them.
 _NUMBERS_A_LOOK = 1 << 16
@@ -95,13 +92,13 @@ class AnchoredRotationGap:
     def __call__(self, posterior: FactorPosterior) -> Pull:
         anchors = plain_anchors(posterior)
         n_draws = max(1, min(_MOST_DRAWS, _NUMBERS_A_LOOK // anchors.numel()))
-        root = torch.linalg.cholesky(posterior.cov)
+        root = row_root(posterior.cov)
         inner = anchored_inner(anchors, self._rows(posterior, root, n_draws))
         return _pull(anchors, inner)
 
     def report(self, posterior: FactorPosterior, n_draws: int | None = None) -> Estimate:
         """Lower bound with learned anchors; draws to learn on and to report from are separate."""
-        root = torch.linalg.cholesky(posterior.cov)
+        root = row_root(posterior.cov)
         features = _anchor_features(posterior, root)
         few = max(16, min(_REPORT_DRAWS, _REPORT_NUMBERS // posterior.mean.numel()))
         n_draws = n_draws or few
@@ -147,20 +144,13 @@ def learn_mixing(inner: Tensor) -> Tensor:
     k = inner.shape[-1]
     basis = _mixing_basis(k).to(inner)
 
-    def loss(flat: Array) -> tuple[float, Array]:
-        with torch.enable_grad():
-            weights = torch.as_tensor(flat).to(inner).requires_grad_()
-            value = -langevin_gap(torch.tensordot(weights, basis, 1) @ inner).mean()
-            (gradient,) = torch.autograd.grad(value, weights)
-        return float(value.detach()), gradient.double().cpu().numpy()
+    def loss(weights: Tensor) -> Tensor:
+        return -langevin_gap(torch.tensordot(weights, basis, 1) @ inner).mean()
 
     identity = torch.cat([torch.eye(k), torch.zeros(k, k)], dim=1).to(inner)
     start = torch.tensordot(basis, identity, 2) / basis.square().sum((-2, -1))
-    options = {"maxiter": _MIXING_STEPS}
-    found = minimize(
-        loss, start.double().cpu().numpy(), jac=True, method="L-BFGS-B", options=options
-    )
-    return torch.tensordot(torch.as_tensor(found.x).to(inner), basis, 1)
+    weights = lbfgs(by_autograd(loss), start, max_iter=_MIXING_STEPS)
+    return torch.tensordot(weights, basis, 1)
 
 
 def _mixing_basis(k: int) -> Tensor:

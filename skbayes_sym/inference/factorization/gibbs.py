@@ -19,7 +19,7 @@ from skbayes_sym.inference.factorization.data import (
 )
 from skbayes_sym.inference.factorization.rows import row_conditionals
 from skbayes_sym.inference.factorization.vi import FactorPosterior, OnStep
-from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.optimise import Loop, Stopped
 
 
 class GibbsDraws(NamedTuple):
@@ -68,9 +68,8 @@ def sample_factors(
     mean, noise, n = start.mean.clone(), start.noise_variance, data.n_rows
     keep = set(torch.linspace(n_warmup, n_sweeps - 1, n_kept).round().long().tolist())
     kept, noises, n_made = list[Tensor](), list[float](), 0
-    stopped: Stopped = "max_iter"
-    try:
-        for sweep in range(n_sweeps):
+    with Loop() as loop:
+        for sweep in loop.steps(range(n_sweeps)):
             mean = mean.clone()
             for side, own, other in _sides(data):
                 _draw_side(side, mean, own, other, prior_scale, noise, generator)
@@ -82,13 +81,9 @@ def sample_factors(
             if sweep in keep:
                 kept.append(mean)
                 noises.append(noise)
-            if on_step(n_made, {"rows": mean, "noise_variance": noise}):
-                stopped = "callback"
-                break
-    except KeyboardInterrupt:
-        stopped = "interrupted"
-    draws = kept or [mean]
-    return GibbsDraws(torch.stack(draws), torch.tensor(noises or [noise]), n_made, stopped)
+            loop.stop_if("callback", on_step(n_made, {"rows": mean, "noise_variance": noise}))
+    draws = torch.stack(kept or [mean])
+    return GibbsDraws(draws, torch.tensor(noises or [noise]), n_made, loop.stopped)
 
 
 def _sides(data: Entries) -> list[tuple[Incidence, slice, slice]]:

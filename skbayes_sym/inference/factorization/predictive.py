@@ -12,6 +12,7 @@ from skbayes_sym.inference.factorization.data import (
     sums_over_entries,
 )
 from skbayes_sym.inference.factorization.rows import row_conditionals
+from skbayes_sym.numerics.linalg import log_det
 
 _ENTRY_BLOCK = 1 << 14  # entries whose (k, k) matrices are worked on at once
 
@@ -71,8 +72,9 @@ def row_log_densities(
         second, first = sums_over_entries(block, packed, scaled)
         factor, _, target = row_conditionals((second, first), prior_scale, 1.0)
         explained = torch.linalg.solve_triangular(factor, target.unsqueeze(-1), upper=False)
-        log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        parts.append(log_det + 2.0 * k * log(prior_scale) - explained.square().sum((-2, -1)))
+        parts.append(
+            log_det(factor) + 2.0 * k * log(prior_scale) - explained.square().sum((-2, -1))
+        )
     return -0.5 * (total + torch.cat(parts))
 
 

@@ -5,7 +5,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.optimise import DivergenceError
+from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.symmetry.gaps.rotations import Pull
 
 
@@ -21,7 +21,7 @@ def row_conditionals(
 
     Raises
     ------
-    DivergenceError
+    NotPositiveDefiniteError
         If a precision can't be factorised.
     """
     second, first = sums
@@ -38,10 +38,10 @@ def row_conditionals(
         precision += stiffness
         # Only a stiffness estimated from draws, never a true one, is negative.
         torch.maximum(diagonal, least, out=diagonal)
-    factor, failed = torch.linalg.cholesky_ex(precision)
-    if bool(failed.any()):
-        raise DivergenceError(
-            "the precision of a row is singular in this arithmetic: the noise is too small next to "
-            "prior_scale. Give a larger noise_std, or use dtype='float64'."
-        )
+    factor = cholesky(
+        precision,
+        what="The precision of a row",
+        remedy="The noise is too small next to prior_scale: give a larger noise_std, or use "
+        "dtype='float64'.",
+    )
     return factor, precision, target

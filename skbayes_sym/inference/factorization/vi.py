@@ -27,7 +27,8 @@ from skbayes_sym.inference.factorization.data import (
     sums_over_entries,
 )
 from skbayes_sym.inference.factorization.rows import row_conditionals
-from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.convergence import stalled
+from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.symmetry.gaps.rotations import Pull
 
 # Share of a new pull in the running mean: its draws are fresh, so the mean holds those of some
@@ -143,9 +144,8 @@ def fit_factors(
     A sweep costs O(N k^2 + (n + m) k^3). A `KeyboardInterrupt` ends the loop between two sweeps.
     """
     posterior, curve, running = start, list[float](), None
-    stopped: Stopped = "max_iter"
-    try:
-        for sweep in range(max_iter):
+    with Loop() as loop:
+        for sweep in loop.steps(range(max_iter)):
             if sweep in _TURNS and covariance.is_elementwise and not covariance.is_isotropic:
                 posterior, running = _turn_to_axes(posterior, data.n_rows), None
             if gap is not None and sweep > 0:
@@ -154,15 +154,11 @@ def fit_factors(
             learned = noise_range if sweep >= _FIXED_NOISE_SWEEPS else None
             posterior, elbo = _sweep(data, posterior, prior_scale, covariance, pull, learned)
             curve.append(elbo + (0.0 if pull is None else float(pull.value)))
-            if on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior}):
-                stopped = "callback"
-                break
-            if _stalled(curve, tol):
-                stopped = "tol"
-                break
-    except KeyboardInterrupt:
-        stopped = "interrupted"
-    return FactorFit(posterior, curve, len(curve), stopped)
+            loop.stop_if(
+                "callback", on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior})
+            )
+            loop.stop_if("tol", stalled(curve[_FIXED_NOISE_SWEEPS:], WINDOW, tol))
+    return FactorFit(posterior, curve, len(curve), loop.stopped)
 
 
 def _turn_to_axes(posterior: FactorPosterior, n: int) -> FactorPosterior:
@@ -205,13 +201,6 @@ def _look(
         mean.stiffness.lerp_(new.stiffness, share),
     )
     return _RunningPull(pull, sweep, n_looks)
-
-
-def _stalled(curve: list[float], tol: float) -> bool:
-    if len(curve) < _FIXED_NOISE_SWEEPS + 2 * WINDOW:
-        return False
-    before, last = sum(curve[-2 * WINDOW : -WINDOW]), sum(curve[-WINDOW:])
-    return (last - before) / WINDOW < tol
 
 
 def _sweep(

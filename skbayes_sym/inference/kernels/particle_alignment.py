@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.kernels.base import DenseWhitening, DiagonalWhitening
+from skbayes_sym.numerics.linalg import cholesky, shrink_to_diagonal
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.labelling import Labelling
 from skbayes_sym.symmetry.reference import DiagonalReference, estimate_reference, orbit_mean
@@ -79,9 +80,14 @@ def full_whitening(aligned: Tensor) -> DenseWhitening:
     """Cholesky factor of ``0.98 S + 0.02 diag S``, ``S`` the covariance of aligned particles."""
     x = aligned.double()
     centred = x - x.mean(dim=0)
-    covariance = (1.0 - _SHRINKAGE) * (centred.mT @ centred) / len(x)
-    covariance.diagonal().copy_(_variance(x))
-    return DenseWhitening(torch.linalg.cholesky(covariance).to(aligned))
+    covariance = shrink_to_diagonal(centred.mT @ centred, _SHRINKAGE) / len(x)
+    covariance.diagonal().copy_(_variance(x))  # at least its floor
+    factor = cholesky(
+        covariance,
+        what="The covariance of the particles",
+        remedy="Standardize the data, or use more particles.",
+    )
+    return DenseWhitening(factor.to(aligned))
 
 
 def _variance(x: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from torch import Tensor
 from skbayes_sym.inference.laplace.jacobian import LayerAverages, Tape, jacobian, parameter_layers
 from skbayes_sym.models.networks.recording import WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.linalg import cholesky, log_det
 
 # Below this width a float32 factor is decomposed in float64, which costs little there.
 _DOUBLE_WIDTH = 512
@@ -267,14 +268,18 @@ class FullSpectrum:
     def cholesky(self, precision: Tensor) -> Tensor:
         """Lower factor of H + Delta, float64."""
         delta = precision.double()[self.owner.to(precision.device)]
-        return torch.linalg.cholesky(self.matrix.double() + delta.diag())
+        return cholesky(
+            self.matrix.double() + delta.diag(),
+            what="The posterior precision of the weights",
+            remedy="Standardize the data, lower learning_rate, or lower prior_scale.",
+        )
 
     def log_det(self, precision: Tensor) -> LogDet:
         factor = self.cholesky(precision)
         inverse = torch.cholesky_inverse(factor).diagonal()
         slopes = torch.zeros_like(precision, dtype=torch.float64)
         slopes.index_add_(0, self.owner.to(precision.device), inverse)
-        return LogDet(2.0 * factor.diagonal().log().sum().to(precision), slopes.to(precision))
+        return LogDet(log_det(factor).to(precision), slopes.to(precision))
 
     def preconditioners(self, precision: Tensor) -> Factors:
         return [torch.cholesky_inverse(self.cholesky(precision)).to(self.matrix)]

@@ -8,7 +8,6 @@ by its linearisation, so that outputs are normal too (Immer et al. 2021, "glm"):
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import log, pi
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from skbayes_sym.inference.laplace.jacobian import Tape
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.precision import Precision
+from skbayes_sym.numerics.gaussian import log_normal_multivariate
 
 # Entries of a block of Jacobians, (outputs, rows, parameters).
 _JACOBIAN_ENTRIES = 1 << 23
@@ -58,8 +58,8 @@ class LaplacePosterior:
         theta = torch.as_tensor(theta).double()
         here = self.tensors(theta)
         away = (theta - here.loc)[..., here.positions]
-        constant = 0.5 * here.precision.log_det() - 0.5 * log(2 * pi) * len(here.positions)
-        return constant - 0.5 * here.precision.quadratic(away)
+        precision, n = here.precision, len(here.positions)
+        return log_normal_multivariate(precision.quadratic(away), -precision.log_det(), n)
 
 
 def _converter(like: Tensor) -> Callable[[Any], Tensor]:

@@ -23,6 +23,7 @@ from skbayes_sym.inference.laplace.curvature import (
 from skbayes_sym.inference.laplace.jacobian import LayerAverages, Tape, jacobian
 from skbayes_sym.models.networks.recording import WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.numerics.random import standard_normal
 
 Convert = Callable[[Any], Any]
@@ -224,7 +225,7 @@ class FullPrecision:
         return replace(self, cholesky=convert(self.cholesky))
 
     def log_det(self) -> Tensor:
-        return 2.0 * self.cholesky.diagonal().log().sum()
+        return log_det(self.cholesky)
 
     def quadratic(self, away: Tensor) -> Tensor:
         return (away @ self.cholesky).square().sum(-1)

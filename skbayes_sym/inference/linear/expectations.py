@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Likelihood
+from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky
 
 # Numbers of a block of outputs at the points: 1 MB, a core's L2 cache.
 _CACHE_NUMBERS = 1 << 17
@@ -175,5 +176,8 @@ def _contrasts(outputs: Tensor) -> Tensor:
 def _cholesky(covariance: Tensor) -> Tensor:
     """Cholesky factor (*B, C, C), finite where nothing is random."""
     tiny = 1e-12 * covariance.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(1e-300)
-    eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-    return torch.linalg.cholesky(covariance + tiny[..., None, None] * eye)
+    return cholesky(
+        add_to_diagonal(covariance.clone(), tiny.unsqueeze(-1)),
+        what="The covariance of a row's outputs",
+        remedy="Standardize the features or lower prior_scale.",
+    )

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from skbayes_sym.inference.linear.expectations import SiteLikelihood
@@ -28,7 +27,8 @@ from skbayes_sym.inference.linear.sites import (
     update,
     weighted_precision,
 )
-from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.gaussian import kl_elementwise
+from skbayes_sym.numerics.optimise import Loop, Stopped, by_autograd, lbfgs
 
 # Sites are close enough for a round of learning if outputs move by less than this many std, or
 # than this share of the last round's step.
@@ -104,40 +104,7 @@ class ElboAtSites:
         mean = state.intercept + basis @ loc
         covariance = (basis * variance) @ basis.mT
         value = state.likelihood.at(params).value(mean, covariance, data.y)
-        ratio = variance * log_variance.neg().exp()
-        quadratic = (loc * loc).sum() * log_variance.neg().exp()
-        kl = 0.5 * ((ratio - 1.0 - ratio.log()).sum() + quadratic)
-        return value @ data.weight - kl
-
-
-class _Objective:
-    """Minus `ElboAtSites` as a function of what is learned, as NumPy optimisers want it."""
-
-    def __init__(self, elbo: ElboAtSites, hyper: Hyper, *, learn_prior: bool, like: Tensor) -> None:
-        self._elbo, self._learn_prior, self._like = elbo, learn_prior, like
-        self._given = like.new_tensor(hyper.log_prior_variance)
-
-    def value(self, x: np.ndarray) -> float:
-        """Infinite where it isn't a number."""
-        return float(self._at(self._tensor(x)).nan_to_num(inf))
-
-    def with_gradient(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        at = self._tensor(x).requires_grad_()
-        with torch.enable_grad():
-            result = self._at(at)
-            (gradient,) = torch.autograd.grad(result, at)
-        finite = bool(torch.isfinite(result)) and bool(torch.isfinite(gradient).all())
-        if not finite:  # off the map: the line search turns back
-            return 1e100, np.zeros_like(x)
-        return float(result.detach()), gradient.cpu().numpy().astype(np.float64)
-
-    def _tensor(self, x: np.ndarray) -> Tensor:
-        return torch.tensor(x, dtype=self._like.dtype, device=self._like.device)
-
-    def _at(self, at: Tensor) -> Tensor:
-        if self._learn_prior:
-            return -self._elbo(at[0], at[1:])
-        return -self._elbo(self._given, at)
+        return value @ data.weight - kl_elementwise(loc, variance.log(), log_variance).sum()
 
 
 def learn_at_sites(
@@ -149,21 +116,22 @@ def learn_at_sites(
     explore: bool,
 ) -> Hyper:
     """Maximise `ElboAtSites` by L-BFGS, from the best point of a grid if ``explore``."""
-    elbo = ElboAtSites(data, state)
+    elbo, like = ElboAtSites(data, state), data.features
     learn_prior = learning.prior is not None
-    objective = _Objective(elbo, hyper, learn_prior=learn_prior, like=data.features)
+    given = like.new_tensor(hyper.log_prior_variance)
+
+    def loss(scales: Tensor) -> Tensor:
+        return -(elbo(scales[0], scales[1:]) if learn_prior else elbo(given, scales))
+
     ranges = [learning.noise] * len(hyper.log_noise)
     if learning.prior is not None:
         low, high = learning.prior
         ranges = [Range(low, min(high, elbo.highest_log_variance)), *ranges]
-    starts = _starts(hyper, ranges, learn_prior=learn_prior, explore=explore)
-    found = minimize(
-        objective.with_gradient, min(starts, key=objective.value), jac=True, method="L-BFGS-B",
-        bounds=ranges, options={"ftol": 1e-15, "gtol": 1e-9, "maxiter": 200},
-    ).x  # fmt: skip
-    if learn_prior:
-        return Hyper(float(found[0]), tuple(map(float, found[1:])))
-    return Hyper(hyper.log_prior_variance, tuple(map(float, found)))
+    starts = map(like.new_tensor, _starts(hyper, ranges, learn_prior=learn_prior, explore=explore))
+    start = min(starts, key=lambda scales: float(loss(scales).nan_to_num(inf)))
+    found = lbfgs(by_autograd(loss), start, max_iter=200, bounds=ranges, ftol=1e-15, gtol=1e-9)
+    noise = tuple(map(float, found[learn_prior:]))
+    return Hyper(float(found[0]) if learn_prior else hyper.log_prior_variance, noise)
 
 
 def _starts(
@@ -218,26 +186,18 @@ def fit_sites(
         )
     rounds = _Rounds(data, hyper, learning, tol)
     curve: list[float] = []
-    change = inf
-    stopped: Stopped = "max_iter"
-    acceleration = Acceleration()
-    try:
-        for _ in range(max_iter):
+    change, acceleration = inf, Acceleration()
+    with Loop() as loop:
+        for _ in loop.steps(range(max_iter)):
             moved = update(data, state, acceleration=acceleration)
             state, change = moved.state, moved.change
             if rounds.learns and change < rounds.close:
                 state = rounds.next(state)
                 acceleration = Acceleration()  # another map from here on
             curve.append(float(state.elbo))
-            if on_step(state):
-                stopped = "callback"
-                break
-            if change < tol and rounds.settled:
-                stopped = "tol"
-                break
-    except KeyboardInterrupt:
-        stopped = "interrupted"
-    return SitesFit(state, len(curve), curve, change, stopped)
+            loop.stop_if("callback", on_step(state))
+            loop.stop_if("tol", change < tol and rounds.settled)
+    return SitesFit(state, len(curve), curve, change, loop.stopped)
 
 
 class _Rounds:

@@ -2,13 +2,17 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import log, pi
+from math import log
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from skbayes_sym.numerics.gaussian import log_normal_multivariate
+from skbayes_sym.numerics.linalg import cholesky, log_det
+from skbayes_sym.numerics.random import normal_like
 
 Floats = npt.NDArray[np.float64]
 
@@ -56,6 +60,14 @@ class LowRankGaussian:
         r = len(self.covariance) // n_rows
         return self.covariance.reshape(n_rows, r, n_rows, r)
 
+    def _factor(self) -> Tensor:
+        """Cholesky factor of the coordinates' covariance."""
+        return cholesky(
+            torch.as_tensor(self.covariance),
+            what="The posterior covariance of the weights",
+            remedy="Standardize the features, or drop the ones that others determine.",
+        )
+
     def variance(self) -> Floats:
         """Variance of every weight, (C, K); O(C K r^2)."""
         if self.basis is None:
@@ -101,12 +113,10 @@ class LowRankGaussian:
         n_rows, k = self.loc.shape
 
         def normal(*shape: int) -> Tensor:
-            return torch.randn(
-                shape, generator=generator, device=generator.device, dtype=torch.float64
-            )
+            return normal_like(shape, generator=generator, like=loc)
 
         loc, scale = self._tensor(self.loc, generator), self._tensor(self.scale, generator)
-        factor = torch.linalg.cholesky(self._tensor(self.covariance, generator))
+        factor = self._factor().to(generator.device)
         inside = (normal(n, len(self.covariance)) @ factor.T).reshape(n, n_rows, -1)
         if self.basis is not None:
             basis = self._tensor(self.basis, generator)
@@ -121,13 +131,13 @@ class LowRankGaussian:
         moved = (theta.unflatten(-1, self.loc.shape) - loc) / scale
         inside = moved if self.basis is None else moved @ torch.as_tensor(self.basis)
         free = (moved * moved).sum((-1, -2)) - (inside * inside).sum((-1, -2))
-        factor = torch.linalg.cholesky(torch.as_tensor(self.covariance))
+        factor = self._factor()
         z = torch.linalg.solve_triangular(factor, inside.flatten(-2).unsqueeze(-1), upper=False)
         n_free = self.n_weights - len(self.covariance)
-        log_scale = len(self.loc) * float(np.log(self.scale).sum())
-        log_scale += 0.5 * n_free * log(self.prior_variance)
-        log_scale += float(factor.diagonal().log().sum()) + 0.5 * self.n_weights * log(2 * pi)
-        return -0.5 * ((z * z).sum((-1, -2)) + free / self.prior_variance) - log_scale
+        log_dets = log_det(factor) + n_free * log(self.prior_variance)
+        log_dets = log_dets + 2.0 * len(self.loc) * float(np.log(self.scale).sum())
+        squares = z.square().sum((-1, -2)) + free / self.prior_variance
+        return log_normal_multivariate(squares, log_dets, self.n_weights)
 
     def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (N, C) and covariance (N, C, C) of ``x W'`` for inputs (N, K), float64."""

@@ -27,6 +27,8 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.linear.expectations import SiteLikelihood, SiteTerms
+from skbayes_sym.numerics.gaussian import kl_elementwise, kl_from_standard
+from skbayes_sym.numerics.linalg import log_det, try_cholesky
 
 # A natural gradient step this short that still doesn't help: we are there, up to rounding.
 _SHORTEST_STEP = 2.0**-20
@@ -117,7 +119,8 @@ def full_covariance(data: LinearData, sites: Sites, system: System) -> Spread:
     covariance = torch.stack([torch.stack(row, -1) for row in rows], -2)
     size, v = n_outputs * r, system.prior_variance
     trace = system.inverse.diagonal().sum() / v
-    return Spread(covariance, 0.5 * (trace - size + size * v.log() + system.log_det))
+    kl = kl_from_standard(trace, v.new_zeros(()), -system.log_det - size * v.log(), size)
+    return Spread(covariance, kl)
 
 
 def mean_field(inputs: Tensor) -> Family:
@@ -132,8 +135,9 @@ def mean_field(inputs: Tensor) -> Family:
         own = data.weight[:, None] * sites.precision.diagonal(dim1=-2, dim2=-1)
         precision = 1.0 / system.prior_variance + own.T @ squares  # (C, K)
         variance = squares @ (1.0 / precision).T
-        ratio = precision * system.prior_variance
-        return Spread(torch.diag_embed(variance), 0.5 * (1.0 / ratio - 1.0 + ratio.log()).sum())
+        log_variance, prior = -precision.log(), system.prior_variance.log()
+        kl = kl_elementwise(torch.zeros_like(log_variance), log_variance, prior).sum()
+        return Spread(torch.diag_embed(variance), kl)
 
     return spread
 
@@ -149,11 +153,11 @@ def solve(
     r, n_outputs = data.features.shape[1], data.n_outputs
     precision = weighted_precision(data, sites)
     precision.diagonal().add_(1.0 / prior_variance)
-    factor, failed = torch.linalg.cholesky_ex(precision)
-    if bool(failed):
+    factor = try_cholesky(precision)
+    if factor is None:
         return None
     inverse = torch.cholesky_inverse(factor)
-    system = System(inverse, 2.0 * factor.diagonal().log().sum(), prior_variance)
+    system = System(inverse, log_det(factor), prior_variance)
     loc, intercept = _mean(data, sites, factor)
     mean = intercept + data.features @ loc.reshape(n_outputs, r).T
     spread = family(data, sites, system)

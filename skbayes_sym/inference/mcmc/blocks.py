@@ -23,7 +23,7 @@ from skbayes_sym.inference.mcmc.adaptation import (
     Window,
     reasonable_step_size,
 )
-from skbayes_sym.numerics.optimise import OnStep, Stopped
+from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.threads import one_thread
 
 # Moves of a block between two calls of on_step.
@@ -154,16 +154,13 @@ def run_block(
     decides what to keep and raises it again. The log density is evaluated under `torch.no_grad`.
     """
     run = _Run(sampler, block, n_draws, on_step)
-    stopped: Stopped = "max_iter"
-    with one_thread(), torch.no_grad():
+    with one_thread(), torch.no_grad(), Loop() as loop:
         try:
             run.warm_up(n_warmup)
             run.draw(n_draws, thin)
         except _StopRequested:
-            stopped = "callback"
-        except KeyboardInterrupt:
-            stopped = "interrupted"
-    return run.result(stopped)
+            loop.stop_if("callback", True)
+    return run.result(loop.stopped)
 
 
 class _StopRequested(Exception):

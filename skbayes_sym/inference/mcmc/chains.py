@@ -5,11 +5,8 @@ number of jobs, the backend and the loss of a machine change nothing. The number
 does, and must therefore depend on the problem only.
 """
 
-import warnings
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import joblib
 import numpy as np
@@ -20,7 +17,8 @@ from torch import Tensor
 from skbayes_sym.inference.kernels.base import DiagonalWhitening, State, Whitening, initial_state
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.mcmc.blocks import Array, Block, BlockDraws, Sampler, Tally, run_block
-from skbayes_sym.numerics.optimise import OnStep, Stopped
+from skbayes_sym.numerics.jobs import closing
+from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.numerics.threads import one_thread
 
@@ -170,13 +168,11 @@ def sample_chains(
     """
     run = _BlockRun(sampler, n_warmup, n_draws, thin)
     gathered = _Gathered(blocks, n_draws)
-    try:
+    with gathered.loop:
         if len(blocks) == 1 or joblib.effective_n_jobs(n_jobs) == 1:
             _in_turn(run, gathered, on_step)
         else:
             _side_by_side(run, gathered, on_step, n_jobs)
-    except KeyboardInterrupt:
-        gathered.stopped = "interrupted"
     return gathered.result()
 
 
@@ -211,8 +207,7 @@ class _Gathered:
     """All chains' results so far."""
 
     def __init__(self, blocks: Sequence[Block], n_draws: int) -> None:
-        self.blocks = list(blocks)
-        self.stopped: Stopped = "max_iter"
+        self.blocks, self.loop = list(blocks), Loop()
         sizes = [len(block.step_size) for block in blocks]
         ends = np.cumsum(sizes)
         self._chains = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
@@ -240,13 +235,12 @@ class _Gathered:
         self.blocks[index] = part.block
         self._warmup.add_to(chains, part.warmup)
         self._sampling.add_to(chains, part.sampling)
-        if part.stopped != "max_iter":
-            self.stopped = part.stopped
+        self.loop.stop_if(part.stopped, part.stopped != "max_iter")
 
     def result(self) -> ChainDraws:
         return ChainDraws(
             self._draws, self._log_density, self._n_draws, self._warmup, self._sampling,
-            self.blocks, self.stopped,
+            self.blocks, self.loop.stopped,
         )  # fmt: skip
 
 
@@ -258,7 +252,7 @@ def _in_turn(run: _BlockRun, gathered: _Gathered, on_step: OnStep | None) -> Non
     for part in rounds:
         for index, block in enumerate(gathered.blocks):
             gathered.add(index, part(block, _after(gathered.n_moves, on_step)))
-            if gathered.stopped != "max_iter":
+            if gathered.loop.stopped != "max_iter":
                 return
 
 
@@ -277,21 +271,8 @@ def _side_by_side(
         joblib.delayed(_Job(run, index, block))() for index, block in enumerate(gathered.blocks)
     )
     parallel = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator_unordered")
-    with _closing(parallel(jobs)) as finished:
-        for index, part in finished:
+    with closing(parallel(jobs)) as finished:
+        for index, part in gathered.loop.steps(finished):
             gathered.add(index, part)
-            if on_step is not None and on_step(gathered.n_moves, part.summary()):
-                gathered.stopped = "callback"
-            if gathered.stopped != "max_iter":
-                return
-
-
-@contextmanager
-def _closing(finished: Generator[Any, None, None]) -> Iterator[Generator[Any, None, None]]:
-    """Close joblib's generator without its advice to have asked for less."""
-    try:
-        yield finished
-    finally:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r"\d+ tasks (which|have)", UserWarning)
-            finished.close()
+            if on_step is not None:
+                gathered.loop.stop_if("callback", on_step(gathered.n_moves, part.summary()))

@@ -1,10 +1,13 @@
 """Mixtures of Gaussians with full covariances: draws, densities, and a fit to draws."""
 
 from dataclasses import dataclass
-from math import log, pi
 
 import torch
 from torch import Tensor
+
+from skbayes_sym.numerics.gaussian import log_normal_multivariate
+from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, log_det, shrink_to_diagonal
+from skbayes_sym.numerics.random import normal_like
 
 _DIAGONAL_SHARE = 0.02  # of a fitted covariance: keeps it well conditioned
 _EM_STEPS = 100
@@ -35,11 +38,10 @@ class GaussianMixture:
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, D)."""
-        device, dtype = self.loc.device, self.loc.dtype
         which = torch.multinomial(
             self.log_weights.exp(), n, replacement=True, generator=generator
         )  # on the generator's device, as the mixture
-        noise = torch.randn((n, self.loc.shape[1]), generator=generator, device=device, dtype=dtype)
+        noise = normal_like((n, self.loc.shape[1]), generator=generator, like=self.loc)
         draws = torch.empty_like(noise)
         for k in range(self.n_components):
             own = which == k
@@ -57,8 +59,7 @@ class GaussianMixture:
         for loc, factor in zip(self.loc, self.cholesky, strict=True):
             inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
             z = (theta - loc) @ inverse.mT
-            log_det = factor.diagonal().log().sum()
-            parts.append(-0.5 * (z.square().sum(-1) + len(loc) * log(2 * pi)) - log_det)
+            parts.append(log_normal_multivariate(z.square().sum(-1), log_det(factor), len(loc)))
         return torch.stack(parts, dim=-1)
 
 
@@ -118,9 +119,11 @@ def _maximise(z: Tensor, share: Tensor) -> GaussianMixture:
     loc = weight.mT @ z
     residual = z - loc.unsqueeze(1)  # (K, n, D)
     covariance = (residual * weight.mT.unsqueeze(-1)).mT @ residual
-    diagonal = covariance.diagonal(dim1=-2, dim2=-1)
     # In coordinates of unit scale 1e-12 does nothing but keep point masses invertible.
-    shrunk = (1.0 - _DIAGONAL_SHARE) * covariance
-    shrunk = shrunk + torch.diag_embed(_DIAGONAL_SHARE * diagonal + 1e-12)
-    log_weights = (size / len(z)).log()
-    return GaussianMixture(log_weights, loc, torch.linalg.cholesky(shrunk))
+    shrunk = add_to_diagonal(shrink_to_diagonal(covariance, _DIAGONAL_SHARE), 1e-12)
+    factor = cholesky(
+        shrunk,
+        what="The covariance of a component's draws",
+        remedy="Draws that aren't finite, or overflow when squared, must be left out.",
+    )
+    return GaussianMixture((size / len(z)).log(), loc, factor)

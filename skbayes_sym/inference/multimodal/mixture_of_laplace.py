@@ -1,20 +1,20 @@
 """A mixture of Laplace approximations: one Gaussian a mode, weighted by evidence."""
 
 from dataclasses import dataclass
-from math import log, pi
 
-import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.inference.map import find_maximum
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
+from skbayes_sym.numerics.gaussian import log_normal_multivariate
+from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, log_det
 
 _STEP = 1e-5  # of finite differences, relative to 1 + |coordinate|
 _LEAST_CURVATURE = 1e-6  # relative to the largest: flatter or rising directions are damped
-_GTOL = 1e-8
+_REMEDY = "Give log densities that are finite and smooth around the starts."
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,35 +78,12 @@ def fit_mixture_of_laplace(
     jitter = torch.tensor(jitters, dtype=torch.float64)
     factor = torch.stack(factors)  # R R' = H
     height = log_density(peaks).detach().double()
-    half_log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    evidence = height + 0.5 * peaks.shape[1] * log(2 * pi) - half_log_det
+    at_peak = log_normal_multivariate(torch.zeros_like(height), -log_det(factor), peaks.shape[1])
+    evidence = height - at_peak
     weights = evidence if log_weights is None else log_weights.double()
     weights = weights.nan_to_num(nan=-torch.inf, neginf=-torch.inf).log_softmax(0)
-    covariance = torch.cholesky_inverse(factor)
-    gaussians = GaussianMixture(weights, peaks, torch.linalg.cholesky(covariance))
-    return MixtureOfLaplace(gaussians, evidence, jitter)
-
-
-def find_maximum(log_density: LogDensity, start: Tensor) -> Tensor:
-    """The maximum that L-BFGS reaches from ``start`` (D,), float64.
-
-    Never lower than the start: where the search fails, the start itself.
-    """
-    origin = start.detach().double()
-
-    def loss(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
-        at = torch.from_numpy(x.copy()).to(origin.device).unsqueeze(0)
-        value, gradient = log_density.evaluate(at)
-        if not bool(value.isfinite().all() & gradient.isfinite().all()):
-            return np.inf, np.zeros_like(x)
-        return -float(value), -gradient[0].double().cpu().numpy()
-
-    first = origin.cpu().numpy()
-    options = {"maxiter": 2000, "maxfun": 4000, "gtol": _GTOL, "ftol": 1e-15}
-    found = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
-    if not found.fun <= loss(first)[0]:
-        return origin
-    return torch.from_numpy(found.x).to(origin)
+    root = cholesky(torch.cholesky_inverse(factor), what="The inverse curvature", remedy=_REMEDY)
+    return MixtureOfLaplace(GaussianMixture(weights, peaks, root), evidence, jitter)
 
 
 def curvature(log_density: LogDensity, at: Tensor) -> Tensor:
@@ -132,5 +109,5 @@ def _cholesky(hessian: Tensor) -> tuple[Tensor, float]:
     eigenvalues = torch.linalg.eigvalsh(hessian)
     least = _LEAST_CURVATURE * float(eigenvalues[-1].clamp_min(torch.finfo(hessian.dtype).tiny))
     jitter = max(0.0, least - float(eigenvalues[0]))
-    eye = torch.eye(len(hessian), dtype=hessian.dtype, device=hessian.device)
-    return torch.linalg.cholesky(hessian + jitter * eye), jitter
+    lifted = add_to_diagonal(hessian.clone(), jitter)
+    return cholesky(lifted, what="The curvature at a mode", remedy=_REMEDY), jitter

@@ -1,6 +1,5 @@
 """Islands: independent sequential Monte Carlo runs, side by side."""
 
-import warnings
 from typing import NamedTuple
 
 from joblib import Parallel, delayed
@@ -8,7 +7,8 @@ from joblib import Parallel, delayed
 from skbayes_sym.inference.log_density import LogPosterior
 from skbayes_sym.inference.smc.smc import SMCResult, smc
 from skbayes_sym.inference.smc.stages import SMCSettings
-from skbayes_sym.numerics.optimise import OnStep, Stopped
+from skbayes_sym.numerics.jobs import closing
+from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.numerics.threads import one_thread
 from skbayes_sym.symmetry.base import SymmetryGroup
@@ -54,27 +54,17 @@ def run_islands(
     IslandsResult
     """
     results: list[SMCResult] = []
-    stopped: Stopped = "max_iter"
     islands = Parallel(n_jobs=n_jobs, return_as="generator")(
         delayed(_island)(log_posterior, group, settings, one)
         for one in spawn_seeds(seed, n_islands)
     )
-    try:
-        for island in islands:
+    with Loop() as loop, closing(islands):
+        for island in loop.steps(islands):
             results.append(island)
-            if island.stopped == "interrupted":
-                stopped = "interrupted"
-                break
-            if on_step is not None and on_step(len(results), island.stages[-1].figures()):
-                stopped = "callback"
-                break
-    except KeyboardInterrupt:
-        stopped = "interrupted"
-    finally:
-        with warnings.catch_warnings():  # joblib's advice to have asked for less
-            warnings.filterwarnings("ignore", r"\d+ tasks (which|have)", UserWarning)
-            islands.close()
-    return IslandsResult(results, stopped)
+            loop.stop_if("interrupted", island.stopped == "interrupted")
+            if on_step is not None and loop.stopped == "max_iter":
+                loop.stop_if("callback", on_step(len(results), island.stages[-1].figures()))
+    return IslandsResult(results, loop.stopped)
 
 
 def _island(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogPosterior
 from skbayes_sym.inference.smc.stages import SMCSettings, Stage, Stages
-from skbayes_sym.numerics.optimise import OnStep, Stopped
+from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.symmetry.base import SymmetryGroup
 
 
@@ -95,24 +95,20 @@ def smc(
     run = Stages(log_posterior, group, settings, generator)
     cloud, tuning = run.from_prior(), run.first_tuning()
     stages: list[Stage] = []
-    stopped: Stopped = "max_iter"
-    try:
-        while len(stages) < settings.max_stages:
+    with Loop() as loop:
+        for _ in loop.steps(range(settings.max_stages)):
             cloud, tuning, stage = run.advance(cloud, tuning)
             stages.append(stage)
             stop = on_step is not None and on_step(len(stages), stage.figures())
-            if stage.temperature == 1.0 or stop:
-                stopped = "tol" if stage.temperature == 1.0 else "callback"
-                break
-    except KeyboardInterrupt:
-        stopped = "interrupted"
+            loop.stop_if("tol", stage.temperature == 1.0)
+            loop.stop_if("callback", stop)
     g = group.sample((settings.n_particles,), generator=generator)
     return SMCResult(
         group.act(g, cloud.position),
-        cloud.log_evidence if stopped == "tol" else nan,
+        cloud.log_evidence if loop.stopped == "tol" else nan,
         cloud.log_likelihood,
         cloud.eves,
         tuple(stages),
         cloud.n_gradients,
-        stopped,
+        loop.stopped,
     )

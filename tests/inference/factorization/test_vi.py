@@ -31,7 +31,7 @@ from skbayes_sym.inference.factorization.vi import (
     start_at_random,
 )
 from skbayes_sym.inference.reference.analytic_mean_field import analytic_mean_field
-from skbayes_sym.numerics.optimise import DivergenceError
+from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 
 FAMILIES = {
     "isotropic": IsotropicCovariance(),
@@ -386,7 +386,7 @@ def test_singular_precisions_name_a_remedy(generator):
         by_row=data.by_row._replace(value=data.by_row.value.float()),
         by_column=data.by_column._replace(value=data.by_column.value.float()),
     )
-    with pytest.raises(DivergenceError, match=r"noise_std.*float64"):
+    with pytest.raises(NotPositiveDefiniteError, match=r"noise_std.*float64"):
         fit(single, 9, FullCovariance(), None, noise=1e-12)
 
 

@@ -1,0 +1,367 @@
+"""One predictive distribution, whatever the model and however it is wrapped."""
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any, Protocol
+
+import numpy as np
+from scipy.special import ndtr
+from scipy.stats import norm
+from sklearn.base import is_classifier
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.utils import Bunch, check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.unwrap import innermost
+from skbayes_sym.estimators.predictors import BayesianRegressorMixin
+
+
+class PredictiveDistribution(Protocol):
+    """Distribution of a new target at every row, in the units of ``y``.
+
+    Shapes are those of scikit-learn: ``(n_samples,)``, or ``(n_samples, n_targets)`` where the
+    model was fitted to a two-dimensional ``y``; what is asked for several times comes last.
+    """
+
+    def mean(self) -> Array:
+        """Expected target."""
+        ...
+
+    def std(self) -> Array:
+        """Standard deviation, observation noise included."""
+        ...
+
+    def var(self) -> Array:
+        """Its square."""
+        ...
+
+    def quantile(self, q: Any) -> Array:
+        """Quantiles: one axis more if ``q`` is a sequence."""
+        ...
+
+    def interval(self, coverage: float = 0.9) -> Array:
+        """Ends of the central interval that holds a new target with probability ``coverage``."""
+        ...
+
+    def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        """Draws, ``(n_samples, n)`` or ``(n_samples, n_targets, n)``."""
+        ...
+
+    def log_prob(self, y: Any) -> Array:
+        """Log density of observed targets, ``(n_samples,)`` nats, joint over a row's targets."""
+        ...
+
+    def cdf(self, y: Any) -> Array:
+        """Probability of a target at or below the observed one, each by itself."""
+        ...
+
+    def crps(self, y: Any) -> Array:
+        """Continuous ranked probability score, in target units; less is better."""
+        ...
+
+    def uncertainty(self) -> Bunch:
+        """Variance by its source: ``total``, ``epistemic``, ``aleatoric``."""
+        ...
+
+
+class _Regression:
+    """What every predictive distribution of numbers derives from the rest."""
+
+    def std(self) -> Array:
+        raise NotImplementedError
+
+    def quantile(self, q: Any) -> Array:
+        raise NotImplementedError
+
+    def var(self) -> Array:
+        return np.asarray(self.std() ** 2)
+
+    def interval(self, coverage: float = 0.9) -> Array:
+        if not 0.0 < coverage < 1.0:
+            raise ValueError(f"coverage must lie strictly between 0 and 1, got {coverage!r}.")
+        return self.quantile([0.5 * (1.0 - coverage), 0.5 * (1.0 + coverage)])
+
+
+class PosteriorPredictive(_Regression):
+    """Of a regressor of this package."""
+
+    def __init__(self, model: BayesianRegressorMixin, X: Any) -> None:
+        self._model, self._X = model, X
+
+    def mean(self) -> Array:
+        return np.asarray(self._model.predict(self._X))
+
+    def std(self) -> Array:
+        return np.asarray(self._model.predict(self._X, return_std=True)[1])
+
+    def quantile(self, q: Any) -> Array:
+        values = self._model.predict_quantiles(self._X, np.atleast_1d(q).tolist())
+        return values if np.ndim(q) else values[..., 0]
+
+    def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        return self._model.sample_y(self._X, n, random_state)
+
+    def log_prob(self, y: Any) -> Array:
+        return self._model.log_predictive_density(self._X, y)
+
+    def cdf(self, y: Any) -> Array:
+        return self._model.predictive_cdf(self._X, y)
+
+    def crps(self, y: Any) -> Array:
+        return self._model.predictive_crps(self._X, y)
+
+    def uncertainty(self) -> Bunch:
+        return self._model.predict_uncertainty(self._X)
+
+
+class NormalPredictive(_Regression):
+    """Of any regressor that returns a mean and a standard deviation: independent normals."""
+
+    def __init__(self, mean: Array, std: Array) -> None:
+        self._mean, self._std = np.asarray(mean, dtype=float), np.asarray(std, dtype=float)
+
+    def mean(self) -> Array:
+        return self._mean
+
+    def std(self) -> Array:
+        return self._std
+
+    def quantile(self, q: Any) -> Array:
+        levels = _checked_levels(q)
+        values = self._mean[..., None] + self._std[..., None] * norm.ppf(levels)
+        return values if np.ndim(q) else values[..., 0]
+
+    def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        noise = check_random_state(random_state).standard_normal((*self._mean.shape, n))
+        return np.asarray(self._mean[..., None] + self._std[..., None] * noise)
+
+    def log_prob(self, y: Any) -> Array:
+        z = self._standardised(y)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = -0.5 * z**2 - np.log(self._std) - 0.5 * np.log(2.0 * np.pi)
+        values = np.where(self._std > 0, values, -np.inf)  # a point mass has no density
+        return np.asarray(values.reshape(len(values), -1).sum(axis=1))
+
+    def cdf(self, y: Any) -> Array:
+        return np.asarray(ndtr(self._standardised(y)))
+
+    def crps(self, y: Any) -> Array:
+        """Closed form (Gneiting & Raftery 2007, eq. 21)."""
+        off = np.asarray(y, dtype=float).reshape(self._mean.shape) - self._mean
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = off / self._std
+            values = self._std * (z * (2.0 * ndtr(z) - 1.0) + 2.0 * norm.pdf(z) - np.pi**-0.5)
+        return np.where(self._std > 0, values, np.abs(off))
+
+    def uncertainty(self) -> Bunch:
+        raise TypeError(
+            "a mean and a standard deviation don't say which part of the variance is the noise's: "
+            "uncertainty() takes models of this package."
+        )
+
+    def _standardised(self, y: Any) -> Array:
+        off = np.asarray(y, dtype=float).reshape(self._mean.shape) - self._mean
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # At a point mass itself P(target <= y) is 1.
+            return np.where((self._std > 0) | (off != 0), off / self._std, np.inf)
+
+
+_LEVELS = (np.arange(1000) + 0.5) / 1000.0  # of the quantiles that moments are averages of
+_STEP = 1e-5  # of the transformation's derivative, relative to the spread of the predictions
+
+
+class TransformedPredictive(_Regression):
+    """Of a `TransformedTargetRegressor`: the law of an increasing or decreasing function.
+
+    Quantiles, intervals, draws, cdf and density are exact (the density up to the transformation's
+    numerical derivative); mean, standard deviation and CRPS are averages over 1,000 quantiles.
+    """
+
+    def __init__(self, inner: Any, transformer: Any, n_targets: int, is_flat: bool) -> None:
+        self._inner, self._transformer = inner, transformer
+        self._n_targets, self._is_flat = n_targets, is_flat
+        low, high = (self._outward(inner.quantile(q)) for q in (0.05, 0.95))
+        if not (np.all(low <= high) or np.all(low >= high)):
+            raise TypeError(
+                "the transformation of the target neither rises nor falls everywhere: its "
+                "predictive distribution isn't known."
+            )
+        self._falls = bool(np.any(low > high))
+
+    def _outward(self, values: Array) -> Array:
+        """From the inner model's targets to the user's."""
+        return self._each(values, self._transformer.inverse_transform)
+
+    def _inward(self, values: Array) -> Array:
+        return self._each(values, self._transformer.transform)
+
+    def _each(self, values: Array, transform: Callable[[Array], Array]) -> Array:
+        values = np.asarray(values, dtype=float)
+        several = self._n_targets > 1 and values.ndim == 3  # the axis of targets isn't the last
+        moved = np.moveaxis(values, 1, -1) if several else values
+        out = np.asarray(transform(moved.reshape(-1, self._n_targets))).reshape(moved.shape)
+        return np.moveaxis(out, -1, 1) if several else out
+
+    def quantile(self, q: Any) -> Array:
+        levels = _checked_levels(q)
+        values = self._outward(self._inner.quantile(1.0 - levels if self._falls else levels))
+        return values if np.ndim(q) else values[..., 0]
+
+    def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        return self._outward(self._inner.sample(n, random_state))
+
+    def cdf(self, y: Any) -> Array:
+        below = self._inner.cdf(self._inward(self._observed(y)))
+        return 1.0 - below if self._falls else below
+
+    def log_prob(self, y: Any) -> Array:
+        observed = self._observed(y)
+        step = _STEP * np.maximum(self.std(), np.finfo(float).tiny)
+        slope = (self._inward(observed + step) - self._inward(observed - step)) / (2.0 * step)
+        log_slope = np.log(np.abs(slope)).reshape(len(observed), -1).sum(axis=1)
+        return np.asarray(self._inner.log_prob(self._inward(observed)) + log_slope)
+
+    def mean(self) -> Array:
+        return np.asarray(self.quantile(_LEVELS).mean(axis=-1))
+
+    def std(self) -> Array:
+        return np.asarray(self.quantile(_LEVELS).std(axis=-1))
+
+    def crps(self, y: Any) -> Array:
+        """Twice the average pinball loss (Gneiting & Ranjan 2011, eq. 12)."""
+        off = self._observed(y)[..., None] - self.quantile(_LEVELS)
+        return np.asarray(2.0 * np.maximum(_LEVELS * off, (_LEVELS - 1.0) * off).mean(axis=-1))
+
+    def uncertainty(self) -> Bunch:
+        raise TypeError(
+            "a variance has no parts after a transformation of the target: ask uncertainty() of "
+            "the regressor inside."
+        )
+
+    def _observed(self, y: Any) -> Array:
+        observed = np.asarray(y, dtype=float)
+        return observed.ravel() if self._is_flat else observed.reshape(len(observed), -1)
+
+
+class ClassPredictive:
+    """Class probabilities of every row.
+
+    Attributes
+    ----------
+    classes : ndarray of shape (n_classes,)
+        Labels of the columns of `proba`.
+    """
+
+    def __init__(self, model: Any, X: Any) -> None:
+        self._model, self._X = model, X
+        self.classes = np.asarray(model.classes_)
+
+    def proba(self) -> Array:
+        """(n_samples, n_classes)."""
+        return np.asarray(self._model.predict_proba(self._X), dtype=float)
+
+    def log_prob(self, y: Any) -> Array:
+        """Log probability of observed labels, (n_samples,) nats; -inf of one never seen."""
+        if hasattr(self._model, "log_predictive_density"):
+            return np.asarray(self._model.log_predictive_density(self._X, y), dtype=float)
+        labels, proba = np.asarray(y).ravel(), self.proba()
+        columns = np.searchsorted(self.classes, labels).clip(0, len(self.classes) - 1)
+        known = self.classes[columns] == labels
+        chosen = np.where(known, proba[np.arange(len(labels)), columns], 0.0)
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(chosen))
+
+    def uncertainty(self) -> Bunch:
+        """Entropy by its source, nats: ``total``, ``epistemic``, ``aleatoric``."""
+        if not hasattr(self._model, "predict_uncertainty"):
+            raise TypeError(
+                f"{type(self._model).__name__} doesn't say which part of its uncertainty is about "
+                "the model: uncertainty() takes models of this package."
+            )
+        found: Bunch = self._model.predict_uncertainty(self._X)
+        return found
+
+
+def predictive(model: Any, X: Any) -> Any:
+    """The predictive distribution of a fitted model at new rows.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        A regressor or classifier of this package, a `Pipeline`, a search or a
+        `TransformedTargetRegressor` around one, or any other scikit-learn regressor that takes
+        ``return_std`` (its targets are taken for normal) or classifier with ``predict_proba``.
+    X : array-like of shape (n_samples, n_features)
+        Rows as the model takes them: a pipeline's own steps are applied.
+
+    Returns
+    -------
+    PredictiveDistribution or ClassPredictive
+        Of regressors: ``.mean() .std() .var() .quantile(q) .interval(coverage)
+        .sample(n, random_state) .log_prob(y) .cdf(y) .crps(y) .uncertainty()``, in the units of
+        ``y``. Of classifiers: ``.classes .proba() .log_prob(y) .uncertainty()``.
+
+    Raises
+    ------
+    NotFittedError
+        If the model isn't fitted.
+    TypeError
+        If it predicts no distribution.
+
+    Notes
+    -----
+    Every question runs the model once; nothing is computed before.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skbayes_sym import predictive
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), BayesianRidge()).fit(X[:400], y[:400])
+    >>> law = predictive(model, X[400:])
+    >>> law.interval(0.9).shape, round(float(law.crps(y[400:]).mean()), 1)
+    ((42, 2), 24.1)
+    """
+    check_is_fitted(model)
+    inner, prepare = innermost(model)
+    check_is_fitted(inner)
+    X = prepare(X)
+    if isinstance(inner, TransformedTargetRegressor):
+        return _transformed(inner, X)
+    if is_classifier(inner) and hasattr(inner, "predict_proba"):
+        return ClassPredictive(inner, X)
+    if isinstance(inner, BayesianRegressorMixin):
+        return PosteriorPredictive(inner, X)
+    if "return_std" in signature(getattr(inner, "predict", lambda: None)).parameters:
+        return NormalPredictive(*inner.predict(X, return_std=True))
+    raise TypeError(
+        f"{type(inner).__name__} predicts no distribution: it is no model of this package and has "
+        "no predict(X, return_std=True) and no predict_proba."
+    )
+
+
+def predicts_distribution(model: Any) -> bool:
+    """Whether `predictive` takes a fitted model."""
+    inner = innermost(model).model
+    if isinstance(inner, TransformedTargetRegressor):
+        return predicts_distribution(inner.regressor_)
+    takes_std = "return_std" in signature(getattr(inner, "predict", lambda: None)).parameters
+    return takes_std or (is_classifier(inner) and hasattr(inner, "predict_proba"))
+
+
+def _transformed(model: TransformedTargetRegressor, X: Any) -> TransformedPredictive:
+    n_targets = 1 if model._training_dim == 1 else model.transformer_.n_features_in_
+    return TransformedPredictive(
+        predictive(model.regressor_, X), model.transformer_, n_targets, model._training_dim == 1
+    )
+
+
+def _checked_levels(q: Any) -> Array:
+    levels = np.atleast_1d(np.asarray(q, dtype=float))
+    if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
+        raise ValueError(f"quantiles must lie strictly between 0 and 1, got {q!r}.")
+    return levels

@@ -1,0 +1,169 @@
+"""One predictive distribution for every model, bare or wrapped."""
+
+import numpy as np
+import pytest
+from fits import FITS, LABELS, NUMBERS, TWO_NUMBERS, X, fitted
+from scipy import stats
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skbayes_sym import DeepEnsembleRegressor, LaplaceRegressor, predictive
+from skbayes_sym.estimators.predictive import predicts_distribution
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+Q = [0.1, 0.5, 0.8]
+REGRESSORS = [n for n, case in FITS.items() if hasattr(case.estimator, "sample_y")]
+CLASSIFIERS = [n for n, case in FITS.items() if hasattr(case.estimator, "predict_proba")]
+
+
+def small():
+    return LaplaceRegressor((3,), max_iter=20, n_hyper_updates=4, random_state=0)
+
+
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_it_answers_as_the_methods_of_the_estimator(name):
+    model, (rows, y) = fitted(name), FITS[name][1:]
+    law = predictive(model, rows)
+    mean, std = model.predict(rows, return_std=True)
+    for got, expected in [
+        (law.mean(), mean), (law.std(), std), (law.var(), std**2),
+        (law.quantile(Q), model.predict_quantiles(rows, Q)),
+        (law.quantile(0.5), model.predict_quantiles(rows, [0.5])[..., 0]),
+        (law.interval(0.8), model.predict_interval(rows, 0.8)),
+        (law.sample(3, 1), model.sample_y(rows, 3, 1)),
+        (law.log_prob(y), model.log_predictive_density(rows, y)),
+        (law.cdf(y), model.predictive_cdf(rows, y)),
+        (law.uncertainty().total, model.predict_uncertainty(rows).total),
+    ]:  # fmt: skip
+        np.testing.assert_array_equal(got, expected)
+    assert law.crps(y).shape == np.shape(y)
+    assert np.all(law.crps(y) >= 0)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_of_classes_too(name):
+    model, (rows, y) = fitted(name), FITS[name][1:]
+    law = predictive(model, rows)
+    np.testing.assert_array_equal(law.classes, model.classes_)
+    np.testing.assert_array_equal(law.proba(), model.predict_proba(rows))
+    np.testing.assert_array_equal(law.log_prob(y), model.log_predictive_density(rows, y))
+    np.testing.assert_array_equal(law.uncertainty().total, model.predict_uncertainty(rows).total)
+
+
+def test_other_classifiers():
+    model = LogisticRegression().fit(X, LABELS)
+    law = predictive(model, X)
+    columns = (model.classes_[1] == LABELS).astype(int)
+    expected = np.log(model.predict_proba(X)[np.arange(len(X)), columns])
+    np.testing.assert_allclose(law.log_prob(LABELS), expected)
+    assert law.log_prob(["never"] * len(X))[0] == -np.inf
+    with pytest.raises(TypeError, match=r"LogisticRegression .*models of this package"):
+        law.uncertainty()
+
+
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (BayesianRidge(), NUMBERS),
+        (GaussianProcessRegressor(alpha=0.1, normalize_y=True), NUMBERS),
+        (GaussianProcessRegressor(alpha=0.1), TWO_NUMBERS),
+    ],
+)
+def test_a_mean_and_a_standard_deviation_are_a_normal(model, y):
+    law = predictive(make_pipeline(StandardScaler(), model).fit(X, y), X)
+    mean, std = law.mean(), law.std()
+    normal = stats.norm(mean, std)
+    np.testing.assert_allclose(law.cdf(y), normal.cdf(y))
+    np.testing.assert_allclose(law.quantile(0.3), normal.ppf(0.3))
+    np.testing.assert_allclose(law.log_prob(y), normal.logpdf(y).reshape(len(y), -1).sum(1))
+    draws = law.sample(4000, random_state=0)
+    assert draws.shape == (*mean.shape, 4000)
+    z = (draws.mean(-1) - mean) / (std / 4000**0.5)
+    assert np.abs(z).max() < 5.0
+    # E|Y - y| - E|Y - Y'| / 2 by the draws themselves
+    direct = np.abs(draws - y[..., None]).mean(-1) - std / np.pi**0.5
+    np.testing.assert_allclose(law.crps(y), direct, atol=0.1 * std.max())
+    with pytest.raises(TypeError, match="which part of the variance"):
+        law.uncertainty()
+
+
+def test_pipelines_and_searches_are_unwrapped():
+    raw = 5.0 + 3.0 * X
+    pipe = make_pipeline(StandardScaler(), small()).fit(raw, NUMBERS)
+    inside = pipe[-1].predict_interval(pipe[:-1].transform(raw))
+    np.testing.assert_array_equal(predictive(pipe, raw).interval(), inside)
+    search = GridSearchCV(pipe, {"laplaceregressor__max_iter": [10, 20]}, cv=2).fit(raw, NUMBERS)
+    best = search.best_estimator_
+    expected = predictive(best, raw).quantile(Q)
+    np.testing.assert_array_equal(predictive(search, raw).quantile(Q), expected)
+
+
+class TestTransformedTargets:
+    """Known laws: an affine function of a normal, and its exponential."""
+
+    y = np.exp(NUMBERS)
+    inner = BayesianRidge().fit(X, NUMBERS)
+    mean, std = inner.predict(X, return_std=True)
+
+    def law(self, func, inverse, y=None):
+        model = TransformedTargetRegressor(BayesianRidge(), func=func, inverse_func=inverse)
+        return predictive(model.fit(X, self.y if y is None else y), X)
+
+    def test_lognormal(self):
+        law, exact = self.law(np.log, np.exp), stats.lognorm(self.std, scale=np.exp(self.mean))
+        np.testing.assert_allclose(law.quantile(Q), exact.ppf(np.array(Q)[:, None]).T)
+        np.testing.assert_allclose(law.cdf(self.y), exact.cdf(self.y))
+        np.testing.assert_allclose(law.log_prob(self.y), exact.logpdf(self.y), rtol=1e-6)
+        np.testing.assert_allclose(law.mean(), exact.mean(), rtol=2e-3)
+        np.testing.assert_allclose(law.std(), exact.std(), rtol=2e-2)
+        assert law.interval(0.9).shape == (len(X), 2)
+        assert np.all(law.sample(2) > 0)
+
+    def test_a_falling_function(self):
+        law = self.law(np.negative, np.negative, -NUMBERS)
+        exact = stats.norm(-self.mean, self.std)
+        np.testing.assert_allclose(law.quantile(Q), exact.ppf(np.array(Q)[:, None]).T)
+        np.testing.assert_allclose(law.cdf(-NUMBERS), exact.cdf(-NUMBERS))
+        np.testing.assert_allclose(law.log_prob(-NUMBERS), exact.logpdf(-NUMBERS), rtol=1e-6)
+        normal = predictive(self.inner, X)
+        np.testing.assert_allclose(law.crps(-NUMBERS), normal.crps(NUMBERS), rtol=1e-2)
+
+    def test_several_targets(self):
+        model = TransformedTargetRegressor(
+            DeepEnsembleRegressor((2,), max_iter=5, random_state=0), transformer=StandardScaler()
+        ).fit(X, TWO_NUMBERS)
+        law, inner = predictive(model, X), predictive(model.regressor_, X)
+        scale, mean = model.transformer_.scale_, model.transformer_.mean_
+        np.testing.assert_allclose(
+            law.quantile(Q), inner.quantile(Q) * scale[:, None] + mean[:, None]
+        )
+        np.testing.assert_allclose(law.sample(2), inner.sample(2) * scale[:, None] + mean[:, None])
+        jacobian = np.log(scale).sum()
+        scaled = model.transformer_.transform(TWO_NUMBERS)
+        np.testing.assert_allclose(law.log_prob(TWO_NUMBERS), inner.log_prob(scaled) - jacobian)
+
+    def test_a_function_that_turns_is_refused(self):
+        model = TransformedTargetRegressor(
+            BayesianRidge(), func=np.sqrt, inverse_func=lambda z: np.cos(3 * z) * z,
+            check_inverse=False,
+        ).fit(X, self.y)  # fmt: skip
+        with pytest.raises(TypeError, match="neither rises nor falls"):
+            predictive(model, X)
+
+
+def test_what_predicts_no_distribution_is_refused():
+    model = LinearRegression().fit(X, NUMBERS)
+    with pytest.raises(TypeError, match="LinearRegression predicts no distribution"):
+        predictive(model, X)
+    assert not predicts_distribution(model)
+    assert predicts_distribution(make_pipeline(StandardScaler(), BayesianRidge()).fit(X, NUMBERS))
+    with pytest.raises(NotFittedError):
+        predictive(small(), X)
+    with pytest.raises(ValueError, match="strictly between 0 and 1"):
+        predictive(BayesianRidge().fit(X, NUMBERS), X).quantile(1.0)

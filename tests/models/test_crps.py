@@ -1,0 +1,54 @@
+"""The continuous ranked probability score against closed forms, draws and sums."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from skbayes_sym.models.crps import crps
+from skbayes_sym.models.likelihoods.poisson import Poisson
+from skbayes_sym.models.predictive import NormalMixture, TargetMixture
+
+
+def mixture(loc, sd, log_weights=None):
+    loc = torch.as_tensor(loc, dtype=torch.float64)[:, None, None]
+    variance = torch.as_tensor(sd, dtype=torch.float64)[:, None, None] ** 2
+    return NormalMixture(loc, torch.zeros(()), variance, log_weights)
+
+
+@pytest.mark.parametrize("y", [-4.0, 0.3, 1.0, 9.0])
+def test_of_one_normal_it_is_the_closed_form(y):
+    z = (y - 1.0) / 2.0
+    expected = 2.0 * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - np.pi**-0.5)
+    found = crps(mixture([1.0], [2.0]), torch.tensor([[y]], dtype=torch.float64))
+    np.testing.assert_allclose(found.item(), expected, rtol=1e-5)
+
+
+def test_of_a_mixture_it_is_mean_distance_less_half_the_mean_difference():
+    """E|Y - y| - E|Y - Y'| / 2, every term in closed form for pairs of normals."""
+    loc, sd, weight = (
+        np.array([-2.0, 0.5, 3.0]),
+        np.array([0.3, 1.0, 0.1]),
+        np.array([0.5, 0.3, 0.2]),
+    )
+
+    def mean_abs(mean, scale):
+        z = mean / scale
+        return scale * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z))
+
+    y = 0.7
+    first = weight @ mean_abs(loc - y, sd)
+    pairs = mean_abs(loc[:, None] - loc, np.hypot(sd[:, None], sd))
+    law = mixture(loc, sd, torch.as_tensor(np.log(weight)))
+    found = crps(law, torch.tensor([[y]], dtype=torch.float64))
+    np.testing.assert_allclose(found.item(), first - 0.5 * weight @ pairs @ weight, rtol=1e-4)
+
+
+def test_of_counts_it_is_a_sum():
+    rate, y = 3.7, 5
+    outputs = torch.full((1, 1, 1), np.log(rate), dtype=torch.float64)
+    law = TargetMixture(Poisson(), outputs, torch.zeros(1, dtype=torch.float64))
+    found = crps(law, torch.tensor([[float(y)]], dtype=torch.float64))
+    k = np.arange(200)
+    expected = np.sum((stats.poisson.cdf(k, rate) - (k >= y)) ** 2)
+    np.testing.assert_allclose(found.item(), expected, rtol=1e-6)
