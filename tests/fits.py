@@ -11,13 +11,14 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
+from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": 100.0}
 _MEMBERS = {**_STEPS, "n_members": 3, "tol": None}
 _CHAINS = {**_NET, "n_chains": 4, "n_warmup": 12, "n_draws": 5, "mode_weights": "chains"}
-_LAPLACE = {**_STEPS, "n_hyper_updates": 10}
+_LAPLACE = {**_STEPS, "n_hyper_updates": 10, "tol": None}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6), "n_augmentations": 2}
 _FACTORS = {"n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0}
 
@@ -73,11 +74,13 @@ FITS: dict[str, FitCase] = {
         sk.LILAClassifier(**_LAPLACE, invariances=[Rotation2D()], n_augmentations=2), X, LABELS
     ),
     "lila-images": FitCase(
-        sk.LILAClassifier(**_IMAGES, correlated=True, predictive="probit"), IMAGES, LABELS
+        sk.LILAClassifier(**_IMAGES, invariances=Affine(correlated=True), predictive="probit"),
+        IMAGES, LABELS,
     ),
     "lila-cnn": FitCase(
-        sk.LILAClassifier(**{**_IMAGES, "max_iter": 2, "n_hyper_updates": 2}, network="cnn",
-                          invariances=None, n_predict_samples=5),
+        sk.LILAClassifier(image_shape=(6, 6), network="cnn", invariances=None, n_augmentations=2,
+                          max_iter=2, n_hyper_updates=2, n_predict_samples=5, tol=None,
+                          random_state=0),
         IMAGES, LABELS,
     ),
     "factors": FitCase(sk.SymVIMatrixFactorization(**_FACTORS), MATRIX, None),

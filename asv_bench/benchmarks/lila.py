@@ -67,7 +67,9 @@ class Problem:
         y = torch.randint(0, 10, (case.n_rows,), generator=generator)
         self.data = Data(*(t.to(device) for t in (x, y, torch.ones(case.n_rows))))
         network = MLP(784, (1000,), 10, TANH) if case.network == "mlp" else cnn(SHAPE, 10)
-        self.model = AveragedNetwork(network, Affine("axis", image_shape=SHAPE), Categorical(), case.n_samples)
+        self.model = AveragedNetwork(
+            network, Affine("axis", image_shape=SHAPE), Categorical(), case.n_samples
+        )
         self.theta = network.init(1, generator=generator_from(0))[0].to(self.data.x)
         precision = torch.zeros(len(network.weight_layers), dtype=torch.float64)
         start = torch.cat([self.model.augmentation.extent.start(), precision])

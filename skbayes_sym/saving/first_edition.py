@@ -7,6 +7,11 @@ model saved by the first edition loads and predicts the same.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from skbayes_sym.models.augmentations.affine import Affine
+from skbayes_sym.models.augmentations.objectives import Augerino
+
 Values = dict[str, Any]
 Translation = Callable[[Values, Values], None]  # changes parameters and attributes in place
 
@@ -24,6 +29,41 @@ def _tol_stops(parameters: Values, attributes: Values) -> None:
         parameters["tol"] = None
 
 
+def _laplace(parameters: Values, attributes: Values) -> None:
+    """Laplace and LILA: ``prior_scale`` says whether it is learned, and ``tol`` only warned."""
+    if parameters.pop("learn_prior", False):
+        parameters["prior_scale"] = "learn"
+    parameters["tol"] = None
+    if parameters.get("network", "mlp") != "mlp":  # had no part in it
+        parameters.pop("hidden_layer_sizes", None)
+        parameters.pop("activation", None)
+    attributes["log_evidence_curve_"] = attributes.pop("log_evidence_history_", np.empty(0))
+    attributes["prior_scale_"] = attributes.pop("prior_precision_") ** -0.5
+    for name in ("_n_last_", "_eta_history_"):
+        attributes.pop(name, None)
+
+
+def _no_transformations(parameters: Values, attributes: Values) -> None:
+    del attributes["_augmentation_"], attributes["_eta_"]
+
+
+def _invariances(parameters: Values, attributes: Values) -> None:
+    """Satellites of ``invariances`` and ``objective`` are parts of these objects."""
+    affine = Affine(parameters.pop("basis", "similarity"), parameters.pop("correlated", False))
+    given, is_image = parameters.get("invariances", "auto"), parameters.get("image_shape")
+    if isinstance(given, str) and is_image is not None:
+        parameters["invariances"] = affine
+    reward = parameters.pop("augerino_reward", Augerino().reward)
+    if parameters.get("objective") == "augerino":
+        parameters["objective"] = Augerino(reward)
+    for old, new in {
+        "_augmentation_": "augmentation_",
+        "_eta_": "eta_",
+        "invariance_history_": "invariance_curve_",
+    }.items():
+        attributes[new] = attributes.pop(old)
+
+
 CLASS_NAMES: dict[str, str] = {
     "InvarianceAbidingRegressor": "BayesianLinearRegressor",
     "InvarianceAbidingClassifier": "BayesianLinearClassifier",
@@ -32,4 +72,8 @@ CLASS_NAMES: dict[str, str] = {
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),
     "DeepEnsembleClassifier": (_tol_stops,),
+    "LaplaceRegressor": (_laplace, _no_transformations),
+    "LaplaceClassifier": (_laplace, _no_transformations),
+    "LILARegressor": (_laplace, _invariances),
+    "LILAClassifier": (_laplace, _invariances),
 }

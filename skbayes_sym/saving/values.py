@@ -37,6 +37,7 @@ from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Mean
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, InUnits, NoAugmentation
+from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
@@ -56,6 +57,7 @@ NOUNS: dict[str, Any] = {
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
         NoAugmentation, Rotation2D, Translation, LogScale, Composed, InUnits, Affine, AffineBasis,
+        Augerino,
         Block, State, DiagonalWhitening, Mode, MixtureOfLaplace, GaussianMixture,
     )
 }  # fmt: skip

@@ -1,12 +1,12 @@
-"""Predictions of the Laplace and LILA estimators."""
+"""Predictions: laws of the outputs of the network linearised at the mode."""
 
+from dataclasses import dataclass
 from math import pi
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators.laplace.recipe import EVALUATION_SAMPLES
+from skbayes_sym.estimators.laplace.evaluation import EVALUATION_SAMPLES
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.posterior import (
     LaplacePosterior,
@@ -15,92 +15,105 @@ from skbayes_sym.inference.laplace.posterior import (
     linearised_functions,
     linearised_outputs,
 )
+from skbayes_sym.models.augmentations.base import Augmentation
 from skbayes_sym.models.augmentations.ranges import stratified_noise
 from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.models.networks.recording import RecordingNetwork
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 
-def _fitted(estimator: Any, like: Tensor) -> tuple[AveragedNetwork, LaplacePosterior, Any, Any]:
-    """Model, posterior, eta and transformations on the device of ``like``, made once."""
+@dataclass(frozen=True, eq=False)
+class Transformations:
+    """A family of transformations as learned.
 
-    def make() -> tuple[AveragedNetwork, LaplacePosterior, Any, Any]:
-        augmentation = estimator._augmentation_
-        n_noise = augmentation.extent.n_noise
+    Parameters
+    ----------
+    augmentation : Augmentation
+        Of scaled inputs.
+    eta : Tensor
+    """
+
+    augmentation: Augmentation
+    eta: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Linearised:
+    """The averaged network linearised at the mode, on one device.
+
+    Parameters
+    ----------
+    model : AveragedNetwork
+    posterior : LaplacePosterior
+        As tensors.
+    eta : Tensor
+    noise : Tensor of shape (S, k)
+        The transformations averaged over, shared by all rows: a prediction depends on its own row
+        alone.
+    seed : int
+        Of the draws that class probabilities are averaged over.
+    """
+
+    model: AveragedNetwork
+    posterior: LaplacePosterior
+    eta: Tensor
+    noise: Tensor
+    seed: int
+
+    @classmethod
+    def fitted(
+        cls,
+        network: RecordingNetwork,
+        posterior: LaplacePosterior,
+        n_layers: int,
+        transformations: Transformations,
+        seed: int,
+    ) -> "Linearised":
+        """Of a fit's arrays; tensors where and as ``transformations.eta`` is."""
+        family, eta = transformations.augmentation, transformations.eta
+        n_noise = family.extent.n_noise
         n_samples = EVALUATION_SAMPLES if n_noise else 1
-        model = AveragedNetwork(
-            estimator.network_, augmentation, Categorical(), n_samples, estimator._n_last_
+        # The likelihood isn't asked for anything here.
+        model = AveragedNetwork(network, family, Categorical(), n_samples, n_layers)
+        noise_seed, draws_seed = spawn_seeds(seed, 2)
+        # Drawn on the CPU, so that they are the same on every device.
+        noise = stratified_noise(
+            1, n_samples, n_noise, generator=generator_from(noise_seed), like=torch.zeros(())
         )
-        # Drawn on the CPU and shared by all rows: a prediction depends on its own row alone.
-        generator = generator_from(spawn_seeds(estimator._predict_seed_, 2)[0])
-        noise = stratified_noise(1, n_samples, n_noise, generator=generator, like=torch.zeros(()))
-        eta = torch.as_tensor(estimator._eta_).to(like)
-        return model, estimator.posterior_.tensors(like), eta, noise[0].to(like)
+        return cls(model, posterior.tensors(eta), eta, noise[0].to(eta), draws_seed)
 
-    return estimator._cached(f"laplace on {like.device}", make)
+    def law(self, x: Tensor) -> LinearisedOutputs:
+        """Normal law of the outputs of every row."""
+        return linearised_outputs(self.model, self.posterior, self.eta, x, self.noise)
 
+    def mean(self, x: Tensor) -> Tensor:
+        """Averaged outputs at the mode, (N, O)."""
+        noise = self.noise.expand(len(x), *self.noise.shape)
+        return self.model.forward(self.posterior.loc, self.eta, x, noise)
 
-def output_law(estimator: Any, x: Tensor) -> LinearisedOutputs:
-    """Normal law of the outputs under the linearised network."""
-    model, posterior, eta, noise = _fitted(estimator, x)
-    return linearised_outputs(model, posterior, eta, x, noise)
+    def covariance(self, x: Tensor) -> Tensor:
+        """Joint covariance of the outputs at all rows, (N, N, O)."""
+        return linearised_covariance(self.model, self.posterior, self.eta, x, self.noise)
 
+    def functions(self, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
+        """Functions drawn from the posterior, (n, N, O)."""
+        return linearised_functions(
+            self.model, self.posterior, self.eta, x, self.noise, n, generator
+        )
 
-def output_mean(estimator: Any, x: Tensor) -> Tensor:
-    """Averaged outputs at the mode, (N, O)."""
-    model, posterior, eta, noise = _fitted(estimator, x)
-    return model.forward(posterior.loc, eta, x, noise.expand(len(x), *noise.shape))
+    def draws(self, x: Tensor, n: int) -> Tensor:
+        """Outputs drawn with the same standard normals for every row, (n, N, O)."""
+        law = self.law(x)
+        generator = generator_from(self.seed)
+        noise = torch.randn((n, law.mean.shape[-1]), generator=generator).to(law.mean)
+        # The symmetric root, which is unique: a Cholesky factor or eigenvectors alone would let
+        # rounding decide between equal alternatives.
+        values, vectors = torch.linalg.eigh(law.covariance)
+        root = (vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)) @ vectors.mT
+        return law.mean + torch.einsum("nok,sk->sno", root, noise)
 
-
-def sample_outputs(estimator: Any, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """Functions of the linearised network, (n, N, O)."""
-    model, posterior, eta, noise = _fitted(estimator, x)
-    return linearised_functions(model, posterior, eta, x, noise, n, generator)
-
-
-def output_covariance(estimator: Any, x: Tensor) -> Tensor:
-    """Joint covariance of the outputs at all rows, (N, N, O)."""
-    model, posterior, eta, noise = _fitted(estimator, x)
-    return linearised_covariance(model, posterior, eta, x, noise)
-
-
-def normal_predictive(estimator: Any, x: Tensor) -> NormalMixture:
-    """One normal a row: the linearised posterior and the noise."""
-    law = output_law(estimator, x)
-    variance = law.covariance.diagonal(dim1=-2, dim2=-1)
-    noise = torch.as_tensor(estimator.noise_std_ / estimator.y_scale_).to(x)
-    return NormalMixture(law.mean.unsqueeze(0), variance.unsqueeze(0), noise.square())
-
-
-def class_predictive(estimator: Any, x: Tensor) -> CategoricalMixture:
-    """Class probabilities, averaged over the linearised posterior as ``predictive`` says."""
-    if estimator.predictive == "plugin":
-        return CategoricalMixture(output_mean(estimator, x).log_softmax(-1).unsqueeze(0))
-    law = output_law(estimator, x)
-    if estimator.predictive == "probit":
-        return CategoricalMixture(_probit(law).log_softmax(-1).unsqueeze(0))
-    draws = _draws(estimator, law)
-    return CategoricalMixture(draws.log_softmax(-1))
-
-
-def _probit(law: LinearisedOutputs) -> Tensor:
-    """Logits shrunk by their variance (MacKay 1992, eq. 24, one class at a time)."""
-    variance = law.covariance.diagonal(dim1=-2, dim2=-1)
-    return law.mean / (1.0 + pi / 8.0 * variance).sqrt()
-
-
-def _draws(estimator: Any, law: LinearisedOutputs) -> Tensor:
-    """Outputs drawn with the same standard normals for every row, (n, N, O)."""
-    n_outputs = law.mean.shape[-1]
-
-    def make() -> Tensor:
-        generator = generator_from(spawn_seeds(estimator._predict_seed_, 2)[1])
-        shape = (estimator.n_predict_samples, n_outputs)
-        return torch.randn(shape, generator=generator).to(law.mean)
-
-    noise = estimator._cached(f"draws {n_outputs} on {law.mean.device}", make)
-    # The symmetric root, which is unique: a Cholesky factor or eigenvectors alone would let
-    # rounding decide between equal alternatives.
-    values, vectors = torch.linalg.eigh(law.covariance)
-    root = (vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)) @ vectors.mT
-    return law.mean + torch.einsum("nok,sk->sno", root, noise)
+    def moderated(self, x: Tensor) -> Tensor:
+        """Logits shrunk by their variance (MacKay 1992, eq. 24, one class at a time), (N, O)."""
+        law = self.law(x)
+        variance = law.covariance.diagonal(dim1=-2, dim2=-1)
+        return law.mean / (1.0 + pi / 8.0 * variance).sqrt()

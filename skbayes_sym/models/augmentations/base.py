@@ -20,7 +20,6 @@ from torch import Tensor
 
 from skbayes_sym.models.augmentations.ranges import Extent, JointExtent, LearnedExtent
 
-
 ImageShape = tuple[int, int, int]  # channels, height, width
 
 
@@ -68,7 +67,9 @@ class NoAugmentation:
     def extent(self) -> Extent:
         return Extent((), ())
 
-    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "NoAugmentation":
+    def bind(
+        self, scale: Sequence[float], image_shape: ImageShape | None = None
+    ) -> "NoAugmentation":
         return self
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:

@@ -45,7 +45,9 @@ class ModuleAugmentation:
         n_noise = int(getattr(self.module, "n_noise", self._eta.numel()))
         return FreeExtent(type(self.module).__name__, self._eta, n_noise)
 
-    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "ModuleAugmentation":
+    def bind(
+        self, scale: Sequence[float], image_shape: ImageShape | None = None
+    ) -> "ModuleAugmentation":
         self.extent.start()
         return self
 
