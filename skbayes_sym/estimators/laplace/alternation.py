@@ -127,8 +127,10 @@ class Alternation:
         )
         if self.best is None or terms.value > self.best[0]:
             self.best = (terms.value, before)
+        # Steps of full size end around a maximum and not in it, and a plateau may be a dip.
         tol, curve = self.pace.tol, self.evidence_curve
-        self._has_converged = tol is not None and stalled(curve, self.pace.window, tol)
+        if tol is not None and factor < 1.0:
+            self._has_converged = stalled(curve, self.pace.window, tol)
 
     @property
     def _eta(self) -> Tensor:

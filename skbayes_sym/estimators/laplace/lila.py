@@ -45,7 +45,7 @@ def given_objective(value: Any) -> Objective:
     ValueError
         Naming what an object lacks.
     """
-    if isinstance(value, str):
+    if isinstance(value, str) and value in OBJECTIVES:
         return OBJECTIVES[value]
     lacking = [n for n in ("transforms", "learns_prior", "reward") if not hasattr(value, n)]
     if lacking:
