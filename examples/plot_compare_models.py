@@ -24,6 +24,7 @@ from skbayes_sym import (
     MCMCRegressor,
     SymmetrizedVIRegressor,
 )
+from skbayes_sym.inference.samplers import Evidence
 from skbayes_sym.inspection import ModelComparisonDisplay
 from skbayes_sym.model_selection import compare_models
 
@@ -36,7 +37,7 @@ patients = np.random.default_rng(0).permutation(len(X))[:150]
 X, y = X[["bmi", "bp", "s5"]].iloc[patients], y.iloc[patients]
 
 network = {"hidden_layer_sizes": (2,), "activation": "tanh"}
-chains = {"n_chains": 32, "n_warmup": 300, "n_islands": 2, "n_particles": 128} | FEWER
+chains = {"n_chains": 32, "n_warmup": 300, "mode_weights": Evidence(2, 128)} | FEWER
 models = {
     "MFVI": SymmetrizedVIRegressor(**network, symmetry=None, max_iter=VI_STEPS),
     "SymVI": SymmetrizedVIRegressor(**network, max_iter=VI_STEPS),

@@ -18,7 +18,7 @@ from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.inference.reference.predictive_convergence import consecutive_kl
 
 FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
-FEWER = {"n_chains": 8, "n_warmup": 10, "n_draws": 8, "n_particles": 32} if FAST else {}
+FEWER = {"n_chains": 8, "n_warmup": 10, "n_draws": 8} if FAST else {}
 
 # %%
 # A network that must choose
@@ -130,7 +130,7 @@ panels[1].tick_params(labelleft=False)
 # by the data, by tens of nats, and yet they vote: their share is that of the starts in their
 # basins, and more chains don't change it.
 
-voting = MCMCRegressor((2,), mode_weights="chains", **SETTINGS).fit(X, y)
+voting = MCMCRegressor((2,), mode_weights="uniform", **SETTINGS).fit(X, y)
 
 figure, panels = plt.subplots(1, 2, figsize=(7, 2.7), sharey=True, layout="constrained")
 for axes, reg, colour in zip(panels, (voting, two), (ORANGE, BLUE), strict=True):
@@ -152,7 +152,7 @@ panels[0].legend(frameon=False, loc="upper left")
 
 X_sine, y_sine = make_sinusoidal(random_state=0)
 wide = MCMCRegressor(
-    (16,), n_chains=256, n_warmup=2 if FAST else 100, n_draws=4, mode_weights="chains",
+    (16,), n_chains=256, n_warmup=2 if FAST else 100, n_draws=4, mode_weights="uniform",
     dtype="float32", random_state=0,
 ).fit(X_sine, y_sine)  # fmt: skip
 

@@ -7,7 +7,7 @@ of 3 tanh units) and f2 (three of 16), on nine of its ten data sets. Columns:
 
 - chains: the paper's protocol, one draw from each of many chains, all counting alike. It weighs a
   mode by how many starts fall into its basin, not by its posterior mass;
-- evidence: this package's default. The same chains go on, and new ones are shared out over the
+- evidence: this package's default. The same chains go on, and new ones are allocated to the
   modes by their evidence. On airfoil one mode in the reach of few chains has all the mass;
 - log p(y): the log evidence of the model, nats, and its standard error (nan: can't be trusted, and
   the note under the row says why; the column before is then one vote a chain too);
@@ -144,7 +144,7 @@ def run_methods(name, options):
     }
     sampled = MCMCRegressor(
         **common, n_chains=options.chains, n_warmup=options.warmup, n_draws=1,
-        mode_weights="chains", dtype="float32", n_jobs=options.jobs,
+        mode_weights="uniform", dtype="float32", n_jobs=options.jobs,
     )  # fmt: skip
     chains = evaluate(sampled, split)
     sampled.set_params(warm_start=True, n_warmup=0, n_draws=options.draws, mode_weights="evidence")

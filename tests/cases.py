@@ -5,12 +5,14 @@ A group, likelihood or network is one file in the package and one line here.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
+from gap_oracle import GapCase, mean_field, rows
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.confined import AlignedKernel
+from skbayes_sym.inference.kernels.confined import ConfinedHMC
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.kernels.nuts import NUTS
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -26,7 +28,17 @@ from skbayes_sym.models.predictive import CategoricalMixture
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.base import Product, SymmetryGroup, Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
-from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, Importance, InfoNCE, Soules
+from skbayes_sym.symmetry.gaps.components import ComponentGap
+from skbayes_sym.symmetry.gaps.permanent_estimates import (
+    DoublyStochastic,
+    Exact,
+    Importance,
+    InfoNCE,
+    Soules,
+)
+from skbayes_sym.symmetry.gaps.rotations import AnchoredRotationGap, IsotropicRotationGap
+from skbayes_sym.symmetry.gaps.sign_flips import SignFlipGap
+from skbayes_sym.symmetry.gaps.units import UnitGap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.units import Units, unit_layers
@@ -83,6 +95,40 @@ GROUPS: dict[str, GroupCase] = {
     "sign-flip": GroupCase(Units(_ROWS.mT, permute=False, flip=True), Factorisation()),
     "orthogonal": GroupCase(Orthogonal(_ROWS), Factorisation()),
 }
+
+
+_UNIT_INDEX, _ROW_INDEX = torch.arange(6).view(3, 2), torch.arange(10).view(5, 2)
+_DEEP = MLP(1, (2, 2), 1, TANH)
+
+# Each under its group, and small enough for an average over all elements.
+GAPS: dict[str, GapCase] = {
+    "units-exact": GapCase(UnitGap(Units(_UNIT_INDEX), Exact()), mean_field(6)),
+    "units-flips": GapCase(
+        UnitGap(Units(_UNIT_INDEX, permute=False, flip=True), Exact()), mean_field(6)
+    ),
+    "units-signed": GapCase(UnitGap(Units(_UNIT_INDEX, flip=True), Exact()), mean_field(6)),
+    "units-soules": GapCase(UnitGap(Units(_UNIT_INDEX), Soules()), mean_field(6)),
+    "units-importance": GapCase(UnitGap(Units(_UNIT_INDEX), Importance(4)), mean_field(6)),
+    "units-infonce": GapCase(UnitGap(Units(_UNIT_INDEX), InfoNCE(4)), mean_field(6)),
+    "units-upper": GapCase(UnitGap(Units(_UNIT_INDEX), DoublyStochastic(), "upper"), mean_field(6)),
+    "layers-lower": GapCase(
+        UnitGap(_DEEP.symmetry(), Exact(), n_draws=3), mean_field(_DEEP.layout.n_params)
+    ),
+    "layers-upper": GapCase(
+        UnitGap(_DEEP.symmetry(), Exact(), "upper"), mean_field(_DEEP.layout.n_params)
+    ),
+    "flips": GapCase(SignFlipGap(Units(_ROW_INDEX.mT, permute=False, flip=True)), rows("diag")),
+    "components": GapCase(ComponentGap(Units(_ROW_INDEX.mT, flip=True)), rows("diag")),
+    "rotations-isotropic": GapCase(IsotropicRotationGap(Orthogonal(_ROW_INDEX)), rows("isotropic")),
+    "rotations-diag": GapCase(AnchoredRotationGap(Orthogonal(_ROW_INDEX)), rows("diag")),
+    "rotations-full": GapCase(AnchoredRotationGap(Orthogonal(_ROW_INDEX)), rows("full")),
+}
+# Iid InfoNCE can't say more than log K of log |G|.
+FINITE_GAPS = {
+    k: v for k, v in GAPS.items() if v.gap.group.log_order < inf and k != "units-infonce"
+}
+# Their gradient is that of their value, draw by draw; the others' in expectation.
+PATHWISE_GAPS = {k: v for k, v in FINITE_GAPS.items() if k != "units-importance"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +213,7 @@ LOWER_ESTIMATES: dict[str, Any] = {
 
 KERNELS: dict[str, Any] = {
     "hmc": HMC(),
-    "aligned": AlignedKernel(
+    "aligned": ConfinedHMC(
         FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(1), torch.ones(1)))
     ),  # the whole space
     "nuts": NUTS(skip_finished=False),  # calibration has a data set a chain

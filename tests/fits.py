@@ -11,13 +11,13 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.models.augmentations.affine import Affine
-from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
+from skbayes_sym.inference.samplers import Evidence
+from skbayes_sym.models import Affine, Categorical, ColumnShift, LogScale, Rotation2D
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": 100.0}
 _MEMBERS = {**_STEPS, "n_members": 3, "tol": None}
-_CHAINS = {**_NET, "n_chains": 4, "n_warmup": 12, "n_draws": 5, "mode_weights": "chains"}
+_CHAINS = {**_NET, "n_chains": 4, "n_warmup": 12, "n_draws": 5, "mode_weights": "uniform"}
 _LAPLACE = {**_STEPS, "n_hyper_updates": 10, "tol": None}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6), "n_augmentations": 2}
 _FACTORS = {"n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0}
@@ -56,8 +56,8 @@ FITS: dict[str, FitCase] = {
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
     "mcmc-classifier": FitCase(sk.MCMCClassifier(**_CHAINS, sampler="nuts"), X, LABELS),
     "mcmc-evidence": FitCase(
-        sk.MCMCRegressor((1,), n_chains=4, n_warmup=40, n_draws=20, n_islands=2, n_particles=32,
-                         random_state=0),
+        sk.MCMCRegressor((1,), n_chains=4, n_warmup=40, n_draws=20,
+                         mode_weights=Evidence(2, 32), random_state=0),
         X, NUMBERS,
     ),
     "laplace-kronecker": FitCase(sk.LaplaceRegressor(**_LAPLACE), X, TWO_NUMBERS),
@@ -66,7 +66,7 @@ FITS: dict[str, FitCase] = {
         sk.LaplaceClassifier(**_LAPLACE, curvature="diag", layers="last"), X, THREE
     ),
     "lila-regressor": FitCase(
-        sk.LILARegressor(**_LAPLACE, invariances=[Translation((1,)), LogScale()],
+        sk.LILARegressor(**_LAPLACE, invariances=[ColumnShift((1,)), LogScale()],
                          n_augmentations=2),
         X, NUMBERS,
     ),
@@ -92,7 +92,7 @@ FITS: dict[str, FitCase] = {
     "linear-counts": FitCase(sk.BayesianLinearRegressor("poisson"), X, COUNTS),
     "linear-labels": FitCase(sk.BayesianLinearClassifier(random_state=0), X, LABELS),
     "linear-three": FitCase(
-        sk.BayesianLinearClassifier("multinomial", random_state=0, n_points=64), X, THREE
+        sk.BayesianLinearClassifier(Categorical(n_points=64), random_state=0), X, THREE
     ),
 }  # fmt: skip
 

@@ -20,16 +20,16 @@ from skbayes_sym import (
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.models.augmentations.tabular import Translation
+from skbayes_sym.models import Categorical, ColumnShift
 
 _VI = {"hidden_layer_sizes": (5,), "max_iter": 150, "n_predict_samples": 50, "random_state": 0}
 _LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 100, "n_hyper_updates": 20, "tol": None,
             "random_state": 0}  # fmt: skip
-_INVARIANT = {**_LAPLACE, "invariances": [Translation()], "n_augmentations": 3}
+_INVARIANT = {**_LAPLACE, "invariances": [ColumnShift()], "n_augmentations": 3}
 _ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 150, "random_state": 0}
 _CHAINS = {
     "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 20, "n_draws": 5, "random_state": 0,
-    "mode_weights": "chains",
+    "mode_weights": "uniform",
 }  # fmt: skip
 
 VARIATIONAL = {
@@ -47,8 +47,8 @@ LINEAR = {
     "linear-gaussian": BayesianLinearRegressor(),
     "linear-student-t": BayesianLinearRegressor("student-t"),
     "linear-poisson": BayesianLinearRegressor("poisson"),
-    "linear-auto": BayesianLinearClassifier(random_state=0, n_points=128),
-    "linear-multinomial": BayesianLinearClassifier("multinomial", random_state=0, n_points=128),
+    "linear-auto": BayesianLinearClassifier(random_state=0),
+    "linear-multinomial": BayesianLinearClassifier(Categorical(n_points=128), random_state=0),
 }
 # What only scikit-learn's checks cover here.
 SAMPLED = [
@@ -78,7 +78,7 @@ def data(estimator: Any, n: int = 60) -> tuple[Any, Any]:
     X, y = X[rows], y[rows]
     if is_classifier and hasattr(estimator, "likelihood"):
         X = X[:, :2]  # the sepals alone don't separate the species
-        y = y if estimator.likelihood == "multinomial" else (y == 1).astype(int)
+        y = y if hasattr(estimator.likelihood, "n_points") else (y == 1).astype(int)
     return X, y
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.mean_field.elbo import SymmetrizedElbo, pack
-from skbayes_sym.inference.mean_field.gap_term import GapTerm
+from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -16,7 +16,8 @@ from skbayes_sym.models.networks.activations import RELU
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
-from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate
+from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate, Soules
+from skbayes_sym.symmetry.gaps.units import UnitGap
 
 DEVICES = ["cpu", "cuda"]
 INITIAL_LOG_VARIANCE = -8.0  # standard deviation 0.018, as the estimators start
@@ -64,7 +65,7 @@ def training(
     case: Case,
     *,
     device: str = "cpu",
-    gap: GapTerm | None = None,
+    gap: GatedGap | None = None,
     log_variance: float = INITIAL_LOG_VARIANCE,
     learning_rate: float = 1e-3,
 ) -> Run:
@@ -121,11 +122,13 @@ class _Continued:
 
 def gap_term(
     case: Case, estimate: PermanentEstimate, *, device: str = "cpu", gated: bool = True
-) -> GapTerm:
+) -> GatedGap:
     """The case's symmetrisation gap; ``gated=False`` never finds it saturated."""
     generator = torch.Generator(device).manual_seed(1)
     tol = {} if gated else {"tol": -float("inf")}
-    return GapTerm(network(case).symmetry(), estimate, n_draws=1, generator=generator, **tol)
+    group = network(case).symmetry()
+    certificate = UnitGap(group, Soules())
+    return GatedGap(UnitGap(group, estimate), certificate, generator=generator, **tol)
 
 
 def require(device: str) -> None:

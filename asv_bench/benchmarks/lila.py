@@ -38,7 +38,7 @@ DIRECTIONS = {
     "sketch": SketchedDirections(),
     "ef": EmpiricalFisher(),
 }
-RATES = HyperRates(extent=0.05, likelihood=0.0, log_precision=0.05)
+RATES = HyperRates(half_width=0.05, likelihood=0.0, log_precision=0.05)
 
 
 class Case(NamedTuple):
@@ -72,7 +72,7 @@ class Problem:
         )
         self.theta = network.init(1, generator=generator_from(0))[0].to(self.data.x)
         precision = torch.zeros(len(network.weight_layers), dtype=torch.float64)
-        start = torch.cat([self.model.augmentation.extent.start(), precision])
+        start = torch.cat([self.model.augmentation.half_width.start(), precision])
         self.hyper = start.to(self.data.x)
 
     def objective(self, reward: float | None = None) -> ModeObjective:
@@ -105,7 +105,7 @@ class Problem:
 
 
 def augerino_epoch(problem: Problem) -> Callable[[], None]:
-    """An epoch of training weights and extents together."""
+    """An epoch of training weights and half-widths together."""
     objective = problem.objective(reward=0.01)
     return lambda: problem.epoch(objective)
 

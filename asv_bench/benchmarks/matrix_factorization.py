@@ -13,8 +13,9 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.factorization.covariance import FullCovariance, RowCovariance
 from skbayes_sym.inference.factorization.data import entries
-from skbayes_sym.inference.factorization.gaps import AnchoredRotationGap, IsotropicRotationGap
-from skbayes_sym.inference.factorization.vi import fit_factors, start_at_random
+from skbayes_sym.inference.factorization.vi import GapStream, fit_factors, start_at_random
+from skbayes_sym.symmetry.gaps.rows import row_gap
+from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 from .common import SingleThread
 
@@ -128,11 +129,10 @@ class SymmetrizedSweep(SingleThread):
             generator=torch.Generator().manual_seed(0), like=self.data.by_row.value,
         )  # fmt: skip
         self.n_sweeps = SMALL_SWEEPS if n_observed < 10_000 else 2 * SWEEPS
-        generator = torch.Generator().manual_seed(0)
-        if covariance == "full":
-            self.family, self.gap = FullCovariance(), AnchoredRotationGap(generator)
-        else:
-            self.family, self.gap = RowCovariance(), IsotropicRotationGap(generator)
+        self.family = FullCovariance() if covariance == "full" else RowCovariance()
+        group = Orthogonal(torch.arange((n + m) * k).view(n + m, k))
+        gap = row_gap(group, is_isotropic=self.family.is_isotropic)
+        self.gap = GapStream(gap, torch.Generator().manual_seed(0))
 
     def seconds(self, gap: Any) -> float:
         """CPU seconds of the sweeps."""

@@ -6,7 +6,7 @@ One hidden layer of 3 units on sinusoidal-sized data (120 rows, 1 input), one pr
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.confined import AlignedKernel
+from skbayes_sym.inference.kernels.confined import ConfinedHMC
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.kernels.particle_alignment import align_particles
 from skbayes_sym.inference.mcmc.adaptation import PooledDiagonal
@@ -78,7 +78,7 @@ class Confined(SingleThread):
         sampler, _ = start(n_chains)
         posterior, position = make_problem(SHAPE, n_chains, torch.float32)
         domain = _domain(posterior, position)
-        kernel = AlignedKernel(domain, KERNEL)
+        kernel = ConfinedHMC(domain, KERNEL)
         inside = domain.enter(position.double())[0].float()
         self.sampler = Sampler(kernel, posterior, sampler.adaptation)
         self.blocks = start_blocks(inside, posterior, block_size=BLOCK, seed=0)

@@ -30,7 +30,7 @@ rng = np.random.default_rng(1)
 x = rng.uniform(-4, 4, size=(40, 1))
 y = np.sin(x[:, 0]) + 0.3 * rng.standard_normal(40)
 
-chains = MCMCRegressor((4,), n_chains=32, n_warmup=WARMUP, mode_weights="chains", random_state=0)
+chains = MCMCRegressor((4,), n_chains=32, n_warmup=WARMUP, mode_weights="uniform", random_state=0)
 PredictiveDisplay.from_estimator(chains.fit(x, y), x, y, grid=np.linspace(-7, 7, 200))
 
 # %%

@@ -1,1 +1,0 @@
-"""How beliefs are updated: pure functions over explicit states."""

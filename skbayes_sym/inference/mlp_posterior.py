@@ -13,6 +13,7 @@ from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import ChainLikelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.numerics.random import float64_normal
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,7 @@ class MLPPosterior:
         with torch.no_grad():
             value = self.log_prior(position)
             if self.beta:
-                value = _or_lost(value + self.beta * self.log_likelihood(position))
+                value = _finite_or_minus_inf(value + self.beta * self.log_likelihood(position))
             return value
 
     def evaluate(self, position: Tensor) -> Evaluation:
@@ -82,21 +83,18 @@ class MLPPosterior:
             gradient.addcmul_(position, self._minus_precision)
             if self.likelihood.n_params:
                 gradient[:, self._n_theta :].add_(1.0 - ratio)
-            return Evaluation(_or_lost(value), gradient.nan_to_num_(0.0, 0.0, 0.0))
+            return Evaluation(_finite_or_minus_inf(value), gradient.nan_to_num_(0.0, 0.0, 0.0))
 
     def log_prior(self, position: Tensor) -> Tensor:
         with torch.no_grad():
-            return _or_lost(self._prior_terms(position, torch.empty_like(position))[0])
+            return _finite_or_minus_inf(self._prior_terms(position, torch.empty_like(position))[0])
 
     def log_likelihood(self, position: Tensor) -> Tensor:
-        return _or_lost(self._log_lik.value(position))
+        return _finite_or_minus_inf(self._log_lik.value(position))
 
     def sample_prior(self, n: int, *, generator: torch.Generator) -> Tensor:
         theta = self.prior.sample(n, generator=generator)
-        noise = torch.randn(
-            (n, self.likelihood.n_params),
-            generator=generator, device=theta.device, dtype=torch.float64,
-        )  # fmt: skip
+        noise = float64_normal((n, self.likelihood.n_params), generator=generator)
         log_sigma = noise.abs_().log_() + self._noise_scale.log().to(noise)
         return torch.cat([theta.to(self.data.x), log_sigma.to(self.data.x)], 1)
 
@@ -145,6 +143,6 @@ class MLPPosterior:
         return (normal.cpu() + half_normal.cpu()).to(self.data.x).unsqueeze(0)
 
 
-def _or_lost(value: Tensor) -> Tensor:
+def _finite_or_minus_inf(value: Tensor) -> Tensor:
     """Values that aren't finite become -inf."""
     return value.nan_to_num_(-inf, -inf, -inf)

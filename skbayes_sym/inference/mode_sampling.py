@@ -10,16 +10,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.base import DiagonalWhitening, Kernel, Whitening
-from skbayes_sym.inference.kernels.confined import AlignedKernel
+from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, Kernel, Preconditioner
+from skbayes_sym.inference.kernels.confined import ConfinedHMC
 from skbayes_sym.inference.kernels.hmc import HMC
-from skbayes_sym.inference.kernels.particle_alignment import full_whitening, pooled_whitening
+from skbayes_sym.inference.kernels.particle_alignment import (
+    full_preconditioner,
+    pooled_preconditioner,
+)
 from skbayes_sym.inference.log_density import LogDensity
-from skbayes_sym.inference.mcmc.adaptation import FixedWhitening
+from skbayes_sym.inference.mcmc.adaptation import FixedPreconditioner
 from skbayes_sym.inference.mcmc.blocks import Sampler
 from skbayes_sym.inference.mcmc.chains import ChainDraws, sample_chains, start_blocks
 from skbayes_sym.inference.multimodal.bridge import BridgeEstimate
-from skbayes_sym.inference.multimodal.weights import HOPELESS, Pool, Weighing, mode_heights, weigh
+from skbayes_sym.inference.multimodal.weights import (
+    NEGLIGIBLE_DEFICIT_NATS,
+    Pool,
+    Weighing,
+    mean_log_density_by_mode,
+    weigh,
+)
 from skbayes_sym.numerics.optimise import OnStep
 from skbayes_sym.numerics.random import spawn_seeds
 from skbayes_sym.symmetry.base import SymmetryGroup
@@ -70,7 +79,7 @@ class ModeSampler:
     Notes
     -----
     The metric is the full covariance of the mode's aligned draws, which is right for one copy of
-    the mode only: chains are confined to it (`AlignedKernel`). Where units overlap so much that the
+    the mode only: chains are confined to it (`ConfinedHMC`). Where units overlap so much that the
     copy's boundary stops more than a tenth of the accepted proposals, chains run free instead,
     with scales pooled over coordinate orbits, which commute with the group.
 
@@ -92,13 +101,15 @@ class ModeSampler:
         own = domain.enter(weighing.pool.draws[weighing.modes.labels == k])[0]
         chosen = torch.randperm(len(own), generator=self.generator)
         starts = own[chosen[torch.arange(n_chains) % len(own)]].to(self.like)
-        confined: list[Kernel] = [AlignedKernel(domain, hmc) for hmc in (_WARM_UP, _DRAWING)]
-        warm = self._warm_up(confined[0], starts, full_whitening(own.to(self.like)), seed, on_step)
+        confined: list[Kernel] = [ConfinedHMC(domain, hmc) for hmc in (_WARM_UP, _DRAWING)]
+        warm = self._warm_up(
+            confined[0], starts, full_preconditioner(own.to(self.like)), seed, on_step
+        )
         kernel, thin = confined[1], self.plan.thin
         if _boundary_loss(warm) > _MOST_LOST:
-            pooled = pooled_whitening(own, self.group)
-            whitening = DiagonalWhitening(pooled.scale.to(self.like))
-            warm = self._warm_up(_WARM_UP, starts, whitening, seed, on_step)
+            pooled = pooled_preconditioner(own, self.group)
+            preconditioner = DiagonalPreconditioner(pooled.scale.to(self.like))
+            warm = self._warm_up(_WARM_UP, starts, preconditioner, seed, on_step)
             kernel, thin = _DRAWING, _FREE_THIN * thin
         if not warm.complete:
             return warm
@@ -108,20 +119,20 @@ class ModeSampler:
         )  # fmt: skip
 
     def _sampler(self, kernel: Kernel) -> Sampler:
-        return Sampler(kernel, self.log_density, FixedWhitening(), _TARGET_ACCEPTANCE)
+        return Sampler(kernel, self.log_density, FixedPreconditioner(), _TARGET_ACCEPTANCE)
 
     def _warm_up(
         self,
         kernel: Kernel,
         starts: Tensor,
-        whitening: Whitening,
+        preconditioner: Preconditioner,
         seed: int,
         on_step: OnStep | None,
     ) -> ChainDraws:
         size = self.plan.block_size
         blocks = start_blocks(
             starts, self.log_density, block_size=size, seed=seed, step_size=_STEP_SIZE,
-            whitenings=[whitening] * -(-len(starts) // size),
+            preconditioners=[preconditioner] * -(-len(starts) // size),
         )  # fmt: skip
         return sample_chains(
             self._sampler(kernel),
@@ -192,9 +203,9 @@ def _is_known(estimate: BridgeEstimate) -> bool:
 
 def _contenders(weighing: Weighing) -> list[int]:
     """Modes that aren't hopeless, the highest first."""
-    height = mode_heights(weighing.pool, weighing.modes)
+    height = mean_log_density_by_mode(weighing.pool, weighing.modes)
     order: list[int] = height.argsort(descending=True, stable=True)[:_MOST_REFINED].tolist()
-    return [k for k in order if height[k] >= height.max() - HOPELESS]
+    return [k for k in order if height[k] >= height.max() - NEGLIGIBLE_DEFICIT_NATS]
 
 
 def _with_chains(pool: Pool, run: ChainDraws, domain: FundamentalDomain) -> Pool:

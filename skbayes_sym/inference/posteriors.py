@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.gaussian import kl_elementwise, log_normal
-from skbayes_sym.numerics.random import normal_like
+from skbayes_sym.numerics.random import float64_normal
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class MeanFieldGaussian:
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, P), on the generator's device."""
         loc, scale = (torch.as_tensor(a, device=generator.device) for a in (self.loc, self.scale))
-        noise = normal_like((n, len(loc)), generator=generator, like=loc.double())
+        noise = float64_normal((n, len(loc)), generator=generator)
         return loc + scale * noise.to(loc.dtype)
 
     def log_prob(self, theta: Tensor | npt.ArrayLike) -> Tensor:

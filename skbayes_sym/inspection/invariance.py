@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, no_box, open_axes, split_axes
 from skbayes_sym.inspection._fitted import feature_names, fitted_model, require
-from skbayes_sym.models.augmentations.ranges import stratified_noise
+from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.numerics.random import generator_from
 
 _IMAGE_UNITS = {"translation_x": "half-images", "translation_y": "half-images"}
@@ -26,7 +26,7 @@ _UNITS = {
 
 
 class InvarianceDisplay:
-    """Learned extents as bars, and what they do to images.
+    """Learned half-widths as bars, and what they do to images.
 
     A bar is the half-width of the uniform law of one generator, its unit written at its end. Under
     "original" each row of images begins as it is in the data; its random transforms follow, those
@@ -35,7 +35,7 @@ class InvarianceDisplay:
     Parameters
     ----------
     names : sequence of str of length k
-    extents : ndarray of shape (k,)
+    half_widths : ndarray of shape (k,)
     units : sequence of str of length k
     images : ndarray of shape (n_images, 1 + n_transforms, C, H, W), optional
         The original first.
@@ -49,17 +49,17 @@ class InvarianceDisplay:
     figure_ : matplotlib Figure
     bars_ : matplotlib BarContainer
     texts_ : list of matplotlib Annotation
-        Extents with units.
+        Half-widths with units.
     image_ : matplotlib AxesImage or None
         All images in one, a row each.
 
     See Also
     --------
-    skbayes_sym.LILAClassifier : Learns extents.
+    skbayes_sym.LILAClassifier : Learns half-widths.
 
     Notes
     -----
-    Extents in different units have different reach. A pixel of an image moves by about 0.8 of a
+    Half-widths in different units have different reach. A pixel of an image moves by about 0.8 of a
     rotation or log scale, and by all of a translation.
 
     Examples
@@ -78,13 +78,13 @@ class InvarianceDisplay:
     def __init__(
         self,
         names: Sequence[str],
-        extents: Array,
+        half_widths: Array,
         units: Sequence[str],
         *,
         images: Array | None = None,
     ) -> None:
         self.names = names
-        self.extents = extents
+        self.half_widths = half_widths
         self.units = units
         self.images = images
 
@@ -101,7 +101,7 @@ class InvarianceDisplay:
         ax: Any = None,
         **kwargs: Any,
     ) -> "InvarianceDisplay":
-        """Read the extents off a fit, transform images and plot.
+        """Read the half-widths off a fit, transform images and plot.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class InvarianceDisplay:
         ax : matplotlib Axes, optional
             New ones by default.
         **kwargs : dict
-            For the extents' ``Axes.barh``.
+            For the half-widths' ``Axes.barh``.
 
         Returns
         -------
@@ -136,7 +136,7 @@ class InvarianceDisplay:
         require(model, ["invariance_"], cls.__name__, "an estimator that learns invariances")
         if not model.invariance_:
             raise ValueError(
-                f"InvarianceDisplay needs learned extents, and this {type(model).__name__} has "
+                f"InvarianceDisplay needs learned half-widths, and this {type(model).__name__} has "
                 "none: fit it with an image_shape, or with invariances=[...]."
             )
         images = None
@@ -157,7 +157,7 @@ class InvarianceDisplay:
         ax : matplotlib Axes, optional
             New ones by default. With images, two panels divide the place it has.
         **kwargs : dict
-            For the extents' ``Axes.barh``.
+            For the half-widths' ``Axes.barh``.
 
         Returns
         -------
@@ -174,19 +174,19 @@ class InvarianceDisplay:
         self.axes_ = [self.ax_] if self.images is None else split_axes(self.ax_, (1.0, 1.3))
         self.image_ = None if self.images is None else self._draw_images(self.axes_[1])
         bars, rows = self.axes_[0], np.arange(n)
-        self.bars_ = bars.barh(rows, self.extents, **{"height": 0.6, "color": BLUE, **kwargs})
+        self.bars_ = bars.barh(rows, self.half_widths, **{"height": 0.6, "color": BLUE, **kwargs})
         self.texts_ = [
             bars.annotate(
-                f"{extent:.2f} {unit}", (extent, row), (4, 0), textcoords="offset points",
+                f"{half_width:.2f} {unit}", (half_width, row), (4, 0), textcoords="offset points",
                 va="center", fontsize="small",
             )
-            for row, extent, unit in zip(rows, self.extents, self.units, strict=True)
+            for row, half_width, unit in zip(rows, self.half_widths, self.units, strict=True)
         ]  # fmt: skip
         bars.set_yticks(rows, [name.replace("_", " ") for name in self.names])
         room = 1.35 if self.images is None else 1.9  # for the text at the longest bar's end
         bars.set(
-            xlim=(0, room * max(np.max(self.extents), 1e-3)), ylim=(n - 0.5, -0.5),
-            xlabel="extent (half-width)",
+            xlim=(0, room * max(np.max(self.half_widths), 1e-3)), ylim=(n - 0.5, -0.5),
+            xlabel="half-width",
         )  # fmt: skip
         no_box(bars)
         return self
@@ -207,7 +207,7 @@ class InvarianceDisplay:
 
 
 def _units(model: Any) -> list[str]:
-    """Unit of every extent, by the generator's name."""
+    """Unit of every half-width, by the generator's name."""
     named: Mapping[str, str] = _UNITS
     if model.image_shape is not None:
         return [{**named, **_IMAGE_UNITS}.get(name, "") for name in model.invariance_]
@@ -227,7 +227,7 @@ def _transformed(model: Any, X: Array, n: int, seed: int) -> Array:
     x = torch.as_tensor((X - model.x_mean_) / model.x_scale_).double()
     family = model.augmentation_
     noise = stratified_noise(
-        len(x), n, family.extent.n_noise, generator=generator_from(seed), like=x
+        len(x), n, family.half_width.n_noise, generator=generator_from(seed), like=x
     )
     with torch.no_grad():
         moved = family.transform(x, torch.as_tensor(model.eta_).double(), noise)

@@ -9,7 +9,7 @@ from sklearn.utils.metaestimators import _safe_split
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.unwrap import innermost
-from skbayes_sym.model_selection._loo import LeaveOneOut, leave_one_out
+from skbayes_sym.model_selection._loo import LeaveOneOut, has_posterior_draws, leave_one_out
 from skbayes_sym.model_selection._predictions import (
     cdf_values,
     class_probabilities,
@@ -104,11 +104,11 @@ def _judge_fold(model: Any, task: Task, train: Array, test: Array) -> FoldReport
         probability=probability,
         fit_seconds=fitted - start,
         predict_seconds=end - fitted,
-        says_more=any(hasattr(inside, name) for name in _SAYS_MORE),
+        says_more=any(hasattr(inside, name) for name in _EVIDENCES) or has_posterior_draws(inside),
     )
 
 
-_SAYS_MORE = ("log_evidence_", "elbo_", "log_likelihood_samples")
+_EVIDENCES = ("log_evidence_", "elbo_")
 
 
 def _probability_of_all(model: Any, X: Any, classes: Array) -> Array | None:

@@ -41,7 +41,7 @@ def leave_one_out(estimator: Any, X: Any, y: Any) -> LeaveOneOut | None:
     """
     model, prepare = innermost(estimator)
     X = prepare(X)
-    if not hasattr(model, "log_likelihood_samples"):
+    if not has_posterior_draws(model):
         return None
     try:
         from arviz_stats.base import array_stats
@@ -59,6 +59,12 @@ def leave_one_out(estimator: Any, X: Any, y: Any) -> LeaveOneOut | None:
     log_density -= np.logaddexp.reduce(log_ratios, axis=1)
     largest = min(1.0 - 1.0 / np.log10(flat.shape[1]), _LARGEST_K)
     return LeaveOneOut(log_density, int(np.sum(~(shapes <= largest))))
+
+
+def has_posterior_draws(model: Any) -> bool:
+    """Whether there is what `leave_one_out` starts from; the modes of an ensemble aren't."""
+    found = hasattr(model, "log_likelihood_samples")
+    return found and bool(getattr(model, "draws_the_posterior", True))
 
 
 def _relative_efficiency(values: Array, weights: Array) -> float:

@@ -14,7 +14,7 @@ from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.base import Augmentation, Composed
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
 from skbayes_sym.models.augmentations.objectives import Augerino
-from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
+from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -56,6 +56,7 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "CategoricalMixture",
+    "ColumnShift",
     "Composed",
     "Gaussian",
     "GaussianPrior",
@@ -74,7 +75,6 @@ __all__ = [
     "StudentT",
     "TargetLikelihood",
     "TargetMixture",
-    "Translation",
     "UnsupportedModuleError",
     "cnn",
     "resnet",

@@ -1,7 +1,6 @@
 """Priors over the flat parameter vector."""
 
 from dataclasses import dataclass
-from math import log, pi
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -9,7 +8,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.gaussian import log_normal
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.random import normal_like
 
 
 class UnboundPrior(Protocol):
@@ -100,17 +101,12 @@ class GaussianPrior:
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log density in nats, (*B, P) -> (*B,)."""
         scale = self.scale.to(theta)
-        z = theta / scale
-        constant = scale.log().sum() + 0.5 * log(2 * pi) * scale.numel()
-        return -0.5 * (z * z).sum(-1) - constant
+        return log_normal(theta.square(), scale.log()).sum(-1)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, P)."""
         scale = self.scale.to(generator.device)
-        noise = torch.randn(
-            (n, scale.numel()), generator=generator, device=scale.device, dtype=scale.dtype
-        )
-        return noise * scale
+        return scale * normal_like((n, scale.numel()), generator=generator, like=scale)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,11 @@ import torch
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
+def rows_within(most_numbers: int, numbers_per_row: int) -> int:
+    """How many rows to work on at once, at least one, that arrays of them stay within a limit."""
+    return max(1, most_numbers // max(1, numbers_per_row))
+
+
 class Part(NamedTuple):
     """Arrays that are held at the same time as the other parts."""
 

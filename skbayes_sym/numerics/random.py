@@ -1,6 +1,6 @@
 """Explicit random streams; the global random state is never touched."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import factorial
 
 import numpy as np
@@ -22,6 +22,22 @@ def spawn_seeds(seed: int, n: int) -> list[int]:
     return [int(child.generate_state(1, np.uint64)[0] >> 1) for child in children]
 
 
+def numpy_generator(generator: torch.Generator) -> np.random.Generator:
+    """NumPy's generator, for laws that torch draws from its global one only; seeded by a draw."""
+    seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+    return np.random.default_rng(int(seed))
+
+
+def copies(generator: torch.Generator) -> Iterator[torch.Generator]:
+    """Streams of the same numbers: ``generator`` itself first, then copies of what it was."""
+    state = generator.get_state()
+    yield generator
+    while True:
+        copy = torch.Generator(generator.device)
+        copy.set_state(state)
+        yield copy
+
+
 def standard_normal(shape: Sequence[int], *, generator: torch.Generator, like: Tensor) -> Tensor:
     """Standard normal noise with dtype and device of ``like``.
 
@@ -40,6 +56,16 @@ def normal_like(shape: Sequence[int], *, generator: torch.Generator, like: Tenso
     return torch.randn(tuple(shape), generator=generator, device=like.device, dtype=like.dtype)
 
 
+def float64_normal(shape: Sequence[int], *, generator: torch.Generator) -> Tensor:
+    """Standard normal noise in float64 on the generator's device.
+
+    For starting points, which are the same whatever precision a fit runs in.
+    """
+    return torch.randn(
+        tuple(shape), generator=generator, device=generator.device, dtype=torch.float64
+    )
+
+
 def random_permutations(shape: Sequence[int], d: int, *, generator: torch.Generator) -> Tensor:
     """Independent uniform permutations of ``d`` items, int64 of shape (*shape, d)."""
     keys = torch.rand(
@@ -54,10 +80,7 @@ def random_orthogonal(shape: Sequence[int], k: int, *, generator: torch.Generato
     The Q of a QR decomposition of normal noise, with the signs that make R's diagonal positive:
     without them the law depends on the signs LAPACK happens to choose (Mezzadri 2007).
     """
-    noise = torch.randn(
-        (*shape, k, k), generator=generator, device=generator.device, dtype=torch.float64
-    )
-    q, r = torch.linalg.qr(noise)
+    q, r = torch.linalg.qr(float64_normal((*shape, k, k), generator=generator))
     sign = torch.where(r.diagonal(dim1=-2, dim2=-1) < 0.0, -1.0, 1.0).to(q)
     return q * sign.unsqueeze(-2)
 

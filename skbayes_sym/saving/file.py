@@ -1,6 +1,6 @@
 """One file for a fitted model: arrays as safetensors, everything else as JSON in its header.
 
-    {"format": 2, "version": "0.1.0", "class": "MCMCRegressor",
+    {"format": 2, "version": "0.1.0", "scikit-learn": "1.9.1", "class": "MCMCRegressor",
      "parameters": {name: value}, "attributes": {name: value}}
 
 stands under the key ``skbayes_sym`` of the header; `values` says how values look. The format
@@ -28,6 +28,7 @@ class SavedModel(NamedTuple):
     version: str  # of the package that wrote it
     parameters: dict[str, Any]
     attributes: dict[str, Any]
+    sklearn: str = ""  # version of scikit-learn that wrote it
 
 
 def write_model(path: str | PathLike[str], model: SavedModel) -> None:
@@ -43,6 +44,7 @@ def write_model(path: str | PathLike[str], model: SavedModel) -> None:
     header = {
         "format": FORMAT,
         "version": model.version,
+        "scikit-learn": model.sklearn,
         "class": model.class_name,
         "parameters": {
             name: encoder.encode(value, name) for name, value in model.parameters.items()
@@ -83,7 +85,8 @@ def read_model(path: str | PathLike[str]) -> SavedModel:
         name = str(header["class"])
         if header["format"] == 1:
             name = translate(name, *parts)
-        return SavedModel(name, str(header["version"]), *parts)
+        sklearn = str(header.get("scikit-learn", ""))
+        return SavedModel(name, str(header["version"]), parts[0], parts[1], sklearn)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(path) from error
 

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from skbayes_sym.inference.samplers import SMC, Evidence
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.objectives import Augerino
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.student_t import StudentT
 
 Values = dict[str, Any]
 Translation = Callable[[Values, Values], None]  # changes parameters and attributes in place
@@ -27,6 +30,36 @@ def _tol_stops(parameters: Values, attributes: Values) -> None:
     """``tol`` stopped where ``early_stopping`` said so; now it does unless it is None."""
     if not parameters.pop("early_stopping", True):
         parameters["tol"] = None
+
+
+def _likelihood_of_numbers(parameters: Values, attributes: Values) -> None:
+    """``df`` is the Student-t likelihood's own; counts have no noise to give."""
+    df = parameters.pop("df")
+    if parameters["likelihood"] == "student-t" and df != StudentT().df:
+        parameters["likelihood"] = StudentT(df=df)
+    if parameters["likelihood"] == "poisson":
+        parameters["noise_std"] = "learn"
+
+
+def _likelihood_of_labels(parameters: Values, attributes: Values) -> None:
+    """``n_points`` is the softmax's own."""
+    n_points = parameters.pop("n_points")
+    n_outputs = len(attributes["posterior_"].loc)
+    if n_outputs > 1 and n_points != Categorical().n_points:
+        parameters["likelihood"] = Categorical(n_points)
+
+
+def _samplers_are_objects(parameters: Values, attributes: Values) -> None:
+    """``n_islands`` and ``n_particles`` were parameters beside ``sampler`` and ``mode_weights``."""
+    n_replicates, n_particles = parameters.pop("n_islands"), parameters.pop("n_particles")
+    weighs = parameters["mode_weights"] == "evidence" and parameters["remove_symmetries"]
+    parameters["mode_weights"] = "uniform"
+    if parameters["sampler"] == "smc":
+        parameters["sampler"] = SMC(n_particles, n_replicates)
+        parameters.update(n_warmup=1000, warm_start=False)  # which didn't say anything
+        parameters["mode_weights"] = "evidence" if weighs else "uniform"
+    elif weighs:
+        parameters["mode_weights"] = Evidence(n_replicates, n_particles)
 
 
 def _laplace(parameters: Values, attributes: Values) -> None:
@@ -64,10 +97,25 @@ def _invariances(parameters: Values, attributes: Values) -> None:
         attributes[new] = attributes.pop(old)
 
 
+def translate_noun(name: str, fields: Values) -> tuple[str, Values]:
+    """Today's name of a noun inside a file, and its fields by today's names."""
+    renamed = FIELD_NAMES.get(name, {})
+    return NOUN_NAMES.get(name, name), {renamed.get(f, f): value for f, value in fields.items()}
+
+
 CLASS_NAMES: dict[str, str] = {
     "InvarianceAbidingRegressor": "BayesianLinearRegressor",
     "InvarianceAbidingClassifier": "BayesianLinearClassifier",
 }
+
+# Nouns and fields that were renamed; no old name means anything else today.
+NOUN_NAMES: dict[str, str] = {
+    "DiagonalWhitening": "DiagonalPreconditioner",
+    "Translation": "ColumnShift",
+    "InUnits": "InRescaledUnits",
+    "NoAugmentation": "Identity",
+}
+FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner"}}
 
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),
@@ -76,4 +124,8 @@ CHANGES: dict[str, tuple[Translation, ...]] = {
     "LaplaceClassifier": (_laplace, _no_transformations),
     "LILARegressor": (_laplace, _invariances),
     "LILAClassifier": (_laplace, _invariances),
+    "MCMCRegressor": (_samplers_are_objects,),
+    "MCMCClassifier": (_samplers_are_objects,),
+    "InvarianceAbidingRegressor": (_likelihood_of_numbers,),
+    "InvarianceAbidingClassifier": (_likelihood_of_labels,),
 }

@@ -1,28 +1,13 @@
 """Reading what `save` wrote."""
 
+import warnings
 from os import PathLike, fspath
 from typing import Any
 
-from skbayes_sym.estimators.base import is_fitted_name
-from skbayes_sym.estimators.ensemble.estimator import DeepEnsembleClassifier, DeepEnsembleRegressor
-from skbayes_sym.estimators.factorization.estimator import SymVIMatrixFactorization
-from skbayes_sym.estimators.laplace.estimator import LaplaceClassifier, LaplaceRegressor
-from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
-from skbayes_sym.estimators.linear.classifier import BayesianLinearClassifier
-from skbayes_sym.estimators.linear.regressor import BayesianLinearRegressor
-from skbayes_sym.estimators.mcmc.estimator import MCMCClassifier, MCMCRegressor
-from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, SymmetrizedVIRegressor
-from skbayes_sym.saving.file import read_model
+from sklearn import __version__ as SKLEARN
 
-ESTIMATORS: dict[str, type] = {
-    estimator.__name__: estimator
-    for estimator in (
-        BayesianLinearClassifier, BayesianLinearRegressor, DeepEnsembleClassifier,
-        DeepEnsembleRegressor, LaplaceClassifier, LaplaceRegressor, LILAClassifier,
-        LILARegressor, MCMCClassifier, MCMCRegressor, SymmetrizedVIClassifier,
-        SymmetrizedVIRegressor, SymVIMatrixFactorization,
-    )
-}  # fmt: skip
+from skbayes_sym.saving.classes import ESTIMATORS, STEPS, rebuilt
+from skbayes_sym.saving.file import read_model
 
 
 def load(path: str | PathLike[str]) -> Any:
@@ -38,7 +23,8 @@ def load(path: str | PathLike[str]) -> Any:
     Returns
     -------
     estimator
-        Of the class that was saved, with the same parameters, fitted attributes and predictions.
+        Of the class that was saved, with the same parameters, fitted attributes and predictions:
+        one of this package, or a pipeline.
 
     Raises
     ------
@@ -63,19 +49,22 @@ def load(path: str | PathLike[str]) -> Any:
     True
     """
     saved = read_model(path)
-    if saved.class_name not in ESTIMATORS:
+    if saved.class_name not in ESTIMATORS and saved.class_name not in STEPS:
         raise ValueError(
             f"{fspath(path)!r} holds a {saved.class_name}, which this version of skbayes_sym "
             f"doesn't have; it was written by version {saved.version}."
         )
-    kind: Any = ESTIMATORS[saved.class_name]
-    unknown = sorted(set(saved.parameters) - set(kind._get_param_names()))
-    unknown += [name for name in saved.attributes if not is_fitted_name(name)]
-    if unknown:
-        raise ValueError(
-            f"{fspath(path)!r} has {', '.join(unknown)} for {saved.class_name}, which this version "
-            f"of skbayes_sym doesn't know; it was written by version {saved.version}."
+    if saved.class_name in STEPS and saved.sklearn != SKLEARN:
+        warnings.warn(
+            f"{fspath(path)!r} holds steps of scikit-learn {saved.sklearn}; this is {SKLEARN}: "
+            "their state may have another form. Check predictions, or fit again.",
+            UserWarning,
+            stacklevel=2,
         )
-    estimator = kind(**saved.parameters)
-    estimator.__dict__.update(saved.attributes)
-    return estimator
+    try:
+        return rebuilt(saved.class_name, saved.parameters, saved.attributes)
+    except ValueError as error:
+        raise ValueError(
+            f"{fspath(path)!r} has {error}, which this version of skbayes_sym doesn't know; it was "
+            f"written by version {saved.version}."
+        ) from error

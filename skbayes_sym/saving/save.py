@@ -3,30 +3,33 @@
 from importlib.metadata import version
 from os import PathLike
 
+from sklearn import __version__ as SKLEARN
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from skbayes_sym.estimators.base import is_fitted_name
+from skbayes_sym.saving.classes import class_name, state_of
 from skbayes_sym.saving.file import SavedModel, write_model
 
 
 def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
-    """Write a fitted estimator to one file, without pickle.
+    """Write a fitted model to one file, without pickle.
 
     `skbayes_sym.load` reads it, on any machine, and never runs code that a file holds. The format
     is safetensors, with everything that isn't an array as JSON in its header.
 
     Parameters
     ----------
-    estimator : fitted estimator of this package
+    estimator : fitted estimator of this package, pipeline or search
+        A `~sklearn.pipeline.Pipeline` is kept with all its steps: scalers, encoders, imputers,
+        `~sklearn.compose.ColumnTransformer`, projections. Of a search its best estimator is.
     path : str or path-like
         Overwritten if it exists.
 
     Raises
     ------
     TypeError
-        If a parameter or attribute holds what such a file can't, a torch module of one's own for
-        example: the message names it. `joblib.dump` keeps those.
+        If a step, parameter or attribute holds what such a file can't, a torch module of one's own
+        for example: the message names it. `joblib.dump` keeps those.
     ImportError
         Without the package safetensors (extra ``io``).
 
@@ -36,12 +39,15 @@ def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     ``set_output`` and the ``set_*_request`` methods.
     """
     check_is_fitted(estimator)
-    kind = type(estimator)
-    if not kind.__module__.startswith("skbayes_sym."):
+    while hasattr(estimator, "best_estimator_"):
+        estimator = estimator.best_estimator_
+    name = class_name(estimator)
+    if name is None:
         raise TypeError(
-            f"{kind.__name__} is a class of your own, which load wouldn't find: use "
-            "joblib.dump(model, path)."
+            f"{type(estimator).__name__} is no class of this package or of the steps that load "
+            "knows: use joblib.dump(model, path)."
         )
-    attributes = {k: v for k, v in estimator.__getstate__().items() if is_fitted_name(k)}
     parameters = estimator.get_params(deep=False)
-    write_model(path, SavedModel(kind.__name__, version("skbayes-sym"), parameters, attributes))
+    write_model(
+        path, SavedModel(name, version("skbayes-sym"), parameters, state_of(estimator), SKLEARN)
+    )

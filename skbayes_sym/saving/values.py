@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.mcmc.diagnostics import Mode
-from skbayes_sym.inference.kernels.base import DiagonalWhitening, State
+from skbayes_sym.estimators.mcmc.modes import Mode
+from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, State
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import (
@@ -35,30 +36,40 @@ from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
+from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
-from skbayes_sym.models.augmentations.base import Composed, InUnits, NoAugmentation
+from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
 from skbayes_sym.models.augmentations.objectives import Augerino
-from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
+from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
+from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.poisson import Poisson
+from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.saving.classes import PARTS, class_name, is_ufunc_name, rebuilt, state_of
+from skbayes_sym.saving.first_edition import translate_noun
 
 # Nouns a file may hold. Their names and fields are part of the file's format.
 NOUNS: dict[str, Any] = {
     noun.__name__: noun
     for noun in (
         MLP, ParamLayout, Dense, Convolution,
+        Gaussian, StudentT, Poisson, Bernoulli, Categorical,
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
         LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,
         CollapsedLast, InducingLast, AveragedKlLast,
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
-        NoAugmentation, Rotation2D, Translation, LogScale, Composed, InUnits, Affine, AffineBasis,
+        Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
         Augerino,
-        Block, State, DiagonalWhitening, Mode, MixtureOfLaplace, GaussianMixture,
+        Block, State, DiagonalPreconditioner, Mode, MixtureOfLaplace, GaussianMixture,
+        HMC, NUTS, SMC, Evidence,
     )
 }  # fmt: skip
 
@@ -97,7 +108,21 @@ class Encoder:
                 [self.encode(k, name), self.encode(v, f"{name}.{k}")] for k, v in value.items()
             ]
             return {"kind": type(value).__name__.lower(), "items": items}
+        if isinstance(value, BaseEstimator):
+            return self._encode_estimator(value, name)
         return self._encode_noun(value, name)
+
+    def _encode_estimator(self, value: BaseEstimator, name: str) -> Encoded:
+        known = class_name(value)
+        if known is None:
+            raise _unfit(value, name)
+        parameters, attributes = value.get_params(deep=False), state_of(value)
+        return {
+            "kind": "estimator",
+            "name": known,
+            "parameters": {k: self.encode(v, f"{name}.{k}") for k, v in parameters.items()},
+            "attributes": {k: self.encode(v, f"{name}.{k}") for k, v in attributes.items()},
+        }
 
     def _encode_array(self, value: Any, name: str) -> Encoded:
         if isinstance(value, torch.Tensor) and value.device.type != "cpu":
@@ -123,6 +148,17 @@ class Encoder:
         kind = type(value)
         if kind is Activation:
             return {"kind": "activation", "name": value.name}
+        if kind is slice:
+            return {"kind": "slice", "items": [value.start, value.stop, value.step]}
+        if isinstance(value, np.dtype) and value.kind not in "OV":
+            return {"kind": "dtype", "name": value.str}
+        if kind is type and issubclass(value, np.generic):
+            return {"kind": "scalar_type", "name": value.__name__}
+        if kind is np.ufunc and is_ufunc_name(value.__name__):
+            return {"kind": "ufunc", "name": value.__name__}
+        if PARTS.get(kind.__name__) is kind:
+            parts = {k: self.encode(v, f"{name}.{k}") for k, v in vars(value).items()}
+            return {"kind": "part", "name": kind.__name__, "fields": parts}
         if kind is np.random.RandomState:
             return {"kind": "random_state", "state": self.encode(value.get_state(), name)}
         if kind is ModuleNetwork and value.architecture:
@@ -143,8 +179,8 @@ def _unfit(value: Any, name: str) -> TypeError:
     what = f"an object of class {kind.__module__}.{kind.__qualname__}"
     return TypeError(
         f"{name} can't be saved without pickle: it holds {what}, but such a file holds "
-        "numbers, strings, arrays and this package's own classes only. Use "
-        "joblib.dump(model, path)."
+        "numbers, strings, arrays, this package's own classes and common steps of scikit-learn's "
+        "only. Use joblib.dump(model, path)."
     )
 
 
@@ -184,7 +220,37 @@ def _strings(e: Encoded, arrays: Mapping[str, Array]) -> Array:
 
 
 def _noun(e: Encoded, arrays: Mapping[str, Array]) -> Any:
-    return NOUNS[e["name"]](**{n: decode(v, arrays) for n, v in e["fields"].items()})
+    name, parts = translate_noun(e["name"], e["fields"])
+    return NOUNS[name](**{n: decode(v, arrays) for n, v in parts.items()})
+
+
+def _estimator(e: Encoded, arrays: Mapping[str, Array]) -> BaseEstimator:
+    parts = (
+        {str(k): decode(v, arrays) for k, v in e[part].items()}
+        for part in ("parameters", "attributes")
+    )
+    estimator: BaseEstimator = rebuilt(e["name"], *parts)
+    return estimator
+
+
+def _part(e: Encoded, arrays: Mapping[str, Array]) -> Any:
+    part: Any = object.__new__(PARTS[e["name"]])
+    part.__dict__.update({k: decode(v, arrays) for k, v in e["fields"].items()})
+    return part
+
+
+def _scalar_type(e: Encoded, arrays: Mapping[str, Array]) -> type[np.generic]:
+    found = getattr(np, e["name"])
+    if not (isinstance(found, type) and issubclass(found, np.generic)):
+        raise ValueError(f"{e['name']} is no type of numbers")
+    return found
+
+
+def _ufunc(e: Encoded, arrays: Mapping[str, Array]) -> np.ufunc:
+    if not is_ufunc_name(e["name"]):
+        raise ValueError(f"{e['name']} is no function of NumPy's")
+    found: np.ufunc = getattr(np, e["name"])
+    return found
 
 
 def _random_state(e: Encoded, arrays: Mapping[str, Array]) -> np.random.RandomState:
@@ -206,5 +272,11 @@ _KINDS: dict[str, Callable[[Encoded, Mapping[str, Array]], Any]] = {
     "activation": lambda e, arrays: ACTIVATIONS[e["name"]],
     "network": lambda e, arrays: ARCHITECTURES[e["name"]](tuple(e["input_shape"]), e["n_outputs"]),
     "random_state": _random_state,
+    "estimator": _estimator,
+    "part": _part,
+    "slice": lambda e, arrays: slice(*(None if i is None else int(i) for i in e["items"])),
+    "dtype": lambda e, arrays: np.dtype(e["name"]),
+    "scalar_type": _scalar_type,
+    "ufunc": _ufunc,
     "noun": _noun,
 }

@@ -6,6 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.symmetry.base import Product, SymmetryGroup
 from skbayes_sym.symmetry.orbits import MAX_ORDER, Enumeration, can_enumerate, enumerate_group
 from skbayes_sym.symmetry.reference import DiagonalReference, improve_labels
@@ -90,7 +91,7 @@ class FundamentalDomain:
     def _best_of_all(self, theta: Tensor) -> tuple[tuple[SignedPermutation, ...], Tensor]:
         linear, quadratic = self._tables
         best = []
-        for rows in theta.split(max(1, _CHUNK // len(linear))):
+        for rows in theta.split(rows_within(_CHUNK, len(linear))):
             score = rows @ linear.mT + rows.square() @ quadratic.mT
             top, which = score.max(dim=-1)
             own = score[:, 0]

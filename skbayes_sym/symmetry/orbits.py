@@ -1,7 +1,7 @@
 """All elements of a small group at once, as signed permutations of the entries of a position."""
 
 from itertools import permutations, product
-from math import exp, prod
+from math import exp, log, prod
 from typing import NamedTuple
 
 import torch
@@ -86,7 +86,7 @@ def enumerate_group(
 
 def can_enumerate(group: SymmetryGroup, *, max_order: int = MAX_ORDER) -> bool:
     """Whether the group has at most ``max_order`` elements."""
-    return bool(exp(min(group.log_order, 700.0)) <= max_order * (1.0 + 1e-9))
+    return group.log_order <= log(max_order) + 1e-9
 
 
 def _elements_of(layer: UnitGroup) -> SignedPermutation:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.assignment import best_assignment, can_exchange, runner_up_loss
+from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, positive_or_negative, units_of
 
@@ -133,7 +134,7 @@ class _Match(NamedTuple):
     @property
     def n_rows(self) -> int:
         """Draws of a chunk."""
-        return max(1, _CHUNK // self.layer.n_units**2)
+        return rows_within(_CHUNK, self.layer.n_units**2)
 
     def __call__(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Log density of unit ``i`` under reference ``j`` at its best sign, [j, i]; its odd part.

@@ -7,7 +7,7 @@ import torch
 from inference.multimodal.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
 
 from skbayes_sym.inference import mode_sampling
-from skbayes_sym.inference.kernels.confined import AlignedKernel
+from skbayes_sym.inference.kernels.confined import ConfinedHMC
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.mode_sampling import ModeRun, ModeSampler, refine
@@ -45,7 +45,7 @@ def test_chains_stay_in_their_mode_and_in_one_copy_of_it(mode, kernels, generato
     found = weigh(TWO, pool, UNITS, generator=generator)
     k = int(found.modes.labels[0 if mode == 0 else -241])
     run = sampler_of(TWO, generator)(found, k, 24, seed=1)
-    assert all(isinstance(kernel, AlignedKernel) for kernel in kernels)
+    assert all(isinstance(kernel, ConfinedHMC) for kernel in kernels)
     assert run.draws.shape == (24, 50, D)
     assert run.complete
     draws = torch.as_tensor(run.draws).flatten(0, 1)
@@ -90,10 +90,10 @@ def test_where_units_overlap_chains_run_free(kernels, generator):
     """N(0, I): its copies touch everywhere, so the boundary would stop most moves; and free chains
     have its moments."""
     blob = Mixture([[0.0] * 3], [[1.0] * 3], [1.0], 0.0, UNITS)
-    _, _, pool = pooled(blob, UNITS, generator, n_chains=(8,), islands=())
+    _, _, pool = pooled(blob, UNITS, generator, n_chains=(8,), clouds=())
     found = weigh(blob, pool, UNITS, generator=generator)
     run = sampler_of(blob, generator)(found, 0, 24, seed=1)
-    assert isinstance(kernels[0], AlignedKernel)
+    assert isinstance(kernels[0], ConfinedHMC)
     assert [type(kernel) for kernel in kernels[1:]] == [HMC, HMC]
     draws = torch.as_tensor(run.draws)
     assert draws.shape == (24, 50, D)

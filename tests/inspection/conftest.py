@@ -13,6 +13,7 @@ from skbayes_sym import (
     SymmetrizedVIRegressor,
     SymVIMatrixFactorization,
 )
+from skbayes_sym.inference.samplers import Evidence
 
 matplotlib.use("agg")
 
@@ -61,7 +62,7 @@ def network(curve_data):
 @pytest.fixture(scope="session")
 def sampled(curve_data):
     estimator = MCMCRegressor(
-        (2,), n_chains=16, n_warmup=50, n_draws=10, n_islands=2, n_particles=64, random_state=0
+        (2,), n_chains=16, n_warmup=50, n_draws=10, mode_weights=Evidence(2, 64), random_state=0
     )
     return quiet(estimator, *curve_data)
 

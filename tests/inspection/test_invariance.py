@@ -1,11 +1,11 @@
-"""Extents with their units, and images as the network sees them."""
+"""Half-widths with their units, and images as the network sees them."""
 
 import numpy as np
 import pytest
 
 from skbayes_sym import LILAClassifier, LILARegressor
 from skbayes_sym.inspection import InvarianceDisplay
-from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
+from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -24,20 +24,22 @@ def images_fit(pictures):
 
 def test_bars_and_units(images_fit, axes):
     display = InvarianceDisplay.from_estimator(images_fit, ax=axes)
-    extents = images_fit.invariance_
+    half_widths = images_fit.invariance_
     assert display.ax_ is axes
-    np.testing.assert_array_equal([bar.get_width() for bar in display.bars_], [*extents.values()])
+    np.testing.assert_array_equal(
+        [bar.get_width() for bar in display.bars_], [*half_widths.values()]
+    )
     units = dict(zip(display.names, display.units, strict=True))
     assert units == {
         "translation_x": "half-images", "translation_y": "half-images", "rotation": "radians",
         "scale": "log scale", "aspect": "log scale", "shear": "log scale",
     }  # fmt: skip
-    assert display.texts_[2].get_text() == f"{extents['rotation']:.2f} radians"
+    assert display.texts_[2].get_text() == f"{half_widths['rotation']:.2f} radians"
     assert display.image_ is None
 
 
 def test_originals_come_first_and_transforms_have_the_learned_law(images_fit, pictures):
-    """A second, far wider law moves the images further; no extent leaves them alone."""
+    """A second, far wider law moves the images further; no half-width leaves them alone."""
     X = pictures[0]
     settings = {"n_images": 3, "n_transforms": 2}
     images = InvarianceDisplay.from_estimator(images_fit, X, **settings).images
@@ -78,7 +80,7 @@ def test_colour_images():
 
 def test_units_of_tables():
     X = np.random.default_rng(0).standard_normal((20, 3))
-    families = [Rotation2D(), Translation(columns=(2,)), LogScale(columns=(1, 2), joint=False)]
+    families = [Rotation2D(), ColumnShift(columns=(2,)), LogScale(columns=(1, 2), joint=False)]
     reg = LILARegressor((2,), invariances=families, max_iter=4, n_hyper_updates=2, random_state=0)
     display = InvarianceDisplay.from_estimator(reg.fit(X, X[:, 0]), X)
     assert display.names == ["rotation", "translation_2", "log_scale_1", "log_scale_2"]

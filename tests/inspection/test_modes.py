@@ -39,6 +39,6 @@ def test_many_modes_and_untrusted_masses():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_fit_that_looked_for_none(sampled, curve_data):
-    voting = clone(sampled).set_params(mode_weights="chains").fit(*curve_data)
+    voting = clone(sampled).set_params(mode_weights="uniform").fit(*curve_data)
     with pytest.raises(ValueError, match=r'this MCMCRegressor has none.*mode_weights="evidence"'):
         ModesDisplay.from_estimator(voting)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from skbayes_sym.numerics import memory
-from skbayes_sym.numerics.memory import Part, available_bytes, require_memory
+from skbayes_sym.numerics.memory import Part, available_bytes, require_memory, rows_within
 
 CPU = torch.device("cpu")
 
@@ -71,3 +71,9 @@ def test_gpu_counts_what_torch_keeps_but_does_not_use(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
     assert available_bytes(torch.device("cuda:0")) == 130
+
+
+def test_rows_within_a_number_of_numbers():
+    assert rows_within(100, 30) == 3
+    assert rows_within(100, 1000) == 1  # at least one
+    assert rows_within(100, 0) == 100

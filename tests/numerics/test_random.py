@@ -5,8 +5,12 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.numerics.random import (
+    copies,
     distinct_permutations,
+    float64_normal,
     generator_from,
+    normal_like,
+    numpy_generator,
     random_permutations,
     spawn_seeds,
     standard_normal,
@@ -60,3 +64,24 @@ def test_distinct_permutations_are_a_uniform_draw(generator):
 def test_too_many_distinct_permutations():
     with pytest.raises(ValueError, match="exceeds the 5 other permutations of 3"):
         distinct_permutations(6, 3, generator=generator_from(0))
+
+
+def test_copies_are_the_same_stream_and_leave_the_first_where_it_is(generator):
+    streams = copies(generator)
+    first = [torch.rand(3, generator=next(streams)) for _ in range(3)]
+    assert torch.equal(first[0], first[1])
+    assert torch.equal(first[0], first[2])
+    assert not torch.equal(first[0], torch.rand(3, generator=generator))
+
+
+def test_numpy_generators_are_led_by_torch():
+    draws = [numpy_generator(torch.Generator().manual_seed(s)).random() for s in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_float64_normal_is_that_of_its_dtype(generator):
+    like = torch.zeros((), dtype=torch.float64)
+    state = generator.get_state()
+    drawn = float64_normal((4, 3), generator=generator)
+    generator.set_state(state)
+    assert torch.equal(drawn, normal_like((4, 3), generator=generator, like=like))

@@ -22,8 +22,10 @@ from skbayes_sym import (
     save,
 )
 from skbayes_sym.estimators.base import is_fitted_name
+from skbayes_sym.models import Categorical
+from skbayes_sym.saving.classes import ESTIMATORS
 from skbayes_sym.saving.file import FORMAT
-from skbayes_sym.saving.load import ESTIMATORS
+from skbayes_sym.saving.first_edition import NOUN_NAMES
 from skbayes_sym.saving.values import NOUNS, Encoder, decode
 
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -128,7 +130,7 @@ def test_names_labels_and_generators_survive(tmp_path):
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     labels = pd.Series(np.array(["x", "y", "z"])[THREE])
     rng = np.random.RandomState(3)
-    model = BayesianLinearClassifier("multinomial", n_points=64, random_state=rng)
+    model = BayesianLinearClassifier(Categorical(n_points=64), random_state=rng)
     save(model.fit(frame, labels), tmp_path / "model")
     restored = load(tmp_path / "model")
     assert list(restored.feature_names_in_) == ["a", "b", "c"]
@@ -168,7 +170,7 @@ REFUSED = {
         X[:, 0],
         r"invariances\.0",
     ),
-    "class": (Mine(), X[:, 0] + X[:, 1] ** 2, "Mine is a class of your own"),
+    "class": (Mine(), X[:, 0] + X[:, 1] ** 2, "Mine is no class of this package"),
 }
 
 
@@ -272,3 +274,9 @@ def test_without_safetensors_the_message_names_the_extra(tmp_path, monkeypatch):
         save(fitted("linear-gaussian"), tmp_path / "model")
     with pytest.raises(ImportError, match=r"skbayes_sym\[io\]"):
         load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(("first", "now"), NOUN_NAMES.items())
+def test_nouns_of_the_first_edition_have_a_name_now(first, now):
+    assert first not in NOUNS
+    assert now in NOUNS

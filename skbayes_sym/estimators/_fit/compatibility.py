@@ -1,4 +1,4 @@
-"""Parameters that don't apply are refused by name, never silently ignored."""
+"""What doesn't apply, or lacks what a method asks of it, is refused by name, never ignored."""
 
 from collections.abc import Sequence
 from inspect import signature
@@ -34,3 +34,19 @@ def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: st
                 f"{name}={value!r} does not apply: {why}. Leave {name} at its default, or use "
                 f"{instead}."
             )
+
+
+def require_members(given: object, members: Sequence[str], *, parameter: str, remedy: str) -> None:
+    """Ask the object, not its type.
+
+    Raises
+    ------
+    TypeError
+        Naming the parameter, the object, what it lacks and the remedy.
+    """
+    missing = [name for name in members if not hasattr(given, name)]
+    if missing:
+        raise TypeError(
+            f"{parameter}={given!r} has no {' and no '.join(missing)}, which this estimator asks "
+            f"of it. {remedy}"
+        )

@@ -1,4 +1,4 @@
-"""A warning where training stopped too early."""
+"""Warnings where a fit can't be trusted yet."""
 
 from sklearn.exceptions import ConvergenceWarning
 
@@ -29,3 +29,8 @@ def warn_unless_converged(
             "max_iter or learning_rate.",
             ConvergenceWarning,
         )
+
+
+def warn_unconverged(message: str) -> None:
+    """A `ConvergenceWarning` at the user's own line."""
+    warn_user(message, ConvergenceWarning)

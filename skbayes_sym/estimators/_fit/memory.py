@@ -8,14 +8,11 @@ the operating system's killing the process, minutes or hours later.
 
 from typing import Any
 
-import torch
-
 from skbayes_sym.estimators._fit.training import Training, automatic_batch
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.memory import Part as Part
 from skbayes_sym.numerics.memory import require_memory as require_memory
 
-_CPU = torch.device("cpu")
 _DOUBLE = 8  # bytes
 _ADAM = 4  # copies of what is optimised: values, gradient, two moments
 
@@ -101,34 +98,6 @@ def require_layerwise(estimator: Any, context: Any, network: MLP) -> None:
     )
 
 
-def require_chains(estimator: Any, context: Any, network: MLP) -> None:
-    """Draws on the host, as made and on one representative: 8 P + 2 C S P b, and the particles."""
-    n_params, size = network.layout.n_params, context.dtype.itemsize
-    copies = 2 if estimator.remove_symmetries and network.hidden_layer_sizes else 1
-    weighs = estimator.mode_weights == "evidence" and estimator.remove_symmetries
-    n_chains = 1 if estimator.n_chains == "auto" else int(estimator.n_chains)  # never many
-    n_chains *= estimator.sampler != "smc" or weighs
-    n_particles = estimator.n_islands * estimator.n_particles
-    n_particles *= estimator.sampler == "smc" or weighs
-    require_memory(
-        [
-            rows_part(context),
-            prior_part(n_params),
-            Part(
-                f"{n_chains} chains of {estimator.n_draws} draws of {n_params:,} weights",
-                copies * n_chains * estimator.n_draws * n_params * size,
-                "Lower n_chains, n_draws or hidden_layer_sizes, or use dtype='float32'.",
-            ),
-            Part(
-                f"{n_particles} particles of {n_params:,} weights",
-                n_particles * n_params * size,
-                "Lower n_particles or n_islands.",
-            ),
-        ],
-        _CPU,
-    )
-
-
 def require_factors(estimator: Any, context: Any) -> None:
     """Covariances of n + m rows before and after a sweep: 2 (n + m) k^2 b; Gibbs' draws."""
     (n, m), k, size = context.observed.shape, estimator.n_components, context.dtype.itemsize
@@ -145,28 +114,6 @@ def require_factors(estimator: Any, context: Any) -> None:
                 f"{n_kept} draws of {n + m:,} rows and columns",
                 n_kept * (n + m) * k * size,
                 "Lower n_draws or n_components.",
-            ),
-        ],
-        context.device,
-    )
-
-
-def require_linear(context: Any, n_outputs: int) -> None:
-    """Rows, a basis of them, and the covariance in it, float64: 8 (n K + K r + 2 C^2 r^2)."""
-    n, n_features = context.rows.X.shape
-    r = min(n, n_features)
-    require_memory(
-        [
-            Part(
-                f"{n} distinct rows of {n_features} features and a basis of them",
-                (n + r * (n_features > n)) * n_features * _DOUBLE,
-                "Use fewer of them.",
-            ),
-            Part(
-                f"the covariance of {n_outputs} outputs in {r} dimensions",
-                2 * (n_outputs * r) ** 2 * _DOUBLE,
-                "Use fewer rows or fewer features (as many dimensions as the smaller of the two), "
-                "or one likelihood='bernoulli' a class.",
             ),
         ],
         context.device,

@@ -4,22 +4,13 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.utils._param_validation import Interval
-from torch import Tensor
 
 from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
-from skbayes_sym.estimators.networks import NetworkEstimator
-from skbayes_sym.estimators.predictors import (
-    BayesianClassifierMixin,
-    BayesianRegressorMixin,
-    SampledOutputs,
-)
-from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
-from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
@@ -34,8 +25,10 @@ CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-class _DeepEnsemble(NetworkEstimator):
-    """What the two share: members, and what they compute."""
+class _DeepEnsemble(WeightedDraws):
+    """What the two share: members that count alike."""
+
+    draws_the_posterior = False
 
     n_members: int
     noise_prior_scale: float = 1.0  # a classifier has no noise, whatever this is
@@ -43,10 +36,14 @@ class _DeepEnsemble(NetworkEstimator):
     max_iter: int
     tol: float | None
     warm_start: bool
-    samples_: Array
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "samples_")
+    @property
+    def chain_weights_(self) -> Array:  # type: ignore[override]
+        """What each member counts for: all alike."""
+        return np.full(len(self.samples_), 1.0 / len(self.samples_))
+
+    def _draw_weights(self) -> None:
+        return None
 
     def _method(self) -> DeepEnsemble:
         return DeepEnsemble(
@@ -62,13 +59,8 @@ class _DeepEnsemble(NetworkEstimator):
         """The members of the fit before."""
         return Members(self.samples_, np.zeros((len(self.samples_), 0)))
 
-    def _outputs(self, x: Tensor) -> Tensor:
-        """Every member's outputs, (n_members, N, T)."""
-        theta = self._cached(f"members on {x.device}", lambda: torch.as_tensor(self.samples_).to(x))
-        return self.network_.forward(theta, x)
 
-
-class DeepEnsembleRegressor(BayesianRegressorMixin, _DeepEnsemble):
+class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     r"""Neural network regression by an ensemble of posterior modes.
 
     Each member minimises the negative log posterior of its weights and of its noise
@@ -119,6 +111,8 @@ class DeepEnsembleRegressor(BayesianRegressorMixin, _DeepEnsemble):
     samples_ : ndarray of shape (n_members, P)
         Weights of the members, acting on standardised inputs and targets. The flat order
         is layer by layer, W (out x in, row-major), then b.
+    chain_weights_ : ndarray of shape (n_members,)
+        What each member counts for: all alike.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
         Standard deviation of each member's noise, in the units of ``y``.
     log_posterior_samples_ : ndarray of shape (n_members,)
@@ -219,17 +213,8 @@ class DeepEnsembleRegressor(BayesianRegressorMixin, _DeepEnsemble):
         unit = self.y_scale_
         return Members(self.samples_, np.log(self.noise_std_samples_ / unit))
 
-    def _predictive(self, x: Tensor) -> NormalMixture:
-        noise_std = torch.as_tensor(self.noise_std_samples_ / self.y_scale_).to(x).unsqueeze(1)
-        return NormalMixture(self._outputs(x), x.new_zeros(()), noise_std**2)
 
-    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        member = torch.randint(len(self.samples_), (n,), generator=generator)
-        noise_std = self.noise_std_samples_[member.numpy(), None, :]
-        return SampledOutputs(self._outputs(x)[member.to(x.device)], noise_std)
-
-
-class DeepEnsembleClassifier(BayesianClassifierMixin, _DeepEnsemble):
+class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     r"""Neural network classification by an ensemble of posterior modes.
 
     Each member minimises the negative log posterior of its weights
@@ -275,6 +260,8 @@ class DeepEnsembleClassifier(BayesianClassifierMixin, _DeepEnsemble):
     samples_ : ndarray of shape (n_members, P)
         Weights of the members, acting on standardised inputs. The flat order
         is layer by layer, W (out x in, row-major), then b.
+    chain_weights_ : ndarray of shape (n_members,)
+        What each member counts for: all alike.
     log_posterior_samples_ : ndarray of shape (n_members,)
         Log joint density of labels and weights of every member, nats.
     log_posterior_curve_ : ndarray
@@ -356,6 +343,3 @@ class DeepEnsembleClassifier(BayesianClassifierMixin, _DeepEnsemble):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
-
-    def _predictive(self, x: Tensor) -> CategoricalMixture:
-        return CategoricalMixture(log_class_probabilities(self._outputs(x)))

@@ -14,14 +14,11 @@ from skbayes_sym.inference.factorization.covariance import (
     IsotropicCovariance,
     RowCovariance,
 )
-from skbayes_sym.inference.factorization.gaps import (
-    AnchoredRotationGap,
-    IsotropicRotationGap,
-    SignedPermutationGap,
-    SignFlipGap,
-)
 from skbayes_sym.inference.factorization.vi import FactorPosterior
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.symmetry.gaps.rows import row_gap
+from skbayes_sym.symmetry.orthogonal import Orthogonal
+from skbayes_sym.symmetry.units import Units
 
 COVARIANCES: dict[str, CovarianceFamily] = {
     "isotropic": IsotropicCovariance(),
@@ -32,16 +29,12 @@ COVARIANCES: dict[str, CovarianceFamily] = {
 MAX_PERMUTED = 14  # components whose signed permutations are summed exactly
 
 
-def gap_term(
-    symmetry: str, covariance: CovarianceFamily, n_components: int, generator: torch.Generator
-) -> Any:
-    """The gap of a posterior with such covariances under the group of that name."""
+def component_group(symmetry: str, n_rows: int, n_components: int) -> Orthogonal | Units:
+    """The group of that name, acting on rows of U and V one after the other."""
+    index = torch.arange(n_rows * n_components).view(n_rows, n_components)
     if symmetry == "orthogonal":
-        if n_components == 1:  # O(1) is a sign flip
-            return SignFlipGap()
-        kind = IsotropicRotationGap if covariance.is_isotropic else AnchoredRotationGap
-        return kind(generator)
-    return SignFlipGap() if symmetry == "signflip" else SignedPermutationGap(generator)
+        return Orthogonal(index)
+    return Units(index.mT, permute=symmetry == "signed_permutation", flip=True)
 
 
 def check_symmetry(estimator: Any) -> None:
@@ -73,11 +66,12 @@ def factor_gap_of_fit(estimator: Any, *, n_draws: Any, random_state: Any) -> Bun
     if estimator.solver == "vi":
         symmetry, covariance = estimator.symmetry or symmetry, COVARIANCES[estimator.covariance]
     generator = generator_from(int(check_random_state(random_state).randint(2**31 - 1)))
-    k = posterior.mean.shape[1]
-    gap = gap_term(symmetry, covariance, k, generator)
+    group = component_group(symmetry, *posterior.mean.shape)
+    gap = row_gap(group, is_isotropic=covariance.is_isotropic)
     with one_thread(), torch.no_grad():
-        value, error = gap.report(posterior, n_draws=None if n_draws == "auto" else int(n_draws))
-    return Bunch(value=value, standard_error=error, kind="KL at this posterior", side=gap.side(k))
+        number = None if n_draws == "auto" else int(n_draws)
+        value, error = gap.estimate(posterior, number, generator=generator)
+    return Bunch(value=value, standard_error=error, kind="KL at this posterior", side=gap.side)
 
 
 def fitted_posterior(estimator: Any) -> FactorPosterior:

@@ -12,11 +12,12 @@ from skbayes_sym.estimators._fit.callbacks import FitTask
 from skbayes_sym.estimators._fit.context import Fitted, logger
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import Observed
-from skbayes_sym.estimators.factorization.gap import COVARIANCES, gap_term
+from skbayes_sym.estimators.factorization.gap import COVARIANCES, component_group
 from skbayes_sym.inference.factorization.covariance import CovarianceFamily
 from skbayes_sym.inference.factorization.data import Entries
 from skbayes_sym.inference.factorization.vi import (
     FactorPosterior,
+    GapStream,
     fit_factors,
     mean_field_elbo,
     start_at_random,
@@ -24,6 +25,8 @@ from skbayes_sym.inference.factorization.vi import (
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.symmetry.gaps.base import Gap, RowPosterior
+from skbayes_sym.symmetry.gaps.rows import row_gap
 
 _INITIAL_NOISE = 0.5  # in units of the spread of the observed entries
 _NOISE_RANGE = (1e-3, 1e2)  # likewise
@@ -88,13 +91,15 @@ def fit_vi(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
     """
     data = context.observed.tensors(context.device, context.dtype)
     covariance = COVARIANCES[estimator.covariance]
-    gap = _gap(estimator, seeds.gap, context)
-    fitted, attributes = run_sweeps(estimator, context, data, covariance, gap, seeds)
+    gap = _gap(estimator, context)
+    stream = None if gap is None else GapStream(gap, generator_from(seeds.gap, context.device))
+    fitted, attributes = run_sweeps(estimator, context, data, covariance, stream, seeds)
     precise = data if context.dtype == torch.float64 else in_double(context)
     posterior = fitted.posterior.to(torch.float64)
     bound = mean_field_elbo(precise, posterior, estimator.prior_scale) + log_jacobian(context)
-    fresh = _gap(estimator, seeds.report, context)
-    report = Estimate(0.0, 0.0) if fresh is None else fresh.report(posterior)
+    report = Estimate(0.0, 0.0)
+    if gap is not None:
+        report = gap.estimate(posterior, generator=generator_from(seeds.report, context.device))
     bounds = bounds_of(bound, report)
     logger.info(
         "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped by %s after %d sweeps",
@@ -104,16 +109,12 @@ def fit_vi(estimator: Any, context: MatrixContext, seeds: Seeds) -> Fitted:
     return Fitted({**attributes, **bounds, "elbo_curve_": curve}, fitted.stopped)
 
 
-def _gap(estimator: Any, seed: int, context: MatrixContext) -> Any:
-    """The gap of the estimator's group with draws of its own, None without a group."""
+def _gap(estimator: Any, context: MatrixContext) -> Gap[RowPosterior] | None:
+    """The gap of the estimator's group, None without a group."""
     if estimator.symmetry is None:
         return None
-    return gap_term(
-        estimator.symmetry,
-        COVARIANCES[estimator.covariance],
-        estimator.n_components,
-        generator_from(seed, context.device),
-    )
+    group = component_group(estimator.symmetry, sum(context.observed.shape), estimator.n_components)
+    return row_gap(group, is_isotropic=COVARIANCES[estimator.covariance].is_isotropic)
 
 
 def run_sweeps(
@@ -121,7 +122,7 @@ def run_sweeps(
     context: MatrixContext,
     data: Entries,
     covariance: CovarianceFamily,
-    gap: Any,
+    gap: GapStream | None,
     seeds: Seeds,
 ) -> tuple[Any, dict[str, Any]]:
     """Run `fit_factors` under the callbacks; its result and the attributes that predict."""

@@ -120,7 +120,7 @@ class Alternation:
         before = self.point()
         terms: Evidence = ascent.update(self._objective.theta, factor)
         if factor == 1.0:
-            self._keep_extents_alive()
+            self._keep_half_widths_alive()
         self.evidence_curve.append(terms.value)
         logger.debug(
             "update %d: log evidence %.6g (scaled targets)", len(self.evidence_curve), terms.value
@@ -137,14 +137,14 @@ class Alternation:
         """View of eta among the hyperparameters."""
         return self._model.hyper.unflatten(self._hyper)["eta"]
 
-    def _keep_extents_alive(self) -> None:
-        """Lift extents to their floor: at 0 their gradient vanishes for good.
+    def _keep_half_widths_alive(self) -> None:
+        """Lift half-widths to their lower limit: at 0 their gradient vanishes for good.
 
         Done while the steps are at their full size, when the weights aren't there yet; later the
         evidence may take them to 0.
         """
         eta = self._eta
-        floor = self._model.augmentation.extent.floor().to(eta)
+        floor = self._model.augmentation.half_width.lower_limit().to(eta)
         sign = torch.where(eta < 0.0, -1.0, 1.0).to(eta)
         eta.copy_(torch.where(eta.abs() < floor, sign * floor, eta))
 

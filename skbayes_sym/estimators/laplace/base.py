@@ -17,21 +17,28 @@ from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.laplace.curvature import CURVATURES
 from skbayes_sym.estimators.laplace.method import Laplace, Rates, Updates
 from skbayes_sym.estimators.laplace.networks import chosen_network, layer_prior
-from skbayes_sym.estimators.laplace.predict import Linearised, Transformations
+from skbayes_sym.estimators.laplace.predict import (
+    Transformations,
+    linearised,
+    moderated,
+    output_draws,
+)
 from skbayes_sym.estimators.predictors import (
     BayesianClassifierMixin,
     BayesianRegressorMixin,
     SampledOutputs,
 )
-from skbayes_sym.inference.laplace.posterior import LaplacePosterior
-from skbayes_sym.models.augmentations.base import ImageShape, NoAugmentation
+from skbayes_sym.inference.laplace.posterior import LaplacePosterior, LinearisedNetwork
+from skbayes_sym.models.augmentations.base import Identity, ImageShape
 from skbayes_sym.models.augmentations.objectives import OBJECTIVES
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.recording import RecordingNetwork
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.numerics.random import spawn_seeds
 from skbayes_sym.symmetry.base import Trivial
 
 CONSTRAINTS: dict[str, list[Any]] = {
@@ -106,7 +113,8 @@ class LaplaceEstimator(RowEstimator):
         return None
 
     def _likelihood(self, data: Training) -> Likelihood:
-        return self._default_likelihood(data)
+        """At its starting parameters, in scaled units."""
+        return Categorical()
 
     def _method(self) -> Laplace:
         return Laplace(
@@ -122,18 +130,24 @@ class LaplaceEstimator(RowEstimator):
             tol=self.tol,
         )
 
-    def _linearised(self, like: Tensor) -> Linearised:
+    def _linearised(self, like: Tensor) -> LinearisedNetwork:
         """The fitted model on the device of ``like``, made once."""
-        return self._cached(
-            f"laplace on {like.device}",
-            lambda: Linearised.fitted(
-                self.network_, self.posterior_, len(self.prior_scale_),
-                self._transformations(like), self._predict_seed_,
-            ),
-        )  # fmt: skip
+
+        def make() -> LinearisedNetwork:
+            n_layers, seed = len(self.prior_scale_), self._predict_seeds()[0]
+            transformations = self._transformations(like)
+            return linearised(self.network_, self.posterior_, n_layers, transformations, seed)
+
+        found: LinearisedNetwork = self._cached(f"laplace on {like.device}", make)
+        return found
+
+    def _predict_seeds(self) -> tuple[int, int]:
+        """Of the transformations averaged over, and of draws of the outputs."""
+        transformations, draws = spawn_seeds(self._predict_seed_, 2)
+        return transformations, draws
 
     def _transformations(self, like: Tensor) -> Transformations:
-        return Transformations(NoAugmentation(), like.new_zeros(0))
+        return Transformations(Identity(), like.new_zeros(0))
 
 
 class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
@@ -147,7 +161,7 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
 
     def _predictive(self, x: Tensor) -> NormalMixture:
         """One normal a row: the linearised posterior and the noise."""
-        law = self._linearised(x).law(x)
+        law = self._linearised(x).outputs(x)
         variance = law.covariance.diagonal(dim1=-2, dim2=-1)
         noise = torch.as_tensor(self.noise_std_ / self.y_scale_).to(x)
         return NormalMixture(law.mean.unsqueeze(0), variance.unsqueeze(0), noise.square())
@@ -156,7 +170,7 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
         return self._linearised(x).covariance(x)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        functions = self._linearised(x).functions(x, n, generator)
+        functions = self._linearised(x).functions(x, n, generator=generator)
         return SampledOutputs(functions, np.atleast_1d(self.noise_std_))
 
 
@@ -167,11 +181,12 @@ class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
     n_predict_samples: int
 
     def _predictive(self, x: Tensor) -> CategoricalMixture:
-        linearised = self._linearised(x)
+        network = self._linearised(x)
         if self.predictive == "plugin":
-            logits = linearised.mean(x).unsqueeze(0)
+            logits = network.mean(x).unsqueeze(0)
         elif self.predictive == "probit":
-            logits = linearised.moderated(x).unsqueeze(0)
+            logits = moderated(network.outputs(x)).unsqueeze(0)
         else:
-            logits = linearised.draws(x, self.n_predict_samples)
+            seed = self._predict_seeds()[1]
+            logits = output_draws(network.outputs(x), self.n_predict_samples, seed)
         return CategoricalMixture(logits.log_softmax(-1))

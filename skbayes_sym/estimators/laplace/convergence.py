@@ -55,9 +55,7 @@ def warn_if_collapsed(problem: Problem, mode: Evaluated, found: LaplaceFit) -> b
     return True
 
 
-def warn_unless_evidence_converged(
-    curve: Array, tol: float | None, total_weight: float
-) -> None:
+def warn_unless_evidence_converged(curve: Array, tol: float | None, total_weight: float) -> None:
     """Warn if the last tenth of the updates still raised the log evidence by ``tol`` per row."""
     gain = last_tenth_gain(curve.tolist())
     if tol is None or len(curve) < _FEWEST_UPDATES or not gain.exceeds(tol * total_weight):

@@ -38,10 +38,10 @@ class Curvature(NamedTuple):
     make_precision: MakePrecision
 
 
-def curvature_of(name: str, model: AveragedNetwork, learns_extents: bool) -> Curvature:
+def curvature_of(name: str, model: AveragedNetwork, learns_half_widths: bool) -> Curvature:
     """The curvature called ``name``."""
     layers, layout = model.layers, model.network.layout
-    directions = _directions(name, model, learns_extents)
+    directions = _directions(name, model, learns_half_widths)
     if name == "diag":
         return Curvature(Diagonal(layers, layout), directions, diagonal_precision)
     if name == "full":
@@ -49,8 +49,8 @@ def curvature_of(name: str, model: AveragedNetwork, learns_extents: bool) -> Cur
     return Curvature(Kronecker(layers), directions, kronecker_precision)
 
 
-def _directions(name: str, model: AveragedNetwork, learns_extents: bool) -> Directions:
+def _directions(name: str, model: AveragedNetwork, learns_half_widths: bool) -> Directions:
     many = model.network.n_outputs > _EXACT_OUTPUTS
-    if name == "kron-sketch" or (name == "auto" and many and learns_extents):
+    if name == "kron-sketch" or (name == "auto" and many and learns_half_widths):
         return SketchedDirections()
     return EmpiricalFisher() if name == "kron-ef" else ExactDirections()

@@ -37,7 +37,7 @@ class Evaluation:
     def of_training(cls, evidence: LaplaceEvidence, seed: int) -> "Evaluation":
         """From the evidence as training takes it."""
         model = evidence.model
-        n_samples = max(model.n_samples, EVALUATION_SAMPLES) if model.n_extents else 1
+        n_samples = max(model.n_samples, EVALUATION_SAMPLES) if model.n_half_widths else 1
         rows = max(1, evidence.batch_size * model.n_samples // n_samples)
         directions: Directions = evidence.directions
         if isinstance(directions, SketchedDirections):

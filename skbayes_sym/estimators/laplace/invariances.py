@@ -1,4 +1,4 @@
-"""What ``invariances`` and ``image_shape`` stand for, and learned extents as users read them."""
+"""What ``invariances`` and ``image_shape`` stand for, and what was learned, as users read it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from skbayes_sym.estimators._fit.compatibility import require_members
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
@@ -15,15 +16,15 @@ from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.base import (
     Augmentation,
     Composed,
+    Identity,
     ImageShape,
-    InUnits,
-    NoAugmentation,
+    InRescaledUnits,
 )
+from skbayes_sym.models.augmentations.half_width import amplitude
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
-from skbayes_sym.models.augmentations.ranges import amplitude
 
 _STANDARDISED = 1e-6  # a column whose mean is 0 and standard deviation 1 to this was standardised
-_MEANINGFUL = 0.1  # extents below it have no meaningful correlations
+_MEANINGFUL = 0.1  # half-widths below it have no meaningful correlations
 
 
 def image_shape(given: Any, n_features: int) -> ImageShape | None:
@@ -51,7 +52,7 @@ def image_scaling(rows: Rows) -> Scaling:
 
 @dataclass(frozen=True)
 class Invariances:
-    """Families of transformations whose extents may be learned.
+    """Families of transformations whose half-widths may be learned.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ class Invariances:
 
         Raises
         ------
-        ValueError
+        TypeError
             If ``value`` is anything but "auto", None, an augmentation, a module or a list of them.
         """
         if value is None:
@@ -88,7 +89,7 @@ class Invariances:
     def bind(self, data: Training) -> Augmentation:
         """One family that acts on scaled inputs."""
         if not self.families:
-            return NoAugmentation()
+            return Identity()
         rows = data.rows
         spread = tuple(column_scaling(rows.X, rows.weight, enabled=True).scale.tolist())
         bound = [family.bind(spread, self.image_shape) for family in self.families]
@@ -98,18 +99,16 @@ class Invariances:
         mean, scale = data.x_scaling
         if self.image_shape is not None or not (np.any(mean) or np.any(scale != 1.0)):
             return together
-        return InUnits(together, tuple(mean.tolist()), tuple(scale.tolist()))
+        return InRescaledUnits(together, tuple(mean.tolist()), tuple(scale.tolist()))
 
 
 def _checked_family(given: Any) -> Augmentation:
     family = ModuleAugmentation(given) if isinstance(given, torch.nn.Module) else given
-    lacking = [name for name in ("extent", "bind", "transform") if not hasattr(family, name)]
-    if lacking:
-        raise ValueError(
-            "invariances must be 'auto', None, an augmentation such as Affine() or Rotation2D(), a "
-            f"torch module with a parameter `eta`, or a list of them, got {given!r}, which has no "
-            f"{', '.join(lacking)}."
-        )
+    require_members(
+        family, ["half_width", "bind", "transform"], parameter="invariances",
+        remedy="Give 'auto', None, an augmentation such as Affine() or Rotation2D(), a torch "
+        "module with a parameter `eta`, or a list of them.",
+    )  # fmt: skip
     return family
 
 
@@ -138,13 +137,13 @@ class _Reach(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LearnedInvariances:
-    """A family with the extents that were found.
+    """A family with the half-widths that were found.
 
     Parameters
     ----------
     augmentation : Augmentation
         Of scaled inputs.
-    eta : ndarray of shape (extent.n_params,)
+    eta : ndarray of shape (half_width.n_params,)
     curve : sequence of ndarray
         eta after every block of steps.
     """
@@ -172,9 +171,9 @@ class LearnedInvariances:
         }
 
     def _reach(self, eta: Array) -> _Reach:
-        extent, values = self.augmentation.extent, torch.as_tensor(eta).double()
-        covariance = extent.covariance(values).numpy()
-        return _Reach(extent.names, amplitude(extent, values).numpy(), covariance)
+        law, values = self.augmentation.half_width, torch.as_tensor(eta).double()
+        covariance = law.covariance(values).numpy()
+        return _Reach(law.names, amplitude(law, values).numpy(), covariance)
 
 
 def _correlation(reach: _Reach) -> Array:

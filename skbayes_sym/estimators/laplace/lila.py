@@ -8,6 +8,7 @@ import torch
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.compatibility import require_members
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling
 from skbayes_sym.estimators.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
@@ -37,27 +38,19 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-def given_objective(value: Any) -> Objective:
-    """``objective`` by name, or one's own.
-
-    Raises
-    ------
-    ValueError
-        Naming what an object lacks.
-    """
+def given_objective(value: str | Objective) -> Objective:
+    """``objective`` by name, or one's own."""
     if isinstance(value, str) and value in OBJECTIVES:
         return OBJECTIVES[value]
-    lacking = [n for n in ("transforms", "learns_prior", "reward") if not hasattr(value, n)]
-    if lacking:
-        raise ValueError(
-            "objective must be 'evidence', 'map', 'augerino' or an object such as "
-            f"Augerino(reward=0.1), got {value!r}, which has no {', '.join(lacking)}."
-        )
-    return value  # type: ignore[no-any-return]
+    require_members(
+        value, ["transforms", "learns_prior", "reward"], parameter="objective",
+        remedy="Give 'evidence', 'map', 'augerino' or Augerino(reward=...).",
+    )  # fmt: skip
+    return value  # type: ignore[return-value]
 
 
 class LILAEstimator(LaplaceEstimator):
-    """A network averaged over transformations of its input, whose extents are learned."""
+    """A network averaged over transformations of its input, whose half-widths are learned."""
 
     image_shape: Any
     invariances: Any
@@ -109,9 +102,9 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     .. math:: \log p(y \mid \theta^*, \eta) + \log p(\theta^*)
               - \tfrac12 \log \left| \tfrac{1}{2\pi} (H(\eta) + \Delta) \right|
 
-    over the extents :math:`\eta`, the prior precisions and the noise while the weights are trained:
-    which transformations the data are invariant to, and how far, is learned from training data
-    alone.
+    over the half-widths :math:`\eta`, the prior precisions and the noise while the weights are
+    trained: which transformations the data are invariant to, and how far, is learned from training
+    data alone.
 
     Parameters
     ----------
@@ -130,7 +123,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     invariances : "auto", None, augmentation or list, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
-        (`Rotation2D`, `Translation`, `LogScale`) act on ``X`` as given. Torch modules are called as
+        (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
         ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
         after the other. None: the paper's non-invariant model.
     n_augmentations : int, default=8
@@ -138,7 +131,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         take 32.
     objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
         "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
-        extents with the weights, by the likelihood and a reward for wide ones, at a fixed prior
+        half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
         (Benton et al. 2020). A fixed prior that isn't given is 3.0.
     hyper : {"online", "exact"}, default="online"
         "online" gathers the gradient of the evidence from the training steps themselves, with the
@@ -169,9 +162,9 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision and noise.
     invariance_learning_rate : float or "auto", default="auto"
-        Adam's step size for the extents at the start. "auto" lets one travel 3 pi in all updates
-        and at most 0.2 in one, and affine extents other than the rotation a third of it (with
-        "augerino": ``learning_rate``).
+        Adam's step size for the half-widths at the start. "auto" lets one travel 3 pi in all
+        updates and at most 0.2 in one, and affine half-widths other than the rotation a third of
+        it (with "augerino": ``learning_rate``).
     n_hyper_updates : int, default=100
         Times the hyperparameters move, evenly over the steps.
     burn_in : float, default=0.1
@@ -200,19 +193,19 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     log_evidence_curve_ : ndarray of shape (n_updates,)
         The same at every update.
     invariance_ : dict
-        Extent of every generator: the half-width of its uniform law. ``translation_x`` and
+        Half-width of the uniform law of every generator. ``translation_x`` and
         ``translation_y`` in half-images, ``rotation`` in radians, ``scale``, ``aspect``,
         ``scale_x``, ``scale_y`` and ``shear`` as logarithms; of tables in the columns' units.
     invariance_curve_ : dict
         The same after every block of steps, arrays of shape (n_blocks,).
     augmentation_ : Augmentation
-        The transformations of standardised inputs that the extents belong to.
+        The transformations of standardised inputs that the half-widths belong to.
     eta_ : ndarray
-        The extents' free parameters, as ``augmentation_.transform`` takes them.
+        The half-widths' free parameters, as ``augmentation_.transform`` takes them.
     invariance_covariance_ : ndarray of shape (k, k)
         Covariance of the generators' coefficients.
     invariance_correlation_ : ndarray of shape (k, k)
-        Their correlations; NaN where an extent is below 0.1, which leaves none to speak of.
+        Their correlations; NaN where a half-width is below 0.1, which leaves none to speak of.
     invariance_directions_ : ndarray of shape (k, k)
         Rows: uncorrelated combinations of generators, weighted by how far they move a pixel,
         largest first.
@@ -349,7 +342,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     .. math:: \log p(y \mid \theta^*, \eta) + \log p(\theta^*)
               - \tfrac12 \log \left| \tfrac{1}{2\pi} (H(\eta) + \Delta) \right|
 
-    over the extents :math:`\eta` and the prior precisions while the weights are trained: which
+    over the half-widths :math:`\eta` and the prior precisions while the weights are trained: which
     transformations the data are invariant to, and how far, is learned from training data alone.
 
     Parameters
@@ -369,7 +362,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     invariances : "auto", None, augmentation or list, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
-        (`Rotation2D`, `Translation`, `LogScale`) act on ``X`` as given. Torch modules are called as
+        (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
         ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
         after the other. None: the paper's non-invariant model.
     n_augmentations : int, default=8
@@ -377,7 +370,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         take 32.
     objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
         "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
-        extents with the weights, by the likelihood and a reward for wide ones, at a fixed prior
+        half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
         (Benton et al. 2020). A fixed prior that isn't given is 3.0.
     hyper : {"online", "exact"}, default="online"
         "online" gathers the gradient of the evidence from the training steps themselves, with the
@@ -408,9 +401,9 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision.
     invariance_learning_rate : float or "auto", default="auto"
-        Adam's step size for the extents at the start. "auto" lets one travel 3 pi in all updates
-        and at most 0.2 in one, and affine extents other than the rotation a third of it (with
-        "augerino": ``learning_rate``).
+        Adam's step size for the half-widths at the start. "auto" lets one travel 3 pi in all
+        updates and at most 0.2 in one, and affine half-widths other than the rotation a third of
+        it (with "augerino": ``learning_rate``).
     n_hyper_updates : int, default=100
         Times the hyperparameters move, evenly over the steps.
     burn_in : float, default=0.1
@@ -439,19 +432,19 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     log_evidence_curve_ : ndarray of shape (n_updates,)
         The same at every update.
     invariance_ : dict
-        Extent of every generator: the half-width of its uniform law. ``translation_x`` and
+        Half-width of the uniform law of every generator. ``translation_x`` and
         ``translation_y`` in half-images, ``rotation`` in radians, ``scale``, ``aspect``,
         ``scale_x``, ``scale_y`` and ``shear`` as logarithms; of tables in the columns' units.
     invariance_curve_ : dict
         The same after every block of steps, arrays of shape (n_blocks,).
     augmentation_ : Augmentation
-        The transformations of standardised inputs that the extents belong to.
+        The transformations of standardised inputs that the half-widths belong to.
     eta_ : ndarray
-        The extents' free parameters, as ``augmentation_.transform`` takes them.
+        The half-widths' free parameters, as ``augmentation_.transform`` takes them.
     invariance_covariance_ : ndarray of shape (k, k)
         Covariance of the generators' coefficients.
     invariance_correlation_ : ndarray of shape (k, k)
-        Their correlations; NaN where an extent is below 0.1, which leaves none to speak of.
+        Their correlations; NaN where a half-width is below 0.1, which leaves none to speak of.
     invariance_directions_ : ndarray of shape (k, k)
         Rows: uncorrelated combinations of generators, weighted by how far they move a pixel,
         largest first.

@@ -30,7 +30,7 @@ from skbayes_sym.inference.laplace.training import (
     OnlineEvidence,
     recorded_steps,
 )
-from skbayes_sym.models.augmentations.base import NoAugmentation
+from skbayes_sym.models.augmentations.base import Identity
 from skbayes_sym.models.augmentations.objectives import Objective
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.optimise import ParamGroup
@@ -39,8 +39,10 @@ from skbayes_sym.numerics.random import generator_from, spawn_seeds
 FULL_BATCH_ROWS = 250  # batch_size="auto" with invariances: all rows up to here ...
 MINIBATCH_ROWS = 100  # ... and this many beyond; each is transformed n_augmentations times
 
-_TOTAL_TRAVEL = 3.0 * pi  # invariance_learning_rate="auto": what an extent can cover in all updates
-_FASTEST = 0.2  # ... and in one: extents that outrun the weights end beyond what the data support
+_TOTAL_TRAVEL = 3.0 * pi  # invariance_learning_rate="auto": what one can cover in all updates
+_FASTEST = (
+    0.2  # ... and in one: half-widths that outrun the weights end beyond what the data support
+)
 _MEAN_FACTOR = 0.75  # of step sizes that are constant over one half and then fall to 0
 
 
@@ -49,7 +51,7 @@ class Rates(NamedTuple):
 
     weights: float
     hyper: float  # of the logarithms of prior precisions and noise
-    extents: float | str = "auto"
+    half_widths: float | str = "auto"
 
 
 class Updates(NamedTuple):
@@ -125,15 +127,15 @@ class Laplace:
     def _problem(self, data: Training, model: Model) -> Problem:
         network, given = recording(model.network), self.invariances
         transforms = given is not None and self.objective.transforms
-        augmentation = given.bind(data) if given and transforms else NoAugmentation()
-        n_extents = augmentation.extent.n_params
-        n_samples = given.n_samples if given and n_extents else 1
+        augmentation = given.bind(data) if given and transforms else Identity()
+        n_half_widths = augmentation.half_width.n_params
+        n_samples = given.n_samples if given and n_half_widths else 1
         averaged = AveragedNetwork(network, augmentation, model.likelihood, n_samples, self.n_last)
         precision = model.prior.precision
         if precision is None:
             raise ValueError("the Laplace approximation needs a normal prior.")
         return Problem(
-            data, averaged, curvature_of(self.curvature, averaged, n_extents > 0),
+            data, averaged, curvature_of(self.curvature, averaged, n_half_widths > 0),
             self._rows_per_step(data.n_rows), layer_precisions(network, precision),
             given is not None, Seeds(*spawn_seeds(data.seed, len(Seeds._fields))),
         )  # fmt: skip
@@ -171,14 +173,14 @@ class Laplace:
         """What moves the hyperparameters; None where nothing is learned by the evidence."""
         learns_prior = self.learn_prior and self.objective.learns_prior
         rates = HyperRates(
-            self._extent_rate(problem.model) if self.objective.reward is None else 0.0,
+            self._half_width_rate(problem.model) if self.objective.reward is None else 0.0,
             self.rates.hyper if problem.model.likelihood.n_params else 0.0,
             self.rates.hyper if learns_prior else 0.0,
         )
         if not any(rates):
             return None
         evidence, online = problem.evidence, None
-        if self.updates.online and (rates.extent > 0 or rates.likelihood > 0):
+        if self.updates.online and (rates.half_width > 0 or rates.likelihood > 0):
             online = OnlineEvidence(evidence)
             epoch = -(-problem.data.n_rows // problem.batch_size)
             layers = problem.model.network.weight_layers
@@ -194,14 +196,14 @@ class Laplace:
         n = problem.model.network.layout.n_params
         return [
             ParamGroup(slice(0, n), self.rates.weights),
-            ParamGroup(slice(n, None), self._extent_rate(problem.model)),
+            ParamGroup(slice(n, None), self._half_width_rate(problem.model)),
         ]
 
-    def _extent_rate(self, model: AveragedNetwork) -> float:
-        if not model.n_extents:
+    def _half_width_rate(self, model: AveragedNetwork) -> float:
+        if not model.n_half_widths:
             return 0.0
-        if not isinstance(self.rates.extents, str):
-            return float(self.rates.extents)
+        if not isinstance(self.rates.half_widths, str):
+            return float(self.rates.half_widths)
         if self.objective.reward is not None:
             return float(self.rates.weights)
         n_updates = max(1.0, (1.0 - self.updates.burn_in) * self.updates.n)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from skbayes_sym.estimators._fit.compatibility import require_members
 from skbayes_sym.estimators._fit.model import scale_array
 from skbayes_sym.models.augmentations.base import ImageShape
 from skbayes_sym.models.networks.base import Network
@@ -25,16 +26,14 @@ def recording(network: Network | Any) -> RecordingNetwork:
 
     Raises
     ------
-    ValueError
+    TypeError
         Naming what it lacks.
     """
-    lacking = [name for name in _NEEDED if not hasattr(network, name)]
-    if lacking:
-        raise ValueError(
-            f"network={type(network).__name__} has no {', '.join(lacking)}, which the Laplace "
-            "approximation needs to see its layers (skbayes_sym.models.RecordingNetwork): give a "
-            "torch.nn.Module of Linear and Conv2d layers, or an MLP."
-        )
+    require_members(
+        network, _NEEDED, parameter="network",
+        remedy="The Laplace approximation has to see a network's layers: give a torch.nn.Module of "
+        "Linear and Conv2d layers, or an MLP.",
+    )  # fmt: skip
     return network  # type: ignore[return-value]
 
 

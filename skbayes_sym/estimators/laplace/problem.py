@@ -66,7 +66,7 @@ class Problem:
     def start(self) -> Tensor:
         """Hyperparameters before training."""
         covered = self.precisions[len(self.precisions) - len(self.model.layers) :]
-        eta, likelihood = self.model.augmentation.extent.start(), self.model.likelihood
+        eta, likelihood = self.model.augmentation.half_width.start(), self.model.likelihood
         return torch.cat([eta, likelihood.params, covered.log()]).to(self.data.data.x)
 
     def found(

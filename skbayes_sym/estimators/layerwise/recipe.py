@@ -24,6 +24,7 @@ from skbayes_sym.inference.layerwise.posterior import ConditionedDraws, Layerwis
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
 from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, minimise
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
@@ -238,7 +239,7 @@ def _values(
 ) -> Tensor:
     """The bound, or what training maximises, of fresh draws, one number each."""
     generator = generator_from(seed, data.x.device)
-    size = max(1, _EVALUATION_NUMBERS // (len(data.x) * max(posterior.network.sizes)))
+    size = rows_within(_EVALUATION_NUMBERS, len(data.x) * max(posterior.network.sizes))
     values: list[Tensor] = []
     left = _EVALUATION_DRAWS
     while left > 0:

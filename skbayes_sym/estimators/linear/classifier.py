@@ -1,32 +1,31 @@
 """Linear classification whose posterior abides by the translations that no datum can see."""
 
-from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
-import torch
-from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
-from skbayes_sym.estimators._fit.context import FitContext, Fitted
-from skbayes_sym.estimators._fit.rows import Scaling
-from skbayes_sym.estimators.base import RowEstimator
-from skbayes_sym.estimators.linear.coefficients import LinearFace
-from skbayes_sym.estimators.linear.recipe import LINEAR_CONSTRAINTS, LinearModel, fit_linear
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.linear.base import (
+    LINEAR_CONSTRAINTS,
+    LinearEstimator,
+    likelihood_constraint,
+)
 from skbayes_sym.estimators.predictors import BayesianClassifierMixin
-from skbayes_sym.inference.linear.expectations import ScalarSites, SoftmaxSites
+from skbayes_sym.inference.linear.expectations import SoftmaxSites
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
-from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
-from skbayes_sym.models.likelihoods.expectations import N_NODES
+from skbayes_sym.models.likelihoods.categorical import Categorical, log_class_probabilities
 from skbayes_sym.models.predictive import CategoricalMixture
-from skbayes_sym.numerics.quadrature import gauss_hermite, sobol_normal
-from skbayes_sym.numerics.random import spawn_seeds
+from skbayes_sym.numerics.quadrature import sobol_normal
 
-_REPLICATES = 8  # of the quasi-Monte Carlo rule behind the reported bound
+LIKELIHOODS: dict[str, Likelihood | None] = {
+    "auto": None,  # by the number of classes
+    "bernoulli": Bernoulli(),
+    "multinomial": Categorical(),
+}
 
 
-class BayesianLinearClassifier(LinearFace, BayesianClassifierMixin, RowEstimator):
+class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     r"""Bayesian linear classification with one Gaussian site a datum.
 
     Optimal Gaussian variational inference, full covariance included, for logistic and softmax
@@ -48,8 +47,6 @@ class BayesianLinearClassifier(LinearFace, BayesianClassifierMixin, RowEstimator
     fit_intercept : bool, default=True
         Whether there is an intercept: a parameter without prior that maximises the ELBO. The
         columns of ``X`` are centred.
-    n_points : int, default=1024
-        Quasi-Monte Carlo points of the expectations under "multinomial" (a power of two).
     max_iter : int, default=500
         Most natural gradient updates of the sites.
     tol : float, default=1e-6
@@ -143,20 +140,17 @@ class BayesianLinearClassifier(LinearFace, BayesianClassifierMixin, RowEstimator
 
     _parameter_constraints: dict[str, list[Any]] = {
         **LINEAR_CONSTRAINTS,
-        "likelihood": [StrOptions({"auto", "bernoulli", "multinomial"})],
-        "n_points": [Interval(Integral, 2, None, closed="left")],
-        "random_state": ["random_state"],
+        "likelihood": likelihood_constraint(LIKELIHOODS),
     }
 
     def __init__(
         self,
-        likelihood: str = "auto",
+        likelihood: str | Likelihood = "auto",
         *,
         prior_scale: Any = "learn",
         fit_intercept: bool = True,
-        n_points: int = 1024,
         max_iter: int = 500,
-        tol: float = 1e-6,
+        tol: float | None = 1e-6,
         standardize: bool = False,
         device: str = "auto",
         dtype: str = "auto",
@@ -166,7 +160,6 @@ class BayesianLinearClassifier(LinearFace, BayesianClassifierMixin, RowEstimator
         self.likelihood = likelihood
         self.prior_scale = prior_scale
         self.fit_intercept = fit_intercept
-        self.n_points = n_points
         self.max_iter = max_iter
         self.tol = tol
         self.standardize = standardize
@@ -175,41 +168,29 @@ class BayesianLinearClassifier(LinearFace, BayesianClassifierMixin, RowEstimator
         self.random_state = random_state
         self.verbose = verbose
 
-    def _fit_recipe(self, context: FitContext) -> Fitted:
-        y, weight, n_classes = context.rows.y, context.rows.weight, len(self.classes_)
-        if self.likelihood == "bernoulli" and n_classes > 2:
+    def _chosen(self) -> Likelihood:
+        """The likelihood by name or by the number of classes, or the object itself."""
+        if not isinstance(self.likelihood, str):
+            return self._check_likelihood(self.likelihood)
+        by_default = Bernoulli() if len(self.classes_) == 2 else Categorical()
+        return LIKELIHOODS[self.likelihood] or by_default
+
+    def _likelihood(self, data: Training) -> Likelihood:
+        likelihood, n_classes = self._chosen(), len(self.classes_)
+        if n_classes > 2 and not hasattr(likelihood, "n_points"):
             raise ValueError(
-                f"likelihood='bernoulli' has two classes, y has {n_classes}. "
+                f"likelihood={self.likelihood!r} has two classes, y has {n_classes}. "
                 "Use likelihood='auto' or 'multinomial'."
             )
-        share = np.bincount(y, weights=weight) / weight.sum()
-        # "auto" takes one output for two classes.
-        is_binary = n_classes == 2 and self.likelihood != "multinomial"
-        seeds = spawn_seeds(context.seed, _REPLICATES + 1)
-        rules = [] if is_binary else [self._softmax(n_classes, seed) for seed in seeds]
-        logits = np.log(share) - np.log(share).mean()
-        model = LinearModel(
-            ScalarSites(Bernoulli()) if is_binary else rules[0],
-            y, Scaling(np.zeros(1), np.ones(1)),
-            logits[1:] - logits[:1] if is_binary else logits,
-            1.0, False, has_outputs_axis=True, final_likelihoods=tuple(rules[1:]),
-            predict_seed=seeds[0],
-        )  # fmt: skip
-        fitted = fit_linear(self, context, model)
-        unused = ("y_mean_", "y_scale_")
-        attributes = {k: v for k, v in fitted.attributes.items() if k not in unused}
-        return Fitted(attributes, fitted.stop_reason)
-
-    def _softmax(self, n_classes: int, seed: int) -> SoftmaxSites:
-        return SoftmaxSites(sobol_normal(self.n_points, n_classes - 1, seed=seed))
+        return likelihood
 
     def _predictive(self, x: Tensor) -> CategoricalMixture:
-        mean, covariance = self._outputs(x)
-        if mean.shape[1] == 1:
-            nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
-            output = mean + covariance[..., 0].sqrt() * nodes[:, None, None]
-            log_probs = torch.cat([logsigmoid(-output), logsigmoid(output)], dim=-1)
-            return CategoricalMixture(log_probs.to(x), weights.log().to(x))
-        rule = self._cached("rule", lambda: self._softmax(len(mean[0]), self._predict_seed_))
-        log_probs = log_class_probabilities(rule.outputs(mean, covariance))
-        return CategoricalMixture(log_probs.to(x))
+        likelihood = self._chosen()
+        if not hasattr(likelihood, "n_points"):
+            return cast(CategoricalMixture, self._by_nodes(likelihood, x))
+        rule = self._cached("rule", lambda: self._rule(likelihood.n_points))
+        return CategoricalMixture(log_class_probabilities(rule.outputs(*self._outputs(x))).to(x))
+
+    def _rule(self, n_points: int) -> SoftmaxSites:
+        points = sobol_normal(n_points, len(self.classes_) - 1, seed=self._predict_seed_)
+        return SoftmaxSites(points)

@@ -1,31 +1,37 @@
 """Linear regression whose posterior abides by the translations that no datum can see."""
 
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.context import FitContext, Fitted
-from skbayes_sym.estimators._fit.rows import Array, column_scaling
-from skbayes_sym.estimators.base import RowEstimator
-from skbayes_sym.estimators.linear.coefficients import LinearFace
-from skbayes_sym.estimators.linear.recipe import LINEAR_CONSTRAINTS, LinearModel, fit_linear
+from skbayes_sym.estimators._fit.compatibility import refuse
+from skbayes_sym.estimators._fit.model import gaussian_noise
+from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.linear.base import (
+    LINEAR_CONSTRAINTS,
+    LinearEstimator,
+    likelihood_constraint,
+)
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
-from skbayes_sym.inference.linear.expectations import ScalarSites
-from skbayes_sym.models.likelihoods.expectations import N_NODES
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
-from skbayes_sym.models.predictive import NormalMixture, TargetMixture
-from skbayes_sym.numerics.quadrature import gauss_hermite
+from skbayes_sym.models.predictive import NormalMixture, TargetPredictive
 
-_FIRST_NOISE = 0.5  # in units of the target's standard deviation
+LIKELIHOODS: dict[str, Likelihood] = {
+    "gaussian": Gaussian(),
+    "student-t": StudentT(),
+    "poisson": Poisson(),
+}
 
 
-class BayesianLinearRegressor(LinearFace, BayesianRegressorMixin, RowEstimator):
+class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     r"""Bayesian linear model with one rank-one Gaussian site a datum.
 
     The likelihood of a datum doesn't change when the weights move orthogonally to its input. A
@@ -156,32 +162,30 @@ class BayesianLinearRegressor(LinearFace, BayesianRegressorMixin, RowEstimator):
 
     _parameter_constraints: dict[str, list[Any]] = {
         **LINEAR_CONSTRAINTS,
-        "likelihood": [StrOptions({"gaussian", "student-t", "poisson"})],
+        "likelihood": likelihood_constraint(LIKELIHOODS),
         "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
-        "df": [Interval(Real, 0, None, closed="neither")],
         "normalize_y": ["boolean"],
     }
 
     def __init__(
         self,
-        likelihood: str = "gaussian",
+        likelihood: str | Likelihood = "gaussian",
         *,
         prior_scale: Any = "learn",
-        noise_std: Any = "learn",
-        df: float = 4.0,
+        noise_std: str | float = "learn",
         fit_intercept: bool = True,
         max_iter: int = 500,
-        tol: float = 1e-6,
+        tol: float | None = 1e-6,
         standardize: bool = False,
         normalize_y: bool = False,
         device: str = "auto",
         dtype: str = "auto",
+        random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
         self.likelihood = likelihood
         self.prior_scale = prior_scale
         self.noise_std = noise_std
-        self.df = df
         self.fit_intercept = fit_intercept
         self.max_iter = max_iter
         self.tol = tol
@@ -189,88 +193,91 @@ class BayesianLinearRegressor(LinearFace, BayesianRegressorMixin, RowEstimator):
         self.normalize_y = normalize_y
         self.device = device
         self.dtype = dtype
+        self.random_state = random_state
         self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = False
-        tags.target_tags.positive_only = self.likelihood == "poisson"
+        tags.target_tags.positive_only = self._is_of_counts()
         return tags
 
+    def _chosen(self) -> Likelihood:
+        """The likelihood by name, or the object itself."""
+        if isinstance(self.likelihood, str):
+            return LIKELIHOODS[self.likelihood]
+        return self._check_likelihood(self.likelihood)
+
+    def _is_of_counts(self) -> bool:
+        named = LIKELIHOODS.get(self.likelihood) if isinstance(self.likelihood, str) else None
+        return bool(getattr(named or self.likelihood, "is_discrete", False))
+
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
+        likelihood = self._chosen()
+        if not likelihood.n_params:
+            why = f"likelihood={self.likelihood!r} has no scale of noise to set"
+            refuse(self, ["noise_std"], why, "likelihood='gaussian' or 'student-t'")
         X, y = super()._check_targets(X, y)
-        if self.likelihood == "poisson" and np.any(y < 0):
+        if self._is_of_counts() and np.any(y < 0):
             raise ValueError(
-                f"likelihood='poisson' is for counts, but y has negative values (min {y.min()}). "
-                "Use likelihood='gaussian' or 'student-t'."
+                f"likelihood={self.likelihood!r} is for counts, but y has negative values (min "
+                f"{y.min()}). Use likelihood='gaussian' or 'student-t'."
             )
         return X, y
 
-    def _fit_recipe(self, context: FitContext) -> Fitted:
-        is_poisson = self.likelihood == "poisson"
-        if self.normalize_y and is_poisson:
-            raise ValueError("normalize_y=True has no meaning for counts (likelihood='poisson').")
-        y, weight = context.rows.y, context.rows.weight
-        scaling = column_scaling(y, weight, enabled=self.normalize_y)
-        spread = float((column_scaling(y, weight, enabled=True).scale / scaling.scale)[0])
-        scaled = scaling.apply(y)
-        average = np.atleast_1d(weight @ scaled[:, 0] / weight.sum())
-        if is_poisson and self.fit_intercept and average[0] == 0.0:
+    def _scale_targets(self, rows: Rows) -> Scaling | None:
+        """Counts have no unit, and a likelihood without free scale comes in that of ``y``."""
+        likelihood = self._chosen()
+        enabled = self.normalize_y and likelihood.scales_targets and likelihood.n_params > 0
+        return column_scaling(rows.y, rows.weight, enabled=enabled)
+
+    def _likelihood(self, data: Training) -> Likelihood:
+        likelihood = self._chosen()
+        if self._is_of_counts() and self.fit_intercept and not data.rows.y.any():
             raise ValueError(
-                "likelihood='poisson' needs at least one positive count in y: without any, the "
-                "best intercept is minus infinity. Use fit_intercept=False."
+                f"likelihood={self.likelihood!r} needs at least one positive count in y: without "
+                "any, the best intercept is minus infinity. Use fit_intercept=False."
             )
-        # The log of the mean count; half a count where there was none.
-        constant = np.log(np.maximum(average, 0.5 / weight.sum())) if is_poisson else average
-        sites = ScalarSites(self._target_likelihood(spread, scaling.scale))
-        model = LinearModel(
-            sites, scaled, scaling, constant, 1.0 if is_poisson else spread, not is_poisson,
-            has_outputs_axis=False,
-        )  # fmt: skip
-        fitted = fit_linear(self, context, model)
-        attributes = dict(fitted.attributes)
-        if self.likelihood == "gaussian":
-            attributes["log_evidence_"] = attributes["elbo_"]
-        return Fitted(attributes, fitted.stop_reason)
+        if not likelihood.n_params:
+            return likelihood
+        return likelihood.at(gaussian_noise(self.noise_std, data).log_noise)
 
-    def _target_likelihood(self, spread: float, unit: Array) -> Gaussian | StudentT | Poisson:
-        """In scaled units; ``spread`` is the standard deviation of the scaled targets."""
-        learn = isinstance(self.noise_std, str)
-        noise = _FIRST_NOISE * spread if learn else self.noise_std / float(unit[0])
-        log_noise = torch.as_tensor(np.log([noise]))
-        likelihoods: dict[str, Gaussian | StudentT | Poisson] = {
-            "gaussian": Gaussian(log_noise, learn=learn),
-            "student-t": StudentT(log_noise, df=float(self.df), learn=learn),
-            "poisson": Poisson(),
-        }
-        return likelihoods[self.likelihood]
-
-    def _fitted_likelihood(self, unit: Array) -> StudentT | Poisson:
+    def _fitted_likelihood(self, unit: Array) -> Likelihood:
         """Of targets divided by ``unit``, for predictions."""
-        if self.likelihood == "poisson":
-            return Poisson()
-        return StudentT(torch.as_tensor(np.log(self.noise_std_ / unit)), df=float(self.df))
+        likelihood = self._chosen()
+        if not likelihood.n_params:
+            return likelihood
+        return likelihood.at(torch.as_tensor(np.log(self.noise_std_ / unit)))
 
-    def _predictive(self, x: Tensor) -> NormalMixture | TargetMixture:
+    def _is_normal(self) -> bool:
+        """Whether targets are normal around normal outputs."""
+        return bool(getattr(self._chosen(), "is_conjugate", False))
+
+    def _predictive(self, x: Tensor) -> TargetPredictive:
+        if not self._is_normal():
+            law = self._by_nodes(self._fitted_likelihood(self.y_scale_), x)
+            return cast(TargetPredictive, law)
         mean, covariance = self._outputs(x)
-        unit = torch.as_tensor(self.y_scale_)
-        if self.likelihood == "gaussian":
-            noise = (self.noise_std_ / unit.to(mean)) ** 2
-            return NormalMixture(*(t.to(x) for t in (mean[None], covariance[None, ..., 0], noise)))
-        nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
-        outputs = mean + covariance[..., 0].sqrt() * nodes[:, None, None]
-        likelihood = self._fitted_likelihood(self.y_scale_).to(x)
-        return TargetMixture(likelihood, outputs.to(x), weights.log().to(x))
+        noise = (self.noise_std_ / torch.as_tensor(self.y_scale_).to(mean)) ** 2
+        return NormalMixture(*(t.to(x) for t in (mean[None], covariance[None, ..., 0], noise)))
+
+    def _output_covariance(self, x: Tensor) -> Tensor:
+        if not self._is_normal():
+            return super()._output_covariance(x)
+        return self.posterior_.output_covariance(x.double()).unsqueeze(-1)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         weights = self.posterior_.sample(n, generator=generator).to(x.device)
         offset = torch.as_tensor(self._offset_).to(weights)
         outputs = (weights @ x.double().T + offset).unsqueeze(-1)
-        is_gaussian = self.likelihood == "gaussian"
-        return SampledOutputs(outputs, np.atleast_1d(self.noise_std_ if is_gaussian else 0.0))
+        return SampledOutputs(outputs, np.atleast_1d(self.noise_std_ if self._is_normal() else 0.0))
 
     def _observe(self, functions: Array, noise_std: Array, rng: np.random.Generator) -> Array:
-        if self.likelihood == "gaussian":
+        if self._is_normal():
             return super()._observe(functions, noise_std, rng)
-        likelihood = self._fitted_likelihood(np.ones(1))
-        return likelihood.sample(torch.as_tensor(functions), rng).numpy()
+        likelihood, outputs = self._fitted_likelihood(np.ones(1)), torch.as_tensor(functions)
+        sample = getattr(likelihood, "sample", None)
+        if sample is not None:
+            return np.asarray(sample(outputs, rng).numpy())
+        laws = (likelihood.predictive(draw[None]) for draw in outputs)
+        return np.concatenate([law.sample(1, rng).numpy() for law in laws])

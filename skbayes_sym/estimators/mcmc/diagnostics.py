@@ -1,168 +1,67 @@
-"""What a sampled fit says about itself: modes, whether to trust them, how well chains mixed."""
+"""Figures on how well chains mixed, in functions and in weights."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators.mcmc.draws import Draws
+from skbayes_sym.estimators.mcmc.explore import Explored
 from skbayes_sym.inference.diagnostics import bulk_ess, rank_rhat
 from skbayes_sym.inference.mcmc.chains import ChainDraws
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
-from skbayes_sym.inference.multimodal.bridge import MIN_DRAWS_PER_DIM, can_bridge
-from skbayes_sym.inference.multimodal.weights import Weighing, mode_heights
-from skbayes_sym.symmetry.orbits import MAX_ORDER
-
-# Nats beyond which an evidence is none: its own standard error, and chains and islands apart.
-_MOST_ERROR = 1.0
-
-_MOST_STUCK = 0.5  # of the chains: what such a run found is where it started
 
 _TELLING_MOVES = 10  # rejected all, a chain is stuck; fewer may be chance
-
-_MOST_RHAT = 1.5  # between chains of one mode; far beyond what a short run gives
 
 _DIAGNOSED_ROWS = 50  # training rows whose outputs are watched
 _MISSED = 0.01  # probability with which a basin of `unseen_basin` has been missed
 
 
-class Mode(NamedTuple):
-    """A mode of the posterior modulo its symmetry."""
-
-    weight: float  # posterior mass, of all modes found; nan if the evidence can't be trusted
-    log_evidence: float  # log of its part of p(y | X), all symmetric copies counted, nats
-    std_error: float  # of log_evidence, nats
-    members: Array  # its chains in samples_
-    n_explorers: int  # chains that ended there on their own
-    n_particles: int  # of the islands, likewise
-    mean_log_posterior: float  # over its draws, nats
-
-
-def list_modes(
-    weighing: Weighing, n_explorers: int, home: Array | None, offset: float, trusted: bool
-) -> list[Mode]:
-    """The modes, heaviest first.
+def diagnose(
+    posterior: MLPPosterior, explored: Explored, draws: Draws, samples: Array
+) -> dict[str, Any]:
+    """Figures on mixing, before and after symmetries were removed and chains allocated.
 
     Parameters
     ----------
-    weighing : Weighing
-    n_explorers : int
-        Chains that explored; they come first in the pool.
-    home : ndarray of shape (C,), optional
-        The mode of each chain that is kept; by default the explorers are.
-    offset : float
-        Turns log densities of scaled targets into those of targets as given, nats.
-    trusted : bool
+    posterior : MLPPosterior
+    explored : Explored
+    draws : Draws
+        Those that are kept.
+    samples : ndarray of shape (C, S, P)
+        Their weights on one representative of their orbits.
     """
-    pool, modes = weighing.pool, weighing.modes
-    explored = pool.chains < n_explorers
-    table = torch.zeros(n_explorers, modes.regions.n_modes)
-    table.index_put_(
-        (pool.chains[explored], modes.labels[explored]), torch.ones(()), accumulate=True
-    )
-    ended = table.argmax(dim=1).numpy()  # where each explorer spent most of its draws
-    kept = ended if home is None else home
-    listed = []
-    for k, estimate in enumerate(weighing.estimates):
-        own = modes.labels == k
-        listed.append(
-            Mode(
-                float(weighing.weights.weights[k]) if trusted else float("nan"),
-                estimate.log_evidence + offset,
-                estimate.standard_error,
-                np.flatnonzero(kept == k),
-                int((ended == k).sum()),
-                int((own & (pool.sources > 0)).sum()),
-                float(pool.values[own].mean()) + offset,
-            )
-        )
-    return sorted(listed, key=lambda m: np.nan_to_num(m.log_evidence, nan=-np.inf), reverse=True)
+    before, weights = explored.draws.position, draws.chain_weights
+    functions = functions_of(posterior, draws.position)
+    return {
+        "function_rhat": rank_rhat(functions, weights),
+        "function_ess": bulk_ess(functions, weights),
+        "function_rhat_before": rank_rhat(functions_of(posterior, before)),
+        "parameter_rhat": rank_rhat(samples, weights),
+        "parameter_ess": bulk_ess(samples, weights),
+        "parameter_rhat_before": rank_rhat(before),
+        "parameter_ess_before": bulk_ess(before),
+        "unseen_basin": 1.0 - _MISSED ** (1.0 / explored.n_starts),
+        **_moves(explored.chains, explored.n_starts),
+    }
 
 
-def why_not_weigh(group: Any, chains: ChainDraws | None) -> list[str]:
-    """Reasons not to try for an evidence; none if there are none."""
-    problems = []
-    if not can_bridge(group):
-        problems.append(
-            f"the symmetry group of several hidden layers has e^{group.log_order:.1f} elements, "
-            f"more than the {MAX_ORDER:,} that can be summed over: use one layer, or narrower ones"
-        )
-    if chains is not None and chains.stuck.mean() > _MOST_STUCK:
-        problems.append(
-            f"{chains.stuck.sum()} of {len(chains.stuck)} chains never moved: raise n_warmup"
-        )
-    return problems
-
-
-def why_not(weighing: Weighing, n_dims: int) -> list[str]:
-    """Reasons not to trust the evidence; none if there are none."""
-    total = weighing.weights
-    highest = int(mode_heights(weighing.pool, weighing.modes).argmax())
-    n_draws = int(weighing.modes.counts[highest])
-    if n_draws < MIN_DRAWS_PER_DIM * n_dims:
-        return [
-            f"{n_draws} draws of {n_dims} parameters in the highest mode, fewer than "
-            f"{MIN_DRAWS_PER_DIM} a parameter: raise n_draws or n_chains, or use a smaller network"
-        ]
-    problems = []
-    if not total.log_evidence_standard_error <= _MOST_ERROR:
-        problems.append(
-            f"its standard error is {total.log_evidence_standard_error:.2g} nats: raise n_draws"
-        )
-    if weighing.spread > _MOST_ERROR:
-        problems.append(
-            f"chains and islands put it {weighing.spread:.2g} nats apart: raise n_draws or "
-            "n_particles"
-        )
-    return problems
-
-
-def diagnose(
-    posterior: MLPPosterior,
-    chains: ChainDraws | None,
-    explored: Array,
-    kept: Array,
-    chain_weights: Array,
-    n_starts: int,
-) -> Bunch:
-    """Figures on mixing, before and after symmetries were removed and chains shared out."""
-    found = Bunch(
-        function_rhat=rank_rhat(functions_of(posterior, kept), chain_weights),
-        function_ess=bulk_ess(functions_of(posterior, kept), chain_weights),
-        function_rhat_before=rank_rhat(functions_of(posterior, explored)),
-        parameter_rhat_before=rank_rhat(explored),
-        parameter_ess_before=bulk_ess(explored),
-        unseen_basin=1.0 - _MISSED ** (1.0 / n_starts),
-        warnings=[],
-    )
-    nothing = np.zeros(n_starts, dtype=np.int64)
-    found.update(n_divergent=nothing, acceptance=nothing / 1.0, stuck=nothing.astype(bool))
-    found.update(n_gradients=nothing)
-    if chains is not None:
-        gradients = chains.warmup.n_gradients + chains.sampling.n_gradients
-        found.update(
-            n_divergent=chains.sampling.n_divergent.numpy(),
-            acceptance=chains.sampling.mean_acceptance.numpy(),
-            stuck=chains.stuck & (chains.sampling.n_moves.numpy() >= _TELLING_MOVES),
-            n_gradients=gradients.numpy(),
-        )
-    return found
-
-
-def disagreement(posterior: MLPPosterior, kept: Array, modes: list[Mode]) -> list[str]:
-    """Modes whose own chains tell different functions: there is more than one mode in them."""
-    values, found = functions_of(posterior, kept), []
-    for i, mode in enumerate(modes):
-        if len(mode.members) < 2:
-            continue
-        worst = np.nanmax(rank_rhat(values[mode.members]), initial=1.0)
-        if worst > _MOST_RHAT:
-            found.append(
-                f"the chains of mode {i} disagree (function-space R-hat {worst:.2f}): it may be "
-                "several modes, weighed by where their chains started. Raise n_draws or thinning."
-            )
-    return found
+def _moves(chains: ChainDraws | None, n_starts: int) -> dict[str, Array]:
+    """What the moves of each exploring chain came to; nothing for particles."""
+    if chains is None:
+        nothing = np.zeros(n_starts, dtype=np.int64)
+        return {
+            "n_divergent": nothing, "acceptance": nothing / 1.0, "stuck": nothing.astype(bool),
+            "n_gradients": nothing,
+        }  # fmt: skip
+    warmup, sampling = chains.warmup, chains.sampling
+    return {
+        "n_divergent": sampling.n_divergent.numpy(),
+        "acceptance": sampling.mean_acceptance.numpy(),
+        "stuck": chains.stuck & (sampling.n_moves.numpy() >= _TELLING_MOVES),
+        "n_gradients": (warmup.n_gradients + sampling.n_gradients).numpy(),
+    }
 
 
 def functions_of(posterior: MLPPosterior, draws: Array) -> Array:
@@ -173,11 +72,3 @@ def functions_of(posterior: MLPPosterior, draws: Array) -> Array:
     n_params = posterior.network.layout.n_params
     outputs = posterior.network.forward(position[..., :n_params], x[rows].to(position))
     return np.concatenate([outputs.flatten(2).numpy(), draws[..., n_params:]], axis=-1)
-
-
-def parameter_figures(samples: Array, chain_weights: Array) -> dict[str, Any]:
-    """R-hat and ESS of single weights, as they are kept."""
-    return {
-        "parameter_rhat": rank_rhat(samples, chain_weights),
-        "parameter_ess": bulk_ess(samples, chain_weights),
-    }

@@ -1,33 +1,231 @@
 """Sampled posteriors of networks: Wiese et al. 2023 as scikit-learn estimators."""
 
-from numbers import Real
-from typing import Any
+import copy
+from numbers import Integral, Real
+from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval
+from sklearn.utils import Bunch, check_random_state
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.context import FitContext, Fitted
-from skbayes_sym.estimators._fit.memory import require_chains
-from skbayes_sym.estimators._fit.model import gaussian_prior, hidden_layer_sizes
-from skbayes_sym.estimators._fit.rows import Array, column_scaling
-from skbayes_sym.estimators.mcmc.posterior import SampledPosterior
-from skbayes_sym.estimators.mcmc.recipe import CONSTRAINTS, fit_mcmc
-from skbayes_sym.estimators.mcmc.setting import Model
-from skbayes_sym.estimators.predictors import (
-    BayesianClassifierMixin,
-    BayesianRegressorMixin,
-    SampledOutputs,
-)
-from skbayes_sym.models.likelihoods.categorical import Categorical, log_class_probabilities
+from skbayes_sym.estimators._fit.compatibility import refuse
+from skbayes_sym.estimators._fit.device import one_thread
+from skbayes_sym.estimators._fit.method import Fitted
+from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, network_prior
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
+from skbayes_sym.estimators.mcmc.approximate import Approximation, approximate
+from skbayes_sym.estimators.mcmc.method import Sampling
+from skbayes_sym.estimators.mcmc.modes import Mode
+from skbayes_sym.estimators.mcmc.search import Search
+from skbayes_sym.estimators.mcmc.setting import Chains
+from skbayes_sym.inference.mcmc.blocks import Block
+from skbayes_sym.inference.mcmc.chain_count import n_chains_required
+from skbayes_sym.inference.mlp_posterior import MLPPosterior
+from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
+from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence, Kernel
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.networks.activations import ACTIVATIONS
+from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.symmetry.base import NotInvariantError, SymmetryGroup, Trivial, check_invariant
+
+# "auto" chains: three modes, the rarest in the reach of 8 % of the starts (Wiese et al. 2023).
+_AUTO_MODES, _AUTO_PROBABILITY = (0.57, 0.35, 0.08), 0.99
+
+_SAMPLERS: dict[str, Kernel | SMC] = {"auto": HMC(), "hmc": HMC(), "nuts": NUTS(), "smc": SMC()}
+
+CONSTRAINTS: dict[str, list[Any]] = {
+    **RUN_CONSTRAINTS,
+    **NETWORK_CONSTRAINTS,
+    "sampler": [StrOptions(set(_SAMPLERS)), HasMethods("step"), SMC],
+    "n_chains": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+    "n_warmup": [Interval(Integral, 0, None, closed="left")],
+    "n_draws": [Interval(Integral, 1, None, closed="left")],
+    "thinning": [Interval(Integral, 1, None, closed="left")],
+    "remove_symmetries": ["boolean"],
+    "mode_weights": [StrOptions({"auto", "evidence", "uniform"}), Evidence],
+    "standardize": ["boolean"],
+    "warm_start": ["boolean"],
+    "n_jobs": [Integral, None],
+    "random_state": ["random_state"],
+}
+
+# What a fit knows of the draws it made, and an approximation of them doesn't have.
+_OF_THE_CHAINS = ("modes_", "log_evidence_", "log_evidence_std_error_", "diagnostics_", "_blocks_")
 
 
-class MCMCRegressor(BayesianRegressorMixin, SampledPosterior):
+class _MCMC(WeightedDraws):
+    """What the two share: how their parameters become chains and particles."""
+
+    sampler: str | Kernel | SMC
+    n_chains: int | str
+    n_warmup: int
+    n_draws: int
+    thinning: int
+    remove_symmetries: bool
+    mode_weights: str | Evidence
+    noise_prior_scale: float = 1.0  # a classifier has no noise, whatever this is
+    warm_start: bool
+    n_jobs: int | None
+    modes_: list[Mode]
+    log_evidence_: float
+    log_evidence_std_error_: float
+    diagnostics_: Bunch
+    posterior_: MixtureOfLaplace
+    _blocks_: list[Block]
+    _training_data_: tuple[Array, Array, Array]
+
+    def _method(self) -> Sampling:
+        search = self._search()
+        n_chains = self.n_chains
+        if isinstance(n_chains, str):
+            n_chains = n_chains_required(_AUTO_MODES, probability=_AUTO_PROBABILITY)
+        start = getattr(self, "_blocks_", None) if self.warm_start else None
+        chains = Chains(
+            n_chains, self.n_warmup, self.n_draws, self.thinning, self.n_jobs, start or None
+        )
+        return Sampling(search, chains, self.remove_symmetries, float(self.noise_prior_scale))
+
+    def _search(self) -> Search:
+        """Who looks for modes; what doesn't apply to them is refused."""
+        sampler = _SAMPLERS[self.sampler] if isinstance(self.sampler, str) else self.sampler
+        if isinstance(sampler, type):
+            raise ValueError(f"sampler must be an object, not a class: {sampler.__name__}().")
+        evidence = self._evidence()
+        if hasattr(sampler, "step"):
+            particles = None if evidence is None else evidence.particles
+            return Search(sampler, particles, evidence is not None)
+        return self._search_by_particles(sampler, evidence)
+
+    def _search_by_particles(self, particles: SMC, evidence: Evidence | None) -> Search:
+        why = "no chain explores with sampler=SMC(...)"
+        refuse(self, ("n_warmup", "warm_start"), why, "sampler='hmc'")
+        if evidence is None:
+            why = "sampler=SMC(...) with mode_weights='uniform' has only particles, no chains"
+            refuse(self, ("n_chains", "n_draws", "thinning"), why, "SMC(n_particles=...)")
+        if not isinstance(self.mode_weights, str):
+            why = "sampler=SMC(...) has the replicates that Evidence(...) would add"
+            refuse(self, ("mode_weights",), why, "mode_weights='evidence'")
+        return Search(None, particles, evidence is not None)
+
+    def _evidence(self) -> Evidence | None:
+        """How modes are weighed; None for one vote a chain."""
+        if self.mode_weights == "uniform":
+            return None
+        if self.remove_symmetries:
+            return Evidence() if isinstance(self.mode_weights, str) else self.mode_weights
+        why = "modes are weighed by draws whose symmetry is removed (remove_symmetries=False)"
+        refuse(self, ("mode_weights",), why, "mode_weights='uniform'")
+        return None
+
+    def _group(self, network: MLP, prior: GaussianPrior) -> SymmetryGroup:
+        group = network.symmetry()
+        try:
+            check_invariant(
+                group, prior.log_prob, network.layout, what="prior_scale",
+                remedy="Give all units of a layer the same scale, or use remove_symmetries=False.",
+            )  # fmt: skip
+        except NotInvariantError:
+            if self.remove_symmetries:
+                raise
+            return Trivial()
+        return group
+
+    def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
+        attributes = super()._attributes(data, model, found)
+        return {**attributes, "diagnostics_": Bunch(**attributes["diagnostics_"])}
+
+    def approximate(
+        self, kind: str = "mixture_of_laplace", n_samples: int = 1000, random_state: Any = 0
+    ) -> Self:
+        """Condense the draws to an approximation that predicts.
+
+        Parameters
+        ----------
+        kind : {"mixture_of_laplace"}, default="mixture_of_laplace"
+            A Gaussian for every mode of the draws, at its maximum and with the curvature there
+            (Eschenhagen et al. 2021), weighted as the draws are.
+        n_samples : int, default=1000
+            Draws of the approximation that predictions average.
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        estimator of the same class
+            Fitted, with ``posterior_`` (`MixtureOfLaplace`: ``sample``, ``log_prob`` over weights
+            and log noise in scaled units) and ``samples_`` (1, n_samples, P) drawn from it. What
+            was said of the chains (`modes_`, `log_evidence_`, `diagnostics_`) it doesn't have.
+
+        Raises
+        ------
+        ValueError
+            If symmetries were not removed: every copy would be a mode.
+
+        Notes
+        -----
+        2 D gradients a mode for the curvatures of D parameters, O(D^3).
+        """
+        check_is_fitted(self)
+        if kind != "mixture_of_laplace":
+            raise ValueError(f"kind must be 'mixture_of_laplace', got {kind!r}.")
+        if not self.remove_symmetries:
+            raise ValueError(
+                "approximate needs draws on one representative of their orbits: fit with "
+                "remove_symmetries=True."
+            )
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        posterior = self._reference_posterior()
+        with one_thread(), torch.no_grad():
+            found = approximate(posterior, self._positions(), self.chain_weights_, n_samples, seed)
+        return self._approximated(found, posterior)
+
+    def _approximated(self, found: Approximation, posterior: MLPPosterior) -> Self:
+        """A copy whose draws are those of the approximation."""
+        other = copy.copy(self)
+        for name in (*_OF_THE_CHAINS, "_cache"):
+            other.__dict__.pop(name, None)
+        other.posterior_ = found.posterior
+        other.samples_ = found.theta[None].astype(self.samples_.dtype)
+        other.chain_weights_ = np.ones(1)
+        offset = 0.0
+        if hasattr(self, "noise_std_samples_"):
+            other.noise_std_samples_ = found.noise_std[None] * self.y_scale_
+            offset = -float(posterior.data.weight.sum() * np.log(self.y_scale_).sum())
+        other.log_posterior_samples_ = found.log_posterior[None] + offset
+        return other
+
+    def _reference_posterior(self) -> MLPPosterior:
+        """The posterior that was sampled, in float64 on the CPU."""
+        x, y, weight = (torch.as_tensor(a) for a in self._training_data_)
+        targets = y.double() if y.is_floating_point() else y
+        return MLPPosterior(
+            self.network_, self._fitted_likelihood(),
+            network_prior(self.prior_scale, self.network_),
+            Data(x.double(), targets, weight.double()), float(self.noise_prior_scale),
+        )  # fmt: skip
+
+    def _fitted_likelihood(self) -> Likelihood:
+        """In scaled units, at any value of its free parameters."""
+        raise NotImplementedError
+
+    def _positions(self) -> Tensor:
+        """All draws as the sampler had them, (C, S, D)."""
+        parts = [torch.as_tensor(self.samples_).double()]
+        if hasattr(self, "noise_std_samples_"):
+            parts.append(torch.as_tensor(self.noise_std_samples_ / self.y_scale_).log())
+        return torch.cat(parts, dim=-1)
+
+
+class MCMCRegressor(DrawsRegressor, _MCMC):
     r"""Bayesian neural network regression by sampling modulo symmetry.
 
     Draws from the posterior of an MLP's weights and noise. It has |G| copies of every mode, one for
@@ -46,10 +244,11 @@ class MCMCRegressor(BayesianRegressorMixin, SampledPosterior):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Of the hidden layers. With an odd one (tanh, identity) the signs of hidden units are
         symmetries too.
-    sampler : {"hmc", "smc", "nuts"}, default="hmc"
-        "hmc": jittered Hamiltonian Monte Carlo, all chains as one batch. "smc": only the particles
-        of sequential Monte Carlo look for modes, the chains start from those. "nuts": the No-U-Turn
-        sampler, for reference; slower here.
+    sampler : {"auto", "hmc", "nuts", "smc"}, Kernel or SMC, default="auto"
+        Who looks for modes. "hmc", which is "auto", is `HMC` with its defaults: jittered
+        Hamiltonian Monte Carlo, all chains as one batch. "nuts": `NUTS`, the No-U-Turn sampler,
+        for reference; slower here. "smc": `SMC`, only the particles of sequential Monte Carlo; the
+        chains start from those. Or one of these with other settings, or a kernel of your own.
     n_chains : int or "auto", default=64
         "auto" is the number that finds every mode with probability 0.99 if there are three, the
         rarest found by 8 % of the chains: ``n_chains_required([.57, .35, .08])``.
@@ -60,16 +259,13 @@ class MCMCRegressor(BayesianRegressorMixin, SampledPosterior):
     remove_symmetries : bool, default=True
         Whether to move the draws to one representative of their symmetry orbit. Predictions are
         the same with and without; weights mean something only with.
-    mode_weights : {"evidence", "chains"}, default="evidence"
+    mode_weights : {"auto", "evidence", "uniform"} or Evidence, default="auto"
         What a mode counts for. "evidence": its posterior mass, by bridge sampling of chains and
-        particles; the chains are then shared out over the modes. "chains": one vote a chain, which
-        weighs modes by how many starts fall into their basins (Wiese et al. 2023). "evidence"
-        falls back to it with a `ConvergenceWarning` where the estimate can't be trusted, and
-        needs ``remove_symmetries``.
-    n_islands, n_particles : int, default=4, 256
-        Independent runs of sequential Monte Carlo that look for modes beside the chains
-        (``mode_weights="evidence"`` or ``sampler="smc"``), and the particles of each. 0 islands
-        leave it to the chains.
+        particles; the chains are then allocated to the modes. `Evidence` says how many particles
+        look for modes beside the chains. "uniform": one vote a chain, which weighs modes by how
+        many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it with a
+        `ConvergenceWarning` where the estimate can't be trusted, and needs ``remove_symmetries``;
+        "auto" is "evidence" with, "uniform" without it.
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
         a layer, or one a parameter. It must not tell the units of a layer apart.
@@ -114,7 +310,7 @@ class MCMCRegressor(BayesianRegressorMixin, SampledPosterior):
         ``std_error`` (nats, of the targets as given; the part of the evidence that the mode and
         its symmetric copies hold), ``members`` (its chains in `samples_`), ``n_explorers`` and
         ``n_particles`` (chains and particles that ended there on their own),
-        ``mean_log_posterior``. Empty without ``mode_weights="evidence"``.
+        ``mean_log_posterior``. Empty with ``mode_weights="uniform"``.
     log_evidence_ : float
         log p(y | X), nats, summed over the modes that were found: a lower bound up to
         `log_evidence_std_error_`, since nobody knows of a mode that nobody visited. NaN where it
@@ -180,7 +376,7 @@ class MCMCRegressor(BayesianRegressorMixin, SampledPosterior):
     >>> from skbayes_sym import MCMCRegressor
     >>> from skbayes_sym.datasets import make_sinusoidal
     >>> X, y = make_sinusoidal(60, random_state=0)
-    >>> reg = MCMCRegressor((2,), n_chains=32, n_warmup=200, n_islands=2, random_state=0).fit(X, y)
+    >>> reg = MCMCRegressor((2,), n_chains=32, n_warmup=200, random_state=0).fit(X, y)
     >>> mean, std = reg.predict(X[:3], return_std=True)
     >>> mean.shape, reg.samples_.shape, len(reg.modes_) >= 1
     ((3,), (32, 50, 7), True)
@@ -197,15 +393,13 @@ class MCMCRegressor(BayesianRegressorMixin, SampledPosterior):
         hidden_layer_sizes: Any = (5,),
         activation: str = "tanh",
         *,
-        sampler: str = "hmc",
-        n_chains: Any = 64,
+        sampler: str | Kernel | SMC = "auto",
+        n_chains: int | str = 64,
         n_warmup: int = 1000,
         n_draws: int = 50,
         thinning: int = 1,
         remove_symmetries: bool = True,
-        mode_weights: str = "evidence",
-        n_islands: int = 4,
-        n_particles: int = 256,
+        mode_weights: str | Evidence = "auto",
         prior_scale: Any = 1.0,
         noise_prior_scale: float = 1.0,
         standardize: bool = True,
@@ -226,8 +420,6 @@ class MCMCRegressor(BayesianRegressorMixin, SampledPosterior):
         self.thinning = thinning
         self.remove_symmetries = remove_symmetries
         self.mode_weights = mode_weights
-        self.n_islands = n_islands
-        self.n_particles = n_particles
         self.prior_scale = prior_scale
         self.noise_prior_scale = noise_prior_scale
         self.standardize = standardize
@@ -239,54 +431,14 @@ class MCMCRegressor(BayesianRegressorMixin, SampledPosterior):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _fit_recipe(self, context: FitContext) -> Fitted:
-        y, weight = context.rows.y, context.rows.weight
-        n_inputs, n_targets = context.rows.X.shape[1], y.shape[1]
-        network = MLP(n_inputs, hidden_layer_sizes(self), n_targets, ACTIVATIONS[self.activation])
-        require_chains(self, context, network)
-        scaling = column_scaling(y, weight, enabled=self.normalize_y)
-        likelihood = Gaussian(torch.zeros(n_targets, dtype=torch.float64))
-        prior = gaussian_prior(self, network)
-        model = Model(network, prior, likelihood, float(self.noise_prior_scale), scaling)
-        return fit_mcmc(self, context, model)
+    def _likelihood(self, data: Training) -> Gaussian:
+        return Gaussian(torch.zeros(self._n_outputs(data), dtype=torch.float64))
 
-    def log_likelihood_samples(self, X: Any, y: Any) -> Array:
-        """Log density of observed targets given every draw: what PSIS-LOO starts from.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-
-        Returns
-        -------
-        ndarray of shape (n_chains, n_draws, n_samples)
-            Nats, of ``y`` as given; joint over the targets of a row. The chains count as
-            `chain_weights_` says.
-        """
-        found = self._reduce(X, lambda p, y: [p.log_prob_of_draws(y).T], self._observed_targets(y))
-        return found[0].T.reshape(*self.samples_.shape[:2], -1)
-
-    def _likelihood(self) -> Gaussian:
+    def _fitted_likelihood(self) -> Gaussian:
         return Gaussian(torch.zeros(self.network_.n_outputs, dtype=torch.float64))
 
-    def _predictive(self, x: Tensor) -> NormalMixture:
-        theta, log_weights = self._draws_on(x)
-        noise_std = self.noise_std_samples_.reshape(-1, 1, self.noise_std_samples_.shape[-1])
-        variance = torch.as_tensor(noise_std / self.y_scale_).to(x) ** 2
-        outputs = self.network_.forward(theta, x)
-        return NormalMixture(outputs, torch.zeros_like(variance), variance, log_weights)
 
-    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        chosen = self._choose_draws(n, generator)
-        theta, _ = self._draws_on(x)
-        noise_std = self.noise_std_samples_.reshape(-1, 1, self.noise_std_samples_.shape[-1])
-        return SampledOutputs(
-            self.network_.forward(theta[chosen.to(x.device)], x), noise_std[chosen.numpy()]
-        )
-
-
-class MCMCClassifier(BayesianClassifierMixin, SampledPosterior):
+class MCMCClassifier(DrawsClassifier, _MCMC):
     r"""Bayesian neural network classification by sampling modulo symmetry.
 
     Draws from the posterior of an MLP's weights. It has |G| copies of every mode, one for
@@ -305,10 +457,11 @@ class MCMCClassifier(BayesianClassifierMixin, SampledPosterior):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Of the hidden layers. With an odd one (tanh, identity) the signs of hidden units are
         symmetries too.
-    sampler : {"hmc", "smc", "nuts"}, default="hmc"
-        "hmc": jittered Hamiltonian Monte Carlo, all chains as one batch. "smc": only the particles
-        of sequential Monte Carlo look for modes, the chains start from those. "nuts": the No-U-Turn
-        sampler, for reference; slower here.
+    sampler : {"auto", "hmc", "nuts", "smc"}, Kernel or SMC, default="auto"
+        Who looks for modes. "hmc", which is "auto", is `HMC` with its defaults: jittered
+        Hamiltonian Monte Carlo, all chains as one batch. "nuts": `NUTS`, the No-U-Turn sampler,
+        for reference; slower here. "smc": `SMC`, only the particles of sequential Monte Carlo; the
+        chains start from those. Or one of these with other settings, or a kernel of your own.
     n_chains : int or "auto", default=64
         "auto" is the number that finds every mode with probability 0.99 if there are three, the
         rarest found by 8 % of the chains: ``n_chains_required([.57, .35, .08])``.
@@ -319,16 +472,13 @@ class MCMCClassifier(BayesianClassifierMixin, SampledPosterior):
     remove_symmetries : bool, default=True
         Whether to move the draws to one representative of their symmetry orbit. Predictions are
         the same with and without; weights mean something only with.
-    mode_weights : {"evidence", "chains"}, default="evidence"
+    mode_weights : {"auto", "evidence", "uniform"} or Evidence, default="auto"
         What a mode counts for. "evidence": its posterior mass, by bridge sampling of chains and
-        particles; the chains are then shared out over the modes. "chains": one vote a chain, which
-        weighs modes by how many starts fall into their basins (Wiese et al. 2023). "evidence"
-        falls back to it with a `ConvergenceWarning` where the estimate can't be trusted, and
-        needs ``remove_symmetries``.
-    n_islands, n_particles : int, default=4, 256
-        Independent runs of sequential Monte Carlo that look for modes beside the chains
-        (``mode_weights="evidence"`` or ``sampler="smc"``), and the particles of each. 0 islands
-        leave it to the chains.
+        particles; the chains are then allocated to the modes. `Evidence` says how many particles
+        look for modes beside the chains. "uniform": one vote a chain, which weighs modes by how
+        many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it with a
+        `ConvergenceWarning` where the estimate can't be trusted, and needs ``remove_symmetries``;
+        "auto" is "evidence" with, "uniform" without it.
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
         a layer, or one a parameter. It must not tell the units of a layer apart.
@@ -366,7 +516,7 @@ class MCMCClassifier(BayesianClassifierMixin, SampledPosterior):
         ``std_error`` (nats, of the targets as given; the part of the evidence that the mode and
         its symmetric copies hold), ``members`` (its chains in `samples_`), ``n_explorers`` and
         ``n_particles`` (chains and particles that ended there on their own),
-        ``mean_log_posterior``. Empty without ``mode_weights="evidence"``.
+        ``mean_log_posterior``. Empty with ``mode_weights="uniform"``.
     log_evidence_ : float
         log p(y | X), nats, summed over the modes that were found: a lower bound up to
         `log_evidence_std_error_`, since nobody knows of a mode that nobody visited. NaN where it
@@ -431,7 +581,7 @@ class MCMCClassifier(BayesianClassifierMixin, SampledPosterior):
     >>> from sklearn.datasets import make_moons
     >>> from skbayes_sym import MCMCClassifier
     >>> X, y = make_moons(60, noise=0.2, random_state=0)
-    >>> clf = MCMCClassifier((2,), n_chains=32, n_warmup=200, n_islands=2, random_state=0).fit(X, y)
+    >>> clf = MCMCClassifier((2,), n_chains=32, n_warmup=200, random_state=0).fit(X, y)
     >>> clf.predict_proba(X[:3]).shape
     (3, 2)
     """
@@ -443,15 +593,13 @@ class MCMCClassifier(BayesianClassifierMixin, SampledPosterior):
         hidden_layer_sizes: Any = (5,),
         activation: str = "tanh",
         *,
-        sampler: str = "hmc",
-        n_chains: Any = 64,
+        sampler: str | Kernel | SMC = "auto",
+        n_chains: int | str = 64,
         n_warmup: int = 1000,
         n_draws: int = 50,
         thinning: int = 1,
         remove_symmetries: bool = True,
-        mode_weights: str = "evidence",
-        n_islands: int = 4,
-        n_particles: int = 256,
+        mode_weights: str | Evidence = "auto",
         prior_scale: Any = 1.0,
         standardize: bool = True,
         warm_start: bool = False,
@@ -470,8 +618,6 @@ class MCMCClassifier(BayesianClassifierMixin, SampledPosterior):
         self.thinning = thinning
         self.remove_symmetries = remove_symmetries
         self.mode_weights = mode_weights
-        self.n_islands = n_islands
-        self.n_particles = n_particles
         self.prior_scale = prior_scale
         self.standardize = standardize
         self.warm_start = warm_start
@@ -481,35 +627,5 @@ class MCMCClassifier(BayesianClassifierMixin, SampledPosterior):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _fit_recipe(self, context: FitContext) -> Fitted:
-        n_inputs, n_classes = context.rows.X.shape[1], len(self.classes_)
-        network = MLP(n_inputs, hidden_layer_sizes(self), n_classes, ACTIVATIONS[self.activation])
-        require_chains(self, context, network)
-        return fit_mcmc(self, context, Model(network, gaussian_prior(self, network), Categorical()))
-
-    def log_likelihood_samples(self, X: Any, y: Any) -> Array:
-        """Log probability of observed classes given every draw: what PSIS-LOO starts from.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-
-        Returns
-        -------
-        ndarray of shape (n_chains, n_draws, n_samples)
-            Nats; -inf for a class never seen. The chains count as `chain_weights_` says.
-        """
-        codes, known = self._observed_codes(y, len(self._check_inputs(X)))
-        found = self._reduce(X, lambda p, codes: [p.log_prob_of_draws(codes).T], codes)
-        values = np.where(known, found[0].T, -np.inf)
-        return values.reshape(*self.samples_.shape[:2], -1)
-
-    def _likelihood(self) -> Categorical:
+    def _fitted_likelihood(self) -> Categorical:
         return Categorical()
-
-    def _predictive(self, x: Tensor) -> CategoricalMixture:
-        theta, log_weights = self._draws_on(x)
-        return CategoricalMixture(
-            log_class_probabilities(self.network_.forward(theta, x)), log_weights
-        )

@@ -1,40 +1,36 @@
-"""What a sampled fit decides before the first move: model, seeds, chains and their blocks."""
+"""What a sampled fit decides before the first move: the posterior, seeds, chains and blocks."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.context import FitContext
-from skbayes_sym.estimators._fit.progress import Progress
-from skbayes_sym.estimators._fit.rows import Scaling
-from skbayes_sym.estimators._fit.training import training_data
-from skbayes_sym.inference.mcmc.chain_count import n_chains_required
+from skbayes_sym.estimators._fit.run import Run
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.mcmc.search import Search
+from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.models.data import Data
-from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.random import spawn_seeds
-from skbayes_sym.symmetry.base import check_invariant
-
-# "auto" chains: three modes, the rarest in the reach of 8 % of the starts (Wiese et al. 2023).
-_AUTO_MODES, _AUTO_PROBABILITY = (0.57, 0.35, 0.08), 0.99
 
 # Chains of a block. On small problems a call costs the same for 64 chains as for 256; on others
 # blocks are what several processes share. Either way the size depends on the problem alone.
 _SMALL_BYTES, _SMALL_BLOCK, _BLOCK = 4096, 256, 64
 
-EXPLORING, ISLANDS, REFRESHING = 0.7, 0.15, 0.15  # shares of the progress reported
+EXPLORING, REPLICATES, REFRESHING = 0.7, 0.15, 0.15  # shares of the progress reported
 
 
-class Model(NamedTuple):
-    """The recipe's ingredients, fixed before the first move."""
+class Chains(NamedTuple):
+    """How many chains there are, and how long they run."""
 
-    network: MLP
-    prior: GaussianPrior
-    likelihood: Likelihood
-    noise_prior_scale: float = 1.0
-    y_scaling: Scaling | None = None
+    n_chains: int
+    n_warmup: int
+    n_draws: int
+    thinning: int
+    n_jobs: int | None = None
+    start: list[Block] | None = None  # where those of the previous fit stopped, to go on with
 
 
 class Seeds(NamedTuple):
@@ -42,62 +38,65 @@ class Seeds(NamedTuple):
 
     start: int
     chains: int
-    islands: int
+    replicates: int
     modes: int
     refine: int
     refresh: int
     labels: int
 
 
-class Setting(NamedTuple):
-    """What every stage of a fit needs."""
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What every stage of a fit needs.
 
-    estimator: Any
-    context: FitContext
+    Parameters
+    ----------
+    search : Search
+    chains : Chains
+    remove_symmetries : bool
+        Whether draws are moved to one representative of their orbit.
+    noise_prior_scale : float
+        Of the half-normal prior of the noise, scaled target units.
+    data : Training
+    model : Model
+    run : Run
+    """
+
+    search: Search
+    chains: Chains
+    remove_symmetries: bool
+    noise_prior_scale: float
+    data: Training
     model: Model
-    posterior: MLPPosterior
-    seeds: Seeds
-    progress: Progress
+    run: Run
 
-    @property
-    def n_chains(self) -> int:
-        """``n_chains``, "auto" resolved."""
-        if self.estimator.n_chains == "auto":
-            return n_chains_required(_AUTO_MODES, probability=_AUTO_PROBABILITY)
-        return int(self.estimator.n_chains)
+    @cached_property
+    def seeds(self) -> Seeds:
+        return Seeds(*spawn_seeds(self.data.seed, len(Seeds._fields)))
+
+    @cached_property
+    def posterior(self) -> MLPPosterior:
+        """As chains see it: in the working precision, on the device."""
+        return self._posterior_of(self.data.data)
+
+    @cached_property
+    def reference(self) -> MLPPosterior:
+        """The same in float64 on the CPU, where evidences are computed."""
+        return self._posterior_of(Data(*map(_reference_tensor, self.data.data)))
+
+    def _posterior_of(self, data: Data) -> MLPPosterior:
+        network, likelihood, prior, _ = self.model
+        return MLPPosterior(network, likelihood, prior, data, self.noise_prior_scale)  # type: ignore[arg-type]
 
     @property
     def block_size(self) -> int:
         """Chains that run together."""
-        if self.context.device.type != "cpu":
-            return self.n_chains
-        data, network = self.posterior.data, self.model.network
-        row_bytes = len(data.x) * max(network.sizes[1:]) * data.x.element_size()
+        if self.data.device.type != "cpu":
+            return self.chains.n_chains
+        x, shapes = self.data.data.x, self.model.network.layout.shapes.values()
+        widest = max(shape[0] for shape in shapes)  # as (out, in) says, or (out,)
+        row_bytes = len(x) * widest * x.element_size()
         return _SMALL_BLOCK if row_bytes <= _SMALL_BYTES else _BLOCK
-
-    def reference(self) -> MLPPosterior:
-        """The posterior in float64 on the CPU, where evidences are computed."""
-        data = Data(*(_reference_tensor(t) for t in self.posterior.data))
-        return MLPPosterior(
-            self.model.network, self.model.likelihood, self.model.prior, data,
-            self.model.noise_prior_scale,
-        )  # fmt: skip
-
-
-def open_setting(estimator: Any, context: FitContext, model: Model) -> Setting:
-    """The posterior of scaled data, checked for the symmetry that is to be removed."""
-    data = training_data(context, model.y_scaling)
-    posterior = MLPPosterior(
-        model.network, model.likelihood, model.prior, data, model.noise_prior_scale
-    )
-    if estimator.remove_symmetries:
-        check_invariant(
-            model.network.symmetry(), model.prior.log_prob, model.network.layout,
-            what="prior_scale",
-            remedy="Give all units of a layer the same scale, or use remove_symmetries=False.",
-        )  # fmt: skip
-    seeds = Seeds(*spawn_seeds(context.seed, len(Seeds._fields)))
-    return Setting(estimator, context, model, posterior, seeds, Progress(context))
 
 
 def _reference_tensor(tensor: Tensor) -> Tensor:

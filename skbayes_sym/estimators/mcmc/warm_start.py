@@ -7,7 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skbayes_sym.estimators.mcmc.setting import Setting
+from skbayes_sym.inference.kernels.base import initial_state
 from skbayes_sym.inference.mcmc.blocks import Block
+
+
+def continued(setting: Setting) -> list[Block] | None:
+    """Blocks of the previous fit, on this fit's data; None if this one starts anew."""
+    previous, posterior = setting.chains.start, setting.posterior
+    if not previous:
+        return None
+    n_dims = previous[0].state.position.shape[1]
+    n_chains = sum(len(block.step_size) for block in previous)
+    if n_dims != posterior.n_dims or n_chains != setting.chains.n_chains:
+        raise ValueError(
+            f"warm_start=True, but the previous fit has {n_chains} chains of {n_dims} parameters "
+            f"and this one {setting.chains.n_chains} of {posterior.n_dims}: data, "
+            "hidden_layer_sizes or n_chains changed."
+        )
+    blocks = [_as_tensors(kept, posterior.data.x) for kept in previous]
+    return [b._replace(state=initial_state(b.state.position, posterior)) for b in blocks]
 
 
 def as_arrays(block: Block) -> Block:
@@ -15,7 +34,7 @@ def as_arrays(block: Block) -> Block:
     return _converted(block, lambda tensor: tensor.cpu().numpy())
 
 
-def as_tensors(block: Block, like: Tensor) -> Block:
+def _as_tensors(block: Block, like: Tensor) -> Block:
     """The block with tensors on the device of ``like``, positions in its precision too."""
     moved = _converted(block, lambda array: torch.as_tensor(array).to(like.device))
     state = moved.state._replace(position=moved.state.position.to(like))
@@ -24,11 +43,11 @@ def as_tensors(block: Block, like: Tensor) -> Block:
 
 
 def _converted(block: Block, convert: Callable[[Any], Any]) -> Block:
-    whitening: Any = block.whitening
-    arrays = {f.name: convert(getattr(whitening, f.name)) for f in fields(whitening)}
+    preconditioner: Any = block.preconditioner
+    arrays = {f.name: convert(getattr(preconditioner, f.name)) for f in fields(preconditioner)}
     return Block(
         type(block.state)(*map(convert, block.state)),
         convert(block.step_size),
-        replace(whitening, **arrays),
+        replace(preconditioner, **arrays),
         convert(block.random_state),
     )

@@ -6,13 +6,15 @@ from sklearn.utils import Bunch, check_random_state
 
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.model import checked_group, gaussian_prior
-from skbayes_sym.inference.mean_field.bounds import estimate_gap
 from skbayes_sym.numerics.random import generator_from
-from skbayes_sym.symmetry.gaps.permanent_estimates import ExactUpTo, Importance
-from skbayes_sym.symmetry.gaps.units import gap_lower
+from skbayes_sym.symmetry.gaps.permanent_estimates import (
+    Exact,
+    ExactUpTo,
+    Importance,
+    PermanentEstimate,
+)
+from skbayes_sym.symmetry.gaps.units import UnitGap
 
-# "auto" draws: a near-saturated gap is skewed, so many of narrow layers; 16 to 1000.
-_ENTRIES = 1 << 20  # of the units' matrices, all draws together
 _PERMUTATIONS = 64  # of the estimate of wide layers, at least
 
 
@@ -23,22 +25,12 @@ def unit_gap_of_fit(estimator: Any, *, n_draws: Any, random_state: Any) -> Bunch
     group = checked_group(estimator.symmetry or "auto", network, prior)
     widest = max(network.hidden_layer_sizes, default=0)
     width = 20 if estimator.gap_estimator == "exact" else estimator.exact_max_width
-    if n_draws == "auto":
-        n_draws = max(16, min(1000, _ENTRIES // max(widest, 1) ** 2))
-    value, error = 0.0, 0.0
-    if group.factors:
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
-        with one_thread():
-            value, error = estimate_gap(
-                gap_lower, group, estimator.posterior_,
-                ExactUpTo(width, Importance(max(estimator.n_permutations, _PERMUTATIONS))),
-                n_draws=n_draws, generator=generator_from(seed),
-            )  # fmt: skip
-    # One layer's sum over the group is a permanent; several layers' is bounded by the chain rule.
-    is_exact = len(group.factors) < 2 and widest <= width
-    return Bunch(
-        value=value,
-        standard_error=error,
-        kind="KL at this posterior",
-        side="exact" if is_exact else "lower",
-    )
+    permanent: PermanentEstimate = Exact()
+    if widest > width:
+        permanent = ExactUpTo(width, Importance(max(estimator.n_permutations, _PERMUTATIONS)))
+    gap = UnitGap(group, permanent)
+    number = None if n_draws == "auto" else int(n_draws)
+    generator = generator_from(int(check_random_state(random_state).randint(2**31 - 1)))
+    with one_thread():
+        value, error = gap.estimate(estimator.posterior_, number, generator=generator)
+    return Bunch(value=value, standard_error=error, kind="KL at this posterior", side=gap.side)

@@ -22,12 +22,11 @@ from skbayes_sym.estimators._fit.training import (
 )
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.inference.mean_field.bounds import (
-    estimate_gap,
     expected_log_likelihood,
     posterior_layers,
 )
 from skbayes_sym.inference.mean_field.elbo import SymmetrizedElbo, pack
-from skbayes_sym.inference.mean_field.gap_term import GapTerm
+from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -46,7 +45,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     PermanentEstimate,
     Soules,
 )
-from skbayes_sym.symmetry.gaps.units import gap_lower, gap_upper
+from skbayes_sym.symmetry.gaps.units import UnitGap
 
 FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
 SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
@@ -155,8 +154,11 @@ def fit_vi(estimator: Any, context: FitContext, model: Model) -> Fitted:
     gap = None
     if model.group.log_order > 0.0:
         generator = generator_from(seeds.gap, context.device)
-        n_draws = estimator.n_weight_samples
-        gap = GapTerm(model.group, estimate, n_draws=n_draws, generator=generator)
+        gap = GatedGap(
+            UnitGap(model.group, estimate, n_draws=estimator.n_weight_samples),
+            certificate=UnitGap(model.group, Soules()),
+            generator=generator,
+        )
     with torch.no_grad():
         objective = SymmetrizedElbo(
             model.network, model.likelihood, model.prior, data,
@@ -278,27 +280,25 @@ def _gap_bounds(
     if not model.group.factors:
         return Estimate(0.0, 0.0), Estimate(0.0, 0.0)
     width = 20 if estimator.gap_estimator == "exact" else estimator.exact_max_width
-    below = ExactUpTo(width, Importance(max(estimator.n_permutations, _EVALUATION_PERMUTATIONS)))
-    above = ExactUpTo(width, DoublyStochastic())
+    proposals = max(estimator.n_permutations, _EVALUATION_PERMUTATIONS)
+    below = UnitGap(model.group, ExactUpTo(width, Importance(proposals)))
+    above = UnitGap(model.group, ExactUpTo(width, DoublyStochastic()), bound="upper")
     entries = max(model.network.hidden_layer_sizes) ** 2
     n_draws = max(16, min(_EVALUATION_DRAWS, _EVALUATION_ENTRIES // entries))
 
-    def estimate(bound: Any, permanent: PermanentEstimate) -> Estimate:
-        generator = generator_from(seed, device)
-        return estimate_gap(
-            bound, model.group, posterior, permanent, n_draws=n_draws, generator=generator
-        )
+    def estimate(gap: UnitGap) -> Estimate:
+        return gap.estimate(posterior, n_draws, generator=generator_from(seed, device))
 
-    lower = estimate(gap_lower, below)
+    lower = estimate(below)
     saturated = model.group.log_order - lower.value < 1e-6  # nothing is left above
-    return lower, lower if saturated else estimate(gap_upper, above)
+    return lower, lower if saturated else estimate(above)
 
 
 def _report(
     estimator: Any,
     attributes: Mapping[str, Any],
     result: OptimiseResult,
-    gap: GapTerm | None,
+    gap: GatedGap | None,
     total_weight: float,
 ) -> None:
     """Say what a user should know: saturation in the log, missing convergence as a warning."""

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from skbayes_sym.inference.factorization.data import ROW_BLOCK
 from skbayes_sym.numerics.gaussian import kl_from_standard
-from skbayes_sym.numerics.linalg import cholesky, log_det
+from skbayes_sym.numerics.linalg import log_det
+from skbayes_sym.symmetry.gaps.rotations import row_root
 
 
 class CovarianceFamily(Protocol):
@@ -125,12 +126,3 @@ def kl_from_prior(mean: Tensor, cov: Tensor, prior_scale: float) -> float:
     )
     log_ratio = log_dets.sum() - mean.numel() * 2.0 * log(prior_scale)
     return float(kl_from_standard(trace, squares, log_ratio, mean.numel()))
-
-
-def row_root(cov: Tensor) -> Tensor:
-    """Cholesky factors of the rows' covariances, (n, k, k)."""
-    return cholesky(
-        cov,
-        what="The covariance of a row",
-        remedy="Standardize the matrix, or use dtype='float64'.",
-    )

@@ -20,6 +20,7 @@ from skbayes_sym.inference.factorization.data import (
 from skbayes_sym.inference.factorization.rows import row_conditionals
 from skbayes_sym.inference.factorization.vi import FactorPosterior, OnStep
 from skbayes_sym.numerics.optimise import Loop, Stopped
+from skbayes_sym.numerics.random import normal_like, numpy_generator
 
 
 class GibbsDraws(NamedTuple):
@@ -108,9 +109,7 @@ def _draw_side(
         block = side.block(begin, min(begin + ROW_BLOCK, side.n_rows))
         sums = sums_over_entries(block, packed, others)
         factor, _, target = row_conditionals(sums, prior_scale, noise)
-        normal = torch.randn(
-            target.shape, generator=generator, device=target.device, dtype=target.dtype
-        )
+        normal = normal_like(target.shape, generator=generator, like=target)
         # With P = L L': mean L'^-1 (L^-1 target), noise L'^-1 z.
         half = torch.linalg.solve_triangular(factor, target.unsqueeze(-1), upper=False)
         drawn = torch.linalg.solve_triangular(factor.mT, half + normal.unsqueeze(-1), upper=True)
@@ -121,6 +120,5 @@ def _draw_noise(
     squares: float, n: int, noise_range: tuple[float, float], generator: torch.Generator
 ) -> float:
     """Inverse gamma with shape N / 2 and scale ``squares / 2``, kept within its range."""
-    shape = torch.full((), max(0.5 * n, 0.5), dtype=torch.float64, device=generator.device)
-    gamma = float(torch._standard_gamma(shape, generator=generator))
+    gamma = float(numpy_generator(generator).standard_gamma(max(0.5 * n, 0.5)))
     return min(max(0.5 * squares / gamma, noise_range[0]), noise_range[1])

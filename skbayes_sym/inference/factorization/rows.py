@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.linalg import cholesky
-from skbayes_sym.symmetry.gaps.rotations import Pull
+from skbayes_sym.symmetry.gaps.base import GapGradient
 
 
 def row_conditionals(
     sums: tuple[Tensor, Tensor],
     prior_scale: float,
     noise: float,
-    pull: Pull | None = None,
+    gap: GapGradient | None = None,
     rows: slice = slice(0),
     mean: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -29,14 +29,14 @@ def row_conditionals(
     precision = second / (k * noise)
     precision.diagonal(dim1=-2, dim2=-1).add_(prior_scale**-2)
     target = first / (sqrt(k) * noise)
-    if pull is not None and mean is not None:
-        stiffness = pull.stiffness[rows]
-        held = (stiffness @ mean[rows].unsqueeze(-1)).squeeze(-1).add_(pull.force[rows])
+    if gap is not None and mean is not None:
+        added = gap.added_precision[rows]
+        held = (added @ mean[rows].unsqueeze(-1)).squeeze(-1).add_(gap.d_mean[rows])
         target += held
         diagonal = precision.diagonal(dim1=-2, dim2=-1)
         least = diagonal.clone()
-        precision += stiffness
-        # Only a stiffness estimated from draws, never a true one, is negative.
+        precision += added
+        # Only an added precision estimated from draws, never a true one, is negative.
         torch.maximum(diagonal, least, out=diagonal)
     factor = cholesky(
         precision,

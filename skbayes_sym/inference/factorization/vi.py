@@ -6,14 +6,15 @@ q makes the rows of U and V independent Gaussians. A sweep updates every row of 
     P_i = 1 / \tau^2 + \sum_j E[v_j v_j'] / (k s^2) + Q_i, \qquad
     P_i m_i = \sum_j r_{ij} E[v_j] / (\sqrt{k} s^2) + f_i + Q_i m_i^{\text{old}},
 
-sums over the observed entries of the row, with the force f and the stiffness Q of the
-symmetrisation gap (`Pull`). Without the gap this is coordinate ascent, and P_i^-1 the optimum; with
-it, a natural-gradient step of length one, exact in the likelihood, second-order in the gap.
+sums over the observed entries of the row, with the gradient f of the symmetrisation gap and the
+precision Q that it adds (`GapGradient`). Without the gap this is coordinate ascent, and P_i^-1 the
+optimum; with it, a natural-gradient step of length one, exact in the likelihood, second-order in
+the gap.
 """
 
 from collections.abc import Callable, Mapping
 from math import log, pi, sqrt
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,10 +30,11 @@ from skbayes_sym.inference.factorization.data import (
 from skbayes_sym.inference.factorization.rows import row_conditionals
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.optimise import Loop, Stopped
-from skbayes_sym.symmetry.gaps.rotations import Pull
+from skbayes_sym.numerics.random import float64_normal
+from skbayes_sym.symmetry.gaps.base import Gap, GapGradient, RowPosterior
 
-# Share of a new pull in the running mean: its draws are fresh, so the mean holds those of some
-# 2 / _LEAST_SHARE pulls at the end.
+# Share of a new gradient in the running mean: its draws are fresh, so the mean holds those of some
+# 2 / _LEAST_SHARE gradients at the end.
 _LEAST_SHARE, _SHARE_POWER = 0.05, 0.7
 # Sweeps before the noise is learned: from a random start everything looks like noise.
 _FIXED_NOISE_SWEEPS = 5
@@ -59,17 +61,11 @@ class FactorPosterior(NamedTuple):
         return self._replace(mean=self.mean.to(dtype), cov=self.cov.to(dtype))
 
 
-class GapTerm(Protocol):
-    """The symmetrisation gap of q as the sweeps see it."""
+class GapStream(NamedTuple):
+    """A gap to train on and the stream that it draws from."""
 
-    @property
-    def is_random(self) -> bool:
-        """Whether a call draws; then the sweeps follow a running mean of its answers."""
-        ...
-
-    def __call__(self, posterior: FactorPosterior) -> Pull:
-        """Value, force and stiffness, possibly from a few fresh draws."""
-        ...
+    gap: Gap[RowPosterior]
+    generator: torch.Generator
 
 
 class FactorFit(NamedTuple):
@@ -91,9 +87,7 @@ def start_at_random(
     like: Tensor,
 ) -> FactorPosterior:
     """Means drawn from the prior, and narrower than it: away from the saddle at 0."""
-    noise = torch.randn(
-        (sum(shape), n_components), generator=generator, device=like.device, dtype=torch.float64
-    )
+    noise = float64_normal((sum(shape), n_components), generator=generator)
     mean = (prior_scale * noise).to(like)
     identity = torch.eye(n_components, dtype=like.dtype, device=like.device)
     cov = (0.1 * prior_scale**2 * identity).repeat(len(mean), 1, 1)
@@ -106,7 +100,7 @@ def fit_factors(
     *,
     prior_scale: float,
     covariance: CovarianceFamily,
-    gap: GapTerm | None,
+    gap: GapStream | None,
     noise_range: tuple[float, float] | None,
     max_iter: int,
     tol: float,
@@ -121,7 +115,7 @@ def fit_factors(
     prior_scale : float
         Standard deviation of every entry of U and V.
     covariance : CovarianceFamily
-    gap : GapTerm, optional
+    gap : GapStream, optional
         None is plain mean-field inference, whose ELBO never falls (a diagonal family is turned
         to its axes twice, early on).
     noise_range : (float, float), optional
@@ -150,10 +144,10 @@ def fit_factors(
                 posterior, running = _turn_to_axes(posterior, data.n_rows), None
             if gap is not None and sweep > 0:
                 running = _look(running, gap, posterior, sweep)
-            pull = None if running is None else running.pull
+            added = None if running is None else running.mean
             learned = noise_range if sweep >= _FIXED_NOISE_SWEEPS else None
-            posterior, elbo = _sweep(data, posterior, prior_scale, covariance, pull, learned)
-            curve.append(elbo + (0.0 if pull is None else float(pull.value)))
+            posterior, elbo = _sweep(data, posterior, prior_scale, covariance, added, learned)
+            curve.append(elbo + (0.0 if added is None else float(added.value)))
             loop.stop_if(
                 "callback", on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior})
             )
@@ -176,31 +170,33 @@ def _turn_to_axes(posterior: FactorPosterior, n: int) -> FactorPosterior:
     return posterior._replace(mean=mean @ axes, cov=torch.diag_embed(variances))
 
 
-class _RunningPull(NamedTuple):
+class _RunningGap(NamedTuple):
     """What the looks at a gap have found so far."""
 
-    pull: Pull  # the running mean if looks are random, else the last
+    mean: GapGradient  # of all looks if they are random, else the last
     last: int  # sweep of the last look
     n_looks: int
 
 
 def _look(
-    running: _RunningPull | None, gap: GapTerm, posterior: FactorPosterior, sweep: int
-) -> _RunningPull:
+    running: _RunningGap | None, stream: GapStream, posterior: FactorPosterior, sweep: int
+) -> _RunningGap:
     """Look at a gap that answers exactly in every sweep, at a random one when its time has come."""
+    gap, generator = stream
     if running is None or not gap.is_random:
-        return _RunningPull(gap(posterior), sweep, 1)
+        return _RunningGap(gap.value_and_gradients(posterior, generator=generator), sweep, 1)
     mean, last, n_looks = running
     if sweep < last + min(n_looks, _LONGEST_WAIT):
         return running
-    new, n_looks = gap(posterior), n_looks + 1
+    new = gap.value_and_gradients(posterior, generator=generator)
+    n_looks += 1
     share = max(_LEAST_SHARE, float(n_looks) ** -_SHARE_POWER)
-    pull = Pull(
+    mean = GapGradient(
         torch.lerp(mean.value, new.value, share),
-        mean.force.lerp_(new.force, share),
-        mean.stiffness.lerp_(new.stiffness, share),
+        mean.d_mean.lerp_(new.d_mean, share),
+        mean.added_precision.lerp_(new.added_precision, share),
     )
-    return _RunningPull(pull, sweep, n_looks)
+    return _RunningGap(mean, sweep, n_looks)
 
 
 def _sweep(
@@ -208,7 +204,7 @@ def _sweep(
     posterior: FactorPosterior,
     prior_scale: float,
     covariance: CovarianceFamily,
-    pull: Pull | None,
+    added: GapGradient | None,
     noise_range: tuple[float, float] | None,
 ) -> tuple[FactorPosterior, float]:
     """Update U, then V, then the noise; the mean-field ELBO at the end."""
@@ -219,7 +215,7 @@ def _sweep(
              (data.by_column, slice(n, None), slice(0, n))]  # fmt: skip
     fit = 0.0
     for side, own, other in sides:
-        fit = _update_side(side, mean, cov, own, other, pull, *settings)
+        fit = _update_side(side, mean, cov, own, other, added, *settings)
     squares = float(data.by_row.value.double().square().sum()) + fit
     noise = posterior.noise_variance
     if noise_range is not None:
@@ -236,7 +232,7 @@ def _update_side(
     cov: Tensor,
     own: slice,
     other: slice,
-    pull: Pull | None,
+    added: GapGradient | None,
     prior_scale: float,
     noise: float,
     covariance: CovarianceFamily,
@@ -250,7 +246,7 @@ def _update_side(
         end = min(begin + ROW_BLOCK, side.n_rows)
         rows = slice(first_row + begin, first_row + end)
         sums = sums_over_entries(side.block(begin, end), packed, others)
-        factor, precision, target = row_conditionals(sums, prior_scale, noise, pull, rows, mean)
+        factor, precision, target = row_conditionals(sums, prior_scale, noise, added, rows, mean)
         mean[rows] = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
         cov[rows] = covariance.project(precision, factor)
         second, first = sums

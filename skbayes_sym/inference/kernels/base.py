@@ -1,12 +1,14 @@
 """The nouns every sampler shares: where the chains are, how they are scaled, what a move did."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogDensity
+
+_Nested = TypeVar("_Nested", bound=tuple[Any, ...])
 
 
 class State(NamedTuple):
@@ -30,7 +32,19 @@ class Info(NamedTuple):
 MAX_ENERGY_ERROR = 1000.0
 
 
-class Whitening(Protocol):
+def where(mask: Tensor, new: _Nested, old: _Nested) -> _Nested:
+    """Chain by chain ``new`` where ``mask`` (C,) holds, else ``old``: of nested NamedTuples."""
+
+    def choose(a: Any, b: Any) -> Any:
+        if isinstance(b, Tensor):
+            return torch.where(mask.reshape(-1, *[1] * (b.ndim - 1)), a, b)
+        return type(b)(*map(choose, a, b))
+
+    chosen: _Nested = choose(new, old)
+    return chosen
+
+
+class Preconditioner(Protocol):
     """A linear map ``position = L z`` under which the target is about as wide in all directions.
 
     Momenta live in the coordinates z and are standard normal there: the mass matrix is
@@ -47,7 +61,7 @@ class Whitening(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class DiagonalWhitening:
+class DiagonalPreconditioner:
     """Coordinate by coordinate: ``scale`` (C, D), each chain its own, or (D,)."""
 
     scale: Tensor
@@ -60,7 +74,7 @@ class DiagonalWhitening:
 
 
 @dataclass(frozen=True, eq=False)
-class DenseWhitening:
+class DensePreconditioner:
     """A Cholesky factor of the covariance: (D, D) for all chains or (C, D, D)."""
 
     cholesky: Tensor
@@ -91,7 +105,7 @@ class Kernel(Protocol):
         log_density: LogDensity,
         *,
         step_size: Tensor,
-        whitening: Whitening,
+        preconditioner: Preconditioner,
         generator: torch.Generator,
     ) -> tuple[State, Info]:
         """Move every chain once; ``step_size`` is (C,)."""

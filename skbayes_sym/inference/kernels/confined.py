@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.base import Info, State, Whitening
+from skbayes_sym.inference.kernels.base import Info, Preconditioner, State
 from skbayes_sym.inference.kernels.hmc import HMC, draw_momentum, energy_error, leapfrog, metropolis
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
@@ -26,12 +26,12 @@ class ConfinedMove(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class AlignedKernel:
+class ConfinedHMC:
     """HMC on ``exp(log_density)`` restricted to a fundamental domain F; a `Kernel`.
 
     Proposals outside F are rejected, whatever happened on the way. With F's |G| copies the domain
     tiles the space, so if the density is invariant its restriction loses nothing, and any
-    whitening will do.
+    preconditioner will do.
 
     Parameters
     ----------
@@ -42,8 +42,8 @@ class AlignedKernel:
 
     Notes
     -----
-    Relabelling the proposal instead of rejecting it is biased unless the whitening commutes with
-    the group: for N(0, I_2) under exchange and random-walk scales (1.5, 0.15) it gives
+    Relabelling the proposal instead of rejecting it is biased unless the preconditioner commutes
+    with the group: for N(0, I_2) under exchange and random-walk scales (1.5, 0.15) it gives
     ``E|x_1 - x_2| = 1.90``, not ``2 / sqrt(pi) = 1.13``.
     """
 
@@ -56,12 +56,16 @@ class AlignedKernel:
         log_density: LogDensity,
         *,
         step_size: Tensor,
-        whitening: Whitening,
+        preconditioner: Preconditioner,
         generator: torch.Generator,
     ) -> tuple[State, Info]:
         """Move every chain once; see `Kernel.step`."""
         move = self.move(
-            state, log_density, step_size=step_size, whitening=whitening, generator=generator
+            state,
+            log_density,
+            step_size=step_size,
+            preconditioner=preconditioner,
+            generator=generator,
         )
         return move.state, move.info
 
@@ -71,14 +75,14 @@ class AlignedKernel:
         log_density: LogDensity,
         *,
         step_size: Tensor,
-        whitening: Whitening,
+        preconditioner: Preconditioner,
         generator: torch.Generator,
     ) -> ConfinedMove:
         """`step`, and which proposals left the domain."""
         n_steps = self.inner.n_leapfrog(step_size, generator)
         momentum = draw_momentum(state, generator)
         size = self.inner.jittered(step_size, generator)
-        proposal, end = leapfrog(state, log_density, momentum, size, whitening, n_steps)
+        proposal, end = leapfrog(state, log_density, momentum, size, preconditioner, n_steps)
         error = energy_error(state, momentum, proposal, end)
         inside = self.domain.contains(proposal.position)
         moved, info = metropolis(

@@ -1,7 +1,7 @@
 """Hamiltonian Monte Carlo for many chains as one batch.
 
-In the coordinates z of a whitening ``position = L z`` the momentum p is standard normal, and the
-dynamics of ``H = -log density + |p|^2 / 2`` are followed by the leapfrog integrator
+In the coordinates z of a preconditioner ``position = L z`` the momentum p is standard normal, and
+the dynamics of ``H = -log density + |p|^2 / 2`` are followed by the leapfrog integrator
 
     p += (eps / 2) L' gradient;   position += eps L p;   p += (eps / 2) L' gradient
 
@@ -17,7 +17,7 @@ from math import ceil, pi
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.base import MAX_ENERGY_ERROR, Info, State, Whitening
+from skbayes_sym.inference.kernels.base import MAX_ENERGY_ERROR, Info, Preconditioner, State, where
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.numerics.random import standard_normal
 
@@ -29,8 +29,8 @@ class HMC:
     Parameters
     ----------
     path_length : float, default=pi / 2
-        Mean length of a trajectory in whitened coordinates, for ``u`` of mean one; a quarter of
-        the period of a standard normal, where one move forgets where it began.
+        Mean length of a trajectory in preconditioned coordinates, for ``u`` of mean one; a quarter
+        of the period of a standard normal, where one move forgets where it began.
     jitter : (float, float), default=(0.05, 2.0)
         Range of the uniform ``u`` that multiplies ``path_length``, so that no period of the target
         is a trap (Neal 2011, section 3.2).
@@ -60,14 +60,14 @@ class HMC:
         log_density: LogDensity,
         *,
         step_size: Tensor,
-        whitening: Whitening,
+        preconditioner: Preconditioner,
         generator: torch.Generator,
     ) -> tuple[State, Info]:
         """Move every chain once; see `Kernel.step`."""
         n_steps = self.n_leapfrog(step_size, generator)
         momentum = draw_momentum(state, generator)
         size = self.jittered(step_size, generator)
-        proposal, end = leapfrog(state, log_density, momentum, size, whitening, n_steps)
+        proposal, end = leapfrog(state, log_density, momentum, size, preconditioner, n_steps)
         error = energy_error(state, momentum, proposal, end)
         return metropolis(state, proposal, error, n_gradients=n_steps, generator=generator)
 
@@ -91,7 +91,7 @@ class HMC:
 
 
 def draw_momentum(state: State, generator: torch.Generator) -> Tensor:
-    """Standard normal momenta in whitened coordinates, (C, D)."""
+    """Standard normal momenta in preconditioned coordinates, (C, D)."""
     return standard_normal(state.position.shape, generator=generator, like=state.position)
 
 
@@ -100,7 +100,7 @@ def leapfrog(
     log_density: LogDensity,
     momentum: Tensor,
     step_size: Tensor,
-    whitening: Whitening,
+    preconditioner: Preconditioner,
     n_steps: int,
 ) -> tuple[State, Tensor]:
     """Follow the dynamics for ``n_steps`` steps.
@@ -111,10 +111,10 @@ def leapfrog(
         Where the C chains are; left as it is.
     log_density : LogDensity
     momentum : Tensor of shape (C, D)
-        In whitened coordinates.
+        In preconditioned coordinates.
     step_size : Tensor of shape (C,)
-        In whitened coordinates and in the dtype of the positions; a negative one goes back.
-    whitening : Whitening
+        In preconditioned coordinates and in the dtype of the positions; a negative one goes back.
+    preconditioner : Preconditioner
     n_steps : int
         At least 1.
 
@@ -131,7 +131,7 @@ def leapfrog(
     """
     eps = step_size.unsqueeze(1)
     position = state.position.clone()
-    kick, move = whitening.to_gradient, whitening.to_position
+    kick, move = preconditioner.to_gradient, preconditioner.to_position
     p = momentum.addcmul(eps, kick(state.gradient), value=0.5)
     for _ in range(n_steps - 1):
         position.addcmul_(eps, move(p))
@@ -188,12 +188,7 @@ def metropolis(
     accepted = u < probability
     if allowed is not None:
         accepted &= allowed
-    rows = accepted.unsqueeze(1)
-    moved = State(
-        torch.where(rows, proposal.position, state.position),
-        torch.where(accepted, proposal.value, state.value),
-        torch.where(rows, proposal.gradient, state.gradient),
-    )
     divergent = ~finite | (energy_error > MAX_ENERGY_ERROR)
     charged = torch.full_like(accepted, n_gradients, dtype=torch.int64)
-    return moved, Info(probability, accepted, divergent, charged)
+    info = Info(probability, accepted, divergent, charged)
+    return where(accepted, proposal, state), info

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.base import MAX_ENERGY_ERROR, Info, State, Whitening
+from skbayes_sym.inference.kernels.base import MAX_ENERGY_ERROR, Info, Preconditioner, State, where
 from skbayes_sym.inference.kernels.hmc import draw_momentum, energy_error, leapfrog
-from skbayes_sym.inference.kernels.uturn import Checkpoints, Stretch, turns_at_seam
+from skbayes_sym.inference.kernels.uturn import Checkpoints, Segment, turns_at_seam
 from skbayes_sym.inference.log_density import Evaluation, LogDensity
 
 
@@ -16,11 +16,11 @@ class _Point(NamedTuple):
     """One point of every chain's trajectory."""
 
     state: State
-    momentum: Tensor  # (C, D), in whitened coordinates, where its mass is the identity
+    momentum: Tensor  # (C, D), in preconditioned coordinates, where its mass is the identity
 
 
 class _Tree(NamedTuple):
-    """A stretch of every chain's trajectory."""
+    """A segment of every chain's trajectory."""
 
     first: _Point
     last: _Point
@@ -50,7 +50,7 @@ class _Move(NamedTuple):
     """What stays fixed in a move."""
 
     log_density: LogDensity
-    whitening: Whitening
+    preconditioner: Preconditioner
     step_size: Tensor  # (C,), negative backwards
     start: _Point
     generator: torch.Generator
@@ -63,7 +63,7 @@ class NUTS:
 
     The multinomial variant: points are drawn in proportion to their density within a doubling,
     with a bias to the newer half between doublings; a trajectory ends where either end's momentum
-    points against the summed momenta, of the whole or of one of the three stretches at every
+    points against the summed momenta, of the whole or of one of the three segments at every
     seam.
 
     Parameters
@@ -101,13 +101,13 @@ class NUTS:
         log_density: LogDensity,
         *,
         step_size: Tensor,
-        whitening: Whitening,
+        preconditioner: Preconditioner,
         generator: torch.Generator,
     ) -> tuple[State, Info]:
         """Move every chain once; ``step_size`` is (C,)."""
         momentum = draw_momentum(state, generator)
         start = _Point(state, momentum)
-        move = _Move(log_density, whitening, step_size, start, generator, self.skip_finished)
+        move = _Move(log_density, preconditioner, step_size, start, generator, self.skip_finished)
         zero = torch.zeros_like(state.value, dtype=torch.float64)
         no = torch.zeros_like(zero, dtype=torch.bool)
         tree = _Tree(start, start, state, zero, momentum)
@@ -125,21 +125,15 @@ def _doubled(trajectory: _Trajectory, depth: int, move: _Move) -> _Trajectory:
     """Add as many points as there are, after the last or before the first by the toss of a coin."""
     tree, growing, moved, tally = trajectory
     backward = torch.rand(growing.shape, generator=move.generator, device=growing.device) < 0.5
-    oriented = _reversed_where(backward, tree)
+    oriented = where(backward, _reversed(tree), tree)
     directed = move._replace(step_size=torch.where(backward, -move.step_size, move.step_size))
     half, whole, tally = _subtree(oriented.last, depth, growing, tally, directed)
     # Between doublings the newer half is preferred (Betancourt 2017, appendix A.3.2): it moves
     # further and still leaves the density invariant.
-    taken = whole & _happens(half.log_weight - tree.log_weight, move.generator)
-    joined = _reversed_where(backward, _joined(oriented, half, taken))
-    tree = _Tree(
-        _pick_point(whole, joined.first, tree.first),
-        _pick_point(whole, joined.last, tree.last),
-        joined.proposal,
-        _pick(whole, joined.log_weight, tree.log_weight),
-        _pick(whole, joined.total, tree.total),
-    )
-    growing = whole & ~turns_at_seam(_stretch(oriented), _stretch(half))
+    taken = whole & _bernoulli(half.log_weight - tree.log_weight, move.generator)
+    merged = _merge(oriented, half, taken)
+    tree = where(whole, where(backward, _reversed(merged), merged), tree)
+    growing = whole & ~turns_at_seam(_segment(oriented), _segment(half))
     return _Trajectory(tree, growing, moved | taken, tally)
 
 
@@ -158,7 +152,7 @@ def _subtree(
             tree = leaf
         else:
             share = log_weight - torch.logaddexp(tree.log_weight, log_weight)
-            tree = _joined(tree, leaf, growing & _happens(share, move.generator))
+            tree = _merge(tree, leaf, growing & _bernoulli(share, move.generator))
         turned = checkpoints.add(end.momentum)
         if turned is not None:
             growing = growing & ~turned
@@ -182,7 +176,8 @@ def _leapfrog(point: _Point, growing: Tensor, move: _Move) -> _Point:
     density = move.log_density
     if move.skip_finished and not bool(growing.all()):
         density = _Growing(density, growing, point.state)
-    return _Point(*leapfrog(point.state, density, point.momentum, step_size, move.whitening, 1))
+    end = leapfrog(point.state, density, point.momentum, step_size, move.preconditioner, 1)
+    return _Point(*end)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +210,7 @@ def _log_weight(end: _Point, start: _Point) -> Tensor:
     return (-error).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
-def _happens(log_probability: Tensor, generator: torch.Generator) -> Tensor:
+def _bernoulli(log_probability: Tensor, generator: torch.Generator) -> Tensor:
     """Independent events, (C,) bool; certain where the log probability is 0 or more."""
     uniform = torch.rand(
         len(log_probability), generator=generator, device=generator.device, dtype=torch.float64
@@ -223,36 +218,20 @@ def _happens(log_probability: Tensor, generator: torch.Generator) -> Tensor:
     return uniform.log() < log_probability
 
 
-def _joined(tree: _Tree, after: _Tree, taken: Tensor) -> _Tree:
-    """Both stretches as one; ``taken`` says where the later one brings the proposal."""
+def _merge(tree: _Tree, after: _Tree, taken: Tensor) -> _Tree:
+    """Both segments as one; ``taken`` says where the later one brings the proposal."""
     return _Tree(
         tree.first,
         after.last,
-        _pick_state(taken, after.proposal, tree.proposal),
+        where(taken, after.proposal, tree.proposal),
         torch.logaddexp(tree.log_weight, after.log_weight),
         tree.total + after.total,
     )
 
 
-def _stretch(tree: _Tree) -> Stretch:
-    return Stretch(tree.first.momentum, tree.last.momentum, tree.total)
+def _segment(tree: _Tree) -> Segment:
+    return Segment(tree.first.momentum, tree.last.momentum, tree.total)
 
 
-def _reversed_where(mask: Tensor, tree: _Tree) -> _Tree:
-    return tree._replace(
-        first=_pick_point(mask, tree.last, tree.first),
-        last=_pick_point(mask, tree.first, tree.last),
-    )
-
-
-def _pick(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """Chain by chain ``new`` where ``mask``, else ``old``."""
-    return torch.where(mask.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-
-
-def _pick_state(mask: Tensor, new: State, old: State) -> State:
-    return State(*(_pick(mask, a, b) for a, b in zip(new, old, strict=True)))
-
-
-def _pick_point(mask: Tensor, new: _Point, old: _Point) -> _Point:
-    return _Point(_pick_state(mask, new.state, old.state), _pick(mask, new.momentum, old.momentum))
+def _reversed(tree: _Tree) -> _Tree:
+    return tree._replace(first=tree.last, last=tree.first)

@@ -7,7 +7,7 @@ representative of each orbit has the spread of the mode itself, from one draw a 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.base import DenseWhitening, DiagonalWhitening
+from skbayes_sym.inference.kernels.base import DensePreconditioner, DiagonalPreconditioner
 from skbayes_sym.numerics.linalg import cholesky, shrink_to_diagonal
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.labelling import Labelling
@@ -64,7 +64,7 @@ def align_particles(
     return best.theta.to(position), best.reference()
 
 
-def pooled_whitening(aligned: Tensor, group: SymmetryGroup) -> DiagonalWhitening:
+def pooled_preconditioner(aligned: Tensor, group: SymmetryGroup) -> DiagonalPreconditioner:
     """Standard deviations pooled over coordinate orbits: no group element changes them.
 
     Parameters
@@ -73,10 +73,10 @@ def pooled_whitening(aligned: Tensor, group: SymmetryGroup) -> DiagonalWhitening
         One representative of each orbit.
     group : SymmetryGroup
     """
-    return DiagonalWhitening(orbit_mean(_variance(aligned.double()), group).sqrt().to(aligned))
+    return DiagonalPreconditioner(orbit_mean(_variance(aligned.double()), group).sqrt().to(aligned))
 
 
-def full_whitening(aligned: Tensor) -> DenseWhitening:
+def full_preconditioner(aligned: Tensor) -> DensePreconditioner:
     """Cholesky factor of ``0.98 S + 0.02 diag S``, ``S`` the covariance of aligned particles."""
     x = aligned.double()
     centred = x - x.mean(dim=0)
@@ -87,7 +87,7 @@ def full_whitening(aligned: Tensor) -> DenseWhitening:
         what="The covariance of the particles",
         remedy="Standardize the data, or use more particles.",
     )
-    return DenseWhitening(factor.to(aligned))
+    return DensePreconditioner(factor.to(aligned))
 
 
 def _variance(x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""When a trajectory turns back on itself, and the memory that tells it for all its stretches.
+"""When a trajectory turns back on itself, and the memory that tells it for all its segments.
 
-A trajectory of 2^depth leaves is a binary tree of stretches. `Checkpoints` walks along the leaves
-and judges every stretch at its last leaf, with O(depth) leaves remembered instead of a recursion;
+A trajectory of 2^depth leaves is a binary tree of segments. `Checkpoints` walks along the leaves
+and judges every segment at its last leaf, with O(depth) leaves remembered instead of a recursion;
 the leaves are numbered alike in all chains, so one memory serves the batch.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 
-class Stretch(NamedTuple):
+class Segment(NamedTuple):
     """The momenta of consecutive leaves, in coordinates where the mass is the identity."""
 
     first: Tensor  # (C, D)
@@ -18,24 +18,24 @@ class Stretch(NamedTuple):
     total: Tensor  # (C, D), sum over all leaves, both ends included
 
 
-def turns(stretch: Stretch) -> Tensor:
+def turns(segment: Segment) -> Tensor:
     """Whether either end moves against the way made in total, (C,) bool.
 
     Betancourt 2017, appendix A.4.2; the summed momenta stand for the difference of positions.
     """
-    first, last, total = stretch
+    first, last, total = segment
     return ((first * total).sum(-1) <= 0.0) | ((last * total).sum(-1) <= 0.0)
 
 
-def turns_at_seam(before: Stretch, after: Stretch) -> Tensor:
-    """`turns` of two adjacent stretches as one, and of each with the other's nearest leaf.
+def turns_at_seam(before: Segment, after: Segment) -> Tensor:
+    """`turns` of two adjacent segments as one, and of each with the other's nearest leaf.
 
     The latter catch trajectories that come round to where they began just between two doublings
     (as Stan does since 2.21).
     """
-    whole = Stretch(before.first, after.last, before.total + after.total)
-    first_and_seam = Stretch(before.first, after.first, before.total + after.first)
-    seam_and_last = Stretch(before.last, after.last, before.last + after.total)
+    whole = Segment(before.first, after.last, before.total + after.total)
+    first_and_seam = Segment(before.first, after.first, before.total + after.first)
+    seam_and_last = Segment(before.last, after.last, before.last + after.total)
     return turns(whole) | turns(first_and_seam) | turns(seam_and_last)
 
 
@@ -48,7 +48,7 @@ class _Leaf(NamedTuple):
 
 
 class Checkpoints:
-    """Judges every stretch of 2, 4, ... leaves of a trajectory, leaf by leaf."""
+    """Judges every segment of 2, 4, ... leaves of a trajectory, leaf by leaf."""
 
     def __init__(self) -> None:
         self._leaves: dict[int, _Leaf] = {}
@@ -57,9 +57,9 @@ class Checkpoints:
         self._total: Tensor | None = None
 
     def add(self, momentum: Tensor) -> Tensor | None:
-        """Take the next leaf; whether a stretch that ends with it turns, (C,) bool.
+        """Take the next leaf; whether a segment that ends with it turns, (C,) bool.
 
-        None if no stretch ends there (every even leaf).
+        None if no segment ends there (every even leaf).
         """
         if self._previous is None or self._total is None:
             self._previous = self._total = momentum.new_zeros(()).expand_as(momentum)
@@ -80,17 +80,17 @@ class Checkpoints:
         assert self._total is not None
         end, total = self._previous, self._total
         start = self._leaves[_slot(self._n + 1 - size)]
-        if size == 2:  # two leaves are all the stretches there are
-            return turns(Stretch(start.momentum, end, total - start.total_before))
+        if size == 2:  # two leaves are all the segments there are
+            return turns(Segment(start.momentum, end, total - start.total_before))
         middle = self._leaves[_slot(self._n + 1 - size // 2)]
-        before = Stretch(start.momentum, middle.previous, middle.total_before - start.total_before)
-        return turns_at_seam(before, Stretch(middle.momentum, end, total - middle.total_before))
+        before = Segment(start.momentum, middle.previous, middle.total_before - start.total_before)
+        return turns_at_seam(before, Segment(middle.momentum, end, total - middle.total_before))
 
 
 def _slot(leaf: int) -> int:
     """Where an even leaf is kept.
 
-    Of the stretches that are open at a time, each begins at a leaf with one more bit than that of
-    the stretch around it, so none overwrites another.
+    Of the segments that are open at a time, each begins at a leaf with one more bit than that of
+    the segment around it, so none overwrites another.
     """
     return (leaf >> 1).bit_count()

@@ -5,9 +5,9 @@ r"""The Laplace evidence of an averaged network, and its gradient in minibatches
     \log Z = \sum_n w_n \log p(y_n \mid \hat f_n) - \tfrac12 \sum_l \delta_l |\theta_l|^2
              + \tfrac12 \sum_l P_l \log\delta_l - \tfrac12 \log\det(H + \Delta)
 
-at a mode theta (the factors of 2 pi cancel between prior and posterior). H depends on the extents
-eta and on the likelihood's own parameters through sums over data, so that with the preconditioner
-P = d log det / dF held fixed,
+at a mode theta (the factors of 2 pi cancel between prior and posterior). H depends on the
+half-widths eta and on the likelihood's own parameters through sums over data, so that with the
+preconditioner P = d log det / dF held fixed,
 
 .. math:: \nabla \log Z = \sum_{\text{batches}} \nabla\Big[\sum_n w_n \log p(y_n \mid \hat f_n)
           - \tfrac12 \langle P, F_{\text{batch}} \rangle\Big]
@@ -32,7 +32,7 @@ from torch import Tensor
 from skbayes_sym.inference.laplace.curvature import Factors, Spectrum, Structure
 from skbayes_sym.inference.laplace.jacobian import Directions, Tape
 from skbayes_sym.models.augmentations.base import Augmentation
-from skbayes_sym.models.augmentations.ranges import stratified_noise
+from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.recording import Recording, RecordingNetwork, WeightLayer
@@ -70,16 +70,16 @@ class AveragedNetwork:
         return layers if self.n_last is None else layers[len(layers) - self.n_last :]
 
     @property
-    def n_extents(self) -> int:
+    def n_half_widths(self) -> int:
         """Number of entries of eta: 0 without transformations."""
-        return self.augmentation.extent.n_params
+        return self.augmentation.half_width.n_params
 
     @cached_property
     def hyper(self) -> ParamLayout:
         """Places of the hyperparameters in one flat vector."""
         return ParamLayout(
             {
-                "eta": (self.augmentation.extent.n_params,),
+                "eta": (self.augmentation.half_width.n_params,),
                 "likelihood": (self.likelihood.n_params,),
                 "log_precision": (len(self.layers),),
             }
@@ -109,7 +109,7 @@ class AveragedNetwork:
 
     def noise(self, n_rows: int, like: Tensor, generator: torch.Generator) -> Tensor:
         """Noise of ``n_rows`` rows, (n_rows, S, k)."""
-        k = self.augmentation.extent.n_noise
+        k = self.augmentation.half_width.n_noise
         return stratified_noise(n_rows, self.n_samples, k, generator=generator, like=like)
 
     def record(

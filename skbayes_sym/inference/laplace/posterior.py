@@ -8,7 +8,7 @@ by its linearisation, so that outputs are normal too (Immer et al. 2021, "glm"):
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,10 @@ from skbayes_sym.inference.laplace.jacobian import Tape
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.precision import Precision
 from skbayes_sym.numerics.gaussian import log_normal_multivariate
+from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.random import copies
+
+Block = TypeVar("Block")
 
 # Entries of a block of Jacobians, (outputs, rows, parameters).
 _JACOBIAN_ENTRIES = 1 << 23
@@ -76,84 +80,64 @@ class LinearisedOutputs(NamedTuple):
     covariance: Tensor  # (N, O, O), of the function, without observation noise
 
 
-def linearised_outputs(
-    model: AveragedNetwork, posterior: LaplacePosterior, eta: Tensor, x: Tensor, noise: Tensor
-) -> LinearisedOutputs:
-    """Mean and covariance of the outputs at ``x`` (N, *I).
+class LinearisedNetwork(NamedTuple):
+    """A network to first order in its weights around the mode, and their posterior."""
 
-    Parameters
-    ----------
-    posterior : LaplacePosterior
-        As tensors.
-    noise : Tensor of shape (S, k)
-        The transformations averaged over, the same for every row.
-    """
+    model: AveragedNetwork
+    posterior: LaplacePosterior  # as tensors
+    eta: Tensor
+    noise: Tensor  # (S, k), the transformations averaged over, the same for every row
 
-    def moments(tape: Any, mean: Tensor) -> LinearisedOutputs:
-        return LinearisedOutputs(mean, posterior.precision.output_covariance(tape))
+    def mean(self, x: Tensor) -> Tensor:
+        """Averaged outputs at the mode for inputs (N, *I), (N, O)."""
+        noise = self.noise.expand(len(x), *self.noise.shape)
+        return self.model.forward(self.posterior.loc, self.eta, x, noise)
 
-    parts = _linearise(model, posterior, eta, x, noise, moments)
-    return LinearisedOutputs(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    def outputs(self, x: Tensor) -> LinearisedOutputs:
+        """Mean and covariance of the outputs of every row of ``x`` (N, *I)."""
 
+        def moments(tape: Tape, mean: Tensor) -> LinearisedOutputs:
+            return LinearisedOutputs(mean, self.posterior.precision.output_covariance(tape))
 
-def linearised_covariance(
-    model: AveragedNetwork, posterior: LaplacePosterior, eta: Tensor, x: Tensor, noise: Tensor
-) -> Tensor:
-    """Joint covariance of every output at all rows ``x`` (N, *I), (N, N, O).
+        columns = zip(*self._blocks(x, moments), strict=True)
+        return LinearisedOutputs(*(torch.cat(column) for column in columns))
 
-    Cost O(N^2 O P') and memory O(N O P' + N^2 O) for P' covered parameters.
-    """
-    parts = _linearise(
-        model, posterior, eta, x, noise, lambda tape, _: posterior.precision.output_root(tape)
-    )
-    root = torch.cat(parts, 1)
-    return torch.stack([r @ r.mT for r in root], -1)
+    def covariance(self, x: Tensor) -> Tensor:
+        """Joint covariance of every output at all rows ``x`` (N, *I), (N, N, O).
 
+        Cost O(N^2 O P') and memory O(N O P' + N^2 O) for P' covered parameters.
+        """
+        root = self.posterior.precision.output_root
+        roots = torch.cat(self._blocks(x, lambda tape, _: root(tape)), 1)
+        return torch.stack([r @ r.mT for r in roots], -1)
 
-def linearised_functions(
-    model: AveragedNetwork,
-    posterior: LaplacePosterior,
-    eta: Tensor,
-    x: Tensor,
-    noise: Tensor,
-    n: int,
-    generator: torch.Generator,
-) -> Tensor:
-    """``n`` functions drawn from the linearised posterior at ``x``, (n, N, O).
+    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` functions drawn from the linearised posterior at ``x``, (n, N, O).
 
-    The draws of one function share their weights whatever rows are asked for.
-    """
-    seed = generator.get_state()
+        The draws of one function share their weights whatever rows are asked for: every block of
+        rows sees the same stream.
+        """
+        streams = copies(generator)
 
-    def functions(tape: Any, mean: Tensor) -> tuple[Tensor]:
-        generator.set_state(seed)
-        return (mean + posterior.precision.output_draws(tape, n, generator=generator),)
+        def functions(tape: Tape, mean: Tensor) -> Tensor:
+            draws = self.posterior.precision.output_draws(tape, n, generator=next(streams))
+            return mean + draws
 
-    parts = _linearise(model, posterior, eta, x, noise, functions)
-    return torch.cat([part[0] for part in parts], 1)
+        return torch.cat(self._blocks(x, functions), 1)
 
-
-def _linearise(
-    model: AveragedNetwork,
-    posterior: LaplacePosterior,
-    eta: Tensor,
-    x: Tensor,
-    noise: Tensor,
-    finish: Callable[[Any, Tensor], Any],
-) -> list[Any]:
-    """Apply ``finish(tape, mean)`` to blocks of rows whose Jacobians fit into memory."""
-    n_outputs = model.network.layout.shapes[model.layers[-1].weight][0]
-    per_row = n_outputs * posterior.precision.entries_per_output
-    rows = max(1, _JACOBIAN_ENTRIES // max(per_row, 1))
-    found = []
-    for block in x.split(rows):
-        with torch.enable_grad():
-            recording, mean = model.record(
-                posterior.loc, eta, block, noise.expand(len(block), *noise.shape)
-            )
-            directions = torch.eye(n_outputs, dtype=x.dtype, device=x.device)
-            directions = directions.unsqueeze(1).expand(-1, len(block), -1)
-            tape = Tape(recording, model.layers, model.n_samples, mean, directions)
-        with torch.no_grad():
-            found.append(finish(tape, mean.detach()))
-    return found
+    def _blocks(self, x: Tensor, finish: Callable[[Tape, Tensor], Block]) -> list[Block]:
+        """``finish(tape, mean)`` of blocks of rows whose Jacobians fit into memory."""
+        model = self.model
+        n_outputs = model.network.layout.shapes[model.layers[-1].weight][0]
+        per_row = n_outputs * self.posterior.precision.entries_per_output
+        found = []
+        for block in x.split(rows_within(_JACOBIAN_ENTRIES, per_row)):
+            with torch.enable_grad():
+                noise = self.noise.expand(len(block), *self.noise.shape)
+                recording, mean = model.record(self.posterior.loc, self.eta, block, noise)
+                directions = torch.eye(n_outputs, dtype=x.dtype, device=x.device)
+                directions = directions.unsqueeze(1).expand(-1, len(block), -1)
+                tape = Tape(recording, model.layers, model.n_samples, mean, directions)
+            with torch.no_grad():
+                found.append(finish(tape, mean.detach()))
+        return found

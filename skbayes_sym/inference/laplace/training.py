@@ -22,7 +22,7 @@ from skbayes_sym.numerics.random import spawn_seeds
 
 # Adam's memory, in 1 / (1 - beta2) updates. There are tens of updates, not thousands, and the first
 # gradients, of a network that fits nothing yet, are the largest: remembered (0.999) they would
-# shrink every later step, and extents would stop short of the evidence's maximum.
+# shrink every later step, and half-widths would stop short of the evidence's maximum.
 _HYPER_BETA2 = 0.9
 
 # What recording may add to training, relative to it: see `recorded_steps`.
@@ -51,7 +51,7 @@ def recorded_steps(n_between: int, n_epoch: int, layers: Sequence[WeightLayer]) 
 class HyperRates(NamedTuple):
     """Adam's step sizes of the hyperparameters."""
 
-    extent: float
+    half_width: float
     likelihood: float
     log_precision: float
 
@@ -61,7 +61,7 @@ class ModeObjective:
 
     An `Objective` on minibatches. Its vector is ``[theta | eta]`` where eta is trained with the
     weights (Augerino: Benton et al. 2020), by the likelihood and a reward :math:`N \rho |\eta|`
-    for large extents, and ``theta`` alone otherwise.
+    for large half-widths, and ``theta`` alone otherwise.
 
     Parameters
     ----------
@@ -242,13 +242,13 @@ class HyperAscent:
         self._precisions = slices["log_precision"]
         self._loss_gradient = torch.zeros_like(hyper)
         groups = [
-            ParamGroup(slices["eta"], rates.extent),
+            ParamGroup(slices["eta"], rates.half_width),
             ParamGroup(slices["likelihood"], rates.likelihood),
             ParamGroup(slices["log_precision"], rates.log_precision),
         ]
         self._adam = FlatAdam(hyper, self._loss_gradient, groups, beta2=_HYPER_BETA2)
         self._needs_gradient = bool(
-            (rates.extent > 0 and slices["eta"].stop > slices["eta"].start)
+            (rates.half_width > 0 and slices["eta"].stop > slices["eta"].start)
             or (rates.likelihood > 0 and slices["likelihood"].stop > slices["likelihood"].start)
         )
 

@@ -26,7 +26,7 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.gaussian import LOG_2PI, kl_elementwise
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.numerics.random import normal_like
+from skbayes_sym.numerics.random import float64_normal, normal_like
 from skbayes_sym.numerics.ridge import RidgePosterior
 
 _NARROW = 0.05  # posterior standard deviation of a concentrated start, in units of the prior's
@@ -57,7 +57,7 @@ class MeanFieldHidden:
         values: dict[str, Tensor] = {}
         for layer, scale in enumerate(self.prior_scale, start=1):
             shape = self.layout.shapes[f"loc{layer}"]
-            draw = torch.randn(shape, generator=generator, dtype=torch.float64).to(data.x)
+            draw = float64_normal(shape, generator=generator).to(data.x)
             start = starting_scale(self.network, shape[0] - 1, scale)
             width = scale if at_prior else _NARROW * start
             values[f"loc{layer}"] = draw * (1e-2 * scale if at_prior else start)

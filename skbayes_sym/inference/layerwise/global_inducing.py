@@ -32,7 +32,7 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.gaussian import kl_from_standard, log_normal
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.numerics.random import normal_like
+from skbayes_sym.numerics.random import float64_normal, normal_like
 from skbayes_sym.numerics.resolvent import resolvent
 from skbayes_sym.numerics.ridge import RidgePosterior
 
@@ -133,7 +133,7 @@ class InducingHidden:
         start = {"inputs": h}
         for layer, scale in enumerate(self.prior_scale, start=1):
             width = self.network.hidden_layer_sizes[layer - 1]
-            weights = torch.randn(h.shape[-1] + 1, width, generator=generator, dtype=torch.float64)
+            weights = float64_normal((h.shape[-1] + 1, width), generator=generator)
             size = starting_scale(self.network, h.shape[-1], scale)
             values = with_ones(h) @ (size * weights.to(h))
             start[f"values{layer}"] = values

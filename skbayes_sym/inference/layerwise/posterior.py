@@ -16,6 +16,7 @@ from skbayes_sym.inference.layerwise.base import (
     propagate,
 )
 from skbayes_sym.models.data import Data
+from skbayes_sym.numerics.memory import rows_within
 
 # Numbers of the features of a block of draws: 16 MB in float64.
 _BLOCK_NUMBERS = 1 << 21
@@ -92,7 +93,7 @@ class ConditionedDraws:
     def moments(self, x: Tensor) -> Moments:
         """Outputs (S, N, T) at inputs (N, D), draws taken in blocks."""
         n = len(self.last.mean)
-        size = max(1, _BLOCK_NUMBERS // (len(x) * self.last.mean.shape[1]))
+        size = rows_within(_BLOCK_NUMBERS, len(x) * self.last.mean.shape[1])
         parts = []
         for start in range(0, n, size):
             block = slice(start, start + size)

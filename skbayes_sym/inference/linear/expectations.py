@@ -9,6 +9,7 @@ from torch import Tensor
 
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Likelihood
 from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky
+from skbayes_sym.numerics.memory import rows_within
 
 # Numbers of a block of outputs at the points: 1 MB, a core's L2 cache.
 _CACHE_NUMBERS = 1 << 17
@@ -56,17 +57,18 @@ class ScalarSites:
     """
 
     likelihood: Likelihood
+    learn: bool = True  # whether the likelihood's scale is a free parameter
 
     @property
     def params(self) -> Tensor:
-        return self.likelihood.params
+        return self.likelihood.params if self.learn else self.likelihood.params[:0]
 
     @property
     def noise_scale(self) -> Tensor:
         return self.likelihood.noise_scale
 
     def at(self, params: Tensor) -> "ScalarSites":
-        return replace(self, likelihood=self.likelihood.at(params))
+        return replace(self, likelihood=self.likelihood.at(params)) if self.learn else self
 
     def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
         return torch.cat([e.value for e in self._blocks(mean, covariance, y)])
@@ -139,7 +141,7 @@ class SoftmaxSites:
         """Outputs (n, C, S) at the points and the contrasts' factor, in rows that fit the cache."""
         points, contrasts = self.points.to(mean), _contrasts(mean)
         factor = _cholesky(contrasts @ covariance @ contrasts.T)
-        rows = max(1, _CACHE_NUMBERS // (points.numel() + len(points)))
+        rows = rows_within(_CACHE_NUMBERS, points.numel() + len(points))
         for start in range(0, len(mean), rows):
             block = factor[start : start + rows]
             yield mean[start : start + rows, :, None] + contrasts.T @ block @ points.T, block

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from skbayes_sym.numerics.gaussian import log_normal_multivariate
 from skbayes_sym.numerics.linalg import cholesky, log_det
-from skbayes_sym.numerics.random import normal_like
+from skbayes_sym.numerics.random import float64_normal
 
 Floats = npt.NDArray[np.float64]
 
@@ -112,15 +112,14 @@ class LowRankGaussian:
         """``n`` draws, (n, C K), float64 on the generator's device; O(n C K r)."""
         n_rows, k = self.loc.shape
 
-        def normal(*shape: int) -> Tensor:
-            return normal_like(shape, generator=generator, like=loc)
-
         loc, scale = self._tensor(self.loc, generator), self._tensor(self.scale, generator)
         factor = self._factor().to(generator.device)
-        inside = (normal(n, len(self.covariance)) @ factor.T).reshape(n, n_rows, -1)
+        inside = (
+            float64_normal((n, len(self.covariance)), generator=generator) @ factor.T
+        ).reshape(n, n_rows, -1)
         if self.basis is not None:
             basis = self._tensor(self.basis, generator)
-            free = normal(n, n_rows, k) * self.prior_variance**0.5
+            free = float64_normal((n, n_rows, k), generator=generator) * self.prior_variance**0.5
             inside = free + (inside - free @ basis) @ basis.T
         return (loc + scale * inside).flatten(1)
 
@@ -151,6 +150,15 @@ class LowRankGaussian:
             eye = torch.eye(len(self.loc), dtype=x.dtype, device=x.device)
             covariance = covariance + self.prior_variance * free[:, None, None] * eye
         return x @ loc.T, covariance
+
+    def output_covariance(self, x: Tensor) -> Tensor:
+        """Covariance of the first row's outputs at all inputs (N, K), (N, N), float64."""
+        scaled = x * torch.as_tensor(self.scale).to(x)
+        inside = scaled if self.basis is None else scaled @ torch.as_tensor(self.basis).to(x)
+        covariance = inside @ torch.as_tensor(self._blocks[0, :, 0]).to(x) @ inside.T
+        if self.basis is None:
+            return covariance
+        return covariance + self.prior_variance * (scaled @ scaled.T - inside @ inside.T)
 
     @staticmethod
     def _tensor(values: Any, generator: torch.Generator) -> Tensor:

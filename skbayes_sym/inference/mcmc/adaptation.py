@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.base import DiagonalWhitening, State, Whitening
+from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, Preconditioner, State
 from skbayes_sym.inference.kernels.hmc import draw_momentum, energy_error, leapfrog
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.symmetry.base import SymmetryGroup
@@ -69,7 +69,7 @@ def reasonable_step_size(
     log_density: LogDensity,
     *,
     step_size: Tensor,
-    whitening: Whitening,
+    preconditioner: Preconditioner,
     generator: torch.Generator,
     target: float = 0.8,
 ) -> tuple[Tensor, int]:
@@ -80,7 +80,7 @@ def reasonable_step_size(
 
     Parameters
     ----------
-    state, log_density, whitening
+    state, log_density, preconditioner
         Where the chains are, and their dynamics.
     step_size : Tensor of shape (C,)
         Where to start.
@@ -96,7 +96,7 @@ def reasonable_step_size(
     momentum = draw_momentum(state, generator)
 
     def too_short(size: Tensor) -> Tensor:
-        end, p = leapfrog(state, log_density, momentum, size, whitening, 1)
+        end, p = leapfrog(state, log_density, momentum, size, preconditioner, 1)
         return energy_error(state, momentum, end, p) < -log(target)  # nan: no
 
     size = step_size.clamp(MIN_STEP_SIZE, MAX_STEP_SIZE)
@@ -143,32 +143,36 @@ class Window(NamedTuple):
     learns_scale: bool
 
 
-class WhiteningAdaptation(Protocol):
-    """What becomes of the whitening during warm-up."""
+class PreconditionerAdaptation(Protocol):
+    """What becomes of the preconditioner during warm-up."""
 
     def windows(self, n_warmup: int) -> list[Window]:
         """Lengths that sum to ``n_warmup``; each begins with a fresh search of the step size."""
         ...
 
-    def fit(self, whitening: Whitening, moments: Moments, *, like: Tensor) -> Whitening:
-        """The whitening after a window that learns, in the dtype of ``like``."""
+    def fit(
+        self, preconditioner: Preconditioner, moments: Moments, *, like: Tensor
+    ) -> Preconditioner:
+        """The preconditioner after a window that learns, in the dtype of ``like``."""
         ...
 
 
 @dataclass(frozen=True)
-class FixedWhitening:
-    """Only the step sizes adapt; a `WhiteningAdaptation`."""
+class FixedPreconditioner:
+    """Only the step sizes adapt; a `PreconditionerAdaptation`."""
 
     def windows(self, n_warmup: int) -> list[Window]:
         return [Window(n_warmup, False)] if n_warmup else []
 
-    def fit(self, whitening: Whitening, moments: Moments, *, like: Tensor) -> Whitening:
-        return whitening
+    def fit(
+        self, preconditioner: Preconditioner, moments: Moments, *, like: Tensor
+    ) -> Preconditioner:
+        return preconditioner
 
 
 @dataclass(frozen=True, eq=False)
 class PooledDiagonal:
-    """A scale for each chain and coordinate, shrunk to its orbit's; a `WhiteningAdaptation`.
+    """A scale for each chain and coordinate, shrunk to its orbit's; a `PreconditionerAdaptation`.
 
     Parameters
     ----------
@@ -182,13 +186,15 @@ class PooledDiagonal:
     def windows(self, n_warmup: int) -> list[Window]:
         return stan_windows(n_warmup)
 
-    def fit(self, whitening: Whitening, moments: Moments, *, like: Tensor) -> Whitening:
+    def fit(
+        self, preconditioner: Preconditioner, moments: Moments, *, like: Tensor
+    ) -> Preconditioner:
         """Square roots of `pooled_variance`; unchanged where no chain moved."""
         orbits = self.group.coordinate_orbits(moments.mean.shape[1])
         variance = pooled_variance(moments.variance(), moments.n_draws, orbits)
         if bool((variance > 0).all()):  # nan where nothing moved
-            return DiagonalWhitening(variance.sqrt().to(like))
-        return whitening
+            return DiagonalPreconditioner(variance.sqrt().to(like))
+        return preconditioner
 
 
 def stan_windows(n_warmup: int) -> list[Window]:

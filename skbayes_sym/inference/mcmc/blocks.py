@@ -14,12 +14,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.base import Info, Kernel, State, Whitening
+from skbayes_sym.inference.kernels.base import Info, Kernel, Preconditioner, State
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.mcmc.adaptation import (
     DualAveraging,
     Moments,
-    WhiteningAdaptation,
+    PreconditionerAdaptation,
     Window,
     reasonable_step_size,
 )
@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
     state: State
     step_size: Tensor  # (C,)
-    whitening: Whitening
+    preconditioner: Preconditioner
     random_state: Tensor  # of the block's generator
 
 
@@ -53,15 +53,15 @@ class Sampler:
     ----------
     kernel : Kernel
     log_density : LogDensity
-    adaptation : WhiteningAdaptation
-        What warm-up does to the whitenings.
+    adaptation : PreconditionerAdaptation
+        What warm-up does to the preconditioners.
     target_acceptance : float, default=0.8
         Mean acceptance probability that warm-up tunes each chain's step size to.
     """
 
     kernel: Kernel
     log_density: LogDensity
-    adaptation: WhiteningAdaptation
+    adaptation: PreconditionerAdaptation
     target_acceptance: float = 0.8
 
 
@@ -142,7 +142,7 @@ def run_block(
         Left as it is. With ``n_warmup=0`` the run that left it goes on, bit for bit as if it had
         not been cut in two.
     n_warmup : int
-        Moves that adapt step sizes and whitening; thrown away.
+        Moves that adapt step sizes and preconditioner; thrown away.
     n_draws, thin : int
         Every ``thin``-th of ``n_draws * thin`` further moves is kept.
     on_step : callable (step, info) -> bool, optional
@@ -174,7 +174,7 @@ class _Run:
         self, sampler: Sampler, block: Block, n_draws: int, on_step: OnStep | None
     ) -> None:
         self._sampler, self._on_step = sampler, on_step
-        self._state, self._step_size, self._whitening, random_state = block
+        self._state, self._step_size, self._preconditioner, random_state = block
         position = block.state.position
         self._generator = torch.Generator(device=position.device)
         self._generator.set_state(random_state)
@@ -190,14 +190,14 @@ class _Run:
             self._search_step_size()
             moments = self._adapt_step_size(window)
             if window.learns_scale:
-                self._whitening = self._sampler.adaptation.fit(
-                    self._whitening, moments, like=self._state.position
+                self._preconditioner = self._sampler.adaptation.fit(
+                    self._preconditioner, moments, like=self._state.position
                 )
 
     def _search_step_size(self) -> None:
         self._step_size, n_gradients = reasonable_step_size(
             self._state, self._sampler.log_density, step_size=self._step_size,
-            whitening=self._whitening, generator=self._generator,
+            preconditioner=self._preconditioner, generator=self._generator,
             target=self._sampler.target_acceptance,
         )  # fmt: skip
         self._warmup.n_gradients.add_(n_gradients)
@@ -227,7 +227,7 @@ class _Run:
     def _move(self, tally: Tally) -> Info:
         self._state, info = self._sampler.kernel.step(
             self._state, self._sampler.log_density, step_size=self._step_size,
-            whitening=self._whitening, generator=self._generator,
+            preconditioner=self._preconditioner, generator=self._generator,
         )  # fmt: skip
         tally.add_(info)
         self._n_moves += 1
@@ -241,7 +241,9 @@ class _Run:
             raise _StopRequested
 
     def result(self, stopped: Stopped) -> BlockDraws:
-        block = Block(self._state, self._step_size, self._whitening, self._generator.get_state())
+        block = Block(
+            self._state, self._step_size, self._preconditioner, self._generator.get_state()
+        )
         made = self._n_draws
         return BlockDraws(
             self._draws[:, :made], self._log_density[:, :made], block,

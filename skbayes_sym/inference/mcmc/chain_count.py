@@ -1,5 +1,6 @@
 """How many independent chains find every mode: the coupon collector's problem."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from math import ceil, expm1, log
 
@@ -141,13 +142,7 @@ def _markov(pi: Probabilities, probability: float) -> int:
 def _first(fails: Callable[[int], float], probability: float, low: int, high: int) -> int:
     """Smallest n in [low, high] where a falling probability of failure is low enough."""
     allowed = (1.0 - probability) * (1.0 + _ROUNDING)
-    while low < high:
-        middle = (low + high) // 2
-        if fails(middle) <= allowed:
-            high = middle
-        else:
-            low = middle + 1
-    return high
+    return low + bisect_left(range(low, high), True, key=lambda n: fails(n) <= allowed)
 
 
 def _log_left(pi: Probabilities) -> Probabilities:

@@ -14,7 +14,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.base import DiagonalWhitening, State, Whitening, initial_state
+from skbayes_sym.inference.kernels.base import (
+    DiagonalPreconditioner,
+    Preconditioner,
+    State,
+    initial_state,
+)
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.mcmc.blocks import Array, Block, BlockDraws, Sampler, Tally, run_block
 from skbayes_sym.numerics.jobs import closing
@@ -73,7 +78,7 @@ def start_blocks(
     block_size: int,
     seed: int,
     step_size: float = 0.1,
-    whitenings: Sequence[Whitening] | None = None,
+    preconditioners: Sequence[Preconditioner] | None = None,
 ) -> list[Block]:
     """Divide chains into blocks, each with a random stream of its own.
 
@@ -87,7 +92,7 @@ def start_blocks(
     seed : int
     step_size : float
         Where the search for a step size begins; used as it is without warm-up.
-    whitenings : sequence of Whitening, optional
+    preconditioners : sequence of Preconditioner, optional
         One a block; the identity by default.
 
     Raises
@@ -99,17 +104,17 @@ def start_blocks(
     with one_thread(), torch.no_grad():
         states = [initial_state(part, log_density) for part in parts]
     _check_finite(states)
-    if whitenings is None:
-        whitenings = [DiagonalWhitening(torch.ones_like(part)) for part in parts]
+    if preconditioners is None:
+        preconditioners = [DiagonalPreconditioner(torch.ones_like(part)) for part in parts]
     seeds = spawn_seeds(seed, len(parts))
     return [
         Block(
             state,
             torch.full_like(state.value, step_size, dtype=position.dtype),
-            whitening,
+            preconditioner,
             generator_from(block_seed, position.device).get_state(),
         )
-        for state, whitening, block_seed in zip(states, whitenings, seeds, strict=True)
+        for state, preconditioner, block_seed in zip(states, preconditioners, seeds, strict=True)
     ]
 
 

@@ -1,8 +1,5 @@
 """The terms of the reported bounds, estimated with fresh draws after training."""
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -11,13 +8,12 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import Layers, output_moments
+from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.numerics.random import standard_normal
-from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate
 
 # Numbers held at once: 16 MB in float64.
 _CHUNK = 1 << 21
-_PROPOSALS = 64  # assignments a draw that estimates of the gap are made of, about
 
 
 def expected_log_likelihood(
@@ -37,7 +33,7 @@ def expected_log_likelihood(
     likelihood = likelihood.to(like)
     loc, variance = posterior_layers(network, posterior, like)
     widths = network.sizes[1:]
-    rows = max(1, _CHUNK // (n_draws * max(widths)))
+    rows = rows_within(_CHUNK, n_draws * max(widths))
     totals = like.new_zeros(n_draws)
     for start in range(0, len(data.x), rows):
         x, y, weight = (t[start : start + rows] for t in data)
@@ -63,30 +59,3 @@ def posterior_layers(
     loc = torch.as_tensor(posterior.loc).to(like)
     variance = (torch.as_tensor(posterior.scale).double() ** 2).to(like)
     return network.layers(loc), network.layers(variance)
-
-
-def estimate_gap(
-    bound: Callable[..., Tensor],
-    group: Any,
-    posterior: MeanFieldGaussian,
-    estimate: PermanentEstimate,
-    *,
-    n_draws: int,
-    generator: torch.Generator,
-) -> Estimate:
-    """Monte Carlo average of `gap_lower` or `gap_upper` at a posterior, float64, nats.
-
-    The gap lies in [0, log |G|], so an average outside is moved to the nearer end.
-    """
-    loc = torch.as_tensor(posterior.loc, dtype=torch.float64, device=generator.device)
-    scale = torch.as_tensor(posterior.scale, dtype=torch.float64, device=generator.device)
-    widest = max((len(f.index) for f in group.factors), default=0)
-    chunk = max(1, _CHUNK // max(4 * len(loc), _PROPOSALS * widest**2))
-    values = []
-    with torch.no_grad():
-        for start in range(0, n_draws, chunk):
-            shape = (min(chunk, n_draws - start), len(loc))
-            noise = standard_normal(shape, generator=generator, like=loc)
-            values.append(bound(group, loc, scale, noise, estimate, generator=generator))
-    mean, error = mean_and_error(torch.cat(values))
-    return Estimate(min(max(mean, 0.0), group.log_order), error)

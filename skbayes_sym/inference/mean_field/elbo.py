@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.mean_field.gap_term import GapTerm
+from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
@@ -41,7 +41,7 @@ class SymmetrizedElbo:
         Local reparametrisation draws averaged a step.
     generator : torch.Generator
         Stream of batches and likelihood noise.
-    gap : GapTerm, optional
+    gap : GatedGap, optional
         Adds the symmetrisation gap; without it this is plain mean-field variational inference.
     """
 
@@ -56,7 +56,7 @@ class SymmetrizedElbo:
         batch_size: int,
         n_draws: int,
         generator: torch.Generator,
-        gap: GapTerm | None = None,
+        gap: GatedGap | None = None,
     ) -> None:
         n_params = network.layout.n_params
         self.params, self.gradient = params, torch.zeros_like(params)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.multimodal.bridge_ratio import BridgeRatio, bridge_ratio
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain, has_exact_domain
 from skbayes_sym.symmetry.orbits import MAX_ORDER, Enumeration, can_enumerate, enumerate_group
@@ -157,7 +158,7 @@ def _symmetrised(draws: Tensor, group: SymmetryGroup, n_components: int) -> _Pro
     table = Enumeration(table.gather.to(draws.device), table.sign.to(draws.device), table.elements)
 
     def log_prob(x: Tensor) -> Tensor:
-        rows = x.split(max(1, _CHUNK // (table.order * x.shape[1])))
+        rows = x.split(rows_within(_CHUNK, table.order * x.shape[1]))
         sums = [torch.logsumexp(h.log_prob(table.orbit(part)), dim=-1) for part in rows]
         return torch.cat(sums) - log(table.order)
 

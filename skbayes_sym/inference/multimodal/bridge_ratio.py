@@ -93,7 +93,7 @@ def _bridge_terms(log_l: Tensor, log_r: float, log_s: tuple[float, float]) -> tu
 def _solve(at_proposal: Tensor, at_draws: Tensor, log_s: tuple[float, float]) -> float:
     """log r at which the two means agree."""
 
-    def excess(log_r: float) -> float:
+    def imbalance(log_r: float) -> float:
         over = _bridge_terms(at_proposal, log_r, log_s)[0]
         under = _bridge_terms(at_draws, log_r, log_s)[1]
         ours = torch.logsumexp(over, 0) - log(len(over))
@@ -103,6 +103,6 @@ def _solve(at_proposal: Tensor, at_draws: Tensor, log_s: tuple[float, float]) ->
     both = torch.cat([at_proposal, at_draws])
     finite = both[both.isfinite()]
     low, high = float(finite.min()) - 1.0, float(finite.max()) + 1.0
-    while excess(low) < 0.0:  # zeros among the proposals pull r below every finite l
+    while imbalance(low) < 0.0:  # zeros among the proposals pull r below every finite l
         low -= 2.0 * (high - low)
-    return float(brentq(excess, low, high, xtol=1e-10))
+    return float(brentq(imbalance, low, high, xtol=1e-10))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.multimodal.bridge import BridgeEstimate, domain_of
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
@@ -212,7 +213,7 @@ def _neighbors(draws: Tensor, values: Tensor, chain: Tensor, asked: Tensor) -> T
     allowed = _FAR_HEIGHT * (0.5 * draws.shape[1]) ** 0.5
     k = min(ceil(_NEIGHBORS * log(len(points))) + 1, len(points))  # itself is one of them
     found = [torch.zeros(2, 0, dtype=torch.int64)]
-    for rows in asked.nonzero().squeeze(-1).split(max(1, _CHUNK // len(points))):
+    for rows in asked.nonzero().squeeze(-1).split(rows_within(_CHUNK, len(points))):
         near = torch.cdist(points[rows], points).topk(k, largest=False).indices
         alike = (values[near] - values[rows].unsqueeze(-1)).abs() <= allowed
         own = chain[rows].unsqueeze(-1).expand_as(near)

@@ -23,7 +23,7 @@ from skbayes_sym.symmetry.orbits import MAX_ORDER
 
 # A mode so many nats lower, on average over its draws, than the best holds no mass worth bridging:
 # its volume would have to be e^30 times larger.
-HOPELESS = 30.0
+NEGLIGIBLE_DEFICIT_NATS = 30.0
 
 # Of the posterior: modes below it get no chain.
 LEAST_WEIGHT = 1e-3
@@ -43,7 +43,7 @@ class Pool(NamedTuple):
     draws: Tensor  # (n, D)
     values: Tensor  # (n,), log density, nats
     chains: Tensor  # int64 (n,): the chain of each; every particle is its own
-    sources: Tensor  # int64 (n,): 0 for chains, i for island i
+    sources: Tensor  # int64 (n,): 0 for chains, i for the i-th cloud of particles
 
 
 class Weighing(NamedTuple):
@@ -61,15 +61,15 @@ class Weighing(NamedTuple):
 def pool_draws(
     chain_draws: Tensor,
     chain_values: Tensor,
-    islands: Sequence[Tensor],
+    clouds: Sequence[Tensor],
     log_density: LogDensity,
     group: SymmetryGroup,
     *,
     generator: torch.Generator,
 ) -> Pool:
-    """Unite the draws of chains (C, S, D) with the particles (N, D) of islands, and align them."""
+    """Unite the draws of chains (C, S, D) with clouds of particles (N, D), and align them."""
     n_chains, n_draws, _ = chain_draws.shape
-    parts = [chain_draws.flatten(0, 1).cpu().double(), *(p.cpu().double() for p in islands)]
+    parts = [chain_draws.flatten(0, 1).cpu().double(), *(p.cpu().double() for p in clouds)]
     values = [chain_values.flatten().cpu().double(), *(log_density(p) for p in parts[1:])]
     sizes = torch.tensor([len(p) for p in parts])
     sources = torch.arange(len(parts)).repeat_interleave(sizes)
@@ -95,12 +95,12 @@ def weigh(
     Returns
     -------
     Weighing
-        ``spread`` compares estimates from the chains alone and from each island alone, where they
+        ``spread`` compares estimates from the chains alone and from each cloud alone, where they
         have draws enough in the heaviest mode.
     """
     modes = find_modes(pool.draws, pool.values, pool.chains, group)
-    height = mode_heights(pool, modes)
-    hopeless = height < height.max() - HOPELESS
+    height = mean_log_density_by_mode(pool, modes)
+    hopeless = height < height.max() - NEGLIGIBLE_DEFICIT_NATS
     estimates = [
         NOT_ESTIMATED._replace(n_draws=int(modes.counts[k]))
         if hopeless[k]
@@ -169,7 +169,7 @@ def _apart(a: BridgeEstimate, b: BridgeEstimate) -> float:
     return max(0.0, abs(a.log_evidence - b.log_evidence) - 2.0 * error)
 
 
-def share_out(weights: Tensor, n_chains: int) -> Tensor:
+def largest_remainders(weights: Tensor, n_chains: int) -> Tensor:
     """Chains for every mode, int64 (K,): by largest remainders, at least one from 0.001 on."""
     weights = weights.nan_to_num(0.0)
     wanted = weights >= LEAST_WEIGHT
@@ -179,14 +179,14 @@ def share_out(weights: Tensor, n_chains: int) -> Tensor:
     share = share / share.sum() * n_chains
     counts = share.floor().clamp_min(1.0).where(wanted, torch.zeros(())).long()
     while int(counts.sum()) != n_chains:
-        excess = share - counts
+        remainder = share - counts
         if int(counts.sum()) < n_chains:
-            counts[excess.argmax()] += 1
+            counts[remainder.argmax()] += 1
         else:
-            counts[excess.where(counts > 1, torch.inf).argmin()] -= 1
+            counts[remainder.where(counts > 1, torch.inf).argmin()] -= 1
     return counts
 
 
-def mode_heights(pool: Pool, modes: Modes) -> Tensor:
+def mean_log_density_by_mode(pool: Pool, modes: Modes) -> Tensor:
     """Mean log density of each mode's draws, (K,) nats."""
     return torch.stack([pool.values[modes.labels == k].mean() for k in range(len(modes.counts))])

@@ -23,7 +23,7 @@ from skbayes_sym.inference.layerwise.base import Conditional, LayerInputs
 from skbayes_sym.models.data import Data
 from skbayes_sym.numerics.gaussian import kl_elementwise, log_normal
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.numerics.random import normal_like
+from skbayes_sym.numerics.random import float64_normal, normal_like
 
 _FIRST_VARIANCE = 1e-2  # of a site, in units of the prior's
 
@@ -79,7 +79,7 @@ class AveragedKlLast:
 
     def start(self, data: Data, *, generator: torch.Generator) -> Tensor:
         shape = self.layout.shapes["loc"]
-        loc = torch.randn(shape, generator=generator, dtype=torch.float64).to(data.x)
+        loc = float64_normal(shape, generator=generator).to(data.x)
         variance = _FIRST_VARIANCE * self.prior_scale**2
         start = {"loc": self.prior_scale * loc, "log_variance": torch.full_like(loc, log(variance))}
         return self.layout.flatten(start)

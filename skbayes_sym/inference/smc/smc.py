@@ -23,7 +23,7 @@ class SMCResult(NamedTuple):
     particles: Tensor  # (N, D), each from a uniformly random copy of its mode
     log_evidence: float  # nats; nan unless `complete`
     log_likelihood: Tensor  # (N,), nats
-    eves: Tensor  # int64 (N,): the prior draw that each particle descends from
+    eves: Tensor  # int64 (N,): the prior draw that each descends from (Lee & Whiteley 2018)
     stages: tuple[Stage, ...]
     n_gradients: int  # of all particles together
     stopped: Stopped  # "tol" at temperature 1, "max_iter" after ``max_stages``
@@ -52,7 +52,7 @@ def smc(
     Two kernels move the particles, each with its own step size. The first scales entries by
     standard deviations of aligned particles, pooled over coordinate orbits, and commutes with
     the group. The second uses the full covariance of aligned particles and is confined to the
-    fundamental domain (`AlignedKernel`): many times better once the units have separated, and
+    fundamental domain (`ConfinedHMC`): many times better once the units have separated, and
     wasteful before. It is tried every third stage and kept while at most 10 % of the proposals it
     accepts are lost at the boundary. Where the domain has no exact test (several wide hidden
     layers) or the particles are fewer than 2 a dimension, the first kernel does it all.

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.base import Whitening, initial_state
-from skbayes_sym.inference.kernels.confined import AlignedKernel
+from skbayes_sym.inference.kernels.base import Preconditioner, initial_state
+from skbayes_sym.inference.kernels.confined import ConfinedHMC
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.kernels.particle_alignment import (
     align_particles,
-    full_whitening,
-    pooled_whitening,
+    full_preconditioner,
+    pooled_preconditioner,
 )
 from skbayes_sym.inference.log_density import LogPosterior
 from skbayes_sym.inference.smc.tempering import (
@@ -119,8 +119,8 @@ class Fitted(NamedTuple):
     """A kernel and where it starts."""
 
     position: Tensor  # (N, D), in the kernel's domain
-    kernel: AlignedKernel
-    whitening: Whitening
+    kernel: ConfinedHMC
+    preconditioner: Preconditioner
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,13 +197,13 @@ class Stages:
         """Scales that the group leaves alone: no boundary is needed."""
         anywhere = torch.zeros_like(aligned[0]), torch.ones_like(aligned[0])
         everywhere = FundamentalDomain(Trivial(), DiagonalReference(*anywhere))
-        return Fitted(aligned, self._kernel(everywhere), pooled_whitening(aligned, self.group))
+        return Fitted(aligned, self._kernel(everywhere), pooled_preconditioner(aligned, self.group))
 
     def full(self, aligned: Tensor, reference: DiagonalReference) -> Fitted:
         """The covariance of one copy, within that copy."""
         domain = FundamentalDomain(self.group, reference)
         inside, _ = domain.enter(aligned)  # labels above may be a sweep behind the reference
-        return Fitted(inside, self._kernel(domain), full_whitening(inside))
+        return Fitted(inside, self._kernel(domain), full_preconditioner(inside))
 
     def move(self, fitted: Fitted, beta: float, log_step: float) -> tuple[Tensor, Moved]:
         """All moves of a stage; the step size follows the mean acceptance after each."""
@@ -217,7 +217,7 @@ class Stages:
                 state,
                 target,
                 step_size=(log_step + _JITTER * noise).exp(),
-                whitening=fitted.whitening,
+                preconditioner=fitted.preconditioner,
                 generator=self.generator,
             )
             state, probability = move.state, move.info.acceptance
@@ -230,9 +230,9 @@ class Stages:
         loss = lost / accepted if accepted else 0.0
         return state.position, Moved(acceptance, loss, log_step, n_gradients)
 
-    def _kernel(self, domain: FundamentalDomain) -> AlignedKernel:
+    def _kernel(self, domain: FundamentalDomain) -> ConfinedHMC:
         settings = self.settings
-        return AlignedKernel(domain, HMC(settings.path_length, _PATH, settings.max_leapfrog))
+        return ConfinedHMC(domain, HMC(settings.path_length, _PATH, settings.max_leapfrog))
 
     def _log_likelihood(self, position: Tensor) -> Tensor:
         """What isn't finite has no likelihood."""

@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skbayes_sym.models.augmentations.base import ImageShape
-from skbayes_sym.models.augmentations.ranges import Extent
+from skbayes_sym.models.augmentations.half_width import HalfWidth
 
-_SERIES_TERMS = 20  # of cosh(sqrt q): error below 1e-12 for |q| < 60, past any admitted extent
+_SERIES_TERMS = 20  # of cosh(sqrt q): error below 1e-12 for |q| < 60, past any admitted half-width
 _NODES = 10  # Gauss-Legendre: exact to rounding for the integral below
-# A step of learning moves every extent but the rotation's by a third: a shift by half an image, or
-# a factor of e, leaves little of it, and there the evidence is flat.
+# A step of learning moves every half-width but the rotation's by a third: a shift by half an
+# image, or a factor of e, leaves little of it, and there the evidence is flat.
 _UNIT = 1.0 / 3.0
-_LARGEST = 2.0  # limit of those extents: the whole image, or a factor of e^2
+_LARGEST = 2.0  # limit of those half-widths: the whole image, or a factor of e^2
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,12 @@ class Affine:
         return self.generators.displacement
 
     @property
-    def extent(self) -> Extent:
+    def half_width(self) -> HalfWidth:
         names = self.generators.names
         turns = [name == "rotation" for name in names]
         limits = tuple(pi if turn else _LARGEST / _UNIT for turn in turns)
         units = tuple(1.0 if turn else _UNIT for turn in turns)
-        return Extent(names, limits, units, self.correlated)
+        return HalfWidth(names, limits, units, self.correlated)
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Affine":
         shape = image_shape or self.image_shape
@@ -138,7 +138,7 @@ class Affine:
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         n, s = noise.shape[:2]
         c, height, width = self._shape
-        matrices = self.matrices(noise @ self.extent.mixing(eta).T)
+        matrices = self.matrices(noise @ self.half_width.mixing(eta).T)
         grid = matrices.reshape(n * s, 6) @ _grid_basis(height, width, x)
         # The samples of an image are stacked in the grid's height, so that it isn't copied.
         grid = grid.reshape(n, s * height, width, 2)

@@ -1,11 +1,11 @@
-r"""Augmentations: random transformations of inputs, with learned extents.
+r"""Augmentations: random transformations of inputs, with learned half-widths.
 
 An augmentation transforms an input x by a random element of a family,
 
 .. math:: x' = g(x, z), \quad z = L(\eta)\,\epsilon, \quad \epsilon_j \sim U(-1, 1),
 
 and a network averaged over it, :math:`\hat f(x) = E_\epsilon[f(x')]`, is invariant to it as far as
-the extents reach. The extents are learned, so :math:`x'` is differentiable in :math:`\eta`.
+the half-widths reach. The half-widths are learned, so :math:`x'` is differentiable in :math:`\eta`.
 
 (A *symmetry* of this package acts on weights; an augmentation acts on inputs.)
 """
@@ -18,16 +18,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.augmentations.ranges import Extent, JointExtent, LearnedExtent
+from skbayes_sym.models.augmentations.half_width import HalfWidth, JointHalfWidth, LearnedHalfWidth
 
 ImageShape = tuple[int, int, int]  # channels, height, width
 
 
 class Augmentation(Protocol):
-    """A family of random input transformations with learned extents."""
+    """A family of random input transformations with learned half-widths."""
 
     @property
-    def extent(self) -> LearnedExtent: ...
+    def half_width(self) -> LearnedHalfWidth: ...
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Augmentation":
         """The same family for inputs that are known.
@@ -52,24 +52,22 @@ class Augmentation(Protocol):
         Parameters
         ----------
         x : Tensor of shape (N, *I)
-        eta : Tensor of shape (extent.n_params,)
-        noise : Tensor of shape (N, S, extent.n_noise)
-            Uniform on [-1, 1], see `extents.stratified_noise`.
+        eta : Tensor of shape (half_width.n_params,)
+        noise : Tensor of shape (N, S, half_width.n_noise)
+            Uniform on [-1, 1], see `stratified_noise`.
         """
         ...
 
 
 @dataclass(frozen=True)
-class NoAugmentation:
+class Identity:
     """Inputs as they are; one sample is enough."""
 
     @property
-    def extent(self) -> Extent:
-        return Extent((), ())
+    def half_width(self) -> HalfWidth:
+        return HalfWidth((), ())
 
-    def bind(
-        self, scale: Sequence[float], image_shape: ImageShape | None = None
-    ) -> "NoAugmentation":
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Identity":
         return self
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
@@ -89,18 +87,18 @@ class Composed:
     parts: tuple[Augmentation, ...]
 
     @cached_property
-    def extent(self) -> JointExtent:
-        return JointExtent(tuple(part.extent for part in self.parts))
+    def half_width(self) -> JointHalfWidth:
+        return JointHalfWidth(tuple(part.half_width for part in self.parts))
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Composed":
         return Composed(tuple(part.bind(scale, image_shape) for part in self.parts))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         n, s = noise.shape[:2]
-        noises = noise.split([part.extent.n_noise for part in self.parts], dim=-1)
+        noises = noise.split([part.half_width.n_noise for part in self.parts], dim=-1)
         out = x.unsqueeze(1).expand(n, s, *x.shape[1:])
         for part, part_eta, part_noise in zip(
-            self.parts, self.extent.split(eta), noises, strict=True
+            self.parts, self.half_width.split(eta), noises, strict=True
         ):
             rows = out.reshape(n * s, *x.shape[1:])
             out = part.transform(rows, part_eta, part_noise.reshape(n * s, 1, -1))
@@ -109,7 +107,7 @@ class Composed:
 
 
 @dataclass(frozen=True, eq=False)
-class InUnits:
+class InRescaledUnits:
     """A family that acts on inputs in their own units, for inputs given in scaled ones.
 
     Parameters
@@ -124,10 +122,12 @@ class InUnits:
     scale: tuple[float, ...]
 
     @property
-    def extent(self) -> LearnedExtent:
-        return self.part.extent
+    def half_width(self) -> LearnedHalfWidth:
+        return self.part.half_width
 
-    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "InUnits":
+    def bind(
+        self, scale: Sequence[float], image_shape: ImageShape | None = None
+    ) -> "InRescaledUnits":
         return replace(self, part=self.part.bind(scale, image_shape))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:

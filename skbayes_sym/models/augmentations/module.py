@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.augmentations.base import ImageShape
-from skbayes_sym.models.augmentations.ranges import FreeExtent
+from skbayes_sym.models.augmentations.half_width import FreeHalfWidth
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +41,14 @@ class ModuleAugmentation:
         return eta.detach().to("cpu", torch.float64)
 
     @cached_property
-    def extent(self) -> FreeExtent:
+    def half_width(self) -> FreeHalfWidth:
         n_noise = int(getattr(self.module, "n_noise", self._eta.numel()))
-        return FreeExtent(type(self.module).__name__, self._eta, n_noise)
+        return FreeHalfWidth(type(self.module).__name__, self._eta, n_noise)
 
     def bind(
         self, scale: Sequence[float], image_shape: ImageShape | None = None
     ) -> "ModuleAugmentation":
-        self.extent.start()
+        self.half_width.start()
         return self
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:

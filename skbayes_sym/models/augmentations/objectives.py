@@ -1,4 +1,4 @@
-"""What weights and extents of transformations are chosen by."""
+"""What weights, and half-widths of transformations, are chosen by."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,13 +19,13 @@ class Objective(Protocol):
 
     @property
     def reward(self) -> float | None:
-        """Reward of wide extents that are trained with the weights; None where they aren't."""
+        """Reward of wide laws that are trained with the weights; None where they aren't."""
         ...
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Extents, prior and noise by the Laplace evidence, weights at their mode."""
+    """Half-widths, prior and noise by the Laplace evidence, weights at their mode."""
 
     @property
     def transforms(self) -> bool:
@@ -59,15 +59,15 @@ class PosteriorMode:
 
 @dataclass(frozen=True)
 class Augerino:
-    """Extents trained with the weights, by the likelihood and a reward for wide ones.
+    """Half-widths trained with the weights, by the likelihood and a reward for wide ones.
 
     The prior stays as it is (Benton et al. 2020).
 
     Parameters
     ----------
     reward : float, default=0.01
-        Nats per row for a unit of the extents' norm (the paper's 0.01), in which affine extents
-        other than the rotation count three times. It needs tuning.
+        Nats per row for a unit of the half-widths' norm (the paper's 0.01), in which affine
+        ones other than the rotation count three times. It needs tuning.
     """
 
     reward: float = 0.01

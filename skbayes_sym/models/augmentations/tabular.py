@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.augmentations.base import ImageShape
-from skbayes_sym.models.augmentations.ranges import Extent
+from skbayes_sym.models.augmentations.half_width import HalfWidth
 
-_LARGEST_SHIFT = 10.0  # limits of the extents: standard deviations of the column,
+_LARGEST_SHIFT = 10.0  # limits of the half-widths: standard deviations of the column,
 
 _LARGEST_LOG_SCALE = 5.0  # natural logarithm of the factor
 
@@ -26,7 +26,7 @@ def _checked_columns(what: str, columns: Sequence[int], n_features: int) -> tupl
 
 @dataclass(frozen=True)
 class Rotation2D:
-    """Rotation of two columns about a centre, by an angle uniform on ±extent (radians).
+    """Rotation of two columns about a centre, by an angle uniform on ±half-width (radians).
 
     The two columns must be in the same unit: after standardising them one by one a rotation is no
     rotation any more.
@@ -47,8 +47,8 @@ class Rotation2D:
         return self.columns
 
     @property
-    def extent(self) -> Extent:
-        return Extent(("rotation",), (pi,))
+    def half_width(self) -> HalfWidth:
+        return HalfWidth(("rotation",), (pi,))
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Rotation2D":
         if len(self.columns) != 2:
@@ -57,7 +57,7 @@ class Rotation2D:
         return self
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
-        angle = (noise @ self.extent.mixing(eta).T).squeeze(-1)
+        angle = (noise @ self.half_width.mixing(eta).T).squeeze(-1)
         centre = torch.tensor(self.centre, dtype=x.dtype, device=x.device)
         u, v = (x[:, list(self.columns)] - centre).unsqueeze(1).unbind(-1)
         cos, sin = angle.cos(), angle.sin()
@@ -66,8 +66,8 @@ class Rotation2D:
 
 
 @dataclass(frozen=True)
-class Translation:
-    """Shift of columns, each by an amount uniform on ±its extent (in the column's unit).
+class ColumnShift:
+    """Shift of columns, each by an amount uniform on ±its half-width (in the column's unit).
 
     Parameters
     ----------
@@ -79,42 +79,42 @@ class Translation:
     units: tuple[float, ...] = ()
 
     @property
-    def extent(self) -> Extent:
+    def half_width(self) -> HalfWidth:
         columns = self.columns or ()
         names = tuple(f"translation_{c}" for c in columns)
-        return Extent(names, (_LARGEST_SHIFT,) * len(columns), self.units)
+        return HalfWidth(names, (_LARGEST_SHIFT,) * len(columns), self.units)
 
-    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Translation":
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "ColumnShift":
         columns = range(len(scale)) if self.columns is None else self.columns
-        checked = _checked_columns("Translation", tuple(columns), len(scale))
+        checked = _checked_columns("ColumnShift", tuple(columns), len(scale))
         return replace(self, columns=checked, units=tuple(float(scale[c]) for c in checked))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         columns = self.columns or ()
-        shift = noise @ self.extent.mixing(eta).T
+        shift = noise @ self.half_width.mixing(eta).T
         return _with_columns(x, columns, x[:, list(columns)].unsqueeze(1) + shift)
 
 
 @dataclass(frozen=True)
 class LogScale:
-    """Multiplication of columns by exp(z), with z uniform on ±extent.
+    """Multiplication of columns by exp(z), with z uniform on ±half-width.
 
     Parameters
     ----------
     columns : sequence of int, optional
         All by default.
     joint : bool, default=True
-        Whether all columns get the same factor; else each has its own, and its own extent.
+        Whether all columns get the same factor; else each has its own, and its own half-width.
     """
 
     columns: tuple[int, ...] | None = None
     joint: bool = True
 
     @property
-    def extent(self) -> Extent:
+    def half_width(self) -> HalfWidth:
         columns = () if self.columns is None else self.columns
         names = ("log_scale",) if self.joint else tuple(f"log_scale_{c}" for c in columns)
-        return Extent(names, (_LARGEST_LOG_SCALE,) * len(names))
+        return HalfWidth(names, (_LARGEST_LOG_SCALE,) * len(names))
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "LogScale":
         columns = range(len(scale)) if self.columns is None else self.columns
@@ -122,7 +122,7 @@ class LogScale:
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         columns = () if self.columns is None else self.columns
-        factor = (noise @ self.extent.mixing(eta).T).exp()  # (N, S, 1) or one a column
+        factor = (noise @ self.half_width.mixing(eta).T).exp()  # (N, S, 1) or one a column
         return _with_columns(x, columns, x[:, list(columns)].unsqueeze(1) * factor)
 
 

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb
+from skbayes_sym.models.likelihoods.categorical import log_shares
 from skbayes_sym.models.likelihoods.defaults import BaseLikelihood
 from skbayes_sym.models.likelihoods.expectations import by_quadrature
 from skbayes_sym.models.predictive import CategoricalMixture
@@ -15,6 +18,13 @@ from skbayes_sym.models.predictive import CategoricalMixture
 @dataclass(frozen=True)
 class Bernoulli(BaseLikelihood):
     """``p(y = 1 | f) = 1 / (1 + exp(-f))``; targets are class indices 0 and 1 (int64)."""
+
+    def constant_outputs(
+        self, y: npt.NDArray[np.int64], weight: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """Log odds of the classes' shares."""
+        logits = log_shares(y, weight)
+        return logits[1:] - logits[:1]
 
     def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> CategoricalMixture:
         signed = torch.cat([-outputs, outputs], -1)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,9 +22,36 @@ def log_class_probabilities(outputs: Tensor) -> Tensor:
     return outputs.mT.contiguous().log_softmax(-2).mT
 
 
+def log_shares(
+    y: npt.NDArray[np.int64], weight: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Logarithms of the classes' shares of the weight (C,), centred."""
+    share = np.log(np.bincount(y, weights=weight) / weight.sum())
+    return np.asarray(share - share.mean())
+
+
 @dataclass(frozen=True, eq=False)
 class Categorical(BaseLikelihood):
-    """``p(y = k | f) = softmax(f)_k``; targets are class indices (int64)."""
+    """``p(y = k | f) = softmax(f)_k``; targets are class indices (int64).
+
+    Parameters
+    ----------
+    n_points : int, default=1024
+        Quasi-Monte Carlo points of expectations over correlated outputs, which linear models take
+        (a power of two is best). Methods that draw weights use none.
+    """
+
+    n_points: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.n_points < 2:
+            raise ValueError(f"n_points must be at least 2, got {self.n_points!r}.")
+
+    def constant_outputs(
+        self, y: npt.NDArray[np.int64], weight: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """`log_shares`."""
+        return log_shares(y, weight)
 
     def n_noise(self, n_outputs: int) -> int:
         return n_outputs

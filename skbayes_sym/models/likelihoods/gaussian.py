@@ -1,8 +1,9 @@
 """Normal noise, one standard deviation per target."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import log, pi
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,14 +21,16 @@ class Gaussian(TargetLikelihood):
     Parameters
     ----------
     log_noise : Tensor of shape (O,)
-        Log standard deviation of the noise of every output.
-    learn : bool
+        Log standard deviation of the noise of every output; 0 by default.
+    learn : bool, default=True
         Whether it is a free parameter (type-II maximum likelihood: the ELBO then bounds the
         evidence at the learned value).
     """
 
-    log_noise: Tensor
+    log_noise: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     learn: bool = True
+    # Outputs with a normal law then have a normal posterior, in closed form.
+    is_conjugate: ClassVar[bool] = True
 
     @property
     def params(self) -> Tensor:

@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb
 from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,11 @@ class Poisson(TargetLikelihood):
         rate = (mean + 0.5 * variance).exp()
         value = (y * mean - rate - torch.lgamma(y + 1.0)).sum(-1)
         return ExpectedLogProb(value, y - rate, -0.5 * rate, mean.new_zeros(len(mean), 0))
+
+    def constant_outputs(self, y: Floats, weight: Floats) -> Floats:
+        """Log of the mean count; half a count where there was none."""
+        average = np.atleast_1d(weight @ y[:, 0] / weight.sum())
+        return np.asarray(np.log(np.maximum(average, 0.5 / weight.sum())))
 
     def cdf(self, y: Tensor, outputs: Tensor) -> Tensor:
         # P(Y <= y) = Q(floor(y) + 1, rate), the regularised upper incomplete gamma function.

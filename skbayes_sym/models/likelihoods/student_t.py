@@ -1,6 +1,6 @@
 """Heavy-tailed noise: Student's t around the output."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import lgamma, log, pi
 
 import numpy as np
@@ -21,16 +21,21 @@ class StudentT(TargetLikelihood):
     Parameters
     ----------
     log_noise : Tensor of shape (T,)
-        Log of the scale (not the standard deviation, which is larger by sqrt(df / (df - 2))).
-    df : float
+        Log of the scale (not the standard deviation, which is larger by sqrt(df / (df - 2))); 0 by
+        default.
+    df : float, default=4.0
         Degrees of freedom.
-    learn : bool
+    learn : bool, default=True
         Whether the scale is a free parameter.
     """
 
-    log_noise: Tensor
+    log_noise: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     df: float = 4.0
     learn: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.df > 0.0:
+            raise ValueError(f"df must be positive, got {self.df!r}.")
 
     @property
     def params(self) -> Tensor:

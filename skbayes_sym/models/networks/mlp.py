@@ -13,6 +13,7 @@ from skbayes_sym.models.networks.activations import Activation
 from skbayes_sym.models.networks.mlp_batched import MLPChainLikelihood
 from skbayes_sym.models.networks.recording import Dense, Recording, differentiable
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.random import float64_normal
 from skbayes_sym.symmetry.base import Product, SymmetryGroup, Trivial
 from skbayes_sym.symmetry.units import Units
 
@@ -72,9 +73,7 @@ class MLP:
         Biases start normal too: equal units would be a stationary point of the gap.
         """
         shape = (n, self.layout.n_params)
-        theta = torch.randn(
-            shape, generator=generator, device=generator.device, dtype=torch.float64
-        )
+        theta = float64_normal(shape, generator=generator)
         for i, (weight, bias) in enumerate(self.layers(theta), start=1):
             gain = self.activation.gain if i < self.n_layers else 1.0
             weight *= gain / max(weight.shape[-1], 1) ** 0.5

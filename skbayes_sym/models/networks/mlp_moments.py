@@ -17,6 +17,7 @@ from torch import Tensor
 
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.memory import rows_within
 
 # Hidden units of a block of draws: 1 to 2 MB, a core's L2 cache.
 _CACHE_NUMBERS = 1 << 18
@@ -199,7 +200,7 @@ def output_moments(
     if network.n_layers == 1:
         return mean.unsqueeze(0), var.unsqueeze(0)
     sd, n_draws = var.sqrt_(), len(noise[0])
-    block = max(1, _CACHE_NUMBERS // (len(x) * max(network.hidden_layer_sizes)))
+    block = rows_within(_CACHE_NUMBERS, len(x) * max(network.hidden_layer_sizes))
     out_mean, out_var = (x.new_empty(n_draws, len(x), network.n_outputs) for _ in range(2))
     for start in range(0, n_draws, block):
         eps = [e[start : start + block] for e in noise]

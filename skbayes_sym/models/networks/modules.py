@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from skbayes_sym.models.networks.base import BaseNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense, Recording, differentiable
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.random import float64_normal
 
 
 class UnsupportedModuleError(ValueError):
@@ -93,9 +94,7 @@ class ModuleNetwork(BaseNetwork):
     def init(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` starting points (n, P), float64, normal with the moments of ``initial``."""
         shape = (n, self.layout.n_params)
-        theta = torch.randn(
-            shape, generator=generator, device=generator.device, dtype=torch.float64
-        )
+        theta = float64_normal(shape, generator=generator)
         for name, values in self.layout.unflatten(theta).items():
             mean, scale = self.initial[name]
             values.mul_(scale).add_(mean)

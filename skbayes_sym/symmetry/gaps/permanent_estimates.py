@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import factorial, lgamma, log
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from skbayes_sym.numerics.assignment_sampler import sample_assignments
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.numerics.permanent_bounds import bethe_bound, gurvits_schrijver_bound, soules_bound
 from skbayes_sym.numerics.random import distinct_permutations, random_permutations
+from skbayes_sym.symmetry.gaps.base import Side
 
 
 class PermanentEstimate(Protocol):
@@ -21,7 +22,7 @@ class PermanentEstimate(Protocol):
     """
 
     @property
-    def side(self) -> str: ...
+    def side(self) -> Side: ...
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
         """(*B, d, d) -> (*B,), differentiable in ``log_weights``."""
@@ -32,7 +33,7 @@ class PermanentEstimate(Protocol):
 class Exact:
     """The permanent itself, O(d 2^d)."""
 
-    side: str = "exact"
+    side: ClassVar[Side] = "exact"
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
         return log_permanent(log_weights)
@@ -42,7 +43,7 @@ class Exact:
 class Soules:
     """Deterministic upper bound on every permanent, so a lower bound on the gap; O(d^2 log d)."""
 
-    side: str = "lower"
+    side: ClassVar[Side] = "lower"
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
         return soules_bound(log_weights, tighten=True)
@@ -60,7 +61,7 @@ class Importance:
     """
 
     n_permutations: int = 16
-    side: str = "lower"
+    side: ClassVar[Side] = "lower"
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
         d = log_weights.shape[-1]
@@ -90,7 +91,7 @@ class InfoNCE:
 
     n_permutations: int = 16
     replacement: bool = False
-    side: str = "lower"
+    side: ClassVar[Side] = "lower"
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
         d = log_weights.shape[-1]
@@ -121,7 +122,7 @@ class DoublyStochastic:
     """
 
     n_iter: int = 20
-    side: str = "upper"
+    side: ClassVar[Side] = "upper"
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
         bethe = bethe_bound(log_weights, n_iter=self.n_iter)
@@ -136,7 +137,7 @@ class ExactUpTo:
     otherwise: PermanentEstimate
 
     @property
-    def side(self) -> str:
+    def side(self) -> Side:
         return self.otherwise.side
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:

@@ -1,136 +1,146 @@
-r"""The symmetrisation gap of Gaussian rows under O(k).
+"""The symmetrisation gap of independent normal rows under O(k): exact, or the anchor bound."""
 
-Rows ``x_i ~ N(m_i, S_i)`` of a factorisation are rotated and reflected together by a Haar random
-T. With anchors ``a_i`` and ``B = sum_i a_i x_i'``,
-
-.. math:: I(T; x) \ge E_q[\operatorname{tr} B - F(B)],
-
-F the log of the integral of ``exp tr(B T')`` (`log_haar_integral`): the bound of Barber & Agakov
-(2003) with a matrix Langevin decoder. It holds for any anchors and any q. With ``S_i = c_i 1`` and
-``a_i = m_i / c_i`` it is the gap itself.
-
-Moore (2016, appendix A) replaces B by its symmetric part, which can only lower F, and F by an
-approximation that lies above it: what is printed there is no bound.
-"""
-
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.symmetry.gaps.haar_integral import (
-    haar_expansion,
-    log_haar_integral,
-    pair_curvature,
+from skbayes_sym.numerics.linalg import cholesky
+from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
+from skbayes_sym.symmetry.gaps.anchors import (
+    FREE_MIXING_UP_TO,
+    anchor_features,
+    learn_mixing,
+    mean_variances,
+    plain_anchors,
 )
+from skbayes_sym.symmetry.gaps.base import GapGradient, RowPosterior, Side
+from skbayes_sym.symmetry.gaps.haar_integral import EXACT_UP_TO
+from skbayes_sym.symmetry.gaps.langevin import (
+    anchored_inner,
+    isotropic_inner,
+    langevin_gap,
+    langevin_gradient,
+)
+from skbayes_sym.symmetry.orthogonal import Orthogonal
+
+# Numbers drawn a step for draws of all rows: many rows make few draws enough, since B sums them.
+_NUMBERS_A_STEP = 1 << 16
+_MOST_DRAWS = 6
+_ESTIMATE_DRAWS = 256
+_ESTIMATE_NUMBERS = 1 << 24  # most numbers drawn for an estimate
+# Draws that anchors are learned from, as a part of those averaged; all, if the mixing is free.
+_LEARNING_SHARE = 8
 
 
-def langevin_gap(inner: Tensor) -> Tensor:
-    """``tr B - F(B)`` for each matrix, (*B, k, k) -> (*B,), nats; differentiable.
-
-    A draw's value may be negative; its mean over draws of B is a gap or a bound below it. Cost of
-    one set of singular values, O(k^3).
-    """
-    trace = inner.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return trace - log_haar_integral(torch.linalg.svdvals(inner))
-
-
-def isotropic_inner(loc: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
-    """Draws of B for rows ``N(m_i, c_i 1)`` with the optimal anchors ``m_i / c_i``.
-
-    ``B = Q + Q^{1/2} Z`` with ``Q = sum_i m_i m_i' / c_i`` and Z standard normal: the rows enter
-    through Q alone, so a draw costs O(k^3) however many they are.
+@dataclass(frozen=True, eq=False)
+class IsotropicRotationGap:
+    """O(k), rows of covariance ``c_i 1``: the gap itself, up to F beyond k = 3; a `Gap`.
 
     Parameters
     ----------
-    loc : Tensor of shape (n_rows, k)
-    variance : Tensor of shape (n_rows,)
-    noise : Tensor of shape (D, k, k)
-        Standard normal.
-
-    Returns
-    -------
-    Tensor of shape (D, k, k)
-    """
-    distance = loc.mT @ (loc / variance.unsqueeze(-1))
-    values, vectors = torch.linalg.eigh(distance)
-    root = vectors * values.clamp(min=0.0).sqrt()
-    return distance + root @ (vectors.mT @ noise)
-
-
-def anchored_inner(anchors: Tensor, rows: Tensor) -> Tensor:
-    """``B = sum_i a_i x_i'`` of draws: (n_rows, p) and (*B, n_rows, k) -> (*B, p, k)."""
-    return anchors.mT @ rows
-
-
-_ROW_BLOCK = 2048  # rows whose (k, k) matrices are worked on at once
-
-
-class Pull(NamedTuple):
-    """How a gap pulls at the rows of q: its value, and derivatives for a Newton-like update.
-
-    ``force[i] = d gap / d m_i`` and ``stiffness[i] = -2 d gap / d S_i``, the curvature that the
-    gap adds to the precision of row i.
+    group : Orthogonal
+        Of all rows.
     """
 
-    value: Tensor  # 0-d, nats
-    force: Tensor  # (n_rows, k)
-    stiffness: Tensor  # (n_rows, k, k)
+    group: Orthogonal
+    is_random: ClassVar[bool] = True
+
+    @property
+    def side(self) -> Side:
+        """Exact where F is; beyond, a lower bound if the large-rank saddle lies above F."""
+        return "exact" if self.group.n_components <= EXACT_UP_TO else "lower"
+
+    def estimate(
+        self, posterior: RowPosterior, n_draws: int | None = None, *, generator: torch.Generator
+    ) -> Estimate:
+        """Average over ``n_draws`` (256 by default), O(k^3) each."""
+        draws = self._inner(posterior, n_draws or _ESTIMATE_DRAWS, generator)
+        return mean_and_error(langevin_gap(draws))
+
+    def value_and_gradients(
+        self, posterior: RowPosterior, *, generator: torch.Generator
+    ) -> GapGradient:
+        """From six draws."""
+        inner = self._inner(posterior, _MOST_DRAWS, generator)
+        return langevin_gradient(plain_anchors(posterior), inner)
+
+    def _inner(self, posterior: RowPosterior, n_draws: int, generator: torch.Generator) -> Tensor:
+        noise = row_noise((n_draws, posterior.mean.shape[1]), posterior, generator)
+        return isotropic_inner(posterior.mean, mean_variances(posterior), noise)
 
 
-class LangevinExpansion(NamedTuple):
-    """``tr B - F(B)`` at draws of B, to second order."""
+@dataclass(frozen=True, eq=False)
+class AnchoredRotationGap:
+    """O(k), any covariance: the anchor bound, below the gap; a `Gap`.
 
-    value: Tensor  # (D,)
-    rest: Tensor  # (D, k, k), the gradient: identity minus the mean rotation
-    left: Tensor  # (D, k, k), U of B = U diag(s) V'
-    right: Tensor  # (D, k, k), V
-    even: Tensor  # (D, k, k), see `pair_curvature`, halved
-    mixed: Tensor  # (D, k, k), Hessian in the singular values, plus half the odd part
+    Training uses the anchors ``m_i / c_i`` with the mean variance c_i of the row, which are optimal
+    for isotropic rows and close otherwise. `estimate` learns anchors: combinations of these and
+    of ``S_i^-1 m_i`` by a (2k, k) matrix, a concave problem, on draws of its own.
+
+    Parameters
+    ----------
+    group : Orthogonal
+        Of all rows.
+    """
+
+    group: Orthogonal
+    side: ClassVar[Side] = "lower"  # for any anchors, where F is exact or bounded from above
+    is_random: ClassVar[bool] = True
+
+    def estimate(
+        self, posterior: RowPosterior, n_draws: int | None = None, *, generator: torch.Generator
+    ) -> Estimate:
+        """Average over draws (256 by default, fewer of large matrices) that nothing learned from.
+
+        O(n_rows k^2) a draw.
+        """
+        root = row_root(posterior.cov)
+        features = anchor_features(posterior, root)
+        few = max(16, min(_ESTIMATE_DRAWS, _ESTIMATE_NUMBERS // posterior.mean.numel()))
+        n_draws = n_draws or few
+
+        def draw(n: int) -> Tensor:
+            rows = (_rows(posterior, root, 1, generator) for _ in range(n))
+            return torch.cat([anchored_inner(features, x) for x in rows])
+
+        is_free = posterior.mean.shape[1] <= FREE_MIXING_UP_TO
+        mixing = learn_mixing(draw(n_draws if is_free else max(2, n_draws // _LEARNING_SHARE)))
+        return mean_and_error(langevin_gap(mixing @ draw(n_draws)))
+
+    def value_and_gradients(
+        self, posterior: RowPosterior, *, generator: torch.Generator
+    ) -> GapGradient:
+        """From six draws, fewer of many rows; with the plain anchors."""
+        anchors = plain_anchors(posterior)
+        n_draws = max(1, min(_MOST_DRAWS, _NUMBERS_A_STEP // anchors.numel()))
+        root = row_root(posterior.cov)
+        inner = anchored_inner(anchors, _rows(posterior, root, n_draws, generator))
+        return langevin_gradient(anchors, inner)
 
 
-def expand_langevin(inner: Tensor) -> LangevinExpansion:
-    """Value, gradient and curvature at draws (D, k, k)."""
-    left, s, right_t = torch.linalg.svd(inner)
-    expansion = haar_expansion(s)
-    even, odd = pair_curvature(s, expansion)
-    rotation = (left * expansion.gradient.to(s).unsqueeze(-2)) @ right_t
-    identity = torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
-    trace = inner.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return LangevinExpansion(
-        trace - expansion.value.to(s),
-        identity - rotation,
-        left,
-        right_t.mT,
-        0.5 * even.to(s),
-        (expansion.hessian + 0.5 * odd).to(s),
+def _rows(
+    posterior: RowPosterior, root: Tensor, n_draws: int, generator: torch.Generator
+) -> Tensor:
+    """Draws of all rows, (n_draws, n_rows, k)."""
+    noise = row_noise((len(posterior.mean), n_draws), posterior, generator)
+    return posterior.mean + (noise @ root.mT).movedim(1, 0)
+
+
+def row_root(cov: Tensor) -> Tensor:
+    """Cholesky factors of the rows' covariances, (n, k, k)."""
+    return cholesky(
+        cov,
+        what="The covariance of a row",
+        remedy="Standardize the matrix, or use dtype='float64'.",
     )
 
 
-def force(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:
-    """``d gap / d m_i`` with the anchors (n_rows, k) held fixed, (n_rows, k).
-
-    Optimal anchors are stationary, so holding them costs nothing.
-    """
-    return anchors @ expansion.rest.mean(0)
-
-
-def stiffness(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:
-    """``E[d^2 F / dx_i^2] = -2 d gap / d S_i`` (Price's theorem), (n_rows, k, k).
-
-    Positive semi-definite, since F is convex. O(n_rows k^3) a draw.
-    """
-    blocks = [_stiffness_block(block, expansion) for block in anchors.split(_ROW_BLOCK)]
-    return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-
-
-def _stiffness_block(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:
-    k = anchors.shape[1]
-    total = anchors.new_zeros(len(anchors), k, k)
-    share = 1.0 / len(expansion.left)
-    for u, v, even, mixed in zip(*expansion[2:], strict=True):
-        turned = anchors @ u
-        local = turned.unsqueeze(-1) * (turned.unsqueeze(-2) * (share * mixed))
-        local.diagonal(dim1=-2, dim2=-1).add_(turned.square() @ even, alpha=share)
-        total += v @ (local @ v.mT)
-    return total
+def row_noise(
+    shape: tuple[int, int], posterior: RowPosterior, generator: torch.Generator
+) -> Tensor:
+    """Standard normal noise (*shape, k) as the posterior's means are."""
+    mean = posterior.mean
+    full = (*shape, mean.shape[1])
+    return torch.randn(full, generator=generator, device=mean.device, dtype=mean.dtype)

@@ -7,18 +7,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from skbayes_sym.symmetry.units import UnitGroup
 
-def unit_log_ratios(factor: Any, loc: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
+
+def unit_log_ratios(layer: UnitGroup, loc: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
     """``L[i, j] - log q_i(w_i)`` at the draws ``w = loc + scale * noise``, (*B, d, d), nats.
 
-    ``L`` is ``factor.log_orbit_density``: ``perm(exp ratios)`` is ``d! q_G / q`` (times 2^d
+    ``L`` is ``layer.log_orbit_density``: ``perm(exp ratios)`` is ``d! q_G / q`` (times 2^d
     with flips), at least 1. The density of the draw comes from its own noise, and the diagonal is
     known: 0, or what the mirror image of the unit adds. So nothing cancels in them, however narrow
     the posterior.
 
     Parameters
     ----------
-    factor : UnitGroup
+    layer : UnitGroup
     loc, scale : Tensor of shape (P,)
         Mean-field Gaussian; differentiable in both, first derivatives only.
     noise : Tensor of shape (*B, P)
@@ -29,11 +31,11 @@ def unit_log_ratios(factor: Any, loc: Tensor, scale: Tensor, noise: Tensor) -> T
     Six matrix products, O(d^2 p), with the gradient written out: at these sizes most of the
     time of autograd's version goes into the temporaries between them.
     """
-    shape, flat = factor.index.shape, factor.index.flatten()
+    shape, flat = layer.index.shape, layer.index.flatten()
     mu, sd = (t.index_select(0, flat).view(shape) for t in (loc, scale))
     own_noise = noise.reshape(-1, noise.shape[-1]).index_select(-1, flat).unflatten(-1, shape)
     ratios: Tensor = _UnitLogRatios.apply(  # type: ignore[no-untyped-call]
-        mu, sd, own_noise, factor.flips
+        mu, sd, own_noise, layer.flips
     )
     return ratios.reshape(*noise.shape[:-1], *ratios.shape[1:])
 
@@ -53,12 +55,12 @@ class _UnitLogRatios(torch.autograd.Function):
         if not flips:
             mu = mu - mu.mean(0)  # differences of O(1) numbers cancel less than of large ones
         w = torch.addcmul(mu, scale, noise)
-        pull = mu * precision
-        constant = (mu * pull).sum(-1) + 2.0 * log_scale
+        natural_mean = mu * precision
+        constant = (mu * natural_mean).sum(-1) + 2.0 * log_scale
         own = 0.5 * (noise * noise).sum(-1) + log_scale
         even = -0.5 * ((w * w) @ precision.mT + constant) + own.unsqueeze(-1)
-        odd = w @ pull.mT
-        ctx.save_for_backward(mu, scale, precision, pull, noise, w, odd if flips else None)
+        odd = w @ natural_mean.mT
+        ctx.save_for_backward(mu, scale, precision, natural_mean, noise, w, odd if flips else None)
         ratios = even.add_(odd.abs() + F.softplus(-2.0 * odd.abs()) if flips else odd)
         # A unit in its own place: computed, terms as large as (mu / scale)^2 would have to cancel.
         own_odd = odd.diagonal(dim1=-2, dim2=-1)
@@ -69,9 +71,9 @@ class _UnitLogRatios(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
-        mu, scale, precision, pull, noise, w, odd = ctx.saved_tensors
+        mu, scale, precision, natural_mean, noise, w, odd = ctx.saved_tensors
         signed = weights if odd is None else weights * odd.tanh()
-        d_w = torch.addcmul(signed @ pull, w, weights @ precision, value=-1.0)
+        d_w = torch.addcmul(signed @ natural_mean, w, weights @ precision, value=-1.0)
         first, second = _columns(signed, w), _columns(weights, w * w)
         received = weights.sum((0, 1)).unsqueeze(-1)
         given = weights.sum((0, 2)).unsqueeze(-1)

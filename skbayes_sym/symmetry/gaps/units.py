@@ -1,59 +1,177 @@
-"""The symmetrisation gap of a mean-field Gaussian under permutations of hidden units.
+"""The symmetrisation gap of a mean-field Gaussian under exchanges and flips of whole units.
 
-For a posterior ``q`` and a group ``G`` of its model's symmetries,
-
-    gap = E_q[log q(theta) - log q_G(theta)] = I(g; theta) >= 0,     ELBO_G = ELBO + gap
-
-(Gelberg et al. 2024, Theorem 4.1). For one hidden layer ``q_G`` of the units is a matrix
-permanent, so every estimate below is an estimate of a log-permanent; which side of the gap it
-bounds follows from the side of that.
+For one hidden layer ``q_G`` of the units is a matrix permanent, so every estimate below is an
+estimate of a log-permanent; which side of the gap it bounds follows from the side of that.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
+from skbayes_sym.numerics.random import standard_normal
+from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.gaps.base import GapGradient, MeanField, Side
 from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate
 from skbayes_sym.symmetry.gaps.unit_log_ratios import unit_log_ratios
+from skbayes_sym.symmetry.units import (
+    UnitGroup,
+    entries_shared_with_no_later_layer,
+    unit_layers,
+)
+
+_CHUNK = 1 << 21  # numbers held at once: 16 MB in float64
+_PROPOSALS = 64  # assignments a draw that estimates of the gap are made of, about
+# Draws of an estimate: a near-saturated gap is skewed, so many of narrow layers; 16 to 1000.
+_ENTRIES = 1 << 20  # of the units' matrices, all draws together
+_FEWEST_DRAWS, _MOST_DRAWS = 16, 1000
 
 
-def unit_gap(
-    factor: Any,
-    loc: Tensor,
-    scale: Tensor,
-    noise: Tensor,
-    estimate: PermanentEstimate,
-    *,
-    generator: torch.Generator,
-) -> Tensor:
-    """Gap of the units of one layer, one value a draw.
+@dataclass(frozen=True, eq=False)
+class UnitGap:
+    """Gap of independent normals under a group of units, a factor a layer; a `Gap`.
 
     Parameters
     ----------
-    factor : UnitGroup
-        The layer's group; only the entries it names enter.
-    loc, scale : Tensor of shape (P,)
-        Mean-field Gaussian posterior.
-    noise : Tensor of shape (S, P)
-        Standard normal; the draws are ``loc + scale * noise``.
-    estimate : PermanentEstimate
-    generator : torch.Generator
+    group : SymmetryGroup
+        `Units`, or a product with one of them a layer (``MLP.symmetry()``); its entries of
+        ``theta`` alone matter.
+    permanent : PermanentEstimate
+        Exact, or on the side of ``bound``.
+    bound : {"lower", "upper"}, default="lower"
+        Which bound to take of several layers. Lower: the chain rule over
+        `disjoint_unit_blocks`. Upper: ``I(g; theta) <= sum_l J_l`` with J_l the gap of layer l if
+        the other layers' order is known; the layers' elements are independent a priori, so
+        conditioning only adds information. Of one layer both are the gap.
+    n_draws : int, default=1
+        Posterior draws of `value_and_gradients`.
 
-    Returns
-    -------
-    gap : Tensor of shape (S,), nats
-        Averages to the gap, or to a bound on ``estimate.side`` of it. Each value is at most
-        log |G| for exact and upper-bounding permanents. Time O(S d^2 p) plus the estimate's,
-        memory O(S (P + d^2)).
+    Raises
+    ------
+    TypeError
+        If a factor isn't a group of units.
+    ValueError
+        If ``permanent`` bounds the gap from the other side.
     """
-    ratios = unit_log_ratios(factor, loc, scale, noise)
-    return factor.log_order - estimate(ratios, generator=generator)
+
+    group: SymmetryGroup
+    permanent: PermanentEstimate
+    bound: Literal["lower", "upper"] = "lower"
+    n_draws: int = 1
+    is_random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.permanent.side not in {"exact", self.bound}:
+            raise ValueError(
+                f"a {self.bound} bound on the gap needs an exact or {self.bound} estimate of the "
+                f"permanents, got {self.permanent!r}."
+            )
+
+    @property
+    def side(self) -> Side:
+        """One layer's sum over the group is a permanent; several layers' is bounded."""
+        is_exact = self.permanent.side == "exact" and len(self._layers) == 1
+        return "exact" if is_exact or not self._layers else self.bound
+
+    @cached_property
+    def _layers(self) -> tuple[UnitGroup, ...]:
+        return unit_layers(self.group)
+
+    @cached_property
+    def _terms(self) -> tuple[UnitGroup, ...]:
+        return self._layers if self.bound == "upper" else disjoint_unit_blocks(self.group)
+
+    def values(
+        self, loc: Tensor, scale: Tensor, noise: Tensor, *, generator: torch.Generator
+    ) -> Tensor:
+        """One value a draw ``loc + scale * noise``; they average to the gap or to the bound.
+
+        Parameters
+        ----------
+        loc, scale : Tensor of shape (P,)
+            Differentiable in both, first derivatives only.
+        noise : Tensor of shape (S, P)
+            Standard normal.
+        generator : torch.Generator
+            For estimates that draw permutations.
+
+        Returns
+        -------
+        Tensor of shape (S,), nats
+            At most log |G| each for exact and upper-bounding permanents. Time O(S d^2 p) a layer
+            plus the permanents', memory O(S (P + d^2)).
+        """
+        total = torch.zeros(noise.shape[:-1], dtype=loc.dtype, device=loc.device)
+        for layer in self._terms:
+            value = unit_gap(layer, loc, scale, noise, self.permanent, generator=generator)
+            total = total + (value.clamp(max=layer.log_order) if self.bound == "upper" else value)
+        return total
+
+    def estimate(
+        self, posterior: MeanField, n_draws: int | None = None, *, generator: torch.Generator
+    ) -> Estimate:
+        """Average of `values`, in float64 on the generator's device.
+
+        The gap lies in [0, log |G|], so an average outside is moved to the nearer end.
+        """
+        if not self._layers:
+            return Estimate(0.0, 0.0)
+        loc, scale = _tensors(posterior, generator)
+        area = max(layer.n_units for layer in self._layers) ** 2
+        n_draws = n_draws or max(_FEWEST_DRAWS, min(_MOST_DRAWS, _ENTRIES // area))
+        chunk = max(1, _CHUNK // max(4 * len(loc), _PROPOSALS * area))
+        values = []
+        with torch.no_grad():
+            for start in range(0, n_draws, chunk):
+                shape = (min(chunk, n_draws - start), len(loc))
+                noise = standard_normal(shape, generator=generator, like=loc)
+                values.append(self.values(loc, scale, noise, generator=generator))
+        mean, error = mean_and_error(torch.cat(values))
+        return Estimate(min(max(mean, 0.0), self.group.log_order), error)
+
+    def value_and_gradients(
+        self, posterior: MeanField, *, generator: torch.Generator
+    ) -> GapGradient:
+        """Mean of ``n_draws`` fresh `values` and its derivatives, in float64."""
+        loc, scale = (t.requires_grad_() for t in _tensors(posterior, generator))
+        noise = standard_normal((self.n_draws, len(loc)), generator=generator, like=loc)
+        if not self._layers:
+            return GapGradient(loc.new_zeros(()), torch.zeros_like(loc), torch.zeros_like(loc))
+        with torch.enable_grad():
+            value = self.values(loc, scale, noise, generator=generator).mean()
+            d_loc, d_scale = torch.autograd.grad(value, (loc, scale))
+        return GapGradient(value.detach(), d_loc, -d_scale / scale.detach())
 
 
-def chain_blocks(group: Any) -> tuple[Any, ...]:
+def _tensors(posterior: MeanField, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Mean and scale in float64, cut off from what they were computed from."""
+    loc, scale = (
+        torch.as_tensor(values, dtype=torch.float64, device=generator.device).detach()
+        for values in (posterior.loc, posterior.scale)
+    )
+    return loc, scale
+
+
+def unit_gap(
+    layer: UnitGroup,
+    loc: Tensor,
+    scale: Tensor,
+    noise: Tensor,
+    permanent: PermanentEstimate,
+    *,
+    generator: torch.Generator,
+) -> Tensor:
+    """Gap of the units of one layer, one value a draw, (S,); see `UnitGap.values`."""
+    ratios = unit_log_ratios(layer, loc, scale, noise)
+    if not layer.permutes:  # every unit in its own place, either sign
+        return layer.log_order - ratios.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return layer.log_order - permanent(ratios, generator=generator)
+
+
+def disjoint_unit_blocks(group: SymmetryGroup) -> tuple[UnitGroup, ...]:
     """The layers' groups, each reduced to entries that no later layer's group touches.
 
     With them the chain rule gives a lower bound on the gap of a deep network,
@@ -63,90 +181,6 @@ def chain_blocks(group: Any) -> tuple[Any, ...]:
     each term a permanent (incoming weights and bias of layer l; for the last hidden layer the
     outgoing weights too). For one hidden layer nothing is dropped and the bound is the gap.
     """
-    blocks = []
-    for i, factor in enumerate(group.factors):
-        later = [f.index.flatten() for f in group.factors[i + 1 :]]
-        if later:
-            shared = torch.isin(factor.index, torch.cat(later)).any(dim=0)
-            factor = replace(factor, index=factor.index[:, ~shared])
-        blocks.append(factor)
-    return tuple(blocks)
-
-
-def gap_lower(
-    group: Any,
-    loc: Tensor,
-    scale: Tensor,
-    noise: Tensor,
-    estimate: PermanentEstimate,
-    *,
-    generator: torch.Generator,
-    blocks: Sequence[Any] | None = None,
-) -> Tensor:
-    """Lower bound on the gap: the sum of `unit_gap` over `chain_blocks`.
-
-    Parameters
-    ----------
-    group : SymmetryGroup
-        With one factor a hidden layer (`MLP.symmetry`, or a `Units` of your own).
-    loc, scale : Tensor of shape (P,)
-        Mean-field Gaussian posterior.
-    noise : Tensor of shape (S, P)
-        Standard normal; the draws are ``loc + scale * noise``.
-    estimate : PermanentEstimate
-        Exact or on the lower side.
-    generator : torch.Generator
-        For estimates that draw permutations.
-    blocks : sequence of groups, optional
-        ``chain_blocks(group)``, to compute it only once.
-
-    Returns
-    -------
-    gap : Tensor of shape (S,), nats
-        Averages to a lower bound on the gap; to the gap itself for one hidden layer and `Exact`.
-        Differentiable in ``loc`` and ``scale``.
-    """
-    total = torch.zeros(noise.shape[:-1], dtype=loc.dtype, device=loc.device)
-    for block in chain_blocks(group) if blocks is None else blocks:
-        total = total + unit_gap(block, loc, scale, noise, estimate, generator=generator)
-    return total
-
-
-def gap_upper(
-    group: Any,
-    loc: Tensor,
-    scale: Tensor,
-    noise: Tensor,
-    estimate: PermanentEstimate,
-    *,
-    generator: torch.Generator,
-) -> Tensor:
-    """Upper bound on the gap, ``I(g; theta) <= sum_l J_l``.
-
-    ``J_l`` is the gap of layer l when the other layers' order is known: the layers' elements are
-    independent a priori, so conditioning only adds information.
-
-    Parameters
-    ----------
-    group, loc, scale, noise, generator
-        As in `gap_lower`.
-    estimate : PermanentEstimate
-        Exact or on the upper side.
-
-    Returns
-    -------
-    gap : Tensor of shape (S,), nats
-        Averages to an upper bound on the gap; to the gap itself for one hidden layer and `Exact`.
-
-    Raises
-    ------
-    ValueError
-        If ``estimate`` is a lower one.
-    """
-    if estimate.side == "lower":
-        raise ValueError(f"gap_upper needs an exact or upper estimate, got {estimate!r}.")
-    total = torch.zeros(noise.shape[:-1], dtype=loc.dtype, device=loc.device)
-    for factor in group.factors:
-        value = unit_gap(factor, loc, scale, noise, estimate, generator=generator)
-        total = total + value.clamp(max=factor.log_order)
-    return total
+    layers = unit_layers(group)
+    own = entries_shared_with_no_later_layer(layers)
+    return tuple(layer.on(layer.index[:, mask]) for layer, mask in zip(layers, own, strict=True))

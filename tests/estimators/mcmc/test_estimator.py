@@ -16,10 +16,12 @@ from sklearn.model_selection import GridSearchCV
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence
+from skbayes_sym.inspection import SymmetryDisplay
 
 FAST = {
     "hidden_layer_sizes": (2,), "n_chains": 6, "n_warmup": 100, "n_draws": 8,
-    "mode_weights": "chains", "random_state": 0,
+    "mode_weights": "uniform", "random_state": 0,
 }  # fmt: skip
 REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)
 DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
@@ -36,10 +38,10 @@ def fitted():
 
 @pytest.fixture(scope="module")
 def weighed():
-    """Chains shared out over modes by evidence."""
+    """Chains allocated to modes by evidence."""
     X, y = make_sinusoidal(60, random_state=0)
     reg = MCMCRegressor(
-        (2,), n_chains=12, n_warmup=150, n_draws=20, n_islands=2, n_particles=64, random_state=0
+        (2,), n_chains=12, n_warmup=150, n_draws=20, mode_weights=Evidence(2, 64), random_state=0
     )
     return reg.fit(X, y), X, y
 
@@ -119,7 +121,7 @@ def test_the_log_posterior_is_the_joint_density(fitted):
     np.testing.assert_allclose(fitted.log_posterior_samples_, joint, rtol=1e-9)
 
 
-@pytest.mark.parametrize("which", ["chains", "evidence"])
+@pytest.mark.parametrize("which", ["uniform", "evidence"])
 def test_predictions_are_the_weighted_mixture_of_draws(which, fitted, weighed):
     reg, X, y = weighed if which == "evidence" else (fitted, *DIABETES)
     mean = by_hand(reg, X)[..., 0] * y.std() + y.mean()
@@ -190,23 +192,90 @@ def test_multi_output():
     assert clone(REG).fit(X, y[:, None]).predict(X).shape == (60, 1)
 
 
-@pytest.mark.parametrize("sampler", ["nuts", "smc"])
-def test_other_samplers(sampler):
+def test_nuts():
     X, y = DIABETES
-    reg = clone(REG).set_params(sampler=sampler, n_islands=2, n_particles=40, n_warmup=60)
-    reg.fit(X, y)
-    expected = (6, 8, 25) if sampler == "nuts" else (2, 40, 25)
-    assert reg.samples_.shape == expected
+    reg = clone(REG).set_params(sampler="nuts", n_warmup=60).fit(X, y)
+    assert reg.samples_.shape == (6, 8, 25)
+    assert reg.score(X, y) > 0.3
+    assert np.array_equal(
+        reg.samples_, clone(reg).set_params(sampler=NUTS(max_depth=10)).fit(X, y).samples_
+    )
+
+
+def test_particles_alone():
+    X, y = DIABETES
+    reg = MCMCRegressor((2,), sampler=SMC(40, 2), mode_weights="uniform", random_state=0).fit(X, y)
+    assert reg.samples_.shape == (2, 40, 25)
     assert reg.score(X, y) > 0.3
     assert reg.n_iter_ > 1
-    if sampler == "smc":
-        with pytest.raises(ValueError, match=r"sampler='smc'.*n_islands"):
-            reg.set_params(n_islands=0).fit(X, y)
+
+
+class Shy:
+    """A third party's kernel: HMC with short trajectories, counting its moves."""
+
+    n_moves = 0
+
+    def step(self, state, log_density, **how):
+        type(self).n_moves += 1
+        return HMC(max_leapfrog=2).step(state, log_density, **how)
+
+
+def test_a_kernel_of_ones_own():
+    X, y = DIABETES
+    reg = clone(REG).set_params(sampler=Shy(), n_warmup=20).fit(X, y)
+    assert Shy.n_moves == reg.n_iter_ == 28
+    expected = clone(reg).set_params(sampler=HMC(max_leapfrog=2)).fit(X, y)
+    assert np.array_equal(reg.samples_, expected.samples_)
+
+
+REFUSED = [
+    ({"sampler": "smc", "n_warmup": 60}, "n_warmup=60"),
+    ({"sampler": SMC(40), "warm_start": True}, "warm_start=True"),
+    ({"sampler": SMC(40), "mode_weights": Evidence()}, r"mode_weights=Evidence\(.*'evidence'"),
+    ({"sampler": SMC(40), "mode_weights": "uniform", "n_draws": 7}, r"n_draws=7.*SMC\(n_part"),
+    ({"sampler": SMC(40), "mode_weights": "uniform", "n_chains": 7}, "n_chains=7"),
+    ({"remove_symmetries": False, "mode_weights": "evidence"}, "mode_weights='evidence'"),
+    ({"remove_symmetries": False, "mode_weights": Evidence(2)}, r"mode_weights=Evidence\("),
+]
+
+
+@pytest.mark.parametrize(("parameters", "message"), REFUSED)
+def test_parameters_that_dont_apply_are_refused(parameters, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        MCMCRegressor(**parameters).fit(*DIABETES)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SMC(1), "n_particles must be an int of at least 2, got 1"),
+        (lambda: SMC(n_replicates=0), "n_replicates must be an int of at least 1, got 0"),
+        (lambda: Evidence(-1), "n_replicates must be an int of at least 0, got -1"),
+        (lambda: Evidence(n_particles=2.5), "n_particles must be an int of at least 2, got 2.5"),
+    ],
+)
+def test_settings_of_samplers_are_checked(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_an_approximation_has_only_its_own(weighed):
+    """It has one chain, so what was said of the others' would be false."""
+    reg, X, y = weighed
+    copy = reg.approximate(n_samples=30)
+    for name in ("modes_", "diagnostics_", "log_evidence_", "log_evidence_std_error_", "_blocks_"):
+        assert hasattr(reg, name)
+        assert not hasattr(copy, name)
+    assert copy.samples_.shape == (1, 30, 7)
+    assert copy.chain_weights_.tolist() == [1.0]
+    assert copy.log_predictive_density(X, y).mean() > reg.log_predictive_density(X, y).mean() - 0.2
+    with pytest.raises(ValueError, match=r"no modes of this MCMCRegressor.*color_by='unit'"):
+        SymmetryDisplay.from_estimator(copy, color_by="mode")
 
 
 def test_auto_chains_and_thinning():
     reg = MCMCRegressor(
-        (1,), n_chains="auto", n_warmup=60, n_draws=2, thinning=3, mode_weights="chains",
+        (1,), n_chains="auto", n_warmup=60, n_draws=2, thinning=3, mode_weights="uniform",
         random_state=0,
     )  # fmt: skip
     reg.fit(*DIABETES)
@@ -313,13 +382,13 @@ def test_float32_follows_the_data(estimator, data):
     )
 
 
-@pytest.mark.parametrize("mode_weights", ["chains", "evidence"])
+@pytest.mark.parametrize("mode_weights", ["uniform", Evidence(2, 32)])
 def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch):
     for name in ("_BLOCK", "_SMALL_BLOCK"):
         monkeypatch.setattr(f"skbayes_sym.estimators.mcmc.setting.{name}", 4)
     X, y = make_sinusoidal(40, random_state=0)
     reg = MCMCRegressor(
-        (1,), n_chains=10, n_warmup=60, n_draws=12, n_islands=2, n_particles=32, random_state=0,
+        (1,), n_chains=10, n_warmup=60, n_draws=12, random_state=0,
         mode_weights=mode_weights,
     )  # fmt: skip
     one, two = (clone(reg).set_params(n_jobs=n).fit(X, y) for n in (1, 2))
@@ -327,7 +396,7 @@ def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch)
     assert np.array_equal(one.samples_, two.samples_)
     assert np.array_equal(one.chain_weights_, two.chain_weights_)
     assert np.array_equal(one.log_evidence_, two.log_evidence_, equal_nan=True)
-    assert (mode_weights == "chains") == np.isnan(one.log_evidence_)
+    assert (mode_weights == "uniform") == np.isnan(one.log_evidence_)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # on purpose

@@ -12,10 +12,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.inference.samplers import SMC, Evidence
 
 FAST = {
-    "n_chains": 16, "n_warmup": 150, "n_draws": 20, "n_islands": 2, "n_particles": 64,
-    "random_state": 0,
+    "n_chains": 16, "n_warmup": 150, "n_draws": 20, "random_state": 0,
+    "mode_weights": Evidence(2, 64),
 }  # fmt: skip
 
 
@@ -23,15 +24,18 @@ def tensors(*arrays):
     return [torch.as_tensor(a, dtype=torch.float64) for a in arrays]
 
 
-@pytest.mark.parametrize("sampler", ["hmc", "smc"])
+PARTICLES = {"sampler": SMC(64, 2), "mode_weights": "evidence", "n_warmup": 1000}
+
+
+@pytest.mark.parametrize("settings", [{}, PARTICLES], ids=["hmc", "smc"])
 @pytest.mark.parametrize("noise_prior_scale", [1.0, 0.3])
-def test_a_linear_model_has_its_exact_evidence(sampler, noise_prior_scale):
+def test_a_linear_model_has_its_exact_evidence(settings, noise_prior_scale):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((30, 2))
     y = X @ [1.0, -0.5] + 0.4 * rng.standard_normal(30)
     reg = MCMCRegressor(
-        (), standardize=False, normalize_y=False, sampler=sampler,
-        noise_prior_scale=noise_prior_scale, **FAST,
+        (), standardize=False, normalize_y=False, noise_prior_scale=noise_prior_scale,
+        **FAST | settings,
     ).fit(X, y)  # fmt: skip
     exact = linear_log_evidence(*tensors(X, y), noise_prior_scale)
     assert abs(reg.log_evidence_ - exact) < 0.1
@@ -79,12 +83,12 @@ def test_evidence_of_a_classifier():
     exact = log(np.exp(log_joint).sum() * (gap[1] - gap[0]))
     assert abs(clf.log_evidence_ - exact) < 0.1
     assert abs(clf.log_evidence_ - exact) < 4 * clf.log_evidence_std_error_
-    assert not hasattr(clf.modes_[0], "y_mean_")
+    assert clf.modes_[0].log_evidence == clf.log_evidence_  # labels have no unit
 
 
 def test_one_vote_a_chain_on_request():
     X, y = make_sinusoidal(40, random_state=0)
-    reg = MCMCRegressor((2,), mode_weights="chains", **FAST).fit(X, y)
+    reg = MCMCRegressor((2,), **FAST | {"mode_weights": "uniform"}).fit(X, y)
     assert (reg.chain_weights_ == 1 / 16).all()
     assert np.isnan([reg.log_evidence_, reg.log_evidence_std_error_]).all()
 
@@ -92,7 +96,7 @@ def test_one_vote_a_chain_on_request():
 def test_where_the_evidence_cant_be_trusted_it_is_nan():
     """Two wide layers: 2 log(16! 2^16) = 83.5 nats of group elements."""
     X, y = make_sinusoidal(40, random_state=0)
-    settings = FAST | {"n_chains": 4, "n_warmup": 30, "n_draws": 5, "n_islands": 0}
+    settings = FAST | {"n_chains": 4, "n_warmup": 30, "n_draws": 5, "mode_weights": Evidence(0)}
     reg = MCMCRegressor((16, 16), **settings)
     with pytest.warns(ConvergenceWarning) as caught:
         reg.fit(X, y)
@@ -110,12 +114,12 @@ def test_where_the_evidence_cant_be_trusted_it_is_nan():
 def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for(monkeypatch):
     """Explorers make at most 50 draws for the bridge; without it they go on, and no particle looks
     for modes that can't be weighed."""
-    monkeypatch.setattr("skbayes_sym.estimators.mcmc.explore.run_islands", None)
+    monkeypatch.setattr("skbayes_sym.estimators.mcmc.explore.run_replicates", None)
     X, y = make_sinusoidal(40, random_state=0)
     settings = FAST | {"n_chains": 2, "n_warmup": 30, "n_draws": 60}
     voting, trying = (
-        MCMCRegressor((7, 7), mode_weights=weights, **settings)
-        for weights in ("chains", "evidence")
+        MCMCRegressor((7, 7), **settings | {"mode_weights": weights})
+        for weights in ("uniform", "evidence")
     )
     voting.fit(X, y)
     with pytest.warns(ConvergenceWarning, match="evidence can't be trusted"):
@@ -128,7 +132,7 @@ def test_a_prior_that_tells_units_apart_is_refused():
     X, y = make_sinusoidal(40, random_state=0)
     scale = np.ones(7)
     scale[0] = 2.0  # the first unit's incoming weight
-    reg = MCMCRegressor((2,), prior_scale=scale, mode_weights="chains", **FAST)
+    reg = MCMCRegressor((2,), prior_scale=scale, **FAST | {"mode_weights": "uniform"})
     with pytest.raises(ValueError, match=r"prior_scale.*remove_symmetries=False"):
         reg.fit(X, y)
     assert not hasattr(reg, "samples_")

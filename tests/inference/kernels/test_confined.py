@@ -6,8 +6,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.kernels.base import DenseWhitening, DiagonalWhitening, initial_state
-from skbayes_sym.inference.kernels.confined import AlignedKernel
+from skbayes_sym.inference.kernels.base import (
+    DensePreconditioner,
+    DiagonalPreconditioner,
+    initial_state,
+)
+from skbayes_sym.inference.kernels.confined import ConfinedHMC
 from skbayes_sym.inference.kernels.hmc import HMC, metropolis
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.models.networks.activations import TANH
@@ -20,7 +24,7 @@ from skbayes_sym.symmetry.units import Units
 F64 = torch.float64
 TRUTH = 2.0 / pi**0.5  # E|x_1 - x_2| under N(0, I_2)
 SWAP = Units(torch.tensor([[0], [1]]))
-UNEQUAL = DiagonalWhitening(torch.tensor([1.5, 0.15], dtype=F64))
+UNEQUAL = DiagonalPreconditioner(torch.tensor([1.5, 0.15], dtype=F64))
 
 
 def places(mean):
@@ -85,11 +89,11 @@ def test_relabelling_a_random_walk_is_biased_and_rejection_isnt(generator):
 def test_hmc_confined_to_the_domain_keeps_exact_draws_exact(generator):
     """And the same trajectories with relabelling instead lose them."""
     n, target, inner = 4000, standard_normal(2), HMC(1.0, (0.5, 1.5), 16)
-    kernel = AlignedKernel(SWAP_DOMAIN, inner)
+    kernel = ConfinedHMC(SWAP_DOMAIN, inner)
     start = initial_state(inside(SWAP_DOMAIN, n, 2, generator), target)
     step = {
         "step_size": torch.full((n,), 0.5, dtype=F64),
-        "whitening": UNEQUAL,
+        "preconditioner": UNEQUAL,
         "generator": generator,
     }
     confined = relabelled = start
@@ -109,7 +113,7 @@ def test_order_statistics_within_a_domain_of_three_signed_units(generator):
     domain = FundamentalDomain(group, places([3.0, 1.0, 0.5]))
     n, target = 4000, standard_normal(3)
     factor = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.6, 0.0], [0.3, -0.2, 0.4]], dtype=F64)
-    kernel = AlignedKernel(domain, HMC(0.5, (0.5, 1.5), 16))  # short: the cone is narrow
+    kernel = ConfinedHMC(domain, HMC(0.5, (0.5, 1.5), 16))  # short: the cone is narrow
     point = torch.tensor([2.0, 1.0, 0.1], dtype=F64)
     state = initial_state(point.repeat(n, 1), target)
     for _ in range(300):
@@ -117,7 +121,7 @@ def test_order_statistics_within_a_domain_of_three_signed_units(generator):
             state,
             target,
             step_size=torch.full((n,), 0.5, dtype=F64),
-            whitening=DenseWhitening(factor),
+            preconditioner=DensePreconditioner(factor),
             generator=generator,
         )
     exact = torch.randn(40_000, 3, generator=generator, dtype=F64).abs().sort(descending=True)[0]
@@ -129,13 +133,13 @@ def test_order_statistics_within_a_domain_of_three_signed_units(generator):
 
 def test_a_move_says_what_left_the_domain(generator):
     n, target = 500, standard_normal(2)
-    kernel = AlignedKernel(SWAP_DOMAIN, HMC(1.5))
+    kernel = ConfinedHMC(SWAP_DOMAIN, HMC(1.5))
     state = initial_state(inside(SWAP_DOMAIN, n, 2, generator), target)
     move = kernel.move(
         state,
         target,
         step_size=torch.full((n,), 0.4, dtype=F64),
-        whitening=UNEQUAL,
+        preconditioner=UNEQUAL,
         generator=generator,
     )
     assert 0 < int(move.outside.sum()) < n
@@ -146,11 +150,11 @@ def test_a_move_says_what_left_the_domain(generator):
 
 def test_without_a_boundary_it_is_hmc(generator):
     n, target, inner = 50, standard_normal(3), HMC(1.5)
-    kernel = AlignedKernel(FundamentalDomain(Trivial(), places([0.0] * 3)), inner)
+    kernel = ConfinedHMC(FundamentalDomain(Trivial(), places([0.0] * 3)), inner)
     state = initial_state(torch.randn(n, 3, generator=generator, dtype=F64), target)
     arguments = {
         "step_size": torch.full((n,), 0.4, dtype=F64),
-        "whitening": DiagonalWhitening(torch.ones(3, dtype=F64)),
+        "preconditioner": DiagonalPreconditioner(torch.ones(3, dtype=F64)),
     }
     found = [
         k.step(state, target, **arguments, generator=torch.Generator().manual_seed(1))
@@ -167,11 +171,11 @@ def test_divergent_proposals_stay_out(far, generator):
     domain = FundamentalDomain(network.symmetry(), places(torch.randn(n_dims, generator=generator)))
     target = standard_normal(n_dims)
     state = initial_state(inside(domain, 5, n_dims, generator), target)
-    move = AlignedKernel(domain, HMC(1.0)).move(
+    move = ConfinedHMC(domain, HMC(1.0)).move(
         state,
         target,
         step_size=torch.ones(5, dtype=F64),
-        whitening=DiagonalWhitening(torch.full((n_dims,), far, dtype=F64)),
+        preconditioner=DiagonalPreconditioner(torch.full((n_dims,), far, dtype=F64)),
         generator=generator,
     )
     assert bool(move.outside.all())

@@ -5,8 +5,8 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.inference.kernels.base import (
-    DenseWhitening,
-    DiagonalWhitening,
+    DensePreconditioner,
+    DiagonalPreconditioner,
     State,
     initial_state,
 )
@@ -69,18 +69,22 @@ def assert_same_means(x, y):
     assert bool((off <= N_SE * se).all()), off / se
 
 
-WHITENINGS = {
-    "own-scales": lambda c, d: DiagonalWhitening(torch.linspace(0.5, 2, c * d).double().view(c, d)),
-    "dense": lambda c, d: DenseWhitening(torch.eye(d).double() + 0.3 * torch.ones(d, d).tril()),
-    "own-dense": lambda c, d: DenseWhitening(
+PRECONDITIONERS = {
+    "own-scales": lambda c, d: DiagonalPreconditioner(
+        torch.linspace(0.5, 2, c * d).double().view(c, d)
+    ),
+    "dense": lambda c, d: DensePreconditioner(
+        torch.eye(d).double() + 0.3 * torch.ones(d, d).tril()
+    ),
+    "own-dense": lambda c, d: DensePreconditioner(
         torch.linspace(0.5, 1, c).double().view(c, 1, 1) * (torch.eye(d) + 0.2).tril()
     ),
 }
 
 
-@pytest.mark.parametrize("whitening", WHITENINGS)
-def test_leapfrog_is_reversible(whitening, generator):
-    density, scaling = quartic(), WHITENINGS[whitening](7, 3)
+@pytest.mark.parametrize("preconditioner", PRECONDITIONERS)
+def test_leapfrog_is_reversible(preconditioner, generator):
+    density, scaling = quartic(), PRECONDITIONERS[preconditioner](7, 3)
     x, p = torch.randn(2, 7, 3, generator=generator, dtype=torch.float64)
     start, eps = initial_state(x, density), torch.linspace(0.01, 0.1, 7).double()
     there, momentum = leapfrog(start, density, p, eps, scaling, 23)
@@ -91,10 +95,10 @@ def test_leapfrog_is_reversible(whitening, generator):
     assert_close(back.value, start.value, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("whitening", WHITENINGS)
-def test_energy_error_is_of_second_order(whitening, generator):
+@pytest.mark.parametrize("preconditioner", PRECONDITIONERS)
+def test_energy_error_is_of_second_order(preconditioner, generator):
     """Same path, half the step: a quarter of the error."""
-    density, scaling = quartic(), WHITENINGS[whitening](50, 3)
+    density, scaling = quartic(), PRECONDITIONERS[preconditioner](50, 3)
     x, p = torch.randn(2, 50, 3, generator=generator, dtype=torch.float64)
     start = initial_state(x, density)
 
@@ -111,7 +115,7 @@ def test_leapfrog_of_a_standard_normal_turns(generator):
     """The harmonic oscillator, solved: x cos t + p sin t."""
     density = AutogradPosterior(2, lambda x: -0.5 * (x * x).sum(1), flat, beta=0.0)
     x, p = torch.randn(2, 9, 2, generator=generator, dtype=torch.float64)
-    n, identity = 2000, DiagonalWhitening(torch.ones(2).double())
+    n, identity = 2000, DiagonalPreconditioner(torch.ones(2).double())
     eps = torch.full((9,), pi / 2 / n, dtype=torch.float64)
     end, momentum = leapfrog(initial_state(x, density), density, p, eps, identity, n)
     assert_close(end.position, p, rtol=0, atol=1e-6)
@@ -125,10 +129,10 @@ def test_exact_draws_stay_exact(max_leapfrog, dtype, generator):
     density, n = mixture(), 20_000
     state = initial_state(mixture_draws(n, generator, dtype), density)
     eps = torch.linspace(0.3, 1.3, n).to(dtype)
-    whitening, accepted = DiagonalWhitening(torch.tensor([1.0, 1.4], dtype=dtype)), []
+    preconditioner, accepted = DiagonalPreconditioner(torch.tensor([1.0, 1.4], dtype=dtype)), []
     for _ in range(6):
         state, info = HMC(max_leapfrog=max_leapfrog).step(
-            state, density, step_size=eps, whitening=whitening, generator=generator
+            state, density, step_size=eps, preconditioner=preconditioner, generator=generator
         )
         accepted.append(info.accepted.double().mean())
     assert 0.3 < float(torch.stack(accepted).mean()) < 0.9  # the test is of rejections too
@@ -141,7 +145,7 @@ def test_moves_within_a_region_keep_the_restricted_target(generator):
     density, n = mixture(), 20_000
     inside = mixture_draws(4 * n, generator)
     state = initial_state(inside[inside[:, 0] > 0][:n], density)
-    eps, identity = torch.full((n,), 0.6).double(), DiagonalWhitening(torch.ones(2).double())
+    eps, identity = torch.full((n,), 0.6).double(), DiagonalPreconditioner(torch.ones(2).double())
     for _ in range(4):
         p = torch.randn(n, 2, generator=generator, dtype=torch.float64)
         end, q = leapfrog(state, density, p, eps, identity, 3)
@@ -183,7 +187,7 @@ def test_lost_chain_is_rejected_and_disturbs_nobody(generator):
         for _ in range(20):
             state, info = HMC().step(
                 state, Abyss(), step_size=step_size, generator=g,
-                whitening=DiagonalWhitening(torch.ones(2).double()),
+                preconditioner=DiagonalPreconditioner(torch.ones(2).double()),
             )  # fmt: skip
             infos.append(info)
         return state, infos

@@ -13,8 +13,8 @@ from scipy import stats
 from torch import Tensor
 
 from skbayes_sym.inference.kernels.base import (
-    DenseWhitening,
-    DiagonalWhitening,
+    DensePreconditioner,
+    DiagonalPreconditioner,
     Info,
     State,
     initial_state,
@@ -32,30 +32,32 @@ every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.k
 def diagonal(covariance, n_chains):
     """Each chain its own scales, up to 40 % off."""
     off = torch.rand(n_chains, len(covariance), generator=torch.Generator().manual_seed(1))
-    return DiagonalWhitening(covariance.diagonal().sqrt() * (0.8 * (off - 0.5)).exp().double())
+    return DiagonalPreconditioner(covariance.diagonal().sqrt() * (0.8 * (off - 0.5)).exp().double())
 
 
 def dense(covariance, n_chains):
-    return DenseWhitening(torch.linalg.cholesky(covariance))
+    return DensePreconditioner(torch.linalg.cholesky(covariance))
 
 
 def dense_of_each_chain(covariance, n_chains):
     off = torch.linspace(0.6, 1.4, n_chains, dtype=torch.float64).reshape(-1, 1, 1)
-    return DenseWhitening(torch.linalg.cholesky(covariance * off))
+    return DensePreconditioner(torch.linalg.cholesky(covariance * off))
 
 
-WHITENINGS = {"diagonal": diagonal, "dense": dense, "dense-own": dense_of_each_chain}
-every_whitening = pytest.mark.parametrize("whiten", WHITENINGS.values(), ids=WHITENINGS.keys())
+PRECONDITIONERS = {"diagonal": diagonal, "dense": dense, "dense-own": dense_of_each_chain}
+every_preconditioner = pytest.mark.parametrize(
+    "precondition", PRECONDITIONERS.values(), ids=PRECONDITIONERS.keys()
+)
 
 
 @dataclass(frozen=True)
 class AlwaysAccepts:
     """A broken kernel: leapfrog without the Metropolis step."""
 
-    def step(self, state, log_density, *, step_size, whitening, generator):
+    def step(self, state, log_density, *, step_size, preconditioner, generator):
         momentum = draw_momentum(state, generator)
         n_steps = 1 + int(torch.randint(4, (), generator=generator))
-        moved, _ = leapfrog(state, log_density, momentum, step_size, whitening, n_steps)
+        moved, _ = leapfrog(state, log_density, momentum, step_size, preconditioner, n_steps)
         one = torch.ones_like(state.value)
         return moved, Info(one, one.bool(), ~one.bool(), one.long())
 
@@ -64,7 +66,7 @@ class Target(NamedTuple):
     """A density whose expectations are known."""
 
     log_density: object
-    covariance: Tensor  # that whitens it, roughly
+    covariance: Tensor  # that a preconditioner is made of
     statistics: object  # (*B, D) -> (*B, k)
     expected: np.ndarray  # (k,)
     step_size: float
@@ -194,37 +196,39 @@ TARGETS = {
 }  # fmt: skip
 
 
-def sample(kernel, log_density, start, *, whitening, step_size, n_warmup, n_draws, thin=1, seed=0):
+def sample(
+    kernel, log_density, start, *, preconditioner, step_size, n_warmup, n_draws, thin=1, seed=0
+):
     """Draws (n_draws, C, D) after a warm-up in which nothing adapts; step sizes differ by chain."""
     generator = torch.Generator().manual_seed(seed)
     size = step_size * torch.linspace(0.8, 1.2, len(start)).to(start)
     state, draws = initial_state(start, log_density), []
     for move in range(n_warmup + n_draws * thin):
         state, _ = kernel.step(
-            state, log_density, step_size=size, whitening=whitening, generator=generator
+            state, log_density, step_size=size, preconditioner=preconditioner, generator=generator
         )
         if move >= n_warmup and (move - n_warmup) % thin == thin - 1:
             draws.append(state.position)
     return torch.stack(draws)
 
 
-def z_scores(kernel, target, whiten):
+def z_scores(kernel, target, precondition):
     """Errors of estimated expectations in standard errors over independent chains."""
     start = torch.zeros(len(target.covariance), dtype=torch.float64)
     start = (start if target.start is None else target.start).repeat(N_CHAINS, 1)
     draws = sample(
-        kernel, target.log_density, start, whitening=whiten(target.covariance, N_CHAINS),
+        kernel, target.log_density, start, preconditioner=precondition(target.covariance, N_CHAINS),
         step_size=target.step_size, n_warmup=60, n_draws=60,
     )  # fmt: skip
     per_chain = target.statistics(draws).mean(0).numpy()
     return (per_chain.mean(0) - target.expected) / (per_chain.std(0, ddof=1) / N_CHAINS**0.5)
 
 
-@every_whitening
+@every_preconditioner
 @every_kernel
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
-def test_expectations_of_a_known_target(kernel, whiten, target):
-    assert np.abs(z_scores(kernel, target(), whiten)).max() < Z_MAX
+def test_expectations_of_a_known_target(kernel, precondition, target):
+    assert np.abs(z_scores(kernel, target(), precondition)).max() < Z_MAX
 
 
 def test_a_kernel_that_accepts_everything_is_caught():
@@ -263,7 +267,7 @@ def replications():
     return Replications(truth, log_density, start)
 
 
-def calibration(kernel, whiten, step_size):
+def calibration(kernel, precondition, step_size):
     """p-values of uniform ranks: of the mean, of the log scale and of the log likelihood.
 
     The last depends on the data as no parameter does (Modrak et al. 2023).
@@ -271,7 +275,7 @@ def calibration(kernel, whiten, step_size):
     case = replications()
     covariance = torch.diag(torch.tensor([0.3, 0.18], dtype=torch.float64) ** 2)
     draws = sample(
-        kernel, case.log_density, case.start, whitening=whiten(covariance, N_DATA_SETS),
+        kernel, case.log_density, case.start, preconditioner=precondition(covariance, N_DATA_SETS),
         step_size=step_size, n_warmup=40, n_draws=N_RANKS - 1, thin=4,
     )  # fmt: skip
 
@@ -284,10 +288,10 @@ def calibration(kernel, whiten, step_size):
     return np.array([stats.chisquare(c.numpy()).pvalue for c in counts])
 
 
-@every_whitening
+@every_preconditioner
 @every_kernel
-def test_simulation_based_calibration(kernel, whiten):
-    assert calibration(kernel, whiten, 0.5).min() > P_MIN
+def test_simulation_based_calibration(kernel, precondition):
+    assert calibration(kernel, precondition, 0.5).min() > P_MIN
 
 
 def test_calibration_catches_a_kernel_that_accepts_everything():
@@ -305,7 +309,7 @@ def few_moves(kernel, dtype=torch.float64, seed=0, step_size=0.3, start=None, n=
         state, info = kernel.step(
             state, target.log_density,
             step_size=torch.full((len(start),), step_size, dtype=dtype),
-            whitening=DiagonalWhitening(torch.ones(2, dtype=dtype)), generator=generator,
+            preconditioner=DiagonalPreconditioner(torch.ones(2, dtype=dtype)), generator=generator,
         )  # fmt: skip
         infos.append(info)
     return state, infos

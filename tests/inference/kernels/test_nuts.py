@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from skbayes_sym.inference.kernels.base import DiagonalWhitening, initial_state
+from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, initial_state
 from skbayes_sym.inference.kernels.nuts import NUTS
 from skbayes_sym.inference.log_density import Evaluation
 
@@ -31,7 +31,7 @@ def move(kernel, target, step_size, n_chains=40, n=1, scale=1.0):
         state, info = kernel.step(
             state, target,
             step_size=torch.as_tensor(step_size).double().expand(n_chains),
-            whitening=DiagonalWhitening(torch.ones(target.n_dims, dtype=torch.float64)),
+            preconditioner=DiagonalPreconditioner(torch.ones(target.n_dims, dtype=torch.float64)),
             generator=generator,
         )  # fmt: skip
         infos.append(info)

@@ -8,8 +8,8 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.kernels.particle_alignment import (
     align_particles,
-    full_whitening,
-    pooled_whitening,
+    full_preconditioner,
+    pooled_preconditioner,
 )
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
@@ -46,13 +46,13 @@ def test_scales_of_scrambled_particles_are_those_of_the_mode(case, generator):
     )
     # Whatever the labelling, pooled variances are means of planted ones.
     expected = torch.stack([scale[orbits == k].square().mean().sqrt() for k in orbits])
-    found = pooled_whitening(aligned, case.group).scale
+    found = pooled_preconditioner(aligned, case.group).scale
     assert_close(found, expected, rtol=4 * (2 * len(x)) ** -0.5, atol=0)
-    assert_close(found, pooled_whitening(x, case.group).scale)  # every label came back
+    assert_close(found, pooled_preconditioner(x, case.group).scale)  # every label came back
     assert_close(reference.mean, aligned.mean(dim=0))
     assert_close(
-        torch.linalg.slogdet(full_whitening(aligned).cholesky),
-        torch.linalg.slogdet(full_whitening(x).cholesky),
+        torch.linalg.slogdet(full_preconditioner(aligned).cholesky),
+        torch.linalg.slogdet(full_preconditioner(x).cholesky),
         rtol=1e-8,
         atol=0,
     )  # up to one labelling of all
@@ -61,7 +61,7 @@ def test_scales_of_scrambled_particles_are_those_of_the_mode(case, generator):
 @every_case
 def test_pooled_scales_are_one_for_all_units(case, generator):
     x, _, _ = cloud(case, 100, generator)
-    scale = pooled_whitening(x, case.group).scale
+    scale = pooled_preconditioner(x, case.group).scale
     for factor in case.group.factors:
         assert_close(
             scale[factor.index], scale[factor.index[:1]].expand(factor.index.shape), rtol=0, atol=0
@@ -86,7 +86,7 @@ def test_alignment_goes_on_from_the_last_reference(case, generator):
 def test_full_covariance_is_shrunk_by_two_percent(generator):
     mix = torch.tensor([[1.0, 0.0], [2.0, 0.5]], dtype=F64)
     x = torch.randn(50, 2, generator=generator, dtype=F64) @ mix.mT
-    factor = full_whitening(x).cholesky
+    factor = full_preconditioner(x).cholesky
     s = torch.cov(x.mT, correction=0)
     assert_close(factor @ factor.mT, 0.98 * s + 0.02 * s.diag().diag())
 
@@ -94,8 +94,8 @@ def test_full_covariance_is_shrunk_by_two_percent(generator):
 def test_particles_that_are_all_the_same_still_have_scales():
     x = torch.ones(10, 3, dtype=F64)
     x[:, 2] = 0.0
-    assert bool((pooled_whitening(x, Trivial()).scale > 0).all())
-    assert bool(full_whitening(x).cholesky.isfinite().all())
+    assert bool((pooled_preconditioner(x, Trivial()).scale > 0).all())
+    assert bool(full_preconditioner(x).cholesky.isfinite().all())
 
 
 def test_trivial_group_aligns_nothing(generator):

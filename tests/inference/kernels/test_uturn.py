@@ -1,9 +1,9 @@
-"""Turning stretches: the walk along the leaves against the recursion it replaces."""
+"""Turning segments: the walk along the leaves against the recursion it replaces."""
 
 import pytest
 import torch
 
-from skbayes_sym.inference.kernels.uturn import Checkpoints, Stretch, turns, turns_at_seam
+from skbayes_sym.inference.kernels.uturn import Checkpoints, Segment, turns, turns_at_seam
 
 N_CHAINS = 200
 
@@ -15,7 +15,7 @@ def momenta(n_leaves, generator):
 
 
 def stretch_of(leaves):
-    return Stretch(leaves[0], leaves[-1], leaves.sum(0))
+    return Segment(leaves[0], leaves[-1], leaves.sum(0))
 
 
 def recursion(leaves):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
-from skbayes_sym.models.augmentations.base import NoAugmentation
+from skbayes_sym.models.augmentations.base import Identity
 from skbayes_sym.models.augmentations.tabular import Rotation2D
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -32,7 +32,7 @@ def problem(kind="classes", hidden=(4,), n=7, n_samples=3, rotate=True, seed=0):
     )
     n_outputs = 3 if kind == "classes" else 2
     network = MLP(2, hidden, n_outputs, TANH)
-    augmentation = Rotation2D() if rotate else NoAugmentation()
+    augmentation = Rotation2D() if rotate else Identity()
     model = AveragedNetwork(network, augmentation, likelihood, n_samples if rotate else 1)
     x = torch.randn(n, 2, generator=g, dtype=torch.float64)
     if kind == "classes":
@@ -62,7 +62,7 @@ def image_problem(n=3, n_samples=2, seed=0, hidden=False):
 class _Shift:
     """Adds a random multiple of a fixed image: smooth, so that differences can be checked."""
 
-    extent = Rotation2D().extent
+    half_width = Rotation2D().half_width
 
     def bind(self, scale, image_shape=None):
         return self
@@ -76,7 +76,7 @@ def _with_start(model, data, g):
     theta = model.network.init(1, generator=g)[0]
     hyper = torch.cat(
         [
-            torch.full((model.augmentation.extent.n_params,), 0.6, dtype=torch.float64),
+            torch.full((model.augmentation.half_width.n_params,), 0.6, dtype=torch.float64),
             model.likelihood.params.double(),
             torch.linspace(-1.0, 0.5, len(model.layers), dtype=torch.float64),
         ]

@@ -15,8 +15,7 @@ from torch.testing import assert_close
 from skbayes_sym.inference.laplace.jacobian import parameter_positions
 from skbayes_sym.inference.laplace.posterior import (
     LaplacePosterior,
-    linearised_functions,
-    linearised_outputs,
+    LinearisedNetwork,
 )
 from skbayes_sym.inference.laplace.precision import (
     diagonal_precision,
@@ -86,7 +85,7 @@ def test_outputs_of_the_linearised_network(p, kind):
     q = p._replace(noise=shared.expand(len(p.data.x), *shared.shape))
     jac = torch.func.jacrev(lambda t: averaged_outputs(q, t))(p.theta)
     covariance = torch.linalg.inv(dense_precision(p, kind))
-    found = linearised_outputs(p.model, posterior, eta, p.data.x, shared)
+    found = LinearisedNetwork(p.model, posterior, eta, shared).outputs(p.data.x)
     assert_close(found.mean, averaged_outputs(q, p.theta))
     assert_close(found.covariance, torch.einsum("noi,ij,nkj->nok", jac, covariance, jac))
 
@@ -100,7 +99,7 @@ def test_outputs_of_an_averaged_network(kind):
     jac = torch.func.jacrev(lambda t: averaged_outputs(q, t))(p.theta)
     covariance = torch.linalg.inv(dense_precision(p, kind))
     eta = p.model.hyper.unflatten(p.hyper)["eta"]
-    found = linearised_outputs(p.model, posterior, eta, p.data.x, shared)
+    found = LinearisedNetwork(p.model, posterior, eta, shared).outputs(p.data.x)
     assert_close(found.covariance, torch.einsum("noi,ij,nkj->nok", jac, covariance, jac))
 
 
@@ -109,11 +108,12 @@ def test_functions_have_the_linearised_moments_and_share_their_weights(kind):
     p = problem("numbers", n=3)
     posterior = posterior_of(p, kind).tensors(p.theta)
     eta = p.model.hyper.unflatten(p.hyper)["eta"]
-    law = linearised_outputs(p.model, posterior, eta, p.data.x, p.noise[0])
+    linearised = LinearisedNetwork(p.model, posterior, eta, p.noise[0])
+    law = linearised.outputs(p.data.x)
 
     def draw(x, n):
         generator = torch.Generator().manual_seed(5)
-        return linearised_functions(p.model, posterior, eta, x, p.noise[0], n, generator)
+        return linearised.functions(x, n, generator=generator)
 
     n = 4000
     away = draw(p.data.x, n) - law.mean

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.kernels.base import DiagonalWhitening, State, initial_state
+from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, State, initial_state
 from skbayes_sym.inference.kernels.hmc import energy_error, leapfrog
 from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
 from skbayes_sym.inference.mcmc.adaptation import (
     MAX_STEP_SIZE,
     MIN_STEP_SIZE,
     DualAveraging,
-    FixedWhitening,
+    FixedPreconditioner,
     Moments,
     PooledDiagonal,
     pooled_variance,
@@ -54,8 +54,8 @@ def test_windows(n_warmup, lengths):
 def test_windows_add_up():
     for n in range(500):
         assert sum(w.n_moves for w in stan_windows(n)) == n
-        assert sum(w.n_moves for w in FixedWhitening().windows(n)) == n
-        assert not any(w.learns_scale for w in FixedWhitening().windows(n))
+        assert sum(w.n_moves for w in FixedPreconditioner().windows(n)) == n
+        assert not any(w.learns_scale for w in FixedPreconditioner().windows(n))
 
 
 def test_dual_averaging_finds_each_chain_its_own_step_size():
@@ -95,15 +95,18 @@ def test_reasonable_step_size_crosses_the_target(start, generator):
     """At the size found one step is on the other side of the target than a factor of two before."""
     scale = torch.tensor([1e-2, 1.0, 3.0]).double()
     state = initial_state(torch.randn(40, 3, generator=generator).double() * scale, normal(scale))
-    whitening = DiagonalWhitening(torch.linspace(0.1, 10, 40).double().unsqueeze(1).expand(40, 3))
+    preconditioner = DiagonalPreconditioner(
+        torch.linspace(0.1, 10, 40).double().unsqueeze(1).expand(40, 3)
+    )
     step, n_gradients = reasonable_step_size(
-        state, normal(scale), step_size=torch.full((40,), start).double(), whitening=whitening,
+        state, normal(scale), step_size=torch.full((40,), start).double(),
+        preconditioner=preconditioner,
         generator=torch.Generator().manual_seed(3),
     )  # fmt: skip
     p = torch.randn(40, 3, generator=torch.Generator().manual_seed(3)).double()
 
     def acceptance(eps):
-        end = leapfrog(state, normal(scale), p, eps, whitening, 1)
+        end = leapfrog(state, normal(scale), p, eps, preconditioner, 1)
         return (-energy_error(state, p, *end)).exp()
 
     down = step < start
@@ -131,7 +134,7 @@ def test_reasonable_step_size_is_bounded_and_per_chain(generator):
     state = State(position, *Odd().evaluate(position))
     step, n_gradients = reasonable_step_size(
         state, Odd(), step_size=torch.ones(3).double(), generator=generator,
-        whitening=DiagonalWhitening(torch.ones(1).double()),
+        preconditioner=DiagonalPreconditioner(torch.ones(1).double()),
     )  # fmt: skip
     assert float(step[0]) == MAX_STEP_SIZE
     assert float(step[1]) == MIN_STEP_SIZE
@@ -181,12 +184,12 @@ def test_pooled_variance_is_equivariant(generator):
     assert_close(moved, pooled_variance(variance, 30, ORBITS).gather(1, order), rtol=1e-13, atol=0)
 
 
-def test_whitening_without_any_move_stays():
+def test_preconditioner_without_any_move_stays():
     position = torch.ones(4, 7)
     moments = Moments.empty(position)
     for _ in range(10):
         moments = moments.add(position)
-    before = DiagonalWhitening(torch.full((4, 7), 0.3))
+    before = DiagonalPreconditioner(torch.full((4, 7), 0.3))
     assert PooledDiagonal(UNITS).fit(before, moments, like=position) is before
 
 
@@ -196,14 +199,17 @@ def test_fit_gives_standard_deviations_in_the_working_dtype(generator):
     moments = Moments.empty(x[0])
     for draw in x:
         moments = moments.add(draw)
-    fitted = PooledDiagonal(Trivial()).fit(DiagonalWhitening(torch.ones(2, 7)), moments, like=x[0])
+    fitted = PooledDiagonal(Trivial()).fit(
+        DiagonalPreconditioner(torch.ones(2, 7)), moments, like=x[0]
+    )
     assert fitted.scale.dtype == torch.float32
     ratio = fitted.scale / scale
     assert_close(ratio, torch.ones(2, 7), rtol=0, atol=4.5 * (2 * 4000) ** -0.5)
 
 
-def test_fixed_whitening_is_fixed():
-    before = DiagonalWhitening(torch.ones(1, 2))
+def test_fixed_preconditioner_is_fixed():
+    before = DiagonalPreconditioner(torch.ones(1, 2))
     assert (
-        FixedWhitening().fit(before, Moments.empty(torch.ones(1, 2)), like=torch.ones(1)) is before
+        FixedPreconditioner().fit(before, Moments.empty(torch.ones(1, 2)), like=torch.ones(1))
+        is before
     )

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.kernels.base import DenseWhitening
+from skbayes_sym.inference.kernels.base import DensePreconditioner
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
-from skbayes_sym.inference.mcmc.adaptation import FixedWhitening, PooledDiagonal
+from skbayes_sym.inference.mcmc.adaptation import FixedPreconditioner, PooledDiagonal
 from skbayes_sym.inference.mcmc.blocks import REPORT_EVERY, Sampler, run_block
 from skbayes_sym.inference.mcmc.chains import sample_chains, start_blocks
 from skbayes_sym.symmetry.base import Trivial
@@ -109,19 +109,19 @@ def test_warm_up_reaches_the_target_acceptance(n_dims):
     assert abs(float(result.sampling.mean_acceptance.mean()) - 0.8) < 0.1
 
 
-def test_fixed_dense_whitening_in_a_second_run(generator):
-    """The covariance as whitening makes a condition number of 1000 disappear."""
+def test_fixed_dense_preconditioner_in_a_second_run(generator):
+    """The covariance as preconditioner makes a condition number of 1000 disappear."""
     density, covariance = correlated(5, condition=1000)
     factor = torch.linalg.cholesky(covariance)
     position = (
         density.mean + torch.randn(60, 5, generator=generator, dtype=torch.float64) @ factor.T
     )
     blocks = start_blocks(
-        position, density, block_size=30, seed=0, whitenings=[DenseWhitening(factor)] * 2
+        position, density, block_size=30, seed=0, preconditioners=[DensePreconditioner(factor)] * 2
     )
-    sampler = Sampler(HMC(), density, FixedWhitening())
+    sampler = Sampler(HMC(), density, FixedPreconditioner())
     result = sample_chains(sampler, blocks, n_warmup=60, n_draws=50)
-    assert all(block.whitening.cholesky is factor for block in result.blocks)
+    assert all(block.preconditioner.cholesky is factor for block in result.blocks)
     assert float(result.sampling.n_gradients.double().mean()) / 50 < 6
     z = np.linalg.solve(factor.numpy(), (result.draws - density.mean.numpy()).reshape(-1, 5).T)
     per_chain = (z.T.reshape(60, 50, 5) ** 2).mean(1)
@@ -196,7 +196,7 @@ def test_warm_up_learns_each_coordinates_scale():
     sampler, blocks = small(20, 10, density=density)
     result = sample_chains(replace(sampler, kernel=HMC()), blocks, n_warmup=300, n_draws=20)
     for block in result.blocks:
-        ratio = (block.whitening.scale / scale).log()
+        ratio = (block.preconditioner.scale / scale).log()
         # The last window's 100 draws: 1 / sqrt(200) if independent, taken twice as they are not.
         assert float(ratio.abs().max()) < N_SE * 2 * 200**-0.5
     assert float(result.sampling.n_gradients.double().mean()) / 20 < 6

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.mean_field.bounds import estimate_gap, expected_log_likelihood
+from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
 from skbayes_sym.inference.mean_field.elbo import SymmetrizedElbo, pack
-from skbayes_sym.inference.mean_field.gap_term import GapTerm
+from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -16,8 +16,13 @@ from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.random import generator_from
-from skbayes_sym.symmetry.gaps.permanent_estimates import DoublyStochastic, Exact, Importance
-from skbayes_sym.symmetry.gaps.units import gap_lower, gap_upper
+from skbayes_sym.symmetry.gaps.permanent_estimates import (
+    DoublyStochastic,
+    Exact,
+    Importance,
+    Soules,
+)
+from skbayes_sym.symmetry.gaps.units import UnitGap
 
 
 def problem(network, generator, n=30):
@@ -44,12 +49,16 @@ def posterior_of(params, n):
     return MeanFieldGaussian(loc.copy(), np.exp(0.5 * log_variance))
 
 
+def gated(group, generator):
+    return GatedGap(UnitGap(group, Exact()), UnitGap(group, Soules()), generator=generator)
+
+
 def test_mean_loss_is_minus_the_bound(generator):
     network, likelihood = MLP(2, (4,), 1, TANH), Gaussian(torch.full((1,), -1.0).double())
     data, prior = problem(network, generator)
     params = params_of(network, likelihood, generator)
     n = network.layout.n_params
-    gap = GapTerm(network.symmetry(), Exact(), n_draws=1, generator=generator_from(5))
+    gap = gated(network.symmetry(), generator_from(5))
     objective = objective_of(network, data, prior, params, likelihood, gap=gap)
     losses = torch.stack([objective(step) for step in range(3000)])
     posterior = posterior_of(params, n)
@@ -57,8 +66,8 @@ def test_mean_loss_is_minus_the_bound(generator):
         network, likelihood.at(params[2 * n :]), posterior, data, n_draws=2000,
         generator=generator,
     )  # fmt: skip
-    expected_gap = estimate_gap(
-        gap_lower, network.symmetry(), posterior, Exact(), n_draws=4000, generator=generator
+    expected_gap = UnitGap(network.symmetry(), Exact()).estimate(
+        posterior, 4000, generator=generator
     )
     bound = log_lik.value - posterior.kl_from(prior.scale.numpy()) + expected_gap.value
     error = np.hypot(float(losses.std()) / 3000**0.5, log_lik.standard_error)
@@ -74,7 +83,7 @@ def test_gradient_equals_differences(with_gap, generator):
     start = params_of(network, likelihood, generator)
 
     def evaluate(params):
-        gap = GapTerm(network.symmetry(), Exact(), n_draws=1, generator=generator_from(5))
+        gap = gated(network.symmetry(), generator_from(5))
         objective = objective_of(
             network, data, prior, params, likelihood, gap=gap if with_gap else None
         )
@@ -112,7 +121,7 @@ def test_the_gap_has_its_own_random_stream(generator):
     network, likelihood = MLP(2, (3,), 1, TANH), Gaussian(torch.zeros(1).double())
     data, prior = problem(network, generator)
     params = params_of(network, likelihood, generator)
-    gap = GapTerm(network.symmetry(), Exact(), n_draws=1, generator=generator_from(5))
+    gap = gated(network.symmetry(), generator_from(5))
     values = []
     for term in (None, gap):
         objective = objective_of(
@@ -128,7 +137,7 @@ def test_the_gap_has_its_own_random_stream(generator):
 
 
 def gap_values(network, params, n_steps, *, seed):
-    gap = GapTerm(network.symmetry(), Exact(), n_draws=1, generator=generator_from(seed))
+    gap = gated(network.symmetry(), generator_from(seed))
     n = network.layout.n_params
     return torch.stack(
         [
@@ -144,7 +153,7 @@ class TestGate:
     network = MLP(2, (4,), 1, RELU)
 
     def run(self, loc, scale, n_steps, change=None):
-        gap = GapTerm(self.network.symmetry(), Exact(), n_draws=1, generator=generator_from(0))
+        gap = gated(self.network.symmetry(), generator_from(0))
         log_variance = torch.full_like(loc, 2 * np.log(scale))
         gradient, norms = torch.zeros(2 * len(loc), dtype=torch.float64), []
         for step in range(n_steps):
@@ -178,13 +187,13 @@ class TestGate:
 
     def test_checks_back_off(self, loc, monkeypatch):
         checked = []
-        original = GapTerm._check
+        original = GatedGap._check
 
-        def spy(self, loc, log_variance, step):
+        def spy(self, posterior, certificate, step):
             checked.append(step)
-            original(self, loc, log_variance, step)
+            original(self, posterior, certificate, step)
 
-        monkeypatch.setattr(GapTerm, "_check", spy)
+        monkeypatch.setattr(GatedGap, "_check", spy)
         self.run(loc, 1e-3, 400)
         assert checked == [0, 50, 150, 250, 350]
 
@@ -192,10 +201,9 @@ class TestGate:
         """At the certified saturation the exact gap's own gradient is below the tolerance."""
         leaf = loc.clone().requires_grad_()
         noise = torch.randn(50, len(loc), generator=generator_from(1), dtype=torch.float64)
-        values = gap_lower(
-            self.network.symmetry(), leaf, torch.full_like(loc, 0.05), noise, Exact(),
-            generator=generator_from(0),
-        )  # fmt: skip
+        values = UnitGap(self.network.symmetry(), Exact()).values(
+            leaf, torch.full_like(loc, 0.05), noise, generator=generator_from(0)
+        )
         gap, _ = self.run(loc, 0.05, 1)
         (slope,) = torch.autograd.grad(values.mean(), leaf)
         assert gap.n_skipped == 1
@@ -203,8 +211,9 @@ class TestGate:
 
     def test_refuses_an_upper_bound(self):
         with pytest.raises(ValueError, match="lower bound"):
-            GapTerm(
-                self.network.symmetry(), DoublyStochastic(), n_draws=1, generator=generator_from(0)
+            GatedGap(
+                UnitGap(self.network.symmetry(), DoublyStochastic(), "upper"),
+                generator=generator_from(0),
             )
 
 
@@ -264,12 +273,11 @@ def test_reported_gap_bounds_enclose_the_truth(generator):
     loc = network.init(1, generator=generator)[0].numpy()
     posterior = MeanFieldGaussian(loc, np.full(len(loc), 0.5))
     lower, exact, upper = (
-        estimate_gap(
-            bound, network.symmetry(), posterior, estimate, n_draws=3000,
-            generator=generator_from(1),
-        ).value
-        for bound, estimate in (
-            (gap_lower, Importance(8)), (gap_lower, Exact()), (gap_upper, DoublyStochastic())
+        UnitGap(network.symmetry(), permanent, bound)
+        .estimate(posterior, 3000, generator=generator_from(1))
+        .value
+        for permanent, bound in (
+            (Importance(8), "lower"), (Exact(), "lower"), (DoublyStochastic(), "upper")
         )
     )  # fmt: skip
     assert lower <= exact + 1e-3 < upper

@@ -9,11 +9,11 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.multimodal.modes import Modes
 from skbayes_sym.inference.multimodal.weights import (
-    HOPELESS,
+    NEGLIGIBLE_DEFICIT_NATS,
     Pool,
-    mode_heights,
+    largest_remainders,
+    mean_log_density_by_mode,
     pool_draws,
-    share_out,
     weigh,
 )
 from skbayes_sym.symmetry.base import Trivial
@@ -23,7 +23,7 @@ F64 = torch.float64
 
 
 def test_a_pool_has_one_member_of_every_orbit(generator):
-    draws, values, pool = pooled(TWO, UNITS, generator, islands=(50, 30))
+    draws, values, pool = pooled(TWO, UNITS, generator, clouds=(50, 30))
     assert pool.draws.shape == (16 * 40 + 80, D)
     assert_close(pool.values[:640], values.flatten(), rtol=0, atol=0)
     assert_close(TWO(pool.draws), pool.values)  # a copy is as likely
@@ -68,7 +68,7 @@ def test_two_modes_have_their_masses_whatever_the_chains_say(seed):
 
 def test_without_symmetry(generator):
     plain = Mixture([[0.0] * 3, [9.0] * 3], [[1.0] * 3, [0.5] * 3], [0.9, 0.1], -2.0)
-    _, _, pool = pooled(plain, Trivial(), generator, n_chains=(2, 6), islands=(), copies=False)
+    _, _, pool = pooled(plain, Trivial(), generator, n_chains=(2, 6), clouds=(), copies=False)
     found = weigh(plain, pool, Trivial(), generator=generator)
     wide = int(found.modes.labels[0])
     error = float(found.weights.standard_error[wide])
@@ -81,7 +81,7 @@ def test_without_symmetry(generator):
 def test_a_mode_within_another_is_counted_once(generator):
     """A narrow one, on the slope of a wide one, holds half of the mass."""
     both = Mixture([[0.0] * 3, [1.5, 0.0, 0.0]], [[1.0] * 3, [0.1] * 3], [0.5, 0.5], 0.0)
-    _, _, pool = pooled(both, Trivial(), generator, n_chains=(20, 20), islands=(), copies=False)
+    _, _, pool = pooled(both, Trivial(), generator, n_chains=(20, 20), clouds=(), copies=False)
     found = weigh(both, pool, Trivial(), generator=generator)
     assert found.modes.regions.n_modes == 2
     assert abs(found.weights.log_evidence) < 4 * found.weights.log_evidence_standard_error < 0.2
@@ -95,8 +95,8 @@ def test_a_mode_too_low_to_matter_is_not_bridged(generator):
     _, _, pool = pooled(steep, UNITS, generator)
     found = weigh(steep, pool, UNITS, generator=generator)
     low = int(found.modes.labels[-241])
-    heights = mode_heights(pool, found.modes)
-    assert float(heights[low]) < float(heights.max()) - HOPELESS
+    heights = mean_log_density_by_mode(pool, found.modes)
+    assert float(heights[low]) < float(heights.max()) - NEGLIGIBLE_DEFICIT_NATS
     assert isnan(found.estimates[low].log_evidence)
     assert found.estimates[low].n_draws == 480
     assert float(found.weights.weights[low]) == 0.0
@@ -108,20 +108,23 @@ def test_heights_are_means_of_log_densities():
     values = torch.tensor([1.0, 10.0, 3.0, 20.0, 60.0], dtype=F64)
     nothing = torch.zeros(5)
     modes = Modes(labels, None, torch.tensor([2, 3]))
-    assert mode_heights(Pool(nothing, values, nothing, nothing), modes).tolist() == [2.0, 30.0]
+    assert mean_log_density_by_mode(Pool(nothing, values, nothing, nothing), modes).tolist() == [
+        2.0,
+        30.0,
+    ]
 
 
 def test_sources_that_tell_the_same_mass_are_not_apart(generator):
-    _, _, pool = pooled(TWO, UNITS, generator, n_chains=(8, 1), islands=(200,))
+    _, _, pool = pooled(TWO, UNITS, generator, n_chains=(8, 1), clouds=(200,))
     one = weigh(TWO, pool, UNITS, generator=generator)
     assert isnan(one.spread)  # the heaviest mode was reached by chains alone
     single = Mixture([[2.0, 0.5, 0.0]], [[0.2] * 3], [1.0], 0.0, UNITS)
-    _, _, pool = pooled(single, UNITS, generator, n_chains=(8,), islands=(200, 150))
+    _, _, pool = pooled(single, UNITS, generator, n_chains=(8,), clouds=(200, 150))
     assert weigh(single, pool, UNITS, generator=generator).spread < 0.2
 
 
 def test_sources_in_different_halves_of_a_mode_are_apart(generator):
-    """Two bumps that one chain joins; the island knows one of them, e^-3 of the mass."""
+    """Two bumps that one chain joins; the particles know one of them, e^-3 of the mass."""
     bumps = Mixture([[2.0, 0.5, 0.0], [2.0, 0.5, 2.0]], [[0.2] * 3] * 2, [0.95, 0.05], 0.0, UNITS)
     traveller = bumps.sample(0, (1, 40), generator)
     traveller[0, 20:] = bumps.sample(1, (1, 20), generator)[0]
@@ -151,7 +154,7 @@ def test_sources_in_different_halves_of_a_mode_are_apart(generator):
     ],
 )
 def test_chains_are_shared_out_by_largest_remainders(weights, n_chains, counts):
-    found = share_out(torch.tensor(weights, dtype=F64), n_chains)
+    found = largest_remainders(torch.tensor(weights, dtype=F64), n_chains)
     assert found.tolist() == counts
     assert found.dtype == torch.int64
 
@@ -161,7 +164,7 @@ def test_shares_add_up_and_are_never_further_off_than_one_chain(generator):
         weights = -torch.rand(4, generator=generator, dtype=F64).log()
         weights = weights / weights.sum()
         n_chains = int(torch.randint(4, 100, (), generator=generator))
-        counts = share_out(weights, n_chains)
+        counts = largest_remainders(weights, n_chains)
         assert int(counts.sum()) == n_chains
         if float(weights.min()) * n_chains >= 1.0:
             assert float((counts - n_chains * weights).abs().max()) < 1.0

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.multimodal.bridge import domain_of
 from skbayes_sym.inference.smc import stages as smc_stages
-from skbayes_sym.inference.smc.replicates import run_islands
+from skbayes_sym.inference.smc.replicates import run_replicates
 from skbayes_sym.inference.smc.smc import smc
 from skbayes_sym.inference.smc.stages import SMCSettings, Stage, Stages, next_tuning
 from skbayes_sym.models.networks.activations import TANH
@@ -33,7 +33,7 @@ def normal_prior(x):
 
 
 class NormalDraws:
-    """Standard normal; a class, because islands pickle it."""
+    """Standard normal; a class, because processes pickle it."""
 
     def __init__(self, n_dims, scale=1.0, dtype=F64):
         self.n_dims, self.scale, self.dtype = n_dims, scale, dtype
@@ -286,7 +286,7 @@ def test_pooled_kernel_does_not_depend_on_the_copies_given(generator):
     for particles in (x, other):
         stages = Stages(posterior, group, SMALL, seeded(5))
         aligned, _ = stages.align(particles, stages.first_tuning())
-        scales.append(stages.pooled(aligned).whitening.scale)
+        scales.append(stages.pooled(aligned).preconditioner.scale)
     assert_close(*scales)
     g = group.sample((10,), generator=generator)
     z = torch.randn(10, posterior.n_dims, generator=generator, dtype=F64)
@@ -371,29 +371,29 @@ def test_float32_particles():
 F32 = {"rtol": 1e-4, "atol": 1e-3}
 
 
-def test_islands_do_not_depend_on_the_number_of_jobs():
+def test_replicates_do_not_depend_on_the_number_of_jobs():
     posterior, _ = linear_problem()
     arguments = (posterior, Trivial(), SMCSettings(n_particles=64, n_moves=2))
     told = []
-    one = run_islands(
-        *arguments, n_islands=3, seed=7, on_step=lambda k, info: told.append((k, info)) and False
+    one = run_replicates(
+        *arguments, n_replicates=3, seed=7, on_step=lambda k, info: told.append((k, info)) and False
     )
-    two = run_islands(*arguments, n_islands=3, seed=7, n_jobs=2)
+    two = run_replicates(*arguments, n_replicates=3, seed=7, n_jobs=2)
     assert one.stopped == two.stopped == "max_iter"
-    for ours, theirs in zip(one.islands, two.islands, strict=True):
+    for ours, theirs in zip(one.runs, two.runs, strict=True):
         assert_close(ours.particles, theirs.particles, rtol=0, atol=0)
         assert ours.log_evidence == theirs.log_evidence
-    assert len({island.log_evidence for island in one.islands}) == 3
+    assert len({run.log_evidence for run in one.runs}) == 3
     assert [k for k, _ in told] == [1, 2, 3]
-    assert told[0][1]["log_evidence"] == one.islands[0].log_evidence
+    assert told[0][1]["log_evidence"] == one.runs[0].log_evidence
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_islands_can_be_stopped(n_jobs):
+def test_replicates_can_be_stopped(n_jobs):
     posterior, _ = linear_problem()
     arguments = (posterior, Trivial(), SMCSettings(n_particles=32, n_moves=1))
-    found = run_islands(
-        *arguments, n_islands=4, seed=7, n_jobs=n_jobs, on_step=lambda k, info: k == 2
+    found = run_replicates(
+        *arguments, n_replicates=4, seed=7, n_jobs=n_jobs, on_step=lambda k, info: k == 2
     )
-    assert len(found.islands) == 2
+    assert len(found.runs) == 2
     assert found.stopped == "callback"

@@ -1,4 +1,4 @@
-"""Transformations against matrices written by hand, their noise and their extents."""
+"""Transformations against matrices written by hand, their noise and their half-widths."""
 
 from math import pi
 
@@ -10,10 +10,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from skbayes_sym.models.augmentations.affine import AXIS, SIMILARITY, Affine, _exponential
-from skbayes_sym.models.augmentations.base import Composed, InUnits, NoAugmentation
+from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
+from skbayes_sym.models.augmentations.half_width import HalfWidth, amplitude, stratified_noise
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
-from skbayes_sym.models.augmentations.ranges import Extent, amplitude, stratified_noise
-from skbayes_sym.models.augmentations.tabular import LogScale, Rotation2D, Translation
+from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 
 
 class Wobble(nn.Module):
@@ -29,14 +29,14 @@ class Wobble(nn.Module):
 
 SCALE = (1.5, 2.0, 1.0)
 TABULAR = {
-    "none": NoAugmentation(),
+    "none": Identity(),
     "rotation": Rotation2D(columns=(2, 0), centre=(0.3, -1.0)),
-    "translation": Translation(),
-    "translation-of-one": Translation(columns=(1,)),
+    "translation": ColumnShift(),
+    "translation-of-one": ColumnShift(columns=(1,)),
     "log-scale": LogScale(),
     "log-scales": LogScale(columns=(0, 2), joint=False),
-    "composed": Composed((Rotation2D(), Translation(columns=(2,)), Rotation2D((1, 2)))),
-    "in-units": InUnits(Rotation2D(), (1.0, 0.0, 2.0), SCALE),
+    "composed": Composed((Rotation2D(), ColumnShift(columns=(2,)), Rotation2D((1, 2)))),
+    "in-units": InRescaledUnits(Rotation2D(), (1.0, 0.0, 2.0), SCALE),
 }
 IMAGES = {
     "similarity": Affine(image_shape=(2, 5, 4)),
@@ -51,9 +51,9 @@ def family(name, generator, n=4, s=3):
     augmentation = (TABULAR | IMAGES)[name].bind(SCALE)
     shape = (2, 5, 4) if name in IMAGES else (3,)
     x = torch.randn(n, *shape, generator=generator, dtype=torch.float64)
-    extent = augmentation.extent
-    eta = 0.3 * torch.randn(extent.n_params, generator=generator, dtype=torch.float64)
-    noise = stratified_noise(n, s, extent.n_noise, generator=generator, like=x)
+    half_width = augmentation.half_width
+    eta = 0.3 * torch.randn(half_width.n_params, generator=generator, dtype=torch.float64)
+    noise = stratified_noise(n, s, half_width.n_noise, generator=generator, like=x)
     return augmentation, x, eta, noise
 
 
@@ -85,11 +85,11 @@ def test_float32_follows_the_input(name, generator):
 @every_family
 def test_names_start_and_amplitudes(name, generator):
     augmentation, _, eta, _ = family(name, generator)
-    extent = augmentation.extent
-    assert len(set(extent.names)) == len(extent.names) == len(amplitude(extent, eta))
-    assert extent.start().shape == eta.shape
-    assert_close(amplitude(extent, eta), amplitude(extent, -eta))
-    assert (amplitude(extent, extent.start()) > 0).all()
+    half_width = augmentation.half_width
+    assert len(set(half_width.names)) == len(half_width.names) == len(amplitude(half_width, eta))
+    assert half_width.start().shape == eta.shape
+    assert_close(amplitude(half_width, eta), amplitude(half_width, -eta))
+    assert (amplitude(half_width, half_width.start()) > 0).all()
 
 
 @pytest.mark.parametrize("name", [n for n in TABULAR if n != "none"])
@@ -107,7 +107,7 @@ def test_rotation_turns_the_named_columns_about_the_centre():
     out = Rotation2D(columns=(0, 2)).transform(
         x, torch.tensor([pi / 2 * 1.0]).double(), torch.ones(1, 1, 1).double()
     )[0, 0]
-    angle = float(Rotation2D().extent.mixing(torch.tensor([pi / 2]).double()))
+    angle = float(Rotation2D().half_width.mixing(torch.tensor([pi / 2]).double()))
     assert_close(out, torch.tensor([np.cos(angle), 7.0, np.sin(angle)]))
     about = Rotation2D(centre=(1.0, 7.0)).transform(
         x, torch.tensor([2.0]).double(), torch.ones(1, 1, 1).double()
@@ -116,9 +116,9 @@ def test_rotation_turns_the_named_columns_about_the_centre():
 
 
 def test_translation_is_in_the_columns_unit():
-    part = Translation(columns=(1,)).bind(SCALE)
-    assert part.extent.names == ("translation_1",)
-    assert_close(amplitude(part.extent, torch.tensor([0.5])), torch.tensor([1.0]))
+    part = ColumnShift(columns=(1,)).bind(SCALE)
+    assert part.half_width.names == ("translation_1",)
+    assert_close(amplitude(part.half_width, torch.tensor([0.5])), torch.tensor([1.0]))
     x = torch.zeros(1, 3)
     out = part.transform(x, torch.tensor([0.5]), torch.full((1, 1, 1), -1.0))
     assert_close(out[0, 0], torch.tensor([0.0, -1.0, 0.0]))
@@ -130,24 +130,24 @@ def test_log_scale_is_joint_or_column_by_column():
     joint = LogScale().bind(SCALE).transform(x, torch.tensor([0.1]).double(), noise)
     assert_close(joint[0, 0], torch.full((3,), np.exp(0.1)).double(), rtol=1e-6, atol=0.0)
     own = LogScale(joint=False).bind(SCALE)
-    assert own.extent.names == ("log_scale_0", "log_scale_1", "log_scale_2")
-    assert LogScale().bind(SCALE).extent.names == ("log_scale",)
+    assert own.half_width.names == ("log_scale_0", "log_scale_1", "log_scale_2")
+    assert LogScale().bind(SCALE).half_width.names == ("log_scale",)
 
 
 def test_composition_applies_the_first_first(generator):
     x = torch.randn(2, 3, generator=generator, dtype=torch.float64)
-    both = Composed((Translation(columns=(0,)), LogScale())).bind((1.0, 1.0, 1.0))
+    both = Composed((ColumnShift(columns=(0,)), LogScale())).bind((1.0, 1.0, 1.0))
     eta = torch.tensor([1.0, 0.4], dtype=torch.float64)
     noise = torch.ones(2, 1, 2, dtype=torch.float64)
     shifted = x + torch.tensor([1.0, 0.0, 0.0])
-    expected = shifted * LogScale().bind(SCALE).extent.mixing(eta[1:]).exp()
+    expected = shifted * LogScale().bind(SCALE).half_width.mixing(eta[1:]).exp()
     assert_close(both.transform(x, eta, noise)[:, 0], expected, rtol=1e-4, atol=1e-4)
-    assert both.extent.names == ("translation_0", "log_scale")
-    assert TABULAR["composed"].extent.names == ("rotation", "translation_2", "rotation 2")
+    assert both.half_width.names == ("translation_0", "log_scale")
+    assert TABULAR["composed"].half_width.names == ("rotation", "translation_2", "rotation 2")
 
 
 def test_in_units_acts_on_the_inputs_as_given(generator):
-    part = InUnits(Rotation2D(), (1.0, 2.0), (3.0, 0.5))
+    part = InRescaledUnits(Rotation2D(), (1.0, 2.0), (3.0, 0.5))
     mean, scale = torch.tensor(part.mean).double(), torch.tensor(part.scale).double()
     raw = torch.randn(4, 2, generator=generator, dtype=torch.float64)
     noise = stratified_noise(4, 5, 1, generator=generator, like=raw)
@@ -162,7 +162,7 @@ def test_in_units_acts_on_the_inputs_as_given(generator):
         (Rotation2D(columns=(0, 3)), r"between 0 and 2.*\(0, 3\).*3 columns"),
         (Rotation2D(columns=(1, 1)), "different columns"),
         (Rotation2D(columns=(0, 1, 2)), "two columns"),
-        (Translation(columns=(-1,)), "between 0 and 2"),
+        (ColumnShift(columns=(-1,)), "between 0 and 2"),
         (LogScale(columns=(7,)), "between 0 and 2"),
     ],
 )
@@ -219,7 +219,7 @@ def test_displacements_by_averaging_over_the_square():
 
 def test_a_rotation_by_a_right_angle_moves_pixels_exactly(generator):
     x = torch.rand(1, 1, 6, 6, generator=generator, dtype=torch.float64)
-    # The parameter whose capped extent is pi / 2: l = r (1 + (r / pi)^4)^(-1/4).
+    # The parameter whose capped half-width is pi / 2: l = r (1 + (r / pi)^4)^(-1/4).
     r = (pi / 2) / (1 - 0.5**4) ** 0.25
     eta = torch.zeros(6, dtype=torch.float64)
     eta[2] = r
@@ -253,7 +253,7 @@ def test_translation_of_one_is_half_the_image():
 
 def test_grid_is_that_of_the_library(generator):
     augmentation, x, eta, noise = family("similarity", generator)
-    matrices = augmentation.matrices(noise @ augmentation.extent.mixing(eta).T)
+    matrices = augmentation.matrices(noise @ augmentation.half_width.mixing(eta).T)
     expected = torch.stack(
         [
             F.grid_sample(
@@ -268,7 +268,7 @@ def test_grid_is_that_of_the_library(generator):
     assert_close(flat, expected.flatten(2))
 
 
-# Noise and extents
+# Noise and half-widths
 
 
 def test_noise_is_uniform_and_stratified(generator):
@@ -284,9 +284,9 @@ def test_noise_is_uniform_and_stratified(generator):
 
 
 def test_rotation_is_capped_at_pi_smoothly():
-    extent = Rotation2D().extent
+    half_width = Rotation2D().half_width
     eta = torch.linspace(0.0, 40.0, 400, dtype=torch.float64)
-    reach = torch.stack([extent.mixing(e.reshape(1))[0, 0] for e in eta])
+    reach = torch.stack([half_width.mixing(e.reshape(1))[0, 0] for e in eta])
     assert (reach < pi).all()
     assert (reach.diff() > 0).all()
     assert_close(reach[20], eta[20], rtol=0.05, atol=0.0)  # hardly shrunk below half the limit
@@ -295,7 +295,7 @@ def test_rotation_is_capped_at_pi_smoothly():
 
 def test_correlated_extents_hold_the_diagonal_ones(generator):
     names, limits = ("a", "b", "c"), (3.0, 2.0, 9.0)
-    diagonal, full = Extent(names, limits), Extent(names, limits, correlated=True)
+    diagonal, full = HalfWidth(names, limits), HalfWidth(names, limits, correlated=True)
     eta = torch.randn(3, generator=generator, dtype=torch.float64)
     assert_close(full.mixing(eta.diag().flatten()), diagonal.mixing(eta))
     assert full.n_params == 9
@@ -303,23 +303,23 @@ def test_correlated_extents_hold_the_diagonal_ones(generator):
 
 
 def test_covariance_is_that_of_the_coefficients(generator):
-    extent = Extent(("a", "b"), (3.0, 2.0), (1.0, 4.0), correlated=True)
+    half_width = HalfWidth(("a", "b"), (3.0, 2.0), (1.0, 4.0), correlated=True)
     eta = torch.randn(4, generator=generator, dtype=torch.float64)
     n = 50_000
     eps = 2.0 * torch.rand(n, 2, generator=generator, dtype=torch.float64) - 1.0
-    z = eps @ extent.mixing(eta).T
+    z = eps @ half_width.mixing(eta).T
     products = z[:, :, None] * z[:, None, :]
-    error = (products.mean(0) - extent.covariance(eta)).abs()
+    error = (products.mean(0) - half_width.covariance(eta)).abs()
     assert (error < 5.0 * products.std(0) / n**0.5).all()
     # row norms are capped, whatever the correlations
-    assert (amplitude(extent, 100.0 * eta) < torch.tensor([3.0, 8.0])).all()
-    rows = extent.mixing(eta).norm(dim=1)
-    assert_close(amplitude(extent, eta), rows)
+    assert (amplitude(half_width, 100.0 * eta) < torch.tensor([3.0, 8.0])).all()
+    rows = half_width.mixing(eta).norm(dim=1)
+    assert_close(amplitude(half_width, eta), rows)
 
 
 def test_off_diagonal_entries_are_damped():
-    extent = Extent(("a", "b"), (1e6, 1e6), correlated=True)
-    mixing = extent.mixing(torch.ones(4, dtype=torch.float64))
+    half_width = HalfWidth(("a", "b"), (1e6, 1e6), correlated=True)
+    mixing = half_width.mixing(torch.ones(4, dtype=torch.float64))
     expected = torch.tensor([[1.0, 0.2], [0.2, 1.0]], dtype=torch.float64)
     assert_close(mixing, expected)
 
@@ -335,17 +335,17 @@ def test_any_module_with_eta(generator):
     out = part.transform(x, eta, noise)
     assert_close(out, x.unsqueeze(1) * (1.0 + noise * eta))
     assert torch.autograd.grad(out.sum(), eta)[0].abs().min() > 0
-    assert part.extent.names == ("Wobble_0", "Wobble_1")
-    assert_close(part.extent.start(), torch.tensor([0.1, 0.2], dtype=torch.float64))
-    assert_close(amplitude(part.extent, eta), torch.tensor([0.5, 0.7], dtype=torch.float64))
-    assert_close(part.module.eta.detach(), part.extent.start())  # the module is left alone
+    assert part.half_width.names == ("Wobble_0", "Wobble_1")
+    assert_close(part.half_width.start(), torch.tensor([0.1, 0.2], dtype=torch.float64))
+    assert_close(amplitude(part.half_width, eta), torch.tensor([0.5, 0.7], dtype=torch.float64))
+    assert_close(part.module.eta.detach(), part.half_width.start())  # the module is left alone
 
 
-def test_floors_hold_known_extents_up_and_leave_modules_free():
-    joint = Composed((Rotation2D(), ModuleAugmentation(Wobble()))).bind((1.0, 1.0)).extent
-    assert_close(joint.floor(), torch.tensor([0.05, 0.0, 0.0], dtype=torch.float64))
-    correlated = Affine(SIMILARITY, image_shape=(1, 5, 4), correlated=True).extent
-    assert_close(correlated.floor(), 0.05 * torch.eye(6, dtype=torch.float64).flatten())
+def test_lower_limits_hold_known_extents_up_and_leave_modules_free():
+    joint = Composed((Rotation2D(), ModuleAugmentation(Wobble()))).bind((1.0, 1.0)).half_width
+    assert_close(joint.lower_limit(), torch.tensor([0.05, 0.0, 0.0], dtype=torch.float64))
+    correlated = Affine(SIMILARITY, image_shape=(1, 5, 4), correlated=True).half_width
+    assert_close(correlated.lower_limit(), 0.05 * torch.eye(6, dtype=torch.float64).flatten())
 
 
 def test_modules_that_cant_be_learned():

@@ -20,7 +20,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Soules,
 )
 from skbayes_sym.symmetry.gaps.unit_log_ratios import unit_log_ratios
-from skbayes_sym.symmetry.gaps.units import chain_blocks, gap_lower, gap_upper, unit_gap
+from skbayes_sym.symmetry.gaps.units import UnitGap, disjoint_unit_blocks, unit_gap
 from skbayes_sym.symmetry.units import SignedPermutation, Units
 
 N_DRAWS = 100_000
@@ -30,10 +30,10 @@ def units(d, p=1):
     return torch.arange(d * p).reshape(d, p)
 
 
-def gap_of(group, loc, scale, generator, *, estimate=None, n=N_DRAWS, bound=gap_lower):
+def gap_of(group, loc, scale, generator, *, estimate=None, n=N_DRAWS, bound="lower"):
     loc, scale = (torch.as_tensor(t, dtype=torch.float64) for t in (loc, scale))
     noise = torch.randn(n, len(loc), generator=generator, dtype=torch.float64)
-    return bound(group, loc, scale, noise, estimate or Exact(), generator=generator)
+    return UnitGap(group, estimate or Exact(), bound).values(loc, scale, noise, generator=generator)
 
 
 def assert_mean(values, expected, tolerance=0.0):
@@ -217,7 +217,9 @@ def test_upper_estimate_stays_above_pointwise(d, p, spread, generator):
     noise = torch.randn(500, d * p, generator=generator, dtype=torch.float64)
     group = Units(units(d, p))
     exact = unit_gap(group, loc, scale, noise, Exact(), generator=generator)
-    above = gap_upper(group, loc, scale, noise, DoublyStochastic(), generator=generator)
+    above = UnitGap(group, DoublyStochastic(), "upper").values(
+        loc, scale, noise, generator=generator
+    )
     assert bool((above - exact > -1e-9).all())
     assert bool((above <= group.log_order + 1e-12).all())
 
@@ -247,8 +249,8 @@ def test_deep_network_is_sandwiched(spread, activation, generator):
     noise = torch.randn(400, n, generator=generator, dtype=torch.float64)
     elements = all_signed(3) if activation is TANH else all_permutations(3)
     exact = enumerate_log_density_ratio(group, list(product(elements, elements)), loc, scale, noise)
-    lower = gap_lower(group, loc, scale, noise, Exact(), generator=generator)
-    upper = gap_upper(group, loc, scale, noise, Exact(), generator=generator)
+    lower = UnitGap(group, Exact()).values(loc, scale, noise, generator=generator)
+    upper = UnitGap(group, Exact(), "upper").values(loc, scale, noise, generator=generator)
     assert_not_above(lower, exact)
     assert_not_above(exact, upper)
     for factor in group.factors:  # one layer alone is a lower bound too
@@ -258,17 +260,17 @@ def test_deep_network_is_sandwiched(spread, activation, generator):
         assert_mean(lower, float(exact.mean()), tolerance=0.05)
 
 
-def test_chain_blocks_leave_a_single_layer_whole():
+def test_disjoint_blocks_leave_a_single_layer_whole():
     group = MLP(3, (4,), 2, RELU).symmetry()
-    (block,) = chain_blocks(group)
+    (block,) = disjoint_unit_blocks(group)
     assert torch.equal(block.index, group.factors[0].index)
 
 
-def test_chain_blocks_share_nothing():
+def test_disjoint_blocks_share_nothing():
     group = MLP(3, (4, 5, 2), 2, RELU).symmetry()
-    positions = torch.cat([b.index.flatten() for b in chain_blocks(group)])
+    positions = torch.cat([b.index.flatten() for b in disjoint_unit_blocks(group)])
     assert len(positions.unique()) == len(positions)
-    assert [b.index.shape[1] for b in chain_blocks(group)] == [3 + 1, 4 + 1, 5 + 1 + 2]
+    assert [b.index.shape[1] for b in disjoint_unit_blocks(group)] == [3 + 1, 4 + 1, 5 + 1 + 2]
 
 
 def test_estimates_are_equivariant_to_the_order_of_units(generator):
@@ -335,4 +337,4 @@ def test_sides_are_kept_apart(generator):
     loc, scale = spread_units(3, 2, 1.0)
     with pytest.raises(ValueError, match="exact or upper"):
         gap_of(Units(units(3, 2)), loc, scale, generator, estimate=Soules(), n=2,
-               bound=gap_upper)  # fmt: skip
+               bound="upper")  # fmt: skip

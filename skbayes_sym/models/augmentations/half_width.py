@@ -1,4 +1,4 @@
-"""How far input transformations reach: extents as functions of free parameters, and their noise."""
+"""How far input transformations reach: half-widths by free parameters, and their noise."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,17 +6,18 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-START = 0.05  # extent before learning: at 0 the gradient vanishes, every family being even in eta
+# Half-width before learning: at 0 the gradient vanishes, every family being even in eta.
+START = 0.05
 OFF_DIAGONAL = 0.2  # damps the entries that correlate generators, which are many and noisy
-_CAP_ORDER = 4  # of the soft cap: the extent is within 2 % of its parameter up to half the limit
+_CAP_ORDER = 4  # of the soft cap: a half-width is within 2 % of its parameter up to half the limit
 
 
-class LearnedExtent(Protocol):
+class LearnedHalfWidth(Protocol):
     """Law of the coefficients z of a family's k generators, as a function of ``eta``."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """One a generator."""
+        """One per generator."""
         ...
 
     @property
@@ -33,7 +34,7 @@ class LearnedExtent(Protocol):
         """``eta`` before learning, float64."""
         ...
 
-    def floor(self) -> Tensor:
+    def lower_limit(self) -> Tensor:
         """Size that no entry of ``eta`` falls below while the weights are far from their mode."""
         ...
 
@@ -42,28 +43,28 @@ class LearnedExtent(Protocol):
         ...
 
 
-def amplitude(extent: LearnedExtent, eta: Tensor) -> Tensor:
-    """Extent of each generator, (k,): the half-width of a uniform law of the same variance."""
-    return (3.0 * extent.covariance(eta).diagonal()).sqrt()
+def amplitude(half_width: LearnedHalfWidth, eta: Tensor) -> Tensor:
+    """Half-width of each generator, (k,): that of a uniform law of the same variance."""
+    return (3.0 * half_width.covariance(eta).diagonal()).sqrt()
 
 
 @dataclass(frozen=True)
-class Extent:
+class HalfWidth:
     r"""How far each generator of a family reaches, as a function of free parameters ``eta``.
 
     The coefficients are :math:`z = L \epsilon` with :math:`L = \mathrm{diag}(u)\,c(\Lambda)`:
-    :math:`\Lambda` is diagonal (one parameter a generator), or full with its off-diagonal entries
+    :math:`\Lambda` is diagonal (one parameter per generator), or full with its off-diagonal entries
     multiplied by 0.2 (``correlated``), and c shrinks its rows smoothly below the limits,
     :math:`c(\Lambda)_i = \Lambda_i (1 + (|\Lambda_i| / l_i)^4)^{-1/4}`.
 
     Parameters
     ----------
     names : tuple of str
-        One a generator.
+        One per generator.
     limits : tuple of float
-        Largest extent of each generator, in ``units``.
+        Largest half-width of each generator, in ``units``.
     units : tuple of float, optional
-        What an extent of 1 means, in the units it is reported in; 1 by default.
+        What a half-width of 1 means, in the units it is reported in; 1 by default.
     correlated : bool, default=False
         Whether generators may vary together.
     """
@@ -88,8 +89,8 @@ class Extent:
         eta = START * torch.eye(self.n_noise, dtype=torch.float64)
         return eta.flatten() if self.correlated else eta.diagonal().clone()
 
-    def floor(self) -> Tensor:
-        """Where learning starts: at 0 an extent would stay for good."""
+    def lower_limit(self) -> Tensor:
+        """Where learning starts: at 0 a half-width would stay for good."""
         return self.start()
 
     def mixing(self, eta: Tensor) -> Tensor:
@@ -113,8 +114,8 @@ class Extent:
 
 
 @dataclass(frozen=True, eq=False)
-class FreeExtent:
-    """Parameters that are extents themselves, each of its own uniform variable, without limits.
+class FreeHalfWidth:
+    """Parameters that are half-widths themselves, each of its own uniform variable, without limits.
 
     Parameters
     ----------
@@ -140,7 +141,7 @@ class FreeExtent:
     def start(self) -> Tensor:
         return self.initial.flatten().to("cpu", torch.float64)
 
-    def floor(self) -> Tensor:
+    def lower_limit(self) -> Tensor:
         """None: what a small entry means is the module's business."""
         return torch.zeros_like(self.start())
 
@@ -149,10 +150,10 @@ class FreeExtent:
 
 
 @dataclass(frozen=True)
-class JointExtent:
+class JointHalfWidth:
     """Independent families side by side."""
 
-    parts: tuple[LearnedExtent, ...]
+    parts: tuple[LearnedHalfWidth, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -178,8 +179,8 @@ class JointExtent:
     def start(self) -> Tensor:
         return torch.cat([part.start() for part in self.parts])
 
-    def floor(self) -> Tensor:
-        return torch.cat([part.floor() for part in self.parts])
+    def lower_limit(self) -> Tensor:
+        return torch.cat([part.lower_limit() for part in self.parts])
 
     def covariance(self, eta: Tensor) -> Tensor:
         pieces = zip(self.parts, self.split(eta), strict=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from skbayes_sym.estimators.mcmc.diagnostics import why_not, why_not_weigh
+from skbayes_sym.estimators.mcmc.trust import why_not, why_not_weigh
 from skbayes_sym.inference.multimodal.modes import Modes, ModeWeights
 from skbayes_sym.inference.multimodal.weights import Pool, Weighing
 from skbayes_sym.models.networks.activations import TANH
@@ -30,7 +30,10 @@ def weighing(counts=(100, 40), heights=(-5.0, 0.0), std_error=0.1, spread=0.2):
         ({"counts": (100, 39)}, "39 draws of 8 parameters in the highest mode, fewer than 5 a"),
         ({"std_error": 1.26}, "its standard error is 1.3 nats: raise n_draws"),
         ({"std_error": np.nan}, "its standard error is nan nats"),
-        ({"spread": 12.4}, "chains and islands put it 12 nats apart: raise n_draws or n_particles"),
+        (
+            {"spread": 12.4},
+            "chains and replicates put it 12 nats apart: raise n_draws or n_particles",
+        ),
     ],
 )
 def test_each_reason_with_its_figure(change, reason):

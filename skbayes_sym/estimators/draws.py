@@ -1,0 +1,155 @@
+"""Posteriors made of weighted draws of a network's weights: what chains and ensembles share."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators.networks import NetworkEstimator
+from skbayes_sym.estimators.predictors import (
+    BayesianClassifierMixin,
+    BayesianRegressorMixin,
+    SampledOutputs,
+)
+from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
+
+
+class WeightedDraws(NetworkEstimator):
+    """Draws ``samples_`` (n_chains, ..., P), of which a chain's count as ``chain_weights_`` says.
+
+    The members of an ensemble are chains of one draw, without an axis for it.
+    """
+
+    draws_the_posterior: ClassVar[bool] = True  # modes, as an ensemble has, are no draws of it
+
+    samples_: Array
+    chain_weights_: Array
+    log_posterior_samples_: Array
+    noise_std_samples_: Array
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "samples_")
+
+    def to_arviz(self) -> Any:
+        """Export the draws for ArviZ.
+
+        Returns
+        -------
+        xarray.DataTree
+            Group ``posterior`` with the weights ``W1, b1, ...`` (chain, draw, out, in) and, in
+            regression, ``noise_std``; group ``sample_stats`` with ``lp``, the log posterior
+            density. In ArviZ all chains count alike: where `chain_weights_` differ, weigh them
+            yourself.
+
+        Raises
+        ------
+        ImportError
+            Without the package arviz-base (extra ``arviz``).
+        """
+        try:
+            from arviz_base import from_dict
+        except ImportError as error:
+            raise ImportError(
+                "to_arviz needs arviz-base: pip install 'skbayes_sym[arviz]'."
+            ) from error
+        theta = torch.as_tensor(self._by_chain(self.samples_))
+        draws = {k: v.numpy() for k, v in self.network_.layout.unflatten(theta).items()}
+        if hasattr(self, "noise_std_samples_"):
+            draws["noise_std"] = self._by_chain(self.noise_std_samples_)
+        log_posterior = self.log_posterior_samples_.reshape(theta.shape[:2])
+        return from_dict({"posterior": draws, "sample_stats": {"lp": log_posterior}})
+
+    def _by_chain(self, values: Array) -> Array:
+        """Values of all draws as (n_chains, n_draws, ...)."""
+        return values.reshape(len(values), -1, values.shape[-1])
+
+    def _draw_weights(self) -> Array | None:
+        """What each of all draws counts for, (S,); None where all count alike by definition."""
+        n_draws = int(np.prod(self.samples_.shape[1:-1]))
+        return np.repeat(self.chain_weights_ / n_draws, n_draws)
+
+    def _draws_on(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
+        """All draws (S, P) and their log weights (S,), on the device of ``like``."""
+
+        def make() -> tuple[Tensor, Tensor | None]:
+            theta, weights = torch.as_tensor(self.samples_).flatten(0, -2), self._draw_weights()
+            logs = None if weights is None else torch.as_tensor(np.log(weights)).to(like)
+            return theta.to(like), logs
+
+        found: tuple[Tensor, Tensor | None] = self._cached(f"draws on {like.device}", make)
+        return found
+
+    def _choose_draws(self, n: int, generator: torch.Generator) -> Tensor:
+        """Indices of draws, taken by weight, int64 (n,)."""
+        weights = self._draw_weights()
+        if weights is None:
+            return torch.randint(len(self.samples_), (n,), generator=generator)
+        chances = torch.as_tensor(weights, dtype=torch.float64)
+        return torch.multinomial(chances, n, replacement=True, generator=generator)
+
+
+class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
+    """Draws of functions and of their noise."""
+
+    def log_likelihood_samples(self, X: Any, y: Any) -> Array:
+        """Log density of observed targets given every draw: what PSIS-LOO starts from.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        ndarray of shape (n_chains, n_draws, n_samples) or (n_members, n_samples)
+            Nats, of ``y`` as given; joint over the targets of a row. The chains count as
+            `chain_weights_` says.
+        """
+        found = self._reduce(X, lambda p, y: [p.log_prob_of_draws(y).T], self._observed_targets(y))
+        return found[0].T.reshape(*self.samples_.shape[:-1], -1)
+
+    def _predictive(self, x: Tensor) -> NormalMixture:
+        theta, log_weights = self._draws_on(x)
+        variance = torch.as_tensor(self._noise_std() / self.y_scale_).to(x) ** 2
+        outputs = self.network_.forward(theta, x)
+        return NormalMixture(outputs, torch.zeros_like(variance), variance, log_weights)
+
+    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
+        chosen = self._choose_draws(n, generator)
+        theta, _ = self._draws_on(x)
+        outputs = self.network_.forward(theta[chosen.to(x.device)], x)
+        return SampledOutputs(outputs, self._noise_std()[chosen.numpy()])
+
+    def _noise_std(self) -> Array:
+        """(S, 1, n_targets), in the units of ``y``."""
+        return self.noise_std_samples_.reshape(-1, 1, self.noise_std_samples_.shape[-1])
+
+
+class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
+    """Draws of functions whose outputs are logits."""
+
+    def log_likelihood_samples(self, X: Any, y: Any) -> Array:
+        """Log probability of observed classes given every draw: what PSIS-LOO starts from.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+
+        Returns
+        -------
+        ndarray of shape (n_chains, n_draws, n_samples) or (n_members, n_samples)
+            Nats; -inf for a class never seen. The chains count as `chain_weights_` says.
+        """
+        codes, known = self._observed_codes(y, len(self._check_inputs(X)))
+        found = self._reduce(X, lambda p, codes: [p.log_prob_of_draws(codes).T], codes)
+        values = np.where(known, found[0].T, -np.inf)
+        return values.reshape(*self.samples_.shape[:-1], -1)
+
+    def _predictive(self, x: Tensor) -> CategoricalMixture:
+        theta, log_weights = self._draws_on(x)
+        logits = self.network_.forward(theta, x)
+        return CategoricalMixture(log_class_probabilities(logits), log_weights)

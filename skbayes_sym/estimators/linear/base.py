@@ -1,0 +1,175 @@
+"""What the two linear estimators share: parameters, coefficients and outputs."""
+
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import Bunch
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.compatibility import require_members
+from skbayes_sym.estimators._fit.method import Fitted
+from skbayes_sym.estimators._fit.model import scale_array
+from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
+from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.base import RowEstimator
+from skbayes_sym.estimators.linear.method import SiteInference
+from skbayes_sym.inference.linear.posterior import LowRankGaussian
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.expectations import N_NODES
+from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.activations import IDENTITY
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.predictive import Predictive
+from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.numerics.quadrature import gauss_hermite
+from skbayes_sym.symmetry.base import Trivial
+
+LINEAR_CONSTRAINTS: dict[str, list[Any]] = {
+    **RUN_CONSTRAINTS,
+    "prior_scale": [
+        StrOptions({"learn"}),
+        Interval(Real, 0, None, closed="neither"),
+        "array-like",
+    ],
+    "fit_intercept": ["boolean"],
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "tol": [Interval(Real, 0, None, closed="left"), None],
+    "standardize": ["boolean"],
+    "random_state": ["random_state"],
+}
+
+
+def likelihood_constraint(names: Mapping[str, object]) -> list[Any]:
+    """One of the names, or an object with a density."""
+    return [StrOptions(set(names)), HasMethods("log_prob")]
+
+
+class LinearEstimator(RowEstimator):
+    """A linear model with a normal prior of its coefficients."""
+
+    likelihood: str | Likelihood
+    prior_scale: Any
+    fit_intercept: bool
+    max_iter: int
+    tol: float | None
+    posterior_: LowRankGaussian
+    symmetry_gap_: float
+    _offset_: Array
+    _gap_std_error_: float
+
+    def _model(self, data: Training) -> Model:
+        likelihood = self._likelihood(data)
+        # Outputs that are correlated are one per class.
+        n_outputs = self._n_outputs(data) if hasattr(likelihood, "n_points") else 1
+        network = MLP(data.n_features, (), n_outputs, IDENTITY)
+        return Model(network, likelihood, self._prior(network), Trivial())
+
+    def _likelihood(self, data: Training) -> Likelihood:
+        """At its starting parameters, in scaled units."""
+        raise NotImplementedError
+
+    def _n_outputs(self, data: Training) -> int:
+        raise NotImplementedError
+
+    def _prior(self, network: MLP) -> GaussianPrior:
+        """Of the coefficients; where their scale is learned, in its unit. Intercepts have none."""
+        scale, unbounded = self._given_scale(network.n_inputs), torch.full([], torch.inf)
+        rows = torch.as_tensor(np.ones(1) if scale is None else scale)
+        shapes = network.layout.shapes
+        scales = {"W1": rows.expand(shapes["W1"]), "b1": unbounded.expand(shapes["b1"])}
+        return GaussianPrior(network.layout.flatten(scales))
+
+    def _given_scale(self, n_features: int) -> Array | None:
+        """``prior_scale`` as checked, None if it is learned."""
+        if isinstance(self.prior_scale, str):
+            return None
+        scale_array(self.prior_scale, features=n_features)
+        return np.asarray(self.prior_scale, float)
+
+    def _method(self) -> SiteInference:
+        return SiteInference(
+            self._given_scale(self.n_features_in_),
+            isinstance(getattr(self, "noise_std", "learn"), str),
+            self.fit_intercept,
+            self.max_iter,
+            self.tol,
+        )
+
+    def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
+        """With coefficients in place of a network."""
+        attributes = super()._attributes(data, model, found)
+        del attributes["network_"]
+        return attributes
+
+    def _scale_inputs(self, rows: Rows) -> Scaling:
+        """Centred where there is an intercept to make up for it."""
+        full = column_scaling(rows.X, rows.weight, enabled=True)
+        n = rows.X.shape[1]
+        return Scaling(
+            full.mean if self.fit_intercept else np.zeros(n),
+            full.scale if self.standardize else np.ones(n),
+        )
+
+    def _check_likelihood(self, likelihood: Likelihood) -> Likelihood:
+        """An object of the user's own has what sites and predictions ask for."""
+        members = ["params", "n_params", "at", "to", "expected_log_prob", "predictive"]
+        require_members(
+            likelihood, [*members, "noise_scale", "scales_targets", "n_outputs_per_target"],
+            parameter="likelihood",
+            remedy="skbayes_sym.models.TargetLikelihood has all that follows from a density.",
+        )  # fmt: skip
+        if likelihood.n_outputs_per_target != 1 or likelihood.n_params > 1:
+            raise ValueError(
+                f"likelihood={likelihood!r} has {likelihood.n_outputs_per_target} outputs per "
+                f"target and {likelihood.n_params} free parameters: a linear model has one output "
+                "and learns at most one scale."
+            )
+        return likelihood
+
+    @property
+    def coef_cov_(self) -> Array:
+        """Covariance of the coefficients, built on demand from the low-rank factors.
+
+        Raises
+        ------
+        MemoryError
+            Naming the bytes, if it would be too large.
+        """
+        check_is_fitted(self)
+        scale = np.tile(self._coef_unit(), len(self.posterior_.loc))
+        return self.posterior_.dense_covariance() * np.outer(scale, scale)
+
+    def _coef_unit(self) -> Array:
+        """Turns the posterior's coefficients into those of the data as given, (K,)."""
+        unit: Array = getattr(self, "y_scale_", np.ones(1)) / self.x_scale_
+        return unit
+
+    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (N, C) and covariance (N, C, C) of the outputs at scaled inputs, float64."""
+        mean, covariance = self.posterior_.output_moments(x.double())
+        return mean + torch.as_tensor(self._offset_).to(mean), covariance
+
+    def _by_nodes(self, likelihood: Likelihood, x: Tensor) -> Predictive:
+        """Prediction of a likelihood of one output, by Gauss-Hermite."""
+        mean, covariance = self._outputs(x)
+        nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
+        outputs = mean + covariance[..., 0].sqrt() * nodes[:, None, None]
+        return likelihood.to(x).predictive(outputs.to(x), weights.log().to(x))
+
+    def _invariance_gap(self, *, n_draws: Any, random_state: Any) -> Bunch:
+        """See `skbayes_sym.invariance_gap`: the optimum and its mean-field counterpart are known.
+
+        By the bound of ``elbo_`` and that of the best mean-field posterior, both from `fit`.
+        """
+        return Bunch(
+            value=self.symmetry_gap_,
+            standard_error=self._gap_std_error_,
+            kind="difference of optima",
+            side="exact",
+        )

@@ -1,0 +1,90 @@
+"""Sampling as a method: explore, weigh what was found, and draw from it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from skbayes_sym.estimators._fit.convergence import warn_unconverged
+from skbayes_sym.estimators._fit.memory import Part, prior_part, require_memory, rows_part
+from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.mcmc.allocate import allocate_chains
+from skbayes_sym.estimators.mcmc.explore import explore
+from skbayes_sym.estimators.mcmc.sampled import Findings, Sampled
+from skbayes_sym.estimators.mcmc.search import Search
+from skbayes_sym.estimators.mcmc.setting import Chains, Setting
+from skbayes_sym.models.model import Model
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class Sampling:
+    """Chains and particles, modes and their mass, draws that count (Wiese et al. 2023, corrected).
+
+    Parameters
+    ----------
+    search : Search
+    chains : Chains
+    remove_symmetries : bool
+    noise_prior_scale : float
+        Scale of the half-normal prior of the noise's standard deviation, scaled target units.
+    """
+
+    search: Search
+    chains: Chains
+    remove_symmetries: bool
+    noise_prior_scale: float
+
+    def fit(self, data: Training, model: Model, run: Run) -> Sampled:
+        self._require_memory(data, model)
+        setting = Setting(
+            self.search, self.chains, self.remove_symmetries, self.noise_prior_scale,
+            data, model, run,
+        )  # fmt: skip
+        run.begin()
+        with torch.no_grad():
+            explored = explore(setting)
+            allocation = allocate_chains(setting, explored)
+            found = Sampled.gather(setting, explored, allocation)
+        run.end(found)
+        _report(found.findings)
+        return found
+
+    def _require_memory(self, data: Training, model: Model) -> None:
+        """Draws on the host, as made and on one representative: 8 P + 2 C S P b; the particles."""
+        n_params, size = model.network.layout.n_params, data.dtype.itemsize
+        (kernel, particles, by_evidence), plan = self.search, self.chains
+        copies = 2 if self.remove_symmetries and model.group.factors else 1
+        n_chains = 0 if kernel is None and not by_evidence else plan.n_chains
+        n_particles = 0 if particles is None else particles.n_replicates * particles.n_particles
+        require_memory(
+            [
+                rows_part(data),
+                prior_part(n_params),
+                Part(
+                    f"{n_chains} chains of {plan.n_draws} draws of {n_params:,} weights",
+                    copies * n_chains * plan.n_draws * n_params * size,
+                    "Lower n_chains, n_draws or hidden_layer_sizes, or use dtype='float32'.",
+                ),
+                Part(
+                    f"{n_particles} particles of {n_params:,} weights",
+                    n_particles * n_params * size,
+                    "Lower n_particles or n_replicates.",
+                ),
+            ],
+            _CPU,
+        )
+
+
+def _report(findings: Findings) -> None:
+    """Log what was found, and warn of what can't be trusted."""
+    modes, log_evidence, diagnostics = findings
+    logger.info(
+        "log evidence %.6g +- %.2g from %d modes; largest function-space R-hat %.3f",
+        log_evidence.value, log_evidence.standard_error, len(modes),
+        np.nanmax(diagnostics["function_rhat"], initial=1.0),
+    )  # fmt: skip
+    for message in diagnostics["warnings"]:
+        warn_unconverged(message)

@@ -1,0 +1,117 @@
+"""What a sampled fit found: draws on the reference set, modes, evidence, figures on mixing."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.mcmc.allocate import Allocation
+from skbayes_sym.estimators.mcmc.diagnostics import diagnose
+from skbayes_sym.estimators.mcmc.draws import Draws, on_reference_set
+from skbayes_sym.estimators.mcmc.explore import Explored
+from skbayes_sym.estimators.mcmc.modes import Mode, list_modes
+from skbayes_sym.estimators.mcmc.setting import Setting
+from skbayes_sym.estimators.mcmc.trust import disagreement, no_evidence, stuck_chains
+from skbayes_sym.estimators.mcmc.warm_start import as_arrays
+from skbayes_sym.inference.mcmc.blocks import Block
+from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.monte_carlo import Estimate
+from skbayes_sym.numerics.optimise import Stopped
+
+_UNKNOWN = Estimate(float("nan"), float("nan"))
+
+
+class Findings(NamedTuple):
+    """What is known of the whole posterior, of targets as given."""
+
+    modes: list[Mode]
+    log_evidence: Estimate  # nats; nan where it can't be trusted
+    diagnostics: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """Draws that count, and what was learnt on the way.
+
+    Parameters
+    ----------
+    draws : Draws
+        Positions in scaled units, as they were made.
+    samples : ndarray of shape (C, S, P)
+        Their weights on one representative of their orbits.
+    noise_std : ndarray of shape (C, S, T)
+        Of the same draws, scaled target units; nothing (T = 0) without noise.
+    findings : Findings
+    blocks : list of Block
+        Where the exploring chains stopped.
+    n_iter : int
+    """
+
+    draws: Draws
+    samples: Array
+    noise_std: Array
+    findings: Findings
+    blocks: list[Block]
+    n_iter: int
+
+    @classmethod
+    def gather(cls, setting: Setting, explored: Explored, allocation: Allocation) -> "Sampled":
+        """Everything that a fit keeps."""
+        draws = allocation.draws
+        theta, noise_std = setting.posterior.split(torch.as_tensor(draws.position))
+        samples = on_reference_set(setting, theta)
+        return cls(
+            draws,
+            samples,
+            noise_std.double().numpy(),
+            _findings(setting, explored, allocation, samples),
+            [] if explored.chains is None else explored.chains.blocks,
+            explored.n_iter,
+        )
+
+    @property
+    def stop_reason(self) -> Stopped:
+        return self.draws.stopped
+
+    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        """Fitted attributes, in the units of the data as given."""
+        modes, log_evidence, diagnostics = self.findings
+        attributes = {
+            "samples_": self.samples,
+            "chain_weights_": self.draws.chain_weights,
+            "log_posterior_samples_": self.draws.value.astype(np.float64) + data.log_jacobian,
+            "modes_": modes,
+            "log_evidence_": log_evidence.value,
+            "log_evidence_std_error_": log_evidence.standard_error,
+            "diagnostics_": diagnostics,
+            "_blocks_": [as_arrays(block) for block in self.blocks],
+            "_training_data_": tuple(t.cpu().numpy() for t in data.data),
+        }
+        if data.y_scaling is not None:
+            attributes["noise_std_samples_"] = self.noise_std * data.y_scaling.scale
+        return attributes
+
+
+def _findings(
+    setting: Setting, explored: Explored, allocation: Allocation, samples: Array
+) -> Findings:
+    draws, weighing, problems = allocation
+    trusted, offset = allocation.trusted, setting.data.log_jacobian
+    modes: list[Mode] = []
+    log_evidence = _UNKNOWN
+    if weighing is not None:
+        n_explorers = explored.n_starts if explored.chains else 0
+        modes = list_modes(weighing, n_explorers, draws.home, offset, trusted)
+        if trusted:
+            total = weighing.weights
+            log_evidence = Estimate(total.log_evidence + offset, total.log_evidence_standard_error)
+    found = diagnose(setting.posterior, explored, draws, samples)
+    warnings = no_evidence(problems)
+    if draws.home is None:
+        warnings += stuck_chains(found["stuck"])
+    else:  # allocated chains started anew
+        warnings = disagreement(setting.posterior, draws.position, modes) + warnings
+    return Findings(modes, log_evidence, {**found, "warnings": warnings})

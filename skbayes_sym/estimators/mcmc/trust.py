@@ -1,0 +1,96 @@
+"""What can't be trusted of a sampled fit: each reason with its figure and a remedy."""
+
+import numpy as np
+
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators.mcmc.diagnostics import functions_of
+from skbayes_sym.estimators.mcmc.modes import Mode
+from skbayes_sym.inference.diagnostics import rank_rhat
+from skbayes_sym.inference.mcmc.chains import ChainDraws
+from skbayes_sym.inference.mlp_posterior import MLPPosterior
+from skbayes_sym.inference.multimodal.bridge import MIN_DRAWS_PER_DIM, can_bridge
+from skbayes_sym.inference.multimodal.weights import Weighing, mean_log_density_by_mode
+from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.orbits import MAX_ORDER
+
+# Nats beyond which an evidence is none: its own standard error, and chains and replicates apart.
+_MOST_ERROR = 1.0
+
+_MOST_STUCK = 0.5  # of the chains: what such a run found is where it started
+
+_MOST_RHAT = 1.5  # between chains of one mode; far beyond what a short run gives
+
+
+def why_not_weigh(group: SymmetryGroup, chains: ChainDraws | None) -> list[str]:
+    """Reasons not to try for an evidence; none if there are none."""
+    problems = []
+    if not can_bridge(group):
+        problems.append(
+            f"the symmetry group of several hidden layers has e^{group.log_order:.1f} elements, "
+            f"more than the {MAX_ORDER:,} that can be summed over: use one layer, or narrower ones"
+        )
+    if chains is not None and chains.stuck.mean() > _MOST_STUCK:
+        problems.append(
+            f"{chains.stuck.sum()} of {len(chains.stuck)} chains never moved: raise n_warmup"
+        )
+    return problems
+
+
+def why_not(weighing: Weighing, n_dims: int) -> list[str]:
+    """Reasons not to trust the evidence; none if there are none."""
+    total = weighing.weights
+    highest = int(mean_log_density_by_mode(weighing.pool, weighing.modes).argmax())
+    n_draws = int(weighing.modes.counts[highest])
+    if n_draws < MIN_DRAWS_PER_DIM * n_dims:
+        return [
+            f"{n_draws} draws of {n_dims} parameters in the highest mode, fewer than "
+            f"{MIN_DRAWS_PER_DIM} a parameter: raise n_draws or n_chains, or use a smaller network"
+        ]
+    problems = []
+    if not total.log_evidence_standard_error <= _MOST_ERROR:
+        problems.append(
+            f"its standard error is {total.log_evidence_standard_error:.2g} nats: raise n_draws"
+        )
+    if weighing.spread > _MOST_ERROR:
+        problems.append(
+            f"chains and replicates put it {weighing.spread:.2g} nats apart: raise n_draws or "
+            "n_particles"
+        )
+    return problems
+
+
+def no_evidence(problems: tuple[str, ...]) -> list[str]:
+    """One warning of what is missing, if anything is."""
+    if not problems:
+        return []
+    return [
+        f"the evidence can't be trusted: {'; '.join(problems)}. So log_evidence_ is nan and "
+        "every chain has one vote, which weighs modes by where chains start "
+        "(mode_weights='uniform' asks for that)."
+    ]
+
+
+def disagreement(posterior: MLPPosterior, kept: Array, modes: list[Mode]) -> list[str]:
+    """Modes whose own chains tell different functions: there is more than one mode in them."""
+    values, found = functions_of(posterior, kept), []
+    for i, mode in enumerate(modes):
+        if len(mode.members) < 2:
+            continue
+        worst = np.nanmax(rank_rhat(values[mode.members]), initial=1.0)
+        if worst > _MOST_RHAT:
+            found.append(
+                f"the chains of mode {i} disagree (function-space R-hat {worst:.2f}): it may be "
+                "several modes, weighed by where their chains started. Raise n_draws or thinning."
+            )
+    return found
+
+
+def stuck_chains(stuck: Array) -> list[str]:
+    """One warning of chains that never moved, if there are any."""
+    n = int(stuck.sum())
+    if not n:
+        return []
+    return [
+        f"{n} of {len(stuck)} chains never moved while drawing: raise n_warmup, or use "
+        "dtype='float64'."
+    ]

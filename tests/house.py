@@ -1,0 +1,176 @@
+"""The house in figures: files, functions, untyped nouns, arrows between floors, copies of idioms.
+
+    python tests/house.py [folder of a checkout]
+
+Everything is read from the source text; nothing is imported. `test_architecture.py` holds the tree
+to the figures that are promises.
+"""
+
+import ast
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+FLOORS = [
+    {"numerics"}, {"symmetry"}, {"models"}, {"inference"}, {"metrics", "datasets"},
+    {"estimators"}, {"saving", "callbacks"}, {"inspection", "model_selection"}, {""},
+]  # fmt: skip
+ORDER = {name: i for i, floor in enumerate(FLOORS) for name in floor}
+
+# One folder a method: none knows another's. `inference/reference` varies what methods do and may
+# know them; none knows it.
+METHODS = {
+    "inference": {
+        "mean_field", "layerwise", "linear", "laplace", "factorization", "mcmc", "smc",
+        "multimodal", "reference",
+    },
+    "estimators": {"vi", "layerwise", "mcmc", "laplace", "linear", "factorization", "ensemble"},
+}  # fmt: skip
+NOUNS = {"estimator", "group", "factor", "posterior", "likelihood", "prior", "network"}
+MOST_PARAMETERS = 6
+
+# What stood in several places in the first edition, by a line that every copy has.
+IDIOMS = {
+    "stop reason maps": r'\{"on_step": "callback"\}',
+    "bare Cholesky factors": r"linalg\.cholesky(_ex)?\(",
+    "target Jacobians": r"np\.log\([\w.]*scal\w*\.scale\)\.sum\(\)",
+    "tests of the last tenth": r"// 10\)\s*$",
+    "loops that catch Ctrl-C": r"except KeyboardInterrupt",
+    "scipy.optimize adapters": r"scipy\.optimize|from scipy import optimize",
+    "class Model": r"^class \w*Model\(NamedTuple\)",
+    "def _optimise": r"def _optimise\(",
+}
+
+
+class Function(NamedTuple):
+    """A function or method."""
+
+    where: str
+    n_lines: int  # without the docstring
+    n_parameters: int  # without self and cls
+
+
+class House(NamedTuple):
+    """What was measured."""
+
+    file_lines: dict[str, int]
+    functions: list[Function]
+    any_by_floor: Counter[str]
+    untyped_nouns: Counter[str]  # parameters of these names annotated Any
+    arrows: set[tuple[str, str]]  # between folders
+    back_arrows: list[str]
+    idioms: Counter[str]
+
+    @property
+    def n_many_parameters(self) -> int:
+        """Functions with more than six parameters, constructors of estimators aside."""
+        return sum(f.n_parameters > MOST_PARAMETERS for f in self.functions)
+
+
+def place(path: Path, package: Path) -> tuple[str, ...]:
+    """Folders and name of a file below the package; () for its root."""
+    parts = path.relative_to(package).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def floor_of(parts: tuple[str, ...]) -> str:
+    """The name of the floor; "" for the package's root."""
+    return parts[0] if parts and parts[0] in ORDER else ""
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
+    """Every module that is imported, wherever in the file, and the statement."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "skbayes_sym":
+            yield from ((f"skbayes_sym.{alias.name}", node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or ""), node
+
+
+def _arguments(node: ast.FunctionDef) -> list[ast.arg]:
+    a = node.args
+    given = [*a.posonlyargs, *a.args, *a.kwonlyargs]
+    return [x for x in given if x.arg not in {"self", "cls"}]
+
+
+def _n_lines(node: ast.FunctionDef) -> int:
+    doc = ast.get_docstring(node, clean=False)
+    lines = (node.end_lineno or node.lineno) - node.lineno + 1
+    return lines - (doc.count("\n") + 1 if doc else 0)
+
+
+def measure(root: Path) -> House:
+    """Read a checkout."""
+    package = root / "skbayes_sym"
+    house = House({}, [], Counter(), Counter(), set(), [], Counter())
+    for path in sorted(package.rglob("*.py")):
+        text, here = path.read_text(encoding="utf-8"), place(path, package)
+        name, tree = path.relative_to(package).as_posix(), ast.parse(text)
+        house.file_lines[name] = text.count("\n")
+        for what, pattern in IDIOMS.items():
+            house.idioms[what] += len(re.findall(pattern, text, flags=re.MULTILINE))
+        _measure_functions(house, tree, name, floor_of(here))
+        _measure_imports(house, tree, name, here)
+    return house
+
+
+def _measure_functions(house: House, tree: ast.Module, name: str, floor: str) -> None:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        arguments = _arguments(node)
+        is_constructor = node.name == "__init__" and floor in {"estimators", "inspection"}
+        n_parameters = 0 if is_constructor else len(arguments)
+        where = f"{name}:{node.lineno} {node.name}"
+        house.functions.append(Function(where, _n_lines(node), n_parameters))
+        for argument in arguments:
+            if isinstance(argument.annotation, ast.Name) and argument.annotation.id == "Any":
+                house.any_by_floor[floor] += 1
+                if argument.arg in NOUNS:
+                    house.untyped_nouns[f"{argument.arg} ({floor})"] += 1
+
+
+def _measure_imports(house: House, tree: ast.Module, name: str, here: tuple[str, ...]) -> None:
+    for module, _ in imported(tree):
+        parts = module.split(".")
+        if parts[0] != "skbayes_sym":
+            continue
+        there = tuple(parts[1:])
+        if ORDER[floor_of(there)] > ORDER[floor_of(here)]:
+            house.back_arrows.append(f"{name} -> {module}")
+        folders = "/".join(here[:-1]), "/".join(there[:-1])
+        if folders[0] != folders[1]:
+            house.arrows.add(folders)
+
+
+def report(house: House) -> str:
+    """The figures as text."""
+    files, functions = house.file_lines, house.functions
+    longest_file = max(files, key=files.__getitem__)
+    longest = max(functions, key=lambda f: f.n_lines)
+    share = house.n_many_parameters / len(functions)
+    lines = [
+        f"files {len(files)}, lines {sum(files.values())}, median {median(files.values()):.0f}, "
+        f"longest {files[longest_file]} ({longest_file})",
+        f"functions {len(functions)}, median {median(f.n_lines for f in functions):.0f} lines, "
+        f"longest {longest.n_lines} ({longest.where})",
+        f"more than {MOST_PARAMETERS} parameters: {house.n_many_parameters} ({share:.1%})",
+        "Any in signatures: "
+        + ", ".join(f"{k or 'root'} {v}" for k, v in sorted(house.any_by_floor.items())),
+        "nouns that are Any: "
+        + (", ".join(f"{k} {v}" for k, v in sorted(house.untyped_nouns.items())) or "none"),
+        f"arrows between folders {len(house.arrows)}, back-arrows {len(house.back_arrows)}",
+        *(f"  back: {arrow}" for arrow in house.back_arrows),
+        "copies: " + ", ".join(f"{k} {v}" for k, v in house.idioms.items()),
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(report(measure(Path(sys.argv[1] if len(sys.argv) > 1 else "."))))

@@ -1,0 +1,153 @@
+"""Gaps of Gaussian rows under O(k) and under sign flips."""
+
+from itertools import pairwise
+from math import log
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from skbayes_sym.numerics.random import random_orthogonal
+from skbayes_sym.symmetry.gaps.langevin import (
+    added_precision,
+    anchored_inner,
+    expand_langevin,
+    isotropic_inner,
+    langevin_gap,
+    mean_gradient,
+)
+
+N_ROWS, DRAWS = 12, 4000
+
+
+def planar_elements(n=720):
+    """A fine uniform grid on O(2)."""
+    angle = torch.arange(n, dtype=torch.float64) * (2.0 * torch.pi / n)
+    c, s = angle.cos(), angle.sin()
+    turns = torch.stack([torch.stack([c, -s], -1), torch.stack([s, c], -1)], -2)
+    return torch.cat([turns, turns @ torch.diag(torch.tensor([1.0, -1.0], dtype=torch.float64))])
+
+
+def exact_gap(mean, cov, rows):
+    """E[log q - log q_G] by quadrature over O(2): values of the draws ``rows`` (D, n, 2)."""
+    precision = torch.linalg.inv(cov)
+
+    def log_q(x):
+        off = x - mean
+        return -0.5 * torch.einsum("...ip,ipq,...iq->...", off, precision, off)
+
+    moved = torch.stack([log_q(rows @ g.mT) for g in planar_elements()])
+    return log_q(rows) - (moved.logsumexp(0) - log(len(moved)))
+
+
+def covariances(kind, generator):
+    def uniform(*shape):
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    identity = torch.eye(2, dtype=torch.float64)
+    if kind == "isotropic":
+        return 0.3 * identity.expand(N_ROWS, 2, 2)
+    if kind == "row":
+        return (0.1 + 0.6 * uniform(N_ROWS))[:, None, None] * identity
+    if kind == "diag":
+        return torch.diag_embed(0.05 + 0.8 * uniform(N_ROWS, 2))
+    wide = torch.randn(N_ROWS, 2, 4, generator=generator, dtype=torch.float64)
+    return 0.3 * wide @ wide.mT / 4.0
+
+
+def setting(kind, generator, scale=0.6):
+    mean = scale * torch.randn(N_ROWS, 2, generator=generator, dtype=torch.float64)
+    cov = covariances(kind, generator)
+    noise = torch.randn(DRAWS, N_ROWS, 2, 1, generator=generator, dtype=torch.float64)
+    rows = mean + (torch.linalg.cholesky(cov) @ noise).squeeze(-1)
+    anchors = mean / cov.diagonal(dim1=1, dim2=2).mean(-1, keepdim=True)
+    return mean, cov, rows, anchors
+
+
+@pytest.mark.parametrize("kind", ["isotropic", "row"])
+def test_row_isotropic_gap_is_exact_draw_by_draw(kind, generator):
+    mean, cov, rows, anchors = setting(kind, generator)
+    found = langevin_gap(anchored_inner(anchors, rows[:300]))
+    assert_close(found, exact_gap(mean, cov, rows[:300]), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["isotropic", "row"])
+def test_shortcut_draws_have_the_law_of_the_rows(kind, generator):
+    mean, cov, rows, anchors = setting(kind, generator)
+    noise = torch.randn(DRAWS, 2, 2, generator=generator, dtype=torch.float64)
+    short = isotropic_inner(mean, cov[:, 0, 0], noise)
+    long = anchored_inner(anchors, rows)
+    for power in (1, 2):
+        difference = (short**power).mean(0) - (long**power).mean(0)
+        error = ((short**power).var(0) + (long**power).var(0)).sqrt() / DRAWS**0.5
+        assert bool((difference.abs() < 5.0 * error).all())
+    gaps = langevin_gap(short), langevin_gap(long)
+    error = 4.0 * float(gaps[0].std()) * (2.0 / DRAWS) ** 0.5
+    assert abs(float(gaps[0].mean() - gaps[1].mean())) < error
+
+
+@pytest.mark.parametrize("kind", ["diag", "full"])
+@pytest.mark.parametrize("strength", [0.0, 0.3, 1.0, 3.0])
+def test_any_anchors_give_a_lower_bound(kind, strength, generator):
+    mean, cov, rows, anchors = setting(kind, generator)
+    rows = rows[:1500]
+    difference = exact_gap(mean, cov, rows) - langevin_gap(anchored_inner(strength * anchors, rows))
+    error = 3.0 * float(difference.std()) / len(rows) ** 0.5
+    assert float(difference.mean()) > -error
+    if strength == 0.0:
+        zeros = torch.zeros(len(rows), dtype=torch.float64)
+        assert_close(langevin_gap(anchored_inner(0.0 * anchors, rows)), zeros, rtol=0, atol=1e-12)
+
+
+# Means that span all k directions alike; 64 draws elsewhere.
+@pytest.mark.parametrize(
+    ("distance", "expected"), [(1, 8.82), (5, 44.31), (20, 133.47), (100, 273.68), (1000, 495.03)]
+)
+def test_isotropic_gap_at_twenty_components(distance, expected, generator):
+    noise = torch.randn(200, 20, 20, generator=generator, dtype=torch.float64)
+    mean = float(distance) ** 0.5 * torch.eye(20, dtype=torch.float64)
+    values = langevin_gap(isotropic_inner(mean, torch.ones(20, dtype=torch.float64), noise))
+    error = 4.0 * float(values.std()) * (1 / 200 + 1 / 64) ** 0.5
+    assert abs(float(values.mean()) - expected) < error + 0.02 * expected
+
+
+def test_gap_vanishes_without_means_and_grows_with_them(generator):
+    noise = torch.randn(500, 4, 4, generator=generator, dtype=torch.float64)
+    shape = torch.randn(9, 4, generator=generator, dtype=torch.float64)
+    variance = 0.5 * torch.ones(9, dtype=torch.float64)
+    gaps = [
+        float(langevin_gap(isotropic_inner(scale * shape, variance, noise)).mean())
+        for scale in (0.0, 0.3, 1.0, 3.0, 10.0)
+    ]
+    assert abs(gaps[0]) < 1e-12
+    assert all(a < b for a, b in pairwise(gaps))
+
+
+def test_gap_ignores_the_orientation(generator):
+    inner = torch.randn(5, 4, 4, generator=generator, dtype=torch.float64)
+    g = random_orthogonal((), 4, generator=generator)
+    assert_close(langevin_gap(g @ inner @ g.mT), langevin_gap(inner), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 8])
+def test_gradient_and_added_precision_are_derivatives(k, generator):
+    """By central differences in the rows, the draws averaged."""
+    n, draws, h = 5, 3, 1e-5
+    anchors = torch.randn(n, k, generator=generator, dtype=torch.float64)
+    rows = torch.randn(draws, n, k, generator=generator, dtype=torch.float64)
+
+    def slopes(x):
+        x = x.clone().requires_grad_()
+        value = langevin_gap(anchored_inner(anchors, x)).mean()
+        return torch.autograd.grad(value, x)[0].sum(0)
+
+    expansion = expand_langevin(anchored_inner(anchors, rows))
+    assert_close(mean_gradient(anchors, expansion), slopes(rows), rtol=0, atol=1e-10)
+    found = added_precision(anchors, expansion)
+    for i in range(n):
+        for p in range(k):
+            step = torch.zeros_like(rows)
+            step[:, i, p] = h
+            expected = (slopes(rows - step) - slopes(rows + step))[i] / (2.0 * h)
+            assert_close(found[i, p], expected, rtol=0, atol=1e-7)
+    assert float(torch.linalg.eigvalsh(found).min()) > -1e-10
