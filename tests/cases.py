@@ -4,10 +4,11 @@ A group, likelihood or network is one file in the package and one line here.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
+from math import inf, log
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from gap_oracle import GapCase, mean_field, rows
 from torch import Tensor
@@ -15,6 +16,12 @@ from torch import Tensor
 from skbayes_sym.inference.kernels.confined import ConfinedHMC
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.kernels.nuts import NUTS
+from skbayes_sym.inference.laplace.posterior import LaplacePosterior
+from skbayes_sym.inference.laplace.precision import FullPrecision
+from skbayes_sym.inference.linear.posterior import LowRankGaussian
+from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
+from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
+from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -23,8 +30,11 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
+from skbayes_sym.models.networks.base import BaseNetwork, Network
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.predictive import CategoricalMixture
+from skbayes_sym.models.priors import BasePrior, GaussianPrior, Normal, UnboundPrior
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.base import Product, SymmetryGroup, Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
@@ -48,6 +58,57 @@ NETWORKS: dict[str, MLP] = {
     **{f"one-layer-{name}": MLP(3, (4,), 2, a) for name, a in ACTIVATIONS.items()},
     "two-layers-tanh": MLP(2, (3, 3), 1, TANH),
     "three-layers-relu": MLP(2, (3, 2, 4), 2, RELU),
+}
+
+
+@dataclass(frozen=True)
+class Waves(BaseNetwork):
+    """One's own network, ``sum_h a_h sin(w_h x)``, with the symmetry that it has."""
+
+    n_waves: int = 2
+    n_outputs: int = 1
+
+    @property
+    def layout(self) -> ParamLayout:
+        return ParamLayout({"w": (self.n_waves, 3), "a": (self.n_outputs, self.n_waves)})
+
+    def init(self, n: int, *, generator: torch.Generator) -> Tensor:
+        shape = (n, self.layout.n_params)
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    def forward(self, theta: Tensor, x: Tensor) -> Tensor:
+        params = self.layout.unflatten(theta)
+        return (x @ params["w"].mT).sin() @ params["a"].mT
+
+    def symmetry(self) -> SymmetryGroup:
+        where = self.layout.positions
+        return Units(torch.cat([where("w"), where("a").T], 1), flip=True)
+
+
+@dataclass(frozen=True)
+class Line(BaseNetwork):
+    """As little as there can be of a network."""
+
+    n_outputs: int = 1
+
+    @property
+    def layout(self) -> ParamLayout:
+        return ParamLayout({"slope": (3,)})
+
+    def init(self, n: int, *, generator: torch.Generator) -> Tensor:
+        return torch.randn(n, 3, generator=generator, dtype=torch.float64)
+
+    def forward(self, theta: Tensor, x: Tensor) -> Tensor:
+        return (theta @ x.T).unsqueeze(-1)
+
+
+_MODULE = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh(), torch.nn.Linear(2, 1))
+
+# Those that are no MLP; all take three numbers to one.
+OTHER_NETWORKS: dict[str, Network] = {
+    "module": ModuleNetwork(_MODULE, (3,)),
+    "own-waves": Waves(),
+    "own-line": Line(),
 }
 
 
@@ -160,6 +221,34 @@ class Softmax(BaseLikelihood):
         return CategoricalMixture(outputs.log_softmax(-1), log_weights)
 
 
+@dataclass(frozen=True)
+class LaplacePrior(BasePrior):
+    """One's own prior: `log_prob` and `sample`, of as many parameters as there are."""
+
+    width: float = 0.5
+    n_params: int = 0
+
+    def bind(self, layout: ParamLayout) -> "LaplacePrior":
+        return replace(self, n_params=layout.n_params)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        return (-theta.abs() / self.width - log(2.0 * self.width)).sum(-1)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        shape = (n, self.n_params)
+        exponential = torch.empty(shape, dtype=torch.float64).exponential_(generator=generator)
+        signs = 2 * torch.randint(0, 2, shape, generator=generator) - 1
+        return self.width * signs * exponential
+
+
+PRIORS: dict[str, UnboundPrior] = {
+    "gaussian": GaussianPrior(torch.tensor([0.5, 2.0], dtype=torch.float64)),
+    "normal": Normal(0.7),
+    "normal-by-layer": Normal([0.5, 1.5]),
+    "own-laplace": LaplacePrior(),
+}
+
+
 class LikelihoodCase(NamedTuple):
     likelihood: Likelihood
     targets: Callable[[int, torch.Generator], Tensor]  # (n_rows, generator) -> y
@@ -218,3 +307,32 @@ KERNELS: dict[str, Any] = {
     ),  # the whole space
     "nuts": NUTS(skip_finished=False),  # calibration has a data set a chain
 }
+
+_SPREAD = torch.tensor([[0.8, 0.0], [0.3, 0.5]], dtype=torch.float64)
+_MIXTURE = GaussianMixture(
+    torch.tensor([0.3, 0.7], dtype=torch.float64).log(),
+    torch.tensor([[0.0, 1.0], [0.8, -0.3]], dtype=torch.float64),
+    torch.stack([_SPREAD, 0.7 * _SPREAD]),
+)
+
+# Laws of few weights, so that their densities can be integrated.
+POSTERIORS: dict[str, Posterior] = {
+    "mean-field": mean_field(3),
+    "matrix": MatrixPosterior(
+        *(GaussianRows(r.mean[s].numpy(), r.cov[s].numpy())
+          for r in [rows("full")] for s in (slice(0, 1), slice(1, 2)))
+    ),
+    "low-rank": LowRankGaussian(
+        np.array([[0.3, -0.2, 0.5]]), np.array([1.0, 0.5, 2.0]),
+        np.array([[0.6, 0.0], [0.8, 0.0], [0.0, 1.0]]), (_SPREAD @ _SPREAD.mT).numpy(), 0.6,
+    ),
+    "low-rank-complete": LowRankGaussian(
+        np.array([[0.3], [-0.2]]), np.array([0.5]), None, (_SPREAD @ _SPREAD.mT).numpy(), 0.6
+    ),
+    "laplace": LaplacePosterior(
+        np.array([0.4, -0.6]), FullPrecision((2.0 * _SPREAD).numpy(), ParamLayout({"w": (2,)})),
+        np.array([0, 1]),
+    ),
+    "gaussian-mixture": _MIXTURE,
+    "mixture-of-laplace": MixtureOfLaplace(_MIXTURE, torch.zeros(2), torch.zeros(2)),
+}  # fmt: skip

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import AutogradPosterior, LogDensity
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import TANH
@@ -43,7 +43,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 def make_problem(
     shape: Shape, n_chains: int, dtype: torch.dtype, device: str = "cpu"
-) -> tuple[MLPPosterior, Tensor]:
+) -> tuple[NetworkPosterior, Tensor]:
     """A posterior given random data, and prior draws as positions."""
     generator = torch.Generator().manual_seed(0)
     network = MLP(shape.n_inputs, shape.hidden, 1, TANH)
@@ -51,11 +51,11 @@ def make_problem(
     y = torch.randn(shape.n_rows, 1, generator=generator)
     data = Data(*(t.to(device, dtype) for t in (x, y, torch.ones(shape.n_rows))))
     prior = GaussianPrior(torch.ones(network.layout.n_params))
-    posterior = MLPPosterior(network, Gaussian(torch.zeros(1)), prior, data)
+    posterior = NetworkPosterior(network, Gaussian(torch.zeros(1)), prior, data)
     return posterior, posterior.sample_prior(n_chains, generator=generator)
 
 
-def by_autograd(posterior: MLPPosterior) -> AutogradPosterior:
+def by_autograd(posterior: NetworkPosterior) -> AutogradPosterior:
     """The same density, batched but differentiated by torch."""
     x, y, weight = posterior.data
 

@@ -12,8 +12,8 @@ from skbayes_sym.inference.kernels.particle_alignment import align_particles
 from skbayes_sym.inference.mcmc.adaptation import PooledDiagonal
 from skbayes_sym.inference.mcmc.blocks import Block, Sampler
 from skbayes_sym.inference.mcmc.chains import sample_chains, start_blocks
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.inference.multimodal.bridge import bridge_evidence
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
 from .chains import SHAPES, make_problem
@@ -115,7 +115,7 @@ class Evidence(SingleThread):
         return align_particles(self.draws, self.group, None, n_starts=4, generator=generator)[0]
 
 
-def _domain(posterior: MLPPosterior, position: Tensor) -> FundamentalDomain:
+def _domain(posterior: NetworkPosterior, position: Tensor) -> FundamentalDomain:
     """Around draws of the prior: as tight as any."""
     group, generator = posterior.network.symmetry(), torch.Generator().manual_seed(0)
     _, reference = align_particles(position, group, None, n_starts=4, generator=generator)

@@ -1,20 +1,28 @@
 """Posteriors made of weighted draws of a network's weights: what chains and ensembles share."""
 
+import warnings
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.compatibility import refuse
+from skbayes_sym.estimators._fit.model import gaussian_noise
+from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
+from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.networks import NetworkEstimator
 from skbayes_sym.estimators.predictors import (
     BayesianClassifierMixin,
     BayesianRegressorMixin,
     SampledOutputs,
+    noise_stream,
 )
-from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
-from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.predictive import NormalMixture, TargetPredictive
+from skbayes_sym.numerics.random import generator_from
 
 
 class WeightedDraws(NetworkEstimator):
@@ -39,10 +47,10 @@ class WeightedDraws(NetworkEstimator):
         Returns
         -------
         xarray.DataTree
-            Group ``posterior`` with the weights ``W1, b1, ...`` (chain, draw, out, in) and, in
-            regression, ``noise_std``; group ``sample_stats`` with ``lp``, the log posterior
-            density. In ArviZ all chains count alike: where `chain_weights_` differ, weigh them
-            yourself.
+            Group ``posterior`` with the weights ``W1, b1, ...`` (chain, draw, out, in) and, where
+            there is noise, ``noise_std``; group ``sample_stats`` with ``lp``, the log posterior
+            density. Members of an ensemble are draws of one chain. In ArviZ all chains count
+            alike: where `chain_weights_` differ, weigh them yourself.
 
         Raises
         ------
@@ -55,16 +63,15 @@ class WeightedDraws(NetworkEstimator):
             raise ImportError(
                 "to_arviz needs arviz-base: pip install 'skbayes_sym[arviz]'."
             ) from error
-        theta = torch.as_tensor(self._by_chain(self.samples_))
+        chains = (slice(None),) if self.samples_.ndim == 3 else (None,)  # members are draws of one
+        theta = torch.as_tensor(self.samples_[chains])
         draws = {k: v.numpy() for k, v in self.network_.layout.unflatten(theta).items()}
         if hasattr(self, "noise_std_samples_"):
-            draws["noise_std"] = self._by_chain(self.noise_std_samples_)
-        log_posterior = self.log_posterior_samples_.reshape(theta.shape[:2])
-        return from_dict({"posterior": draws, "sample_stats": {"lp": log_posterior}})
-
-    def _by_chain(self, values: Array) -> Array:
-        """Values of all draws as (n_chains, n_draws, ...)."""
-        return values.reshape(len(values), -1, values.shape[-1])
+            draws["noise_std"] = self.noise_std_samples_[chains]
+        stats = {"lp": self.log_posterior_samples_[chains]}
+        with warnings.catch_warnings():  # more chains than draws are no mistake
+            warnings.filterwarnings("ignore", "Found chain dimension to be longer", UserWarning)
+            return from_dict({"posterior": draws, "sample_stats": stats})
 
     def _draw_weights(self) -> Array | None:
         """What each of all draws counts for, (S,); None where all count alike by definition."""
@@ -94,6 +101,33 @@ class WeightedDraws(NetworkEstimator):
 class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
     """Draws of functions and of their noise."""
 
+    noise_std: Any = "learn"
+    noise_prior_scale: float
+
+    def _scale_targets(self, rows: Rows) -> Scaling | None:
+        given = self.likelihood
+        scales = isinstance(given, str) or given.scales_targets
+        return column_scaling(rows.y, rows.weight, enabled=self.normalize_y and scales)
+
+    def _default_likelihood(self, data: Training) -> Likelihood:
+        return gaussian_noise(self.noise_std, data)
+
+    def _likelihood(self, data: Training) -> Likelihood:
+        likelihood = super()._likelihood(data)
+        if not likelihood.n_params:
+            why = "the likelihood has no noise to learn"
+            refuse(self, ("noise_prior_scale",), why, "noise_std='learn'")
+        return likelihood
+
+    def _fitted_likelihood(self) -> Likelihood:
+        """In scaled units, at any value of its free parameters."""
+        if not isinstance(self.likelihood, str):
+            return self.likelihood
+        zero = torch.zeros(len(self.y_scale_), dtype=torch.float64)
+        if isinstance(self.noise_std, str):
+            return Gaussian(zero)
+        return Gaussian((zero + torch.as_tensor(self.noise_std / self.y_scale_)).log(), learn=False)
+
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
         """Log density of observed targets given every draw: what PSIS-LOO starts from.
 
@@ -111,11 +145,36 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
         found = self._reduce(X, lambda p, y: [p.log_prob_of_draws(y).T], self._observed_targets(y))
         return found[0].T.reshape(*self.samples_.shape[:-1], -1)
 
-    def _predictive(self, x: Tensor) -> NormalMixture:
+    def _predictive(self, x: Tensor) -> TargetPredictive:
         theta, log_weights = self._draws_on(x)
-        variance = torch.as_tensor(self._noise_std() / self.y_scale_).to(x) ** 2
         outputs = self.network_.forward(theta, x)
-        return NormalMixture(outputs, torch.zeros_like(variance), variance, log_weights)
+        if isinstance(self.likelihood, str):
+            variance = torch.as_tensor(self._noise_std() / self.y_scale_).to(x) ** 2
+            return NormalMixture(outputs, torch.zeros_like(variance), variance, log_weights)
+        return self._given_draws(x, slice(None)).predictive(outputs, log_weights)
+
+    def _given_draws(self, like: Tensor, draws: slice) -> Any:
+        """The likelihood with the parameters (S, 1, n_params) that go with draws, scaled units."""
+        likelihood = self._fitted_likelihood().to(like)
+        if not likelihood.n_params:
+            return likelihood
+        return likelihood.at(
+            torch.as_tensor(self._noise_std()[draws] / self.y_scale_).log().to(like)
+        )
+
+    def _sample_targets(self, blocks: list[Tensor], n: int, seed: int) -> Array:
+        if isinstance(self.likelihood, str):
+            return super()._sample_targets(blocks, n, seed)
+        chosen = self._choose_draws(n, generator_from(seed))
+        theta = self._draws_on(blocks[0])[0][chosen.to(blocks[0].device)]
+        outputs = torch.cat([self.network_.forward(theta, x) for x in blocks], dim=1)
+        unit = [torch.as_tensor(a).to(outputs) for a in (self.y_mean_, self.y_scale_)]
+        rng, values = noise_stream(seed), []
+        for i, draw in enumerate(chosen.tolist()):
+            likelihood = self._given_draws(outputs, slice(draw, draw + 1))
+            law = likelihood.predictive(outputs[i : i + 1]).in_units(*unit)
+            values.append(law.sample(1, rng).cpu().double().numpy())
+        return np.concatenate(values)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         chosen = self._choose_draws(n, generator)
@@ -130,6 +189,18 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
 
 class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
     """Draws of functions whose outputs are logits."""
+
+    def _likelihood(self, data: Training) -> Likelihood:
+        likelihood = super()._likelihood(data)
+        if likelihood.n_params:
+            raise ValueError(
+                f"likelihood={likelihood!r} has free parameters, which classifiers don't sample: "
+                "fix them."
+            )
+        return likelihood
+
+    def _fitted_likelihood(self) -> Likelihood:
+        return Categorical() if isinstance(self.likelihood, str) else self.likelihood
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
         """Log probability of observed classes given every draw: what PSIS-LOO starts from.
@@ -149,7 +220,7 @@ class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
         values = np.where(known, found[0].T, -np.inf)
         return values.reshape(*self.samples_.shape[:-1], -1)
 
-    def _predictive(self, x: Tensor) -> CategoricalMixture:
+    def _predictive(self, x: Tensor) -> Any:
         theta, log_weights = self._draws_on(x)
-        logits = self.network_.forward(theta, x)
-        return CategoricalMixture(log_class_probabilities(logits), log_weights)
+        likelihood = self._fitted_likelihood().to(x)
+        return likelihood.predictive(self.network_.forward(theta, x), log_weights)

@@ -1,40 +1,90 @@
-"""What estimators of fully connected networks share: how their constructor becomes a model."""
+"""What estimators of networks share: how their constructor becomes a model."""
 
 from typing import Any
 
+from sklearn.utils._param_validation import HasMethods, StrOptions
+from torch import nn
+
+from skbayes_sym.estimators._fit.compatibility import refuse, require_members
 from skbayes_sym.estimators._fit.model import layer_sizes, network_prior
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import ACTIVATIONS
+from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.networks.modules import ModuleNetwork
+from skbayes_sym.models.priors import Prior, UnboundPrior
 from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
+
+# Of the parameters that take objects, for estimators that have them.
+OBJECT_CONSTRAINTS: dict[str, list[Any]] = {
+    "network": [StrOptions({"mlp"}), nn.Module, HasMethods("forward")],
+    "likelihood": [StrOptions({"auto"}), HasMethods("log_prob")],
+    "prior": [HasMethods("bind"), None],
+}
+
+_NETWORK = ("layout", "n_outputs", "init", "forward", "symmetry", "chain_likelihood")
+_LIKELIHOOD = ("params", "n_params", "at", "to", "log_prob", "predictive", "given")
+_PRIOR = ("bind", "log_prob", "sample")
 
 
 class NetworkEstimator(RowEstimator):
-    """An estimator with ``hidden_layer_sizes``, ``activation`` and ``prior_scale``."""
+    """An estimator with ``hidden_layer_sizes``, ``activation`` and ``prior_scale``.
+
+    Some take objects instead: ``network``, ``likelihood`` and ``prior``.
+    """
 
     hidden_layer_sizes: Any
     activation: str
     prior_scale: Any
-    network_: MLP
+    network: str | nn.Module | Network = "mlp"
+    likelihood: str | Likelihood = "auto"
+    prior: UnboundPrior | None = None
+    network_: Any  # MLP, or the Network that was given
 
     def _model(self, data: Training) -> Model:
-        network = MLP(
-            data.n_features,
-            layer_sizes(self.hidden_layer_sizes),
-            self._n_outputs(data),
-            ACTIVATIONS[self.activation],
-        )
-        prior = network_prior(self.prior_scale, network)
-        return Model(network, self._likelihood(data), prior, self._group(network, prior))
+        likelihood = self._likelihood(data)
+        network = self._network(data, self._n_outputs(data) * likelihood.n_outputs_per_target)
+        prior = self._prior(network)
+        return Model(network, likelihood, prior, self._group(network, prior))
+
+    def _network(self, data: Training, n_outputs: int) -> Network:
+        given = self.network
+        if isinstance(given, str):
+            sizes = layer_sizes(self.hidden_layer_sizes)
+            return MLP(data.n_features, sizes, n_outputs, ACTIVATIONS[self.activation])
+        refuse(self, ("hidden_layer_sizes", "activation"), "network= is given", "network='mlp'")
+        if isinstance(given, nn.Module):
+            given = ModuleNetwork(given, (data.n_features,))
+        remedy = "Inherit from skbayes_sym.models.BaseNetwork."
+        require_members(given, _NETWORK, parameter="network", remedy=remedy)
+        if given.n_outputs != n_outputs:
+            raise ValueError(
+                f"network has {given.n_outputs} outputs, but the targets and the likelihood ask "
+                f"for {n_outputs}: change its last layer."
+            )
+        return given
 
     def _likelihood(self, data: Training) -> Likelihood:
         """At its starting parameters, in scaled units."""
-        return self._default_likelihood(data)
+        if isinstance(self.likelihood, str):
+            return self._default_likelihood(data)
+        refuse(self, ("noise_std",), "likelihood= is given", "its own parameters")
+        remedy = "Inherit from skbayes_sym.models.BaseLikelihood or TargetLikelihood."
+        require_members(self.likelihood, _LIKELIHOOD, parameter="likelihood", remedy=remedy)
+        return self.likelihood
 
-    def _group(self, network: MLP, prior: GaussianPrior) -> SymmetryGroup:
+    def _prior(self, network: Network) -> Prior:
+        if self.prior is None:
+            return network_prior(self.prior_scale, network)
+        refuse(self, ("prior_scale",), "prior= is given", "its own scales")
+        bound = self.prior.bind(network.layout)
+        remedy = "Inherit from skbayes_sym.models.BasePrior."
+        require_members(bound, _PRIOR, parameter="prior", remedy=remedy)
+        return bound
+
+    def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
         """The symmetry that the method uses."""
         return Trivial()

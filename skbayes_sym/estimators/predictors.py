@@ -45,6 +45,11 @@ class SampledOutputs(NamedTuple):
     noise_std: Array  # broadcastable to (n, N, T), in target units; the same for every x
 
 
+def noise_stream(seed: int) -> np.random.Generator:
+    """The stream of the noise that goes with functions drawn with this seed."""
+    return np.random.default_rng(np.random.SeedSequence(seed).generate_state(1)[0])
+
+
 class BayesianRegressorMixin(RegressorMixin):
     """Everything a regressor predicts, in target units, observation noise included."""
 
@@ -225,17 +230,16 @@ class BayesianRegressorMixin(RegressorMixin):
         if not isinstance(n_samples, Integral) or n_samples < 1:
             raise ValueError(f"n_samples must be an int of at least 1, got {n_samples!r}.")
         seed = int(check_random_state(random_state).randint(2**31 - 1))
-        noise_seed = np.random.SeedSequence(seed).generate_state(1)[0]
         with one_thread(), torch.no_grad():
-            blocks = [
-                self._sample_outputs(x, n_samples, generator_from(seed))
-                for x in self._input_blocks(X)
-            ]
-        outputs = np.concatenate([b.outputs.cpu().double().numpy() for b in blocks], axis=1)
-        functions = outputs * self.y_scale_ + self.y_mean_
-        rng = np.random.default_rng(noise_seed)
-        values = self._observe(functions, blocks[0].noise_std, rng)
+            values = self._sample_targets(list(self._input_blocks(X)), n_samples, seed)
         return self._shaped(np.moveaxis(values, 0, -1), extra=1)
+
+    def _sample_targets(self, blocks: list[Tensor], n: int, seed: int) -> Array:
+        """Draws (n, N, T) in target units at all rows of the blocks."""
+        draws = [self._sample_outputs(x, n, generator_from(seed)) for x in blocks]
+        outputs = np.concatenate([d.outputs.cpu().double().numpy() for d in draws], axis=1)
+        functions = outputs * self.y_scale_ + self.y_mean_
+        return self._observe(functions, draws[0].noise_std, noise_stream(seed))
 
     def _mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
         with one_thread(), torch.no_grad():

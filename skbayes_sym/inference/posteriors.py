@@ -1,14 +1,27 @@
 """Posterior approximations as plain objects: arrays, draws, densities."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.gaussian import kl_elementwise, log_normal
+from skbayes_sym.numerics.gaussian import kl_elementwise, log_normal, log_normal_multivariate
+from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.random import float64_normal
+
+
+class Posterior(Protocol):
+    """A law of all weights, as a flat vector of length P."""
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` independent draws, (n, P), on the generator's device."""
+        ...
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log density in nats, normalised, (*B, P) -> (*B,)."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +39,7 @@ class MeanFieldGaussian:
 
     @property
     def has_independent_weights(self) -> bool:
-        """Yes: outputs are predicted, and gaps known, weight by weight."""
+        """Whether q factorises over weights."""
         return True
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
@@ -55,7 +68,61 @@ class GaussianRows(NamedTuple):
 
 
 class MatrixPosterior(NamedTuple):
-    """Independent Gaussian rows of U and of V, in scaled units."""
+    """Independent Gaussian rows of U and of V, in scaled units.
+
+    As a `Posterior` its flat ``theta`` has the rows of U first, then those of V.
+    """
 
     rows: GaussianRows
     columns: GaussianRows
+
+    @property
+    def has_independent_weights(self) -> bool:
+        """Whether q factorises over weights."""
+        return False
+
+    @property
+    def mean(self) -> Tensor:
+        """Means of all rows, (n + m, k), float64."""
+        return torch.cat([torch.as_tensor(side.mean).double() for side in self])
+
+    @property
+    def cov(self) -> Tensor:
+        """Covariances of all rows, (n + m, k, k), float64."""
+        return torch.cat([torch.as_tensor(side.cov).double() for side in self])
+
+    @property
+    def is_isotropic(self) -> bool:
+        """Whether every covariance is a multiple of the identity, up to rounding."""
+        cov, dtype = self.cov, torch.as_tensor(self.rows.cov).dtype
+        variance = cov.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
+        off = cov / variance - torch.eye(cov.shape[-1], dtype=cov.dtype)
+        return bool((off.abs() <= torch.finfo(dtype).eps ** 0.5).all())
+
+    def turned(self, axes: npt.NDArray[Any]) -> "MatrixPosterior":
+        """The same in other axes, rows of an orthogonal (k, k)."""
+        return MatrixPosterior(
+            *(GaussianRows(side.mean @ axes.T, axes @ side.cov @ axes.T) for side in self)
+        )
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws, (n, P), float64 on the generator's device; O(n P k)."""
+        mean, cov = (t.to(generator.device) for t in (self.mean, self.cov))
+        noise = float64_normal((n, *mean.shape, 1), generator=generator)
+        return (mean + (self._root(cov) @ noise).squeeze(-1)).flatten(1)
+
+    def log_prob(self, theta: Tensor | npt.ArrayLike) -> Tensor:
+        """Log density in nats, (*B, P) -> (*B,)."""
+        theta = torch.as_tensor(theta, dtype=torch.float64)
+        mean, root = (t.to(theta.device) for t in (self.mean, self._root(self.cov)))
+        off = (theta.unflatten(-1, mean.shape) - mean).unsqueeze(-1)
+        z = torch.linalg.solve_triangular(root, off, upper=False).squeeze(-1)
+        return log_normal_multivariate((z * z).sum(-1), log_det(root), mean.shape[1]).sum(-1)
+
+    @staticmethod
+    def _root(cov: Tensor) -> Tensor:
+        return cholesky(
+            cov,
+            what="The covariance of a row",
+            remedy="A point estimate (solver='map') has no draws and no density.",
+        )

@@ -7,7 +7,7 @@ Reading order: `predictive` (mixtures that answer every question about new targe
 
 In: groups of `skbayes_sym.symmetry`, which networks declare. Out: log densities in nats and their
 derivatives. One's own likelihood inherits from `TargetLikelihood` or `BaseLikelihood`, one's own
-network from `BaseNetwork`; a prior is any class with `Prior`'s four members.
+network from `BaseNetwork`, one's own prior from `BasePrior`.
 """
 
 from skbayes_sym.models.augmentations.affine import Affine
@@ -37,7 +37,7 @@ from skbayes_sym.models.networks.convolutional import cnn, resnet
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetMixture
-from skbayes_sym.models.priors import GaussianPrior, LearnedPrior, Normal, Prior
+from skbayes_sym.models.priors import BasePrior, GaussianPrior, LearnedPrior, Normal, Prior
 
 __all__ = [
     "ACTIVATIONS",
@@ -53,6 +53,7 @@ __all__ = [
     "Augmentation",
     "BaseLikelihood",
     "BaseNetwork",
+    "BasePrior",
     "Bernoulli",
     "Categorical",
     "CategoricalMixture",

@@ -30,9 +30,8 @@ class UnboundPrior(Protocol):
 class Prior(UnboundPrior, Protocol):
     """Law of the flat parameters ``theta`` (P,) before any data."""
 
-    @property
-    def precision(self) -> Tensor | None:
-        """Inverse variances (P,) of independent zero-mean normals; None of any other law."""
+    def gaussian(self) -> "GaussianPrior | None":
+        """Itself as independent zero-mean normals, which VI and Laplace need; else None."""
         ...
 
     def log_prob(self, theta: Tensor) -> Tensor:
@@ -42,6 +41,20 @@ class Prior(UnboundPrior, Protocol):
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, P)."""
         ...
+
+
+class BasePrior:
+    """What one's own prior inherits: it fits any number of parameters, and isn't Gaussian.
+
+    Subclasses bring `log_prob` and `sample`. Where `sample` needs the number of parameters they
+    bring `bind` too.
+    """
+
+    def bind(self: Prior, layout: ParamLayout) -> Prior:
+        return self
+
+    def gaussian(self) -> "GaussianPrior | None":
+        return None
 
 
 class Moments(NamedTuple):
@@ -55,7 +68,7 @@ class LearnedPrior(Prior, Protocol):
     """A Gaussian prior that owns its scales and how they are learned.
 
     Methods that follow a gradient (Laplace's evidence, sampling) move ``hyper`` and read
-    `precision`, differentiable in it; methods that know the posterior's moments (VI,
+    ``at(hyper).precision``, differentiable in it; methods that know the posterior's moments (VI,
     conjugate updates) call `update`.
     """
 
@@ -91,6 +104,9 @@ class GaussianPrior:
                 f"the prior is over {self.scale.numel()} parameters, the network has "
                 f"{layout.n_params}. Use Normal(scale), which takes any number of them."
             )
+        return self
+
+    def gaussian(self) -> "GaussianPrior":
         return self
 
     @property

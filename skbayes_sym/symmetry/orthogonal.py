@@ -8,10 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.random import random_orthogonal
-from skbayes_sym.symmetry.gaps.haar_integral import log_haar_integral
 from skbayes_sym.symmetry.units import put_units, units_of
-
-__all__ = ["Orthogonal", "log_haar_integral"]
 
 # An angle that is no rational part of a turn: its multiples fill the circle.
 _ANGLE = 1.0

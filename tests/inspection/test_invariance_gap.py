@@ -7,6 +7,9 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from skbayes_sym import (
     BayesianLinearClassifier,
@@ -90,6 +93,15 @@ def test_of_a_linear_regression_it_has_a_closed_form():
     expected = 0.5 * (np.log(np.diag(precision)).sum() - np.linalg.slogdet(precision)[1])
     assert gap.value == pytest.approx(expected, rel=1e-9)
     assert (gap.standard_error, gap.kind) == (0.0, "difference of optima")
+
+
+def test_reaches_through_searches_and_pipelines(diabetes):
+    X, y = diabetes
+    reg = quick(max_iter=20).fit(X, y)
+    inside = make_pipeline(FunctionTransformer(), quick(max_iter=20)).fit(X, y)
+    assert invariance_gap(inside, n_draws=20) == invariance_gap(reg, n_draws=20)
+    search = GridSearchCV(quick(max_iter=20), {"tol": [100.0]}, cv=2).fit(X, y)
+    assert invariance_gap(search, n_draws=20) == invariance_gap(reg, n_draws=20)
 
 
 def test_strangers_and_the_unfitted():

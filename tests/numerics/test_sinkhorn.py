@@ -189,15 +189,15 @@ def test_log_prob_of_draws_agrees_with_assignment_log_prob_in_batches():
 
 @pytest.mark.parametrize("n_iter", [0, 10])
 @pytest.mark.parametrize("scale", [0.5, 3.0])
-def test_importance_weights_average_to_the_permanent_exactly(scale, n_iter):
-    """E[exp(sum L) / tau] = perm, with the expectation summed over all 120 permutations."""
+def test_the_law_sums_to_one_and_draws_know_their_probability(scale, n_iter):
+    """Over all 120 permutations: then E[exp(sum L) / tau] is the permanent, exactly."""
     log_weights = random_log_weights(4, 5, 5, scale=scale)
     permutations = all_permutations(5).unsqueeze(1).expand(120, 4, 5)
     log_tau = assignment_log_prob(log_weights, permutations, n_iter)
-    weight = log_weights.expand(120, 4, 5, 5).gather(-1, permutations.unsqueeze(-1)).sum((-2, -1))
-    terms = log_tau + (weight - log_tau)
     assert_close(log_tau.logsumexp(0), torch.zeros(4, dtype=torch.float64))
-    assert_close(terms.logsumexp(0), log_permanent(log_weights))
+    drawn, log_prob = sample_assignments(log_weights, 50, n_iter=n_iter, generator=generator())
+    found = (drawn.unsqueeze(1) == permutations).all(-1)  # (50, 120, 4)
+    assert_close((found * log_tau).sum(1), log_prob)
 
 
 def test_importance_estimate_of_the_permanent():

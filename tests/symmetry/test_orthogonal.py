@@ -5,7 +5,8 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.numerics.random import random_orthogonal
-from skbayes_sym.symmetry.orthogonal import Orthogonal, log_haar_integral
+from skbayes_sym.symmetry.gaps.haar_integral import log_haar_integral
+from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 N = 40_000
 

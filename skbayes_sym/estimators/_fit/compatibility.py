@@ -14,9 +14,9 @@ def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: st
     ----------
     estimator : estimator
     names : sequence of str
-        Parameters without a meaning here.
+        Parameters without a meaning here; those that the estimator doesn't have are passed over.
     why : str
-        Completes "...: ".
+        The reason, as a clause.
     instead : str
         What to use.
 
@@ -27,12 +27,13 @@ def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: st
     """
     defaults = signature(type(estimator)).parameters
     for name in names:
+        if name not in defaults:
+            continue
         value = getattr(estimator, name)
-        default = defaults[name].default
-        if not np.array_equal(value, default):
+        if not np.array_equal(value, defaults[name].default):
             raise ValueError(
-                f"{name}={value!r} does not apply: {why}. Leave {name} at its default, or use "
-                f"{instead}."
+                f"{name}={value!r} does not apply: {why}. Leave {name} at its "
+                f"default, or use {instead}."
             )
 
 

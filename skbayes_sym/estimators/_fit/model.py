@@ -11,6 +11,7 @@ from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.training import INITIAL_NOISE, Training
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
+from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior, Normal, checked_scales
 from skbayes_sym.symmetry.base import Trivial, check_invariant
@@ -19,6 +20,9 @@ NETWORK_CONSTRAINTS: dict[str, list[Any]] = {
     "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
     "activation": [StrOptions(set(ACTIVATIONS))],
     "prior_scale": [Interval(Real, 0, None, closed="neither"), "array-like"],
+}
+NOISE_CONSTRAINTS: dict[str, list[Any]] = {
+    "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither"), "array-like"],
 }
 
 
@@ -73,7 +77,7 @@ def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None
     return Gaussian(torch.as_tensor(np.log(start)), learn=True)
 
 
-def network_prior(prior_scale: Any, network: MLP) -> GaussianPrior:
+def network_prior(prior_scale: Any, network: Network) -> GaussianPrior:
     """``prior_scale`` as one number per parameter: given as a float, per layer or in full."""
     with numbers_due("prior_scale"):
         return Normal(prior_scale).bind(network.layout)

@@ -5,16 +5,22 @@ from typing import Any
 
 import numpy as np
 from sklearn.utils._param_validation import Interval
+from torch import nn
 
-from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS
+from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, NOISE_CONSTRAINTS
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.priors import UnboundPrior
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
+    **OBJECT_CONSTRAINTS,
     "n_members": [Interval(Integral, 1, None, closed="left")],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
@@ -31,7 +37,7 @@ class _DeepEnsemble(WeightedDraws):
     draws_the_posterior = False
 
     n_members: int
-    noise_prior_scale: float = 1.0  # a classifier has no noise, whatever this is
+    noise_prior_scale: float = 1.0  # a classifier has none
     learning_rate: float
     max_iter: int
     tol: float | None
@@ -76,16 +82,30 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     hidden_layer_sizes : int or sequence of int, default=(50,)
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
-        Of the hidden layers.
+        Activation of the hidden layers.
     n_members : int, default=10
         Networks trained, each from a random start of its own.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
+        layers and elementwise activations is taken as an architecture: it is copied, and its
+        weights are drawn anew at their own scale.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default normal with standard
+        deviation ``prior_scale``.
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        a layer, or one a parameter.
+        per layer, or one per parameter.
+    noise_std : "learn", float or sequence of float, default="learn"
+        Standard deviation of the observation noise in the units of ``y``; one number or one per
+        target. "learn" estimates it.
     noise_prior_scale : float, default=1.0
-        Scale of the half-normal prior of the noise's standard deviation, in scaled target units.
+        Scale of the half-normal prior of the noise's standard deviation, in scaled target units; of
+        a noise that is learned.
     max_iter : int, default=2000
-        Optimiser steps, each on all rows.
+        Largest number of optimiser steps.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     normalize_y : bool, default=True
@@ -96,7 +116,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         Training stops when the members' mean log posterior gains less than this many nats per
         unit of sample weight from one tenth of ``max_iter`` to the next. None never stops.
     warm_start : bool, default=False
-        Whether `fit` starts from the previous members.
+        Whether `fit` goes on from the previous one.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -104,7 +124,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the log posterior.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
@@ -114,7 +134,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     chain_weights_ : ndarray of shape (n_members,)
         What each member counts for: all alike.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
-        Standard deviation of each member's noise, in the units of ``y``.
+        Scale of each member's noise, in the units of ``y``: its standard deviation if it is
+        normal. Only where the likelihood has noise.
     log_posterior_samples_ : ndarray of shape (n_members,)
         Log joint density of targets (as given), weights and noise (as scaled) of every member,
         nats.
@@ -123,7 +144,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     n_iter_ : int
         Steps made.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why they ended.
+        Why training ended.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
@@ -144,10 +165,10 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
     Notes
     -----
-    All members are trained as one batch, O(n_members * n_samples * P) a step. They are modes found
-    from random starts and count alike, however much of the posterior they stand for. With more
-    weights than data a mode may fit them exactly: its noise is then kept from falling below 1e-3
-    standard deviations of the targets.
+    All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes
+    found from random starts and count alike, however much of the posterior they stand for. With
+    more weights than data a mode may fit them exactly: its noise is then kept from falling below
+    1e-3 standard deviations of the targets.
 
     References
     ----------
@@ -170,6 +191,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
+        **NOISE_CONSTRAINTS,
         "noise_prior_scale": [Interval(Real, 0, None, closed="neither")],
         "normalize_y": ["boolean"],
     }
@@ -180,7 +202,11 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         activation: str = "relu",
         *,
         n_members: int = 10,
+        network: str | nn.Module | Network = "mlp",
+        likelihood: str | Likelihood = "auto",
+        prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,
+        noise_std: Any = "learn",
         noise_prior_scale: float = 1.0,
         max_iter: int = 2000,
         standardize: bool = True,
@@ -196,7 +222,11 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.n_members = n_members
+        self.network = network
+        self.likelihood = likelihood
+        self.prior = prior
         self.prior_scale = prior_scale
+        self.noise_std = noise_std
         self.noise_prior_scale = noise_prior_scale
         self.max_iter = max_iter
         self.standardize = standardize
@@ -210,8 +240,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         self.verbose = verbose
 
     def _previous(self) -> Members:
-        unit = self.y_scale_
-        return Members(self.samples_, np.log(self.noise_std_samples_ / unit))
+        noise_std = getattr(self, "noise_std_samples_", np.ones((len(self.samples_), 0)))
+        return Members(self.samples_, np.log(noise_std / self.y_scale_))
 
 
 class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
@@ -229,14 +259,24 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     hidden_layer_sizes : int or sequence of int, default=(50,)
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
-        Of the hidden layers.
+        Activation of the hidden layers.
     n_members : int, default=10
         Networks trained, each from a random start of its own.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
+        layers and elementwise activations is taken as an architecture: it is copied, and its
+        weights are drawn anew at their own scale.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is the softmax of one output
+        per class.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default normal with standard
+        deviation ``prior_scale``.
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        a layer, or one a parameter.
+        per layer, or one per parameter.
     max_iter : int, default=2000
-        Optimiser steps, each on all rows.
+        Largest number of optimiser steps.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     learning_rate : float, default=0.03
@@ -245,7 +285,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         Training stops when the members' mean log posterior gains less than this many nats per
         unit of sample weight from one tenth of ``max_iter`` to the next. None never stops.
     warm_start : bool, default=False
-        Whether `fit` starts from the previous members.
+        Whether `fit` goes on from the previous one.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -253,7 +293,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the log posterior.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
@@ -269,7 +309,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     n_iter_ : int
         Steps made.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why they ended.
+        Why training ended.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
     classes_ : ndarray of shape (n_classes,)
@@ -290,8 +330,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
 
     Notes
     -----
-    All members are trained as one batch, O(n_members * n_samples * P) a step. They are modes found
-    from random starts and count alike, however much of the posterior they stand for.
+    All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes
+    found from random starts and count alike, however much of the posterior they stand for.
 
     References
     ----------
@@ -319,6 +359,9 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         activation: str = "relu",
         *,
         n_members: int = 10,
+        network: str | nn.Module | Network = "mlp",
+        likelihood: str | Likelihood = "auto",
+        prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,
         max_iter: int = 2000,
         standardize: bool = True,
@@ -333,6 +376,9 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.n_members = n_members
+        self.network = network
+        self.likelihood = likelihood
+        self.prior = prior
         self.prior_scale = prior_scale
         self.max_iter = max_iter
         self.standardize = standardize

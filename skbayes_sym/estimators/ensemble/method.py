@@ -13,7 +13,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.inference.map import MapObjective
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import generator_from
@@ -34,8 +34,9 @@ class Members:
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         attributes: dict[str, Any] = {"samples_": self.theta}
-        if data.y_scaling is not None:
-            noise_std = np.exp(self.log_noise.astype(np.float64)) * data.y_scaling.scale
+        noise_scale = model.likelihood.at(torch.as_tensor(self.log_noise).double()).noise_scale
+        if data.y_scaling is not None and noise_scale.shape[-1]:
+            noise_std = noise_scale.expand(len(self.theta), -1).numpy() * data.y_scaling.scale
             attributes["noise_std_samples_"] = noise_std
         if self.log_posterior is not None:
             attributes["log_posterior_samples_"] = self.log_posterior + data.log_jacobian
@@ -70,7 +71,7 @@ class DeepEnsemble:
 
     def fit(self, data: Training, model: Model, run: Run) -> Members:
         self._require_memory(data, model)
-        posterior = MLPPosterior(
+        posterior = NetworkPosterior(
             model.network, model.likelihood, model.prior, data.data,  # type: ignore[arg-type]
             self.noise_prior_scale,
         )  # fmt: skip
@@ -103,7 +104,10 @@ class DeepEnsemble:
                 f"warm_start=True, but the previous fit has {self.start.theta.shape} members and "
                 f"parameters and this one {shape}: data, hidden_layer_sizes or n_members changed."
             )
-        parts = (self.start.theta, self.start.log_noise)
+        n_params = model.likelihood.n_params
+        if self.start.log_noise.shape[1] < n_params:
+            raise ValueError("warm_start=True, but the previous fit learned no noise.")
+        parts = (self.start.theta, self.start.log_noise[:, :n_params])
         return torch.cat([torch.as_tensor(p, dtype=torch.float64) for p in parts], 1)
 
     def _optimise(self, objective: MapObjective, data: Training, run: Run) -> OptimiseResult:

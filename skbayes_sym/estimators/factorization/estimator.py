@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
-from sklearn.utils import Bunch, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
@@ -25,7 +25,7 @@ from skbayes_sym.estimators.factorization.entries import (
     scaling,
     warn_of_empty,
 )
-from skbayes_sym.estimators.factorization.gap import check_symmetry, factor_gap_of_fit
+from skbayes_sym.estimators.factorization.gap import check_symmetry, component_group
 from skbayes_sym.estimators.factorization.recipe import MatrixContext, Seeds, fit_vi
 from skbayes_sym.inference.factorization.data import Incidence
 from skbayes_sym.inference.factorization.predictive import (
@@ -36,6 +36,8 @@ from skbayes_sym.inference.factorization.predictive import (
     row_means,
 )
 from skbayes_sym.numerics.random import spawn_seeds
+from skbayes_sym.symmetry.orthogonal import Orthogonal
+from skbayes_sym.symmetry.units import Units
 
 _RECIPES = {"vi": fit_vi, "map": fit_map, "mfvi_analytic": fit_analytic, "gibbs": fit_gibbs}
 
@@ -103,6 +105,11 @@ class SymVIMatrixFactorization(
         ``posterior_.rows.mean``, ``.rows.cov``, ``.columns.mean``, ``.columns.cov``: the Gaussian
         rows of U and V in scaled units. Means of U and V have a meaning only up to a common
         rotation.
+    symmetry_ : Orthogonal or Units
+        The group of the rows of U and V; all rotations where ``symmetry=None``.
+    axes_ : ndarray of shape (n_components, n_components)
+        Axes, one a row, along which the covariances have the form asked for, and along which
+        components flip and change places.
     noise_std_ : float
         Standard deviation of the noise in the units of ``X``.
     elbo_ : float
@@ -422,5 +429,14 @@ class SymVIMatrixFactorization(
             result = function(data, *columns, self.prior_scale, noise).numpy()
         return result.astype(checked.dtype, copy=False), len(values)
 
-    def _invariance_gap(self, *, n_draws: Any, random_state: Any) -> Bunch:
-        return factor_gap_of_fit(self, n_draws=n_draws, random_state=random_state)
+    @property
+    def symmetry_(self) -> Orthogonal | Units:
+        """The group of the rows of U and V; all rotations where ``symmetry=None``."""
+        n_rows = len(self.posterior_.rows.mean) + len(self.posterior_.columns.mean)
+        name = self.symmetry if self.solver == "vi" else None
+        return component_group(name or "orthogonal", n_rows, len(self.components_))
+
+    @property
+    def axes_(self) -> Array:
+        """Axes (k, k) along which covariances were fitted and components flip and change places."""
+        return self._orientation_

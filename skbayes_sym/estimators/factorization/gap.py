@@ -2,11 +2,8 @@
 
 from typing import Any
 
-import numpy as np
 import torch
-from sklearn.utils import Bunch, check_random_state
 
-from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.inference.factorization.covariance import (
     CovarianceFamily,
     DiagonalCovariance,
@@ -14,9 +11,6 @@ from skbayes_sym.inference.factorization.covariance import (
     IsotropicCovariance,
     RowCovariance,
 )
-from skbayes_sym.inference.factorization.vi import FactorPosterior
-from skbayes_sym.numerics.random import generator_from
-from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
 
@@ -52,35 +46,3 @@ def check_symmetry(estimator: Any) -> None:
             f"n_components={estimator.n_components}: use at most {MAX_PERMUTED}, or "
             "symmetry='orthogonal'."
         )
-
-
-def factor_gap_of_fit(estimator: Any, *, n_draws: Any, random_state: Any) -> Bunch:
-    """See `skbayes_sym.invariance_gap`; ``symmetry=None`` is asked about all of O(k)."""
-    if estimator.solver not in {"vi", "mfvi_analytic"}:
-        raise TypeError(
-            f"solver={estimator.solver!r} has no variational posterior: invariance_gap takes fits "
-            "with solver='vi' or 'mfvi_analytic'."
-        )
-    posterior = fitted_posterior(estimator)
-    symmetry, covariance = "orthogonal", COVARIANCES["full"]
-    if estimator.solver == "vi":
-        symmetry, covariance = estimator.symmetry or symmetry, COVARIANCES[estimator.covariance]
-    generator = generator_from(int(check_random_state(random_state).randint(2**31 - 1)))
-    group = component_group(symmetry, *posterior.mean.shape)
-    gap = row_gap(group, is_isotropic=covariance.is_isotropic)
-    with one_thread(), torch.no_grad():
-        number = None if n_draws == "auto" else int(n_draws)
-        value, error = gap.estimate(posterior, number, generator=generator)
-    return Bunch(value=value, standard_error=error, kind="KL at this posterior", side=gap.side)
-
-
-def fitted_posterior(estimator: Any) -> FactorPosterior:
-    """The fitted rows in float64, turned back to the axes along which they were fitted.
-
-    A diagonal covariance is diagonal there only, and finite groups exchange and flip those axes.
-    """
-    turn = estimator._orientation_
-    mean = np.concatenate([side.mean for side in estimator.posterior_]) @ turn.T
-    cov = turn @ np.concatenate([side.cov for side in estimator.posterior_]) @ turn.T
-    noise = (estimator.noise_std_ / estimator.scale_) ** 2
-    return FactorPosterior(torch.as_tensor(mean), torch.as_tensor(cov), noise).to(torch.float64)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import Bunch
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -162,14 +161,7 @@ class LinearEstimator(RowEstimator):
         outputs = mean + covariance[..., 0].sqrt() * nodes[:, None, None]
         return likelihood.to(x).predictive(outputs.to(x), weights.log().to(x))
 
-    def _invariance_gap(self, *, n_draws: Any, random_state: Any) -> Bunch:
-        """See `skbayes_sym.invariance_gap`: the optimum and its mean-field counterpart are known.
-
-        By the bound of ``elbo_`` and that of the best mean-field posterior, both from `fit`.
-        """
-        return Bunch(
-            value=self.symmetry_gap_,
-            standard_error=self._gap_std_error_,
-            kind="difference of optima",
-            side="exact",
-        )
+    @property
+    def symmetry_gap_std_error_(self) -> float:
+        """Monte Carlo standard error of ``symmetry_gap_``."""
+        return self._gap_std_error_

@@ -79,6 +79,8 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         bytes where it is too large.
     elbo_ : float
         Evidence lower bound, nats.
+    symmetry_gap_std_error_ : float
+        Monte Carlo standard error of `symmetry_gap_`.
     elbo_std_error_ : float
         Its quasi-Monte Carlo standard error; 0 for "bernoulli", whose rule is deterministic.
     elbo_mean_field_ : float

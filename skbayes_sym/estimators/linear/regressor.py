@@ -92,6 +92,8 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         large.
     elbo_ : float
         Evidence lower bound, nats; the log evidence itself for "gaussian".
+    symmetry_gap_std_error_ : float
+        Monte Carlo standard error of `symmetry_gap_`.
     elbo_std_error_ : float
         Its Monte Carlo standard error: 0, there is none.
     elbo_mean_field_ : float

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.inference.multimodal.mixture_of_laplace import (
     MixtureOfLaplace,
     fit_mixture_of_laplace,
 )
 from skbayes_sym.inference.multimodal.modes import find_modes
 from skbayes_sym.inference.multimodal.weights import LEAST_WEIGHT
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.numerics.random import generator_from
 
 
@@ -27,13 +27,13 @@ class Approximation(NamedTuple):
 
 
 def approximate(
-    posterior: MLPPosterior, position: Tensor, chain_weights: Array, n: int, seed: int
+    posterior: NetworkPosterior, position: Tensor, chain_weights: Array, n: int, seed: int
 ) -> Approximation:
     """A mixture of Laplace approximations of sampled modes, and ``n`` draws of it.
 
     Parameters
     ----------
-    posterior : MLPPosterior
+    posterior : NetworkPosterior
         In float64, on the CPU.
     position : Tensor of shape (C, S, D)
         Draws on one representative of their orbits.
@@ -46,7 +46,7 @@ def approximate(
     return Approximation(mixture, theta.numpy(), noise_std.numpy(), posterior(drawn).numpy())
 
 
-def _fit(posterior: MLPPosterior, position: Tensor, chain_weights: Array) -> MixtureOfLaplace:
+def _fit(posterior: NetworkPosterior, position: Tensor, chain_weights: Array) -> MixtureOfLaplace:
     """One Gaussian for every mode that the draws have weight in, at its best draw."""
     n_chains, n_draws, _ = position.shape
     chains = torch.arange(n_chains).repeat_interleave(n_draws)

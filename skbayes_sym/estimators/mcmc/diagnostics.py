@@ -10,7 +10,7 @@ from skbayes_sym.estimators.mcmc.draws import Draws
 from skbayes_sym.estimators.mcmc.explore import Explored
 from skbayes_sym.inference.diagnostics import bulk_ess, rank_rhat
 from skbayes_sym.inference.mcmc.chains import ChainDraws
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 
 _TELLING_MOVES = 10  # rejected all, a chain is stuck; fewer may be chance
 
@@ -19,13 +19,13 @@ _MISSED = 0.01  # probability with which a basin of `unseen_basin` has been miss
 
 
 def diagnose(
-    posterior: MLPPosterior, explored: Explored, draws: Draws, samples: Array
+    posterior: NetworkPosterior, explored: Explored, draws: Draws, samples: Array
 ) -> dict[str, Any]:
     """Figures on mixing, before and after symmetries were removed and chains allocated.
 
     Parameters
     ----------
-    posterior : MLPPosterior
+    posterior : NetworkPosterior
     explored : Explored
     draws : Draws
         Those that are kept.
@@ -64,7 +64,7 @@ def _moves(chains: ChainDraws | None, n_starts: int) -> dict[str, Array]:
     }
 
 
-def functions_of(posterior: MLPPosterior, draws: Array) -> Array:
+def functions_of(posterior: NetworkPosterior, draws: Array) -> Array:
     """Outputs at some training rows, and the log noise, of draws (C, S, D): (C, S, Q)."""
     x = posterior.data.x.cpu()
     rows = np.unique(np.linspace(0, len(x) - 1, min(len(x), _DIAGNOSED_ROWS)).astype(int))

@@ -9,12 +9,12 @@ import torch
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Tensor, nn
 
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.method import Fitted
-from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, network_prior
+from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, NOISE_CONSTRAINTS
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.training import Training
@@ -24,18 +24,17 @@ from skbayes_sym.estimators.mcmc.method import Sampling
 from skbayes_sym.estimators.mcmc.modes import Mode
 from skbayes_sym.estimators.mcmc.search import Search
 from skbayes_sym.estimators.mcmc.setting import Chains
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mcmc.chain_count import n_chains_required
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence, Kernel
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.priors import Prior, UnboundPrior
 from skbayes_sym.symmetry.base import NotInvariantError, SymmetryGroup, Trivial, check_invariant
 
 # "auto" chains: three modes, the rarest in the reach of 8 % of the starts (Wiese et al. 2023).
@@ -46,6 +45,7 @@ _SAMPLERS: dict[str, Kernel | SMC] = {"auto": HMC(), "hmc": HMC(), "nuts": NUTS(
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
+    **OBJECT_CONSTRAINTS,
     "sampler": [StrOptions(set(_SAMPLERS)), HasMethods("step"), SMC],
     "n_chains": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     "n_warmup": [Interval(Integral, 0, None, closed="left")],
@@ -73,7 +73,7 @@ class _MCMC(WeightedDraws):
     thinning: int
     remove_symmetries: bool
     mode_weights: str | Evidence
-    noise_prior_scale: float = 1.0  # a classifier has no noise, whatever this is
+    noise_prior_scale: float = 1.0  # a classifier has none
     warm_start: bool
     n_jobs: int | None
     modes_: list[Mode]
@@ -127,11 +127,12 @@ class _MCMC(WeightedDraws):
         refuse(self, ("mode_weights",), why, "mode_weights='uniform'")
         return None
 
-    def _group(self, network: MLP, prior: GaussianPrior) -> SymmetryGroup:
+    def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
         group = network.symmetry()
         try:
             check_invariant(
-                group, prior.log_prob, network.layout, what="prior_scale",
+                group, prior.log_prob, network.layout,
+                what="prior_scale" if self.prior is None else "prior",
                 remedy="Give all units of a layer the same scale, or use remove_symmetries=False.",
             )  # fmt: skip
         except NotInvariantError:
@@ -188,7 +189,7 @@ class _MCMC(WeightedDraws):
             found = approximate(posterior, self._positions(), self.chain_weights_, n_samples, seed)
         return self._approximated(found, posterior)
 
-    def _approximated(self, found: Approximation, posterior: MLPPosterior) -> Self:
+    def _approximated(self, found: Approximation, posterior: NetworkPosterior) -> Self:
         """A copy whose draws are those of the approximation."""
         other = copy.copy(self)
         for name in (*_OF_THE_CHAINS, "_cache"):
@@ -199,28 +200,25 @@ class _MCMC(WeightedDraws):
         offset = 0.0
         if hasattr(self, "noise_std_samples_"):
             other.noise_std_samples_ = found.noise_std[None] * self.y_scale_
+        if hasattr(self, "y_scale_"):
             offset = -float(posterior.data.weight.sum() * np.log(self.y_scale_).sum())
         other.log_posterior_samples_ = found.log_posterior[None] + offset
         return other
 
-    def _reference_posterior(self) -> MLPPosterior:
+    def _reference_posterior(self) -> NetworkPosterior:
         """The posterior that was sampled, in float64 on the CPU."""
         x, y, weight = (torch.as_tensor(a) for a in self._training_data_)
         targets = y.double() if y.is_floating_point() else y
-        return MLPPosterior(
+        return NetworkPosterior(
             self.network_, self._fitted_likelihood(),
-            network_prior(self.prior_scale, self.network_),
+            self._prior(self.network_),
             Data(x.double(), targets, weight.double()), float(self.noise_prior_scale),
         )  # fmt: skip
-
-    def _fitted_likelihood(self) -> Likelihood:
-        """In scaled units, at any value of its free parameters."""
-        raise NotImplementedError
 
     def _positions(self) -> Tensor:
         """All draws as the sampler had them, (C, S, D)."""
         parts = [torch.as_tensor(self.samples_).double()]
-        if hasattr(self, "noise_std_samples_"):
+        if self._fitted_likelihood().n_params:
             parts.append(torch.as_tensor(self.noise_std_samples_ / self.y_scale_).log())
         return torch.cat(parts, dim=-1)
 
@@ -242,8 +240,7 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
     hidden_layer_sizes : int or sequence of int, default=(5,)
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
-        Of the hidden layers. With an odd one (tanh, identity) the signs of hidden units are
-        symmetries too.
+        Activation of the hidden layers.
     sampler : {"auto", "hmc", "nuts", "smc"}, Kernel or SMC, default="auto"
         Who looks for modes. "hmc", which is "auto", is `HMC` with its defaults: jittered
         Hamiltonian Monte Carlo, all chains as one batch. "nuts": `NUTS`, the No-U-Turn sampler,
@@ -255,42 +252,54 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
     n_warmup, n_draws : int, default=1000, 50
         Iterations of each chain that adapt step size and scale, and draws kept after them.
     thinning : int, default=1
-        Iterations a draw.
+        Iterations per draw.
     remove_symmetries : bool, default=True
-        Whether to move the draws to one representative of their symmetry orbit. Predictions are
-        the same with and without; weights mean something only with.
+        Whether to move the draws to one representative of their symmetry orbit: exchanges of
+        hidden units and, with an odd activation (tanh, identity), changes of their signs. The prior
+        must not tell the units of a layer apart. Predictions are the same with and without; weights
+        mean something only with.
     mode_weights : {"auto", "evidence", "uniform"} or Evidence, default="auto"
         What a mode counts for. "evidence": its posterior mass, by bridge sampling of chains and
         particles; the chains are then allocated to the modes. `Evidence` says how many particles
-        look for modes beside the chains. "uniform": one vote a chain, which weighs modes by how
-        many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it with a
-        `ConvergenceWarning` where the estimate can't be trusted, and needs ``remove_symmetries``;
-        "auto" is "evidence" with, "uniform" without it.
+        look for modes beside the chains. "uniform": one vote per chain, which weighs modes by
+        how many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it
+        with a `ConvergenceWarning` where the estimate can't be trusted, and needs
+        ``remove_symmetries``; "auto" is "evidence" with, "uniform" without it.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
+        layers and elementwise activations is taken as an architecture: it is copied, and its
+        weights are drawn anew at their own scale.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default normal with standard
+        deviation ``prior_scale``.
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        a layer, or one a parameter. It must not tell the units of a layer apart.
+        per layer, or one per parameter.
+    noise_std : "learn", float or sequence of float, default="learn"
+        Standard deviation of the observation noise in the units of ``y``; one number or one per
+        target. "learn" estimates it.
     noise_prior_scale : float, default=1.0
-        Scale of the half-normal prior on the noise's standard deviation, in units of the
-        standardised target.
+        Scale of the half-normal prior of the noise's standard deviation, in scaled target units; of
+        a noise that is learned.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     normalize_y : bool, default=True
         Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
     warm_start : bool, default=False
-        Whether `fit` starts the chains where the previous fit left them, with its step sizes and
-        scales; ``n_warmup=0`` then goes on with them as they are.
-    n_jobs : int, default=None
-        Processes that share the blocks of chains (joblib; any backend, Dask's too). The draws
-        don't depend on it.
+        Whether `fit` goes on from the previous one.
+    n_jobs : int or None, default=None
+        Processes that share the work (joblib); the result does not depend on it.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of sampling and prediction; "auto" follows ``X``. Evidences are always computed
-        in float64.
+        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress of the chains.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
@@ -299,7 +308,8 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
         set if ``remove_symmetries``. The flat order is layer by layer, W (out x in, row-major),
         then b.
     noise_std_samples_ : ndarray of shape (n_chains, n_draws, n_targets)
-        The noise's standard deviation at the same draws, in the units of ``y``.
+        Scale of the noise at the same draws, in the units of ``y``: its standard deviation if it
+        is normal. Only where the likelihood has noise.
     chain_weights_ : ndarray of shape (n_chains,)
         What each chain's draws count for; they sum to 1.
     log_posterior_samples_ : ndarray of shape (n_chains, n_draws)
@@ -323,14 +333,14 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
         parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`;
         parameter_rhat_before, parameter_ess_before : the same before symmetries were removed;
         function_rhat_before : of the chains as warmed up, each with one vote;
-        n_divergent, acceptance, stuck, n_gradients : a number each chain;
+        n_divergent, acceptance, stuck, n_gradients : one number per chain;
         unseen_basin : a basin that draws fewer starts than this share can have been missed with
         probability over 1 %;
         warnings : list of str.
     n_iter_ : int
-        Iterations of each chain, warm-up included.
-    stop_reason_ : {"max_iter", "callback", "interrupted"}
-        "max_iter" is complete. After an interrupt the draws made so far are kept.
+        Steps made.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Why training ended.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
@@ -352,11 +362,17 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
 
     Notes
     -----
+    A step of ``n_iter_`` is an iteration of every chain, warm-up included. After an interrupt the
+    draws made so far are kept. A warm start goes on where the chains stopped, with their step sizes
+    and scales; ``n_warmup=0`` leaves these as they are. Evidences are computed in float64, whatever
+    ``dtype``. A sampler's draws are the same however many processes make them (joblib; any backend,
+    Dask's too).
+
     A chain makes ``n_warmup + n_draws`` iterations of up to 256 gradients; chains run in blocks of
     64 (256 on small problems), whose gradients are one batch. Draws take
     ``8 n_chains n_draws (P + 1)`` bytes on the host, a block's gradient two arrays of rows by
     widest layer for as many chains as fit the cache. `asv_bench/compare_samplers.py` prints
-    effective draws a CPU-second beside NumPyro's.
+    effective draws per CPU-second beside NumPyro's.
 
     What the draws are worth depends on the modes found. A mode that no chain and no particle
     visited is invisible to every figure here, R-hat included; ``diagnostics_.unseen_basin`` says
@@ -384,6 +400,7 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
 
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
+        **NOISE_CONSTRAINTS,
         "noise_prior_scale": [Interval(Real, 0, None, closed="neither")],
         "normalize_y": ["boolean"],
     }
@@ -400,7 +417,11 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
         thinning: int = 1,
         remove_symmetries: bool = True,
         mode_weights: str | Evidence = "auto",
+        network: str | nn.Module | Network = "mlp",
+        likelihood: str | Likelihood = "auto",
+        prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,
+        noise_std: Any = "learn",
         noise_prior_scale: float = 1.0,
         standardize: bool = True,
         normalize_y: bool = True,
@@ -420,7 +441,11 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
         self.thinning = thinning
         self.remove_symmetries = remove_symmetries
         self.mode_weights = mode_weights
+        self.network = network
+        self.likelihood = likelihood
+        self.prior = prior
         self.prior_scale = prior_scale
+        self.noise_std = noise_std
         self.noise_prior_scale = noise_prior_scale
         self.standardize = standardize
         self.normalize_y = normalize_y
@@ -430,12 +455,6 @@ class MCMCRegressor(DrawsRegressor, _MCMC):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
-
-    def _likelihood(self, data: Training) -> Gaussian:
-        return Gaussian(torch.zeros(self._n_outputs(data), dtype=torch.float64))
-
-    def _fitted_likelihood(self) -> Gaussian:
-        return Gaussian(torch.zeros(self.network_.n_outputs, dtype=torch.float64))
 
 
 class MCMCClassifier(DrawsClassifier, _MCMC):
@@ -455,8 +474,7 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
     hidden_layer_sizes : int or sequence of int, default=(5,)
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
-        Of the hidden layers. With an odd one (tanh, identity) the signs of hidden units are
-        symmetries too.
+        Activation of the hidden layers.
     sampler : {"auto", "hmc", "nuts", "smc"}, Kernel or SMC, default="auto"
         Who looks for modes. "hmc", which is "auto", is `HMC` with its defaults: jittered
         Hamiltonian Monte Carlo, all chains as one batch. "nuts": `NUTS`, the No-U-Turn sampler,
@@ -468,52 +486,60 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
     n_warmup, n_draws : int, default=1000, 50
         Iterations of each chain that adapt step size and scale, and draws kept after them.
     thinning : int, default=1
-        Iterations a draw.
+        Iterations per draw.
     remove_symmetries : bool, default=True
-        Whether to move the draws to one representative of their symmetry orbit. Predictions are
-        the same with and without; weights mean something only with.
+        Whether to move the draws to one representative of their symmetry orbit: exchanges of
+        hidden units and, with an odd activation (tanh, identity), changes of their signs. The prior
+        must not tell the units of a layer apart. Predictions are the same with and without; weights
+        mean something only with.
     mode_weights : {"auto", "evidence", "uniform"} or Evidence, default="auto"
         What a mode counts for. "evidence": its posterior mass, by bridge sampling of chains and
         particles; the chains are then allocated to the modes. `Evidence` says how many particles
-        look for modes beside the chains. "uniform": one vote a chain, which weighs modes by how
-        many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it with a
-        `ConvergenceWarning` where the estimate can't be trusted, and needs ``remove_symmetries``;
-        "auto" is "evidence" with, "uniform" without it.
+        look for modes beside the chains. "uniform": one vote per chain, which weighs modes by
+        how many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it
+        with a `ConvergenceWarning` where the estimate can't be trusted, and needs
+        ``remove_symmetries``; "auto" is "evidence" with, "uniform" without it.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
+        layers and elementwise activations is taken as an architecture: it is copied, and its
+        weights are drawn anew at their own scale.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is the softmax of one output
+        per class.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default normal with standard
+        deviation ``prior_scale``.
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        a layer, or one a parameter. It must not tell the units of a layer apart.
+        per layer, or one per parameter.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     warm_start : bool, default=False
-        Whether `fit` starts the chains where the previous fit left them, with its step sizes and
-        scales; ``n_warmup=0`` then goes on with them as they are.
-    n_jobs : int, default=None
-        Processes that share the blocks of chains (joblib; any backend, Dask's too). The draws
-        don't depend on it.
+        Whether `fit` goes on from the previous one.
+    n_jobs : int or None, default=None
+        Processes that share the work (joblib); the result does not depend on it.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of sampling and prediction; "auto" follows ``X``. Evidences are always computed
-        in float64.
+        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress of the chains.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
     samples_ : ndarray of shape (n_chains, n_draws, P)
-        Draws of the network's weights, acting on standardised inputs and targets; on the reference
+        Draws of the network's weights, acting on standardised inputs; on the reference
         set if ``remove_symmetries``. The flat order is layer by layer, W (out x in, row-major),
         then b.
     chain_weights_ : ndarray of shape (n_chains,)
         What each chain's draws count for; they sum to 1.
     log_posterior_samples_ : ndarray of shape (n_chains, n_draws)
-        Log joint density of targets and parameters at the draws, nats; the targets as given, the
-        noise by its logarithm.
+        Log joint density of labels and weights at the draws, nats.
     modes_ : list of Mode
         What chains and particles found, heaviest first: ``weight``, ``log_evidence`` and
-        ``std_error`` (nats, of the targets as given; the part of the evidence that the mode and
+        ``std_error`` (nats; the part of the evidence that the mode and
         its symmetric copies hold), ``members`` (its chains in `samples_`), ``n_explorers`` and
         ``n_particles`` (chains and particles that ended there on their own),
         ``mean_log_posterior``. Empty with ``mode_weights="uniform"``.
@@ -528,14 +554,14 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
         parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`;
         parameter_rhat_before, parameter_ess_before : the same before symmetries were removed;
         function_rhat_before : of the chains as warmed up, each with one vote;
-        n_divergent, acceptance, stuck, n_gradients : a number each chain;
+        n_divergent, acceptance, stuck, n_gradients : one number per chain;
         unseen_basin : a basin that draws fewer starts than this share can have been missed with
         probability over 1 %;
         warnings : list of str.
     n_iter_ : int
-        Iterations of each chain, warm-up included.
-    stop_reason_ : {"max_iter", "callback", "interrupted"}
-        "max_iter" is complete. After an interrupt the draws made so far are kept.
+        Steps made.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Why training ended.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
@@ -557,19 +583,25 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
 
     Notes
     -----
+    A step of ``n_iter_`` is an iteration of every chain, warm-up included. After an interrupt the
+    draws made so far are kept. A warm start goes on where the chains stopped, with their step sizes
+    and scales; ``n_warmup=0`` leaves these as they are. Evidences are computed in float64, whatever
+    ``dtype``. A sampler's draws are the same however many processes make them (joblib; any backend,
+    Dask's too).
+
     A chain makes ``n_warmup + n_draws`` iterations of up to 256 gradients; chains run in blocks of
     64 (256 on small problems), whose gradients are one batch. Draws take
     ``8 n_chains n_draws (P + 1)`` bytes on the host, a block's gradient two arrays of rows by
     widest layer for as many chains as fit the cache. `asv_bench/compare_samplers.py` prints
-    effective draws a CPU-second beside NumPyro's.
+    effective draws per CPU-second beside NumPyro's.
 
     What the draws are worth depends on the modes found. A mode that no chain and no particle
     visited is invisible to every figure here, R-hat included; ``diagnostics_.unseen_basin`` says
     how large its basin can be. Where hidden units overlap, single weights have no meaning even
     after symmetry removal (`remove_symmetries` has the details); functions always do.
 
-    Corrected against the paper: modes are weighed by mass, not by the starts they attract; the
-    half-normal prior is on the noise's standard deviation; no test density is dropped.
+    Corrected against the paper: modes are weighed by mass, not by the starts they attract; no test
+    density is dropped.
 
     References
     ----------
@@ -600,6 +632,9 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
         thinning: int = 1,
         remove_symmetries: bool = True,
         mode_weights: str | Evidence = "auto",
+        network: str | nn.Module | Network = "mlp",
+        likelihood: str | Likelihood = "auto",
+        prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,
         standardize: bool = True,
         warm_start: bool = False,
@@ -618,6 +653,9 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
         self.thinning = thinning
         self.remove_symmetries = remove_symmetries
         self.mode_weights = mode_weights
+        self.network = network
+        self.likelihood = likelihood
+        self.prior = prior
         self.prior_scale = prior_scale
         self.standardize = standardize
         self.warm_start = warm_start
@@ -626,6 +664,3 @@ class MCMCClassifier(DrawsClassifier, _MCMC):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
-
-    def _fitted_likelihood(self) -> Categorical:
-        return Categorical()

@@ -130,5 +130,6 @@ def _starts(setting: Setting) -> Tensor:
     own = position[:, setting.model.network.layout.n_params :]
     if own.shape[1]:
         spread = posterior.data.y.std(dim=0, correction=0).clamp_min(1e-3)
+        spread = spread if len(spread) == own.shape[1] else spread.min()
         own.copy_(torch.maximum(own, (_LEAST_NOISE * spread).log().to(own)))
     return position.to(posterior.data.x)

@@ -90,7 +90,7 @@ class Sampled:
             "_blocks_": [as_arrays(block) for block in self.blocks],
             "_training_data_": tuple(t.cpu().numpy() for t in data.data),
         }
-        if data.y_scaling is not None:
+        if data.y_scaling is not None and self.noise_std.shape[-1]:
             attributes["noise_std_samples_"] = self.noise_std * data.y_scaling.scale
         return attributes
 

@@ -10,7 +10,7 @@ from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.mcmc.search import Search
 from skbayes_sym.inference.mcmc.blocks import Block
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.random import spawn_seeds
@@ -75,18 +75,18 @@ class Setting:
         return Seeds(*spawn_seeds(self.data.seed, len(Seeds._fields)))
 
     @cached_property
-    def posterior(self) -> MLPPosterior:
+    def posterior(self) -> NetworkPosterior:
         """As chains see it: in the working precision, on the device."""
         return self._posterior_of(self.data.data)
 
     @cached_property
-    def reference(self) -> MLPPosterior:
+    def reference(self) -> NetworkPosterior:
         """The same in float64 on the CPU, where evidences are computed."""
         return self._posterior_of(Data(*map(_reference_tensor, self.data.data)))
 
-    def _posterior_of(self, data: Data) -> MLPPosterior:
+    def _posterior_of(self, data: Data) -> NetworkPosterior:
         network, likelihood, prior, _ = self.model
-        return MLPPosterior(network, likelihood, prior, data, self.noise_prior_scale)  # type: ignore[arg-type]
+        return NetworkPosterior(network, likelihood, prior, data, self.noise_prior_scale)  # type: ignore[arg-type]
 
     @property
     def block_size(self) -> int:

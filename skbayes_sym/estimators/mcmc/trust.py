@@ -7,9 +7,9 @@ from skbayes_sym.estimators.mcmc.diagnostics import functions_of
 from skbayes_sym.estimators.mcmc.modes import Mode
 from skbayes_sym.inference.diagnostics import rank_rhat
 from skbayes_sym.inference.mcmc.chains import ChainDraws
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
 from skbayes_sym.inference.multimodal.bridge import MIN_DRAWS_PER_DIM, can_bridge
 from skbayes_sym.inference.multimodal.weights import Weighing, mean_log_density_by_mode
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.orbits import MAX_ORDER
 
@@ -70,7 +70,7 @@ def no_evidence(problems: tuple[str, ...]) -> list[str]:
     ]
 
 
-def disagreement(posterior: MLPPosterior, kept: Array, modes: list[Mode]) -> list[str]:
+def disagreement(posterior: NetworkPosterior, kept: Array, modes: list[Mode]) -> list[str]:
     """Modes whose own chains tell different functions: there is more than one mode in them."""
     values, found = functions_of(posterior, kept), []
     for i, mode in enumerate(modes):

@@ -5,15 +5,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import Bunch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.context import FitContext, Fitted
 from skbayes_sym.estimators._fit.memory import require_layerwise, require_variational
 from skbayes_sym.estimators._fit.model import (
+    declared_group,
     gaussian_prior,
     hidden_layer_sizes,
+    network_prior,
     noise_stds,
     symmetry_group,
 )
@@ -25,7 +26,6 @@ from skbayes_sym.estimators.predictors import (
     BayesianRegressorMixin,
     SampledOutputs,
 )
-from skbayes_sym.estimators.vi.gap import unit_gap_of_fit
 from skbayes_sym.estimators.vi.recipe import (
     CONSTRAINTS,
     INITIAL_NOISE,
@@ -40,7 +40,7 @@ from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import output_moments
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
-from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
 
 
 class SymmetrizedVIRegressor(BayesianRegressorMixin, RowEstimator):
@@ -159,6 +159,8 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, RowEstimator):
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
         flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
         is its average over ``network_.symmetry()``; both predict the same.
+    symmetry_ : SymmetryGroup
+        The model's group of hidden units; all of it where ``symmetry=None``.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
@@ -324,13 +326,11 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, RowEstimator):
         theta = self.posterior_.sample(n, generator=generator).to(x)
         return SampledOutputs(self.network_.forward(theta, x), np.atleast_1d(self.noise_std_))
 
-    def _invariance_gap(self, *, n_draws: Any, random_state: Any) -> Bunch:
-        if not self.posterior_.has_independent_weights:
-            raise TypeError(
-                "the permutation gap of a layerwise posterior isn't known: invariance_gap takes "
-                "fits with last_layer='variational' and hidden_posterior='mean_field'."
-            )
-        return unit_gap_of_fit(self, n_draws=n_draws, random_state=random_state)
+    @property
+    def symmetry_(self) -> SymmetryGroup:
+        """The model's group of hidden units; all of it where ``symmetry=None``."""
+        prior = network_prior(self.prior_scale, self.network_)
+        return declared_group(self.symmetry or "auto", self.network_, prior)
 
 
 class SymmetrizedVIClassifier(BayesianClassifierMixin, RowEstimator):
@@ -429,6 +429,8 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, RowEstimator):
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
         flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
         is its average over ``network_.symmetry()``; both predict the same.
+    symmetry_ : SymmetryGroup
+        The model's group of hidden units; all of it where ``symmetry=None``.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
     classes_ : ndarray of shape (n_classes,)
@@ -535,5 +537,8 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, RowEstimator):
         outputs = mean.addcmul_(variance.sqrt_(), noise[-1])
         return CategoricalMixture(log_class_probabilities(outputs))
 
-    def _invariance_gap(self, *, n_draws: Any, random_state: Any) -> Bunch:
-        return unit_gap_of_fit(self, n_draws=n_draws, random_state=random_state)
+    @property
+    def symmetry_(self) -> SymmetryGroup:
+        """The model's group of hidden units; all of it where ``symmetry=None``."""
+        prior = network_prior(self.prior_scale, self.network_)
+        return declared_group(self.symmetry or "auto", self.network_, prior)

@@ -32,11 +32,25 @@ class Incidence(NamedTuple):
         return Incidence(start, self.other[begin:end], self.value[begin:end])
 
 
+class Side(NamedTuple):
+    """One factor's rows among those of both, ``[U | V]``, and the entries that tell of them."""
+
+    entries: Incidence
+    own: slice
+    other: slice
+
+
 class Entries(NamedTuple):
     """The observed entries of a matrix, grouped by row and by column."""
 
     by_row: Incidence
     by_column: Incidence
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """U given V, and V given U."""
+        rows, columns = slice(0, self.n_rows), slice(self.n_rows, None)
+        return Side(self.by_row, rows, columns), Side(self.by_column, columns, rows)
 
     @property
     def n_observed(self) -> int:

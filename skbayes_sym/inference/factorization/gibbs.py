@@ -12,7 +12,7 @@ from torch import Tensor
 from skbayes_sym.inference.factorization.data import (
     ROW_BLOCK,
     Entries,
-    Incidence,
+    Side,
     packed_second_moments,
     products,
     sums_over_entries,
@@ -72,8 +72,8 @@ def sample_factors(
     with Loop() as loop:
         for sweep in loop.steps(range(n_sweeps)):
             mean = mean.clone()
-            for side, own, other in _sides(data):
-                _draw_side(side, mean, own, other, prior_scale, noise, generator)
+            for side in data.sides:
+                _draw_side(side, mean, prior_scale, noise, generator)
             fitted = products(mean[:n], mean[n:], data.by_row) / mean.shape[1] ** 0.5
             squares = float((data.by_row.value - fitted).double().square().sum())
             if noise_range is not None:
@@ -87,33 +87,25 @@ def sample_factors(
     return GibbsDraws(draws, torch.tensor(noises or [noise]), n_made, loop.stopped)
 
 
-def _sides(data: Entries) -> list[tuple[Incidence, slice, slice]]:
-    n = data.n_rows
-    return [(data.by_row, slice(0, n), slice(n, None)),
-            (data.by_column, slice(n, None), slice(0, n))]  # fmt: skip
-
-
 def _draw_side(
-    side: Incidence,
+    side: Side,
     values: Tensor,
-    own: slice,
-    other: slice,
     prior_scale: float,
     noise: float,
     generator: torch.Generator,
 ) -> None:
     """Draw the rows of one side given the other, in place."""
-    others, k = values[other], values.shape[1]
+    others, k = values[side.other], values.shape[1]
     packed = packed_second_moments(others, others.new_zeros(1, 1, 1).expand(len(others), k, k))
-    for begin in range(0, side.n_rows, ROW_BLOCK):
-        block = side.block(begin, min(begin + ROW_BLOCK, side.n_rows))
+    for begin in range(0, side.entries.n_rows, ROW_BLOCK):
+        block = side.entries.block(begin, min(begin + ROW_BLOCK, side.entries.n_rows))
         sums = sums_over_entries(block, packed, others)
         factor, _, target = row_conditionals(sums, prior_scale, noise)
         normal = normal_like(target.shape, generator=generator, like=target)
         # With P = L L': mean L'^-1 (L^-1 target), noise L'^-1 z.
         half = torch.linalg.solve_triangular(factor, target.unsqueeze(-1), upper=False)
         drawn = torch.linalg.solve_triangular(factor.mT, half + normal.unsqueeze(-1), upper=True)
-        values[own.start + begin : own.start + begin + len(drawn)] = drawn.squeeze(-1)
+        values[side.own.start + begin : side.own.start + begin + len(drawn)] = drawn.squeeze(-1)
 
 
 def _draw_noise(

@@ -23,7 +23,7 @@ from skbayes_sym.inference.factorization.covariance import CovarianceFamily, kl_
 from skbayes_sym.inference.factorization.data import (
     ROW_BLOCK,
     Entries,
-    Incidence,
+    Side,
     packed_second_moments,
     sums_over_entries,
 )
@@ -208,44 +208,37 @@ def _sweep(
     noise_range: tuple[float, float] | None,
 ) -> tuple[FactorPosterior, float]:
     """Update U, then V, then the noise; the mean-field ELBO at the end."""
-    n = data.n_rows
-    mean, cov = posterior.mean.clone(), posterior.cov.clone()
-    settings = (prior_scale, posterior.noise_variance, covariance)
-    sides = [(data.by_row, slice(0, n), slice(n, None)),
-             (data.by_column, slice(n, None), slice(0, n))]  # fmt: skip
+    updated = posterior._replace(mean=posterior.mean.clone(), cov=posterior.cov.clone())
     fit = 0.0
-    for side, own, other in sides:
-        fit = _update_side(side, mean, cov, own, other, added, *settings)
+    for side in data.sides:
+        fit = _update_side(side, updated, prior_scale, covariance, added)
     squares = float(data.by_row.value.double().square().sum()) + fit
     noise = posterior.noise_variance
     if noise_range is not None:
         low, high = noise_range
         noise = min(max(squares / max(data.n_observed, 1), low), high)
     log_lik = -0.5 * (data.n_observed * log(2.0 * pi * noise) + squares / noise)
-    updated = FactorPosterior(mean, cov, noise)
-    return updated, log_lik - covariance.cost(mean, cov, prior_scale)
+    cost = covariance.cost(updated.mean, updated.cov, prior_scale)
+    return updated._replace(noise_variance=noise), log_lik - cost
 
 
 def _update_side(
-    side: Incidence,
-    mean: Tensor,
-    cov: Tensor,
-    own: slice,
-    other: slice,
-    added: GapGradient | None,
+    side: Side,
+    posterior: FactorPosterior,
     prior_scale: float,
-    noise: float,
     covariance: CovarianceFamily,
+    added: GapGradient | None,
 ) -> float:
     """Update one side in place; what it adds to the expected squared error beyond ``sum r^2``."""
-    k, first_row = mean.shape[1], own.start
-    packed = packed_second_moments(mean[other], cov[other])
-    others = mean[other].contiguous()
+    mean, cov, noise = posterior
+    k, first_row = mean.shape[1], side.own.start
+    packed = packed_second_moments(mean[side.other], cov[side.other])
+    others = mean[side.other].contiguous()
     linear, quadratic = 0.0, []
-    for begin in range(0, side.n_rows, ROW_BLOCK):
-        end = min(begin + ROW_BLOCK, side.n_rows)
+    for begin in range(0, side.entries.n_rows, ROW_BLOCK):
+        end = min(begin + ROW_BLOCK, side.entries.n_rows)
         rows = slice(first_row + begin, first_row + end)
-        sums = sums_over_entries(side.block(begin, end), packed, others)
+        sums = sums_over_entries(side.entries.block(begin, end), packed, others)
         factor, precision, target = row_conditionals(sums, prior_scale, noise, added, rows, mean)
         mean[rows] = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
         cov[rows] = covariance.project(precision, factor)
@@ -253,8 +246,8 @@ def _update_side(
         by_mean = (second @ mean[rows].unsqueeze(-1)).squeeze(-1) / k - 2.0 / sqrt(k) * first
         linear += float((by_mean * mean[rows]).sum())
         quadratic.append((cov[rows] * second).sum((-2, -1)))
-    ratio = covariance.pool(cov[own])
-    cov[own] *= ratio[:, None, None]
+    ratio = covariance.pool(cov[side.own])
+    cov[side.own] *= ratio[:, None, None]
     return linear + float((ratio * torch.cat(quadratic)).sum()) / k
 
 

@@ -123,7 +123,9 @@ def _second_moment(vectors: Tensor, weight: Tensor) -> Tensor:
 def _inner_moment(vectors: Tensor, weight: Tensor, preconditioner: Tensor) -> Tensor:
     """sum_m w_m v_m' P v_m of (M, D) and a symmetric P, differentiable in the vectors.
 
-    Its gradient is 2 w P v, so that the product made for the value serves for it as well.
+    Its gradient is 2 w P v, so that the product made for the value serves for it as well: with
+    ``f`` the detached copy of v, ``w f' P (2 v - f)`` has the value ``w v' P v`` at f = v and the
+    gradient ``2 w P f``. First derivatives only: the second is 0, not ``2 w P``.
     """
     fixed = vectors.detach()
     slope = (fixed @ preconditioner) * weight[:, None]

@@ -16,7 +16,7 @@ from skbayes_sym.inference.laplace.marginal_likelihood import (
     add_factors,
 )
 from skbayes_sym.models.data import Batches, Data
-from skbayes_sym.models.networks.recording import WeightLayer
+from skbayes_sym.models.networks.recording import Recording, WeightLayer
 from skbayes_sym.numerics.optimise import DivergenceError, FlatAdam, ParamGroup
 from skbayes_sym.numerics.random import spawn_seeds
 
@@ -121,16 +121,19 @@ class ModeObjective:
         noise = self._model.noise(len(x), x, self._generator)
         with torch.enable_grad():
             eta = leaf[self._n :] if self._reward is not None else self._h["eta"]
+            theta, recorded = leaf[: self._n], None
             if self._watch is not None and self._is_watched(step):
-                averaged, then = self._watch.record(leaf[: self._n], self._hyper, batch, noise)
+                recorded = self._watch.record(theta, self._hyper, batch, noise)
+                averaged = recorded.averaged
             else:
-                averaged, then = self._model.forward(leaf[: self._n], eta, x, noise), None
+                averaged = self._model.forward(theta, eta, x, noise)
             loss = -(weight * likelihood.log_prob(averaged, y)).sum()
             if self._reward is not None and eta.numel():
                 loss = loss - self._reward * self._total_weight * eta.norm()
-            gradient = torch.autograd.grad(loss, leaf, retain_graph=then is not None)[0]
-        if then is not None:
-            then(self._generator)
+            keep = recorded is not None  # its graph serves the evidence's gradient too
+            gradient = torch.autograd.grad(loss, leaf, retain_graph=keep)[0]
+        if self._watch is not None and recorded is not None:
+            self._watch.gather(recorded, self._generator)
         self.gradient.copy_(gradient)
         return loss.detach() + self._add_prior()
 
@@ -140,6 +143,15 @@ class ModeObjective:
         scaled = precision * self.theta
         self.gradient[: self._n] += scaled
         return 0.5 * torch.dot(scaled, self.theta)
+
+
+class Recorded(NamedTuple):
+    """A training step's pass through the network, with the graph from the hyperparameters on."""
+
+    recording: Recording
+    averaged: Tensor  # outputs (N, O)
+    hyper: Tensor  # the leaf of that graph
+    batch: Data
 
 
 class OnlineEvidence:
@@ -160,29 +172,30 @@ class OnlineEvidence:
         self._log_lik, self._seen = 0.0, 0.0
         self._gradient: Tensor | None = None
 
-    def record(
-        self, theta: Tensor, hyper: Tensor, batch: Data, noise: Tensor
-    ) -> tuple[Tensor, Callable[[torch.Generator], None]]:
-        """Averaged outputs of a step, and what to call once the step's own gradient is taken."""
+    def record(self, theta: Tensor, hyper: Tensor, batch: Data, noise: Tensor) -> Recorded:
+        """A step's pass; differentiable in the hyperparameters where a gradient will be taken."""
         model = self._evidence.model
         learned = self._preconditioners is not None or self._is_whole(batch)
         leaf = hyper.detach().clone().requires_grad_(learned)
-        h = model.hyper.unflatten(leaf)
-        recording, averaged = model.record(theta, h["eta"], batch.x, noise)
+        recording, averaged = model.record(
+            theta, model.hyper.unflatten(leaf)["eta"], batch.x, noise
+        )  # fmt: skip
+        return Recorded(recording, averaged, leaf, batch)
 
-        def then(generator: torch.Generator) -> None:
-            with torch.enable_grad():
-                seen = self._evidence.seen(
-                    recording, averaged, h["likelihood"], batch, generator, create_graph=learned
-                )
-                self._gather(seen, leaf, batch)
-
-        return averaged, then
+    def gather(self, recorded: Recorded, generator: torch.Generator) -> None:
+        """Add a step's factors, likelihood and gradient; frees its graph."""
+        recording, averaged, leaf, batch = recorded
+        with torch.enable_grad():
+            own = self._evidence.model.hyper.unflatten(leaf)["likelihood"]
+            seen = self._evidence.seen(
+                recording, averaged, own, batch, generator, create_graph=leaf.requires_grad
+            )
+            self._add(seen, leaf, batch)
 
     def _is_whole(self, batch: Data) -> bool:
         return len(batch.x) == len(self._evidence.data.x)
 
-    def _gather(self, seen: Seen, hyper: Tensor, batch: Data) -> None:
+    def _add(self, seen: Seen, hyper: Tensor, batch: Data) -> None:
         structure = self._evidence.structure
         with torch.no_grad():
             factors = structure.factors(seen.tape, batch.weight)

@@ -26,6 +26,10 @@ _BLOCK_NUMBERS = 1 << 21
 class LayerwisePosterior:
     """Posterior over a network's weights, layer by layer.
 
+    It is drawn from and predicts, but is no `Posterior`: no density is known of weights that it
+    didn't draw itself, since each layer's law is a function of the draw of the layers before
+    (`HiddenPosterior.draw`).
+
     Parameters
     ----------
     parts : Layerwise
@@ -43,7 +47,7 @@ class LayerwisePosterior:
 
     @property
     def has_independent_weights(self) -> bool:
-        """No: a layer's weights depend on the layers before, and often on each other."""
+        """Whether q factorises over weights."""
         return False
 
     def _tensors(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Data]:

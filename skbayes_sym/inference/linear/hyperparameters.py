@@ -201,7 +201,11 @@ def fit_sites(
 
 
 class _Rounds:
-    """Rounds of learning with the step of a secant: they converge linearly by themselves."""
+    """Rounds of learning with the step of a secant: they converge linearly by themselves.
+
+    `sites.Acceleration` isn't used: it mixes all coordinates and may step back, while here each
+    scale has a stride of its own, never shorter than the plain step, within its range.
+    """
 
     def __init__(self, data: LinearData, hyper: Hyper, learning: Learning, tol: float) -> None:
         self._data, self._hyper, self._learning, self._tol = data, hyper, learning, tol

@@ -1,1 +1,8 @@
-"""Markov chains: kernels that move a batch of chains, adaptation, and the loops around them."""
+"""Markov chains: how they warm up, run side by side and go on.
+
+Reading order: `adaptation` (step sizes, scales, windows), `blocks` (chains that run together),
+`chains` (many blocks, anywhere), `chain_count` (how many chains find all modes).
+
+In: a kernel of `inference.kernels`, a log density, starts. Out: draws (C, S, D), their log
+densities in nats, and blocks that another run goes on with.
+"""

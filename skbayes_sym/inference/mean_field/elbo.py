@@ -16,7 +16,7 @@ from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_moments import ElboLikelihood
+from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, LayerViews
 from skbayes_sym.models.priors import GaussianPrior
 
 
@@ -67,9 +67,8 @@ class SymmetrizedElbo:
         self._d_variance = self.gradient[n_params : 2 * n_params]
         self._d_own = self.gradient[2 * n_params :]
         self._variance = torch.empty_like(self._loc)
-        self._views = [
-            network.layers(t) for t in (self._loc, self._variance, self._d_loc, self._d_variance)
-        ]
+        vectors = self._loc, self._variance, self._d_loc, self._d_variance
+        self._views = LayerViews(*map(network.layers, vectors))
         self._precision = prior.precision.to(params)
         log_scale = float(prior.scale.double().log().sum())
         self._kl_constant = params.new_tensor(log_scale - 0.5 * n_params)
@@ -92,13 +91,9 @@ class SymmetrizedElbo:
 
     def _mean_field(self) -> Tensor:
         """Negative ELBO of the posterior itself; overwrites the gradient."""
-        x, y, weight = self._batches.next()
+        likelihood, batch = self._likelihood.at(self._own_params), self._batches.next()
         variance = torch.exp(self._log_variance, out=self._variance)
-        loc_layers, variance_layers, d_loc_layers, d_variance_layers = self._views
-        log_lik = self._log_lik(
-            self._likelihood.at(self._own_params), loc_layers, variance_layers, x, y, weight,
-            self._noise.next(), d_loc_layers, d_variance_layers, self._d_own,
-        )  # fmt: skip
+        log_lik = self._log_lik(likelihood, self._views, batch, self._noise.next(), self._d_own)
         return self._add_kl(variance).sub_(log_lik)
 
     def _add_kl(self, variance: Tensor) -> Tensor:

@@ -165,6 +165,8 @@ def _exponential(m: Tensor) -> tuple[Tensor, Tensor]:
     With :math:`M = hI + M_0`, tr M_0 = 0, :math:`M_0^2 = qI`, so
     :math:`\exp(sM) = e^{hs}(C(s^2 q) I + s\,S(s^2 q) M_0)` with the entire functions
     :math:`C = \cosh\sqrt{q}`, :math:`S = \sinh\sqrt{q}/\sqrt{q}`.
+    `torch.linalg.matrix_exp` of the 3 x 3 generators is as accurate and, with its gradient, three
+    times slower.
     """
     half_trace = 0.5 * (m[..., 0, 0] + m[..., 1, 1])
     eye = torch.eye(2, dtype=m.dtype, device=m.device)

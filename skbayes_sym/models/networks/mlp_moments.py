@@ -5,8 +5,8 @@ pre-activations under ``W ~ N(M, V)``, ``b ~ N(m, v)`` are independent normals
 
     z ~ N(h M' + m,  h^2 V' + v),
 
-so noise is drawn per unit and datum instead of per weight: exact in law for every datum, and one
-to two orders of magnitude less gradient variance.
+so noise is drawn per unit and row instead of per weight: exact in law for every row, and one to
+two orders of magnitude less gradient variance.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.memory import rows_within
@@ -23,6 +24,15 @@ from skbayes_sym.numerics.memory import rows_within
 _CACHE_NUMBERS = 1 << 18
 
 Layers = Sequence[tuple[Tensor, Tensor]]
+
+
+class LayerViews(NamedTuple):
+    """A posterior's moments and the gradient by them, layer by layer: views of flat vectors."""
+
+    loc: Layers
+    variance: Layers
+    d_loc: Layers  # receives - d value / d loc
+    d_variance: Layers  # receives - 2 d value / d variance
 
 
 class ElboLikelihood:
@@ -42,50 +52,37 @@ class ElboLikelihood:
 
     def __init__(self, network: MLP, n_rows: int, n_draws: int, like: Tensor) -> None:
         self._network, self._n_draws = network, n_draws
-        n = n_rows * n_draws
         self._x2 = like.new_empty(n_rows, network.n_inputs)
+        # The inputs are no draws: the first layer has moments per row, the others per row and draw.
+        n_moments = [n_rows, *(n_rows * n_draws for _ in network.hidden_layer_sizes[1:])]
         self._hidden = [
-            _Scratch(*(like.new_empty(n, width) for _ in range(6)))
-            for width in network.hidden_layer_sizes
+            _scratch(n_rows * n_draws, n, width, like)
+            for n, width in zip(n_moments, network.hidden_layer_sizes, strict=False)
         ]
-        if self._hidden and n_draws > 1:  # the draws share the first layer's moments
-            first = self._hidden[0]
-            moments = (like.new_empty(n_rows, network.sizes[1]) for _ in range(2))
-            self._mean, sd = moments
-            self._hidden[0] = first._replace(sd=sd)
-        elif self._hidden:
-            self._mean = self._hidden[0].h
 
     def __call__(
         self,
         likelihood: Likelihood,
-        loc: Layers,
-        variance: Layers,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
+        views: LayerViews,
+        data: Data,
         noise: Sequence[Tensor],
-        out_loc: Layers,
-        out_variance: Layers,
-        out_params: Tensor,
+        d_params: Tensor,
     ) -> Tensor:
-        """Weighted expected log likelihood; its gradient, negated, goes into the ``out_*`` views.
+        """Weighted expected log likelihood; its gradient, negated, goes into ``views``.
 
         Parameters
         ----------
         likelihood : Likelihood
             At its current parameters.
-        loc, variance : sequence of (W, b)
-            Views of the posterior's mean and variance, layer by layer (`MLP.layers`).
-        x, y : Tensor of shape (N, n_inputs) and (N, ...)
-        weight : Tensor of shape (N,)
-            Multiplies each datum's log likelihood (sample weight times N_total / N).
+        views : LayerViews
+            Layer by layer, as `MLP.layers` gives them.
+        data : Data
+            Rows of a batch; its weights multiply each row's log likelihood (sample weight times
+            N_total / N).
         noise : sequence of Tensor
-            Standard normal: (S * N, width) for every hidden layer, and (S * N, O) for the
-            outputs if the likelihood has no closed form.
-        out_loc, out_variance : sequence of (W, b)
-            Receive ``-d value / d loc`` and ``-2 d value / d variance``.
-        out_params : Tensor of shape (likelihood.n_params,)
+            Standard normal: (S * N, width) for every hidden layer, and (S * N,
+            likelihood.n_noise(O)) for the outputs.
+        d_params : Tensor of shape (likelihood.n_params,)
             Receives ``-d value / d params``.
 
         Returns
@@ -97,79 +94,90 @@ class ElboLikelihood:
         -----
         Twice the matrix products of a deterministic network.
         """
-        mean, var = self._forward(loc, variance, x, noise)
+        x, y, weight = data
+        mean, var = self._forward(views, x, noise)
         if self._n_draws > 1:
             y = y.repeat(self._n_draws, *(1,) * (y.ndim - 1))
             weight = (weight / self._n_draws).repeat(self._n_draws)
         expected = likelihood.expected_log_prob(mean, var, y, noise[-1])
         minus = weight.neg().unsqueeze(1)
         if likelihood.n_params:
-            torch.sum(expected.d_params * minus, 0, out=out_params)
-        self._backward(
-            loc, variance, x, expected.d_mean * minus, expected.d_variance * (2.0 * minus), noise,
-            out_loc, out_variance,
-        )  # fmt: skip
+            torch.sum(expected.d_params * minus, 0, out=d_params)
+        d_mean, d_variance = expected.d_mean * minus, expected.d_variance * (2.0 * minus)
+        self._backward(views, x, noise, d_mean, d_variance)
         return torch.dot(expected.value, weight)
 
     def _forward(
-        self, loc: Layers, variance: Layers, x: Tensor, noise: Sequence[Tensor]
+        self, views: LayerViews, x: Tensor, noise: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Moments of the outputs; the draws are folded into the rows."""
         h, h2 = x, torch.mul(x, x, out=self._x2)
-        for layer, at in enumerate(self._hidden):
-            mean = at.h if layer else self._mean
-            torch.addmm(loc[layer][1], h, loc[layer][0].T, out=mean)
-            torch.addmm(variance[layer][1], h2, variance[layer][0].T, out=at.sd).sqrt_()
-            if mean is at.h:
-                mean.addcmul_(at.sd, noise[layer])
-            else:
-                eps, z = (t.unflatten(0, (self._n_draws, -1)) for t in (noise[layer], at.h))
-                torch.addcmul(mean, at.sd, eps, out=z)
-            h = self._network.activation.apply_(at.h)
-            h2 = torch.mul(h, h, out=at.h2)
-        return (
-            torch.addmm(loc[-1][1], h, loc[-1][0].T),
-            torch.addmm(variance[-1][1], h2, variance[-1][0].T),
-        )
+        pairs = list(zip(views.loc, views.variance, strict=True))
+        for (loc, variance), units, eps in zip(pairs[:-1], self._hidden, noise, strict=False):
+            torch.addmm(loc[1], h, loc[0].T, out=units.mean)
+            torch.addmm(variance[1], h2, variance[0].T, out=units.sd).sqrt_()
+            units.draw(eps)
+            h = self._network.activation.apply_(units.h)
+            h2 = torch.mul(h, h, out=units.h2)
+        loc, variance = pairs[-1]
+        return torch.addmm(loc[1], h, loc[0].T), torch.addmm(variance[1], h2, variance[0].T)
 
     def _backward(
-        self,
-        loc: Layers,
-        variance: Layers,
-        x: Tensor,
-        dm: Tensor,
-        dv: Tensor,
-        noise: Sequence[Tensor],
-        out_loc: Layers,
-        out_variance: Layers,
+        self, views: LayerViews, x: Tensor, noise: Sequence[Tensor], dm: Tensor, dv: Tensor
     ) -> None:
         """Carry ``dm = d/d mean`` and ``dv = 2 d/d variance`` of the outputs back to the inputs."""
         for layer in range(len(self._hidden), -1, -1):
-            at = self._hidden[layer - 1] if layer else None
-            torch.mm(dm.T, at.h if at else x, out=out_loc[layer][0])
-            torch.sum(dm, 0, out=out_loc[layer][1])
-            torch.mm(dv.T, at.h2 if at else self._x2, out=out_variance[layer][0])
-            torch.sum(dv, 0, out=out_variance[layer][1])
-            if at is None:
+            below = self._hidden[layer - 1] if layer else None
+            torch.mm(dm.T, below.h if below else x, out=views.d_loc[layer][0])
+            torch.sum(dm, 0, out=views.d_loc[layer][1])
+            torch.mm(dv.T, below.h2 if below else self._x2, out=views.d_variance[layer][0])
+            torch.sum(dv, 0, out=views.d_variance[layer][1])
+            if below is None:
                 return
-            torch.mm(dm, loc[layer][0], out=at.dm)
-            dm = at.dm.addcmul_(at.h, torch.mm(dv, variance[layer][0], out=at.product))
-            self._network.activation.backward_(dm, at.h)
-            dv = torch.mul(dm, noise[layer - 1], out=at.dv)
-            if len(at.sd) < len(dm):
-                dm, dv = (t.unflatten(0, (self._n_draws, -1)).sum(0) for t in (dm, dv))
-            dv.div_(at.sd)
+            torch.mm(dm, views.loc[layer][0], out=below.dm)
+            product = torch.mm(dv, views.variance[layer][0], out=below.product)
+            dm = below.dm.addcmul_(below.h, product)
+            self._network.activation.backward_(dm, below.h)
+            dv = torch.mul(dm, noise[layer - 1], out=below.dv)
+            dm, dv = below.by_moment(dm), below.by_moment(dv)
+            dv.div_(below.sd)
 
 
-class _Scratch(NamedTuple):
-    """Arrays (S * N, width) of one hidden layer."""
+class _Units(NamedTuple):
+    """Scratch of one hidden layer: draws (S * N, width), and their moments.
 
-    sd: Tensor  # standard deviation of the pre-activations
+    The moments are (N, width) where all draws share them, as in the first layer; else one per
+    draw, and ``mean`` is ``h`` itself.
+    """
+
+    mean: Tensor  # of the pre-activations
+    sd: Tensor
     h: Tensor  # pre-activations, then activations
     h2: Tensor  # activations squared
     dm: Tensor
     dv: Tensor
     product: Tensor
+
+    def draw(self, noise: Tensor) -> None:
+        """Fill ``h`` with ``mean + sd * noise``."""
+        if self.mean is self.h:
+            self.h.addcmul_(self.sd, noise)
+        else:
+            eps, z = (t.unflatten(0, (-1, len(self.sd))) for t in (noise, self.h))
+            torch.addcmul(self.mean, self.sd, eps, out=z)
+
+    def by_moment(self, gradient: Tensor) -> Tensor:
+        """A gradient by the draws' pre-activations, summed over draws with the same moments."""
+        if len(self.sd) == len(gradient):
+            return gradient
+        return gradient.unflatten(0, (-1, len(self.sd))).sum(0)
+
+
+def _scratch(n_draws: int, n_moments: int, width: int, like: Tensor) -> _Units:
+    h, h2, dm, dv, product = (like.new_empty(n_draws, width) for _ in range(5))
+    sd = like.new_empty(n_moments, width)
+    mean = h if n_moments == n_draws else torch.empty_like(sd)
+    return _Units(mean, sd, h, h2, dm, dv, product)
 
 
 def output_moments(

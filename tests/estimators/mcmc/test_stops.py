@@ -10,7 +10,7 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.samplers import HMC, Evidence
 
 FAST = {
@@ -28,7 +28,7 @@ every_estimator = pytest.mark.parametrize(
 @pytest.fixture
 def gradients(monkeypatch):
     """Counts batches of gradients; Ctrl-C when the budget is spent."""
-    original = MLPPosterior.evaluate
+    original = NetworkPosterior.evaluate
 
     class Counter:
         count, budget = 0, None
@@ -40,7 +40,7 @@ def gradients(monkeypatch):
             raise KeyboardInterrupt
         return original(self, position)
 
-    monkeypatch.setattr(MLPPosterior, "evaluate", evaluate)
+    monkeypatch.setattr(NetworkPosterior, "evaluate", evaluate)
     return Counter
 
 

@@ -250,7 +250,7 @@ def exact_mean(r):
     return float((weight * r * v**2 / (1.0 + v**2)).sum() / weight.sum())
 
 
-# Moore's Figure 3: the exact posterior mean, computed elsewhere.
+# Moore's Figure 3: the exact posterior mean, by tests/oracles/gaps.py.
 @pytest.mark.parametrize(
     ("r", "expected"), [(0.5, 0.14609664), (2.0, 0.83339463), (4.0, 2.80367299)]
 )

@@ -15,7 +15,6 @@ from skbayes_sym.inference.laplace.jacobian import (
     SketchedDirections,
 )
 from skbayes_sym.inference.laplace.marginal_likelihood import LaplaceEvidence
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
 
 DIRECTIONS = {
     "exact": ExactDirections(),
@@ -153,15 +152,13 @@ def test_linear_gaussian_evidence_is_exact():
         w = p.data.weight
         expected -= (0.5 * (w - 1.0) * torch.log(2 * pi * noise) + 0.5 * w.log()).sum()
     assert_close(found, float(expected))
-    # The noise's gradient is the evidence's too: at the mode theta needn't move with it.
-    assert h["log_precision"].shape == (1,)
 
 
 def test_evidence_terms_of_a_known_case():
     """One weight, no data curvature: the prior's own evidence is 1."""
     p, _ = linear_gaussian()
     evidence = evidence_of(p, "full")
-    nothing = [torch.zeros(9, 9, dtype=torch.float64)[:6, :6]]
+    nothing = [torch.zeros(6, 6, dtype=torch.float64)]
     theta = torch.zeros_like(p.theta)
     terms, slope = evidence.evidence(theta, p.hyper, torch.zeros(()), evidence.spectrum(nothing))
     assert_close(terms.value, 0.0, rtol=0.0, atol=1e-12)
@@ -202,4 +199,3 @@ def test_likelihood_constants_are_kept():
     per_row = -(0.5 * residual**2 + noise.log() + 0.5 * log(2 * pi)).sum(1)
     sums = evidence_of(p).one_pass(p.theta, p.hyper, 0)
     assert_close(sums.log_likelihood, (p.data.weight * per_row).sum())
-    assert isinstance(p.model.likelihood, Gaussian)

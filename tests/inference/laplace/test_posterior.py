@@ -5,7 +5,6 @@ import pytest
 import torch
 from inference.laplace.laplace_problems import averaged_outputs, image_problem, problem
 from inference.laplace.test_curvature import (
-    STRUCTURES,
     every_structure,
     kronecker_blocks,
     spectrum_of,
@@ -45,7 +44,6 @@ def dense_precision(p, kind):
         blocks = kronecker_blocks(p)
         dense = torch.block_diag(*(blocks[n] for n in p.model.network.layout.shapes))
     else:
-        dense = STRUCTURES["full"](p.model)
         dense = spectrum_of(p, "full").matrix
         dense = dense.diagonal().diag() if kind == "diagonal" else dense
     return dense + delta[p.model.owner].diag()

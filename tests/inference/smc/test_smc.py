@@ -7,12 +7,19 @@ from math import log, pi
 
 import pytest
 import torch
+from inference.smc.known_evidence import (
+    F64,
+    Linear,
+    NormalDraws,
+    linear_problem,
+    normal_prior,
+    seeded,
+)
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.multimodal.bridge import domain_of
 from skbayes_sym.inference.smc import stages as smc_stages
-from skbayes_sym.inference.smc.replicates import run_replicates
 from skbayes_sym.inference.smc.smc import smc
 from skbayes_sym.inference.smc.stages import SMCSettings, Stage, Stages, next_tuning
 from skbayes_sym.models.networks.activations import TANH
@@ -20,56 +27,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.base import Product, Trivial
 from skbayes_sym.symmetry.units import Units
 
-F64 = torch.float64
 SMALL = SMCSettings(n_particles=256, n_moves=4)
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
-
-
-def normal_prior(x):
-    return -0.5 * x.square().sum(dim=1) - 0.5 * x.shape[1] * log(2 * pi)
-
-
-class NormalDraws:
-    """Standard normal; a class, because processes pickle it."""
-
-    def __init__(self, n_dims, scale=1.0, dtype=F64):
-        self.n_dims, self.scale, self.dtype = n_dims, scale, dtype
-
-    def __call__(self, n, generator):
-        noise = torch.randn(n, self.n_dims, generator=generator, dtype=F64)
-        return (self.scale * noise).to(self.dtype)
-
-
-class Linear:
-    """Likelihood of ``y = X x + N(0, scale^2)``."""
-
-    def __init__(self, design, y, scale):
-        self.design, self.y, self.scale = design, y, scale
-
-    def __call__(self, x):
-        z = (self.y.to(x) - x @ self.design.to(x).mT) / self.scale
-        return -0.5 * z.square().sum(dim=1) - len(self.y) * log(self.scale * (2 * pi) ** 0.5)
-
-    def exact(self):
-        """Evidence, mean and covariance under a standard normal prior."""
-        n, d = self.design.shape
-        covariance = self.design @ self.design.mT + self.scale**2 * torch.eye(n, dtype=F64)
-        marginal = torch.distributions.MultivariateNormal(torch.zeros(n, dtype=F64), covariance)
-        precision = torch.eye(d, dtype=F64) + self.design.mT @ self.design / self.scale**2
-        posterior = torch.linalg.inv(precision)
-        mean = posterior @ self.design.mT @ self.y / self.scale**2
-        return float(marginal.log_prob(self.y)), mean, posterior
-
-
-def linear_problem(n_rows=15, n_dims=4):
-    design = torch.randn(n_rows, n_dims, generator=seeded(1), dtype=F64)
-    y = design @ torch.tensor([1.0, -1.0, 2.0, 0.0], dtype=F64)
-    y += 0.5 * torch.randn(n_rows, generator=seeded(2), dtype=F64)
-    likelihood = Linear(design, y, 0.5)
-    return AutogradPosterior(n_dims, normal_prior, likelihood, NormalDraws(n_dims)), likelihood
 
 
 class TwoWeights:
@@ -369,31 +327,3 @@ def test_float32_particles():
 
 
 F32 = {"rtol": 1e-4, "atol": 1e-3}
-
-
-def test_replicates_do_not_depend_on_the_number_of_jobs():
-    posterior, _ = linear_problem()
-    arguments = (posterior, Trivial(), SMCSettings(n_particles=64, n_moves=2))
-    told = []
-    one = run_replicates(
-        *arguments, n_replicates=3, seed=7, on_step=lambda k, info: told.append((k, info)) and False
-    )
-    two = run_replicates(*arguments, n_replicates=3, seed=7, n_jobs=2)
-    assert one.stopped == two.stopped == "max_iter"
-    for ours, theirs in zip(one.runs, two.runs, strict=True):
-        assert_close(ours.particles, theirs.particles, rtol=0, atol=0)
-        assert ours.log_evidence == theirs.log_evidence
-    assert len({run.log_evidence for run in one.runs}) == 3
-    assert [k for k, _ in told] == [1, 2, 3]
-    assert told[0][1]["log_evidence"] == one.runs[0].log_evidence
-
-
-@pytest.mark.parametrize("n_jobs", [1, 2])
-def test_replicates_can_be_stopped(n_jobs):
-    posterior, _ = linear_problem()
-    arguments = (posterior, Trivial(), SMCSettings(n_particles=32, n_moves=1))
-    found = run_replicates(
-        *arguments, n_replicates=4, seed=7, n_jobs=n_jobs, on_step=lambda k, info: k == 2
-    )
-    assert len(found.runs) == 2
-    assert found.stopped == "callback"

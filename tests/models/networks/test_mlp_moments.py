@@ -5,9 +5,10 @@ import torch
 from cases import LIKELIHOODS, NETWORKS
 from torch.testing import assert_close
 
+from skbayes_sym.models.data import Data
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, output_moments
+from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, LayerViews, output_moments
 
 
 def posterior(network, generator):
@@ -50,8 +51,8 @@ def test_value_and_gradient_equal_autograd(network, case, n_draws, generator):
     out = [torch.empty_like(loc), torch.empty_like(loc)]
     out_own = torch.empty_like(own)
     kernel = ElboLikelihood(network, n_rows, n_draws, loc)
-    views = [network.layers(t) for t in (loc, variance, *out)]
-    value = kernel(case.likelihood.at(own), *views[:2], x, y, weight, noise, *views[2:], out_own)
+    views = LayerViews(*map(network.layers, (loc, variance, *out)))
+    value = kernel(case.likelihood.at(own), views, Data(x, y, weight), noise, out_own)
 
     leaves = [t.clone().requires_grad_() for t in (loc, variance, own)]
     expected = textbook(
@@ -81,8 +82,8 @@ def test_scratch_leaves_nothing_behind(n_draws, generator):
         ]
         kernel = kernel_of_call or ElboLikelihood(network, 6, n_draws, loc)
         out = torch.empty(2, len(loc), dtype=torch.float64)
-        views = [network.layers(t) for t in (loc, variance, *out)]
-        value = kernel(case.likelihood, *views[:2], x, y, weight, noise, *views[2:], torch.zeros(0))
+        views = LayerViews(*map(network.layers, (loc, variance, *out)))
+        value = kernel(case.likelihood, views, Data(x, y, weight), noise, torch.zeros(0))
         results.append((value, out))
     assert_close(results[1], results[2], rtol=0, atol=0)
 

@@ -12,7 +12,7 @@ from skbayes_sym.symmetry.gaps.sign_flips import sign_flip_gap, sign_flip_slope
 from skbayes_sym.symmetry.gaps.units import unit_gap
 from skbayes_sym.symmetry.units import Units
 
-# I = log 2 - E softplus(-2 t), t ~ N(a, a): the two-component mixture, by quadrature elsewhere.
+# I = log 2 - E softplus(-2 t), t ~ N(a, a): the two-component mixture, by tests/oracles/gaps.py.
 FLIPS = {0.03125: 0.01538576, 0.125: 0.05887828, 0.5: 0.20134547, 2.0: 0.50007214, 8.0: 0.68653582}
 
 

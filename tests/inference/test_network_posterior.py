@@ -5,11 +5,11 @@ import pickle
 
 import pytest
 import torch
-from cases import LIKELIHOODS, NETWORKS
+from cases import LIKELIHOODS, NETWORKS, OTHER_NETWORKS, PRIORS
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.mlp_posterior import MLPPosterior
+from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
@@ -31,7 +31,7 @@ def posterior(network, case, generator, n_rows=6, scale=None, dtype=torch.float6
     weight = 0.5 + torch.rand(n_rows, generator=generator, dtype=torch.float64)
     data = Data(*(t.to(dtype) if t.is_floating_point() else t for t in (x, y, weight)))
     noise_prior = NOISE_PRIOR_SCALE[: case.likelihood.n_params]
-    return MLPPosterior(network, case.likelihood, GaussianPrior(scale), data, noise_prior)
+    return NetworkPosterior(network, case.likelihood, GaussianPrior(scale), data, noise_prior)
 
 
 def positions(density, generator, n=5):
@@ -188,7 +188,7 @@ def test_float32(generator):
     density = posterior(network, case, generator, dtype=torch.float32)
     position = positions(density, generator).float()
     exact = density.data._replace(**{k: t.double() for k, t in density.data._asdict().items()})
-    double = MLPPosterior(
+    double = NetworkPosterior(
         density.network, case.likelihood, density.prior, exact, density.noise_prior_scale
     )
     value, gradient = density.evaluate(position)
@@ -207,3 +207,38 @@ def test_survives_pickling(generator):
     after = pickle.loads(pickle.dumps(density)).evaluate(position)
     assert torch.equal(before.value, after.value)
     assert torch.equal(before.gradient, after.gradient)
+
+
+@pytest.mark.parametrize("prior", PRIORS.values(), ids=PRIORS)
+@pytest.mark.parametrize("network", OTHER_NETWORKS.values(), ids=OTHER_NETWORKS)
+def test_any_network_likelihood_and_prior(network, prior, generator):
+    """By autograd where nobody brought anything faster: value, gradient, draws of the prior."""
+    case, n = LIKELIHOODS["own-laplace"], network.layout.n_params
+    scale = 0.5 + torch.rand(n, generator=generator, dtype=torch.float64)
+    prior = GaussianPrior(scale) if prior is PRIORS["gaussian"] else prior
+    if prior is PRIORS["normal-by-layer"] and network is not OTHER_NETWORKS["module"]:
+        prior = PRIORS["normal"]
+    prior = prior.bind(network.layout)
+    x = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    data = Data(x, case.targets(5, generator), torch.ones(5, dtype=torch.float64))
+    density = NetworkPosterior(network, case.likelihood, prior, data, beta=0.7)
+    position = density.sample_prior(4, generator=generator)
+    assert position.shape == (4, n + 1)
+
+    def log_prior(q):
+        own = q[:, n:]
+        half_normal = torch.distributions.HalfNormal(torch.ones(1, dtype=torch.float64))
+        return prior.log_prob(q[:, :n]) + (half_normal.log_prob(own.exp()) + own).sum(1)
+
+    def log_likelihood(q):
+        outputs = network.forward(q[:, :n], x)
+        return case.likelihood.at(q[:, None, n:]).log_prob(outputs, data.y).sum(1)
+
+    expected = AutogradPosterior(n + 1, log_prior, log_likelihood, beta=0.7).evaluate(position)
+    value, gradient = density.evaluate(position)
+    assert_close(value, expected.value)
+    assert_close(gradient, expected.gradient)
+    assert_close(density(position), value)
+    assert_close(density.log_prior(position), log_prior(position))
+    again = pickle.loads(pickle.dumps(density)).evaluate(position)
+    assert torch.equal(again.gradient, gradient)

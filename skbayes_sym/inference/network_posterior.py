@@ -1,4 +1,8 @@
-"""The posterior of an MLP's weights and noise, by hand-written passes over all chains at once."""
+"""The posterior of a network's weights and noise, for all chains at once.
+
+Passes through the network are its own business (`Network.chain_likelihood`): hand-written for an
+MLP, by autograd for any other.
+"""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,14 +14,13 @@ from torch import Tensor
 from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.networks.base import ChainLikelihood
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.networks.base import ChainLikelihood, Network
+from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.random import float64_normal
 
 
 @dataclass(frozen=True, eq=False)
-class MLPPosterior:
+class NetworkPosterior:
     """``log p(theta) + log p(log sigma) + beta log p(y | x, theta, sigma)``: a `LogPosterior`.
 
     Positions (C, D) are ``[theta | log sigma]``, D = P + the likelihood's free parameters, with
@@ -28,13 +31,13 @@ class MLPPosterior:
 
     Parameters
     ----------
-    network : MLP
+    network : Network
     likelihood : Likelihood
-        Its own parameters, if any, are log standard deviations of noise.
-    prior : GaussianPrior
-        Of ``theta``, (P,).
+        Its own parameters, if any, are logarithms of scales.
+    prior : Prior
+        Of ``theta``; a Gaussian one costs one pass over the positions, others take autograd.
     data : Data
-    noise_prior_scale : float or Tensor of shape (n_outputs,), default=1.0
+    noise_prior_scale : float or Tensor of shape (likelihood.n_params,), default=1.0
         The half-normal's ``s``, in the scale of ``data.y``.
     beta : float, default=1.0
         Inverse temperature: the posterior at 1, the prior at 0.
@@ -45,9 +48,9 @@ class MLPPosterior:
     and a finite gradient; the others don't notice.
     """
 
-    network: MLP
+    network: Network
     likelihood: Likelihood
-    prior: GaussianPrior
+    prior: Prior
     data: Data
     noise_prior_scale: float | Tensor = 1.0
     beta: float = 1.0
@@ -83,11 +86,18 @@ class MLPPosterior:
             gradient.addcmul_(position, self._minus_precision)
             if self.likelihood.n_params:
                 gradient[:, self._n_theta :].add_(1.0 - ratio)
+            if self._gaussian is None:
+                other = self._evaluate_prior(position)
+                value.add_(other.value)
+                gradient[:, : self._n_theta].add_(other.gradient)
             return Evaluation(_finite_or_minus_inf(value), gradient.nan_to_num_(0.0, 0.0, 0.0))
 
     def log_prior(self, position: Tensor) -> Tensor:
         with torch.no_grad():
-            return _finite_or_minus_inf(self._prior_terms(position, torch.empty_like(position))[0])
+            value = self._prior_terms(position, torch.empty_like(position))[0]
+            if self._gaussian is None:
+                value = value + self.prior.log_prob(position[:, : self._n_theta])
+            return _finite_or_minus_inf(value)
 
     def log_likelihood(self, position: Tensor) -> Tensor:
         return _finite_or_minus_inf(self._log_lik.value(position))
@@ -98,11 +108,11 @@ class MLPPosterior:
         log_sigma = noise.abs_().log_() + self._noise_scale.log().to(noise)
         return torch.cat([theta.to(self.data.x), log_sigma.to(self.data.x)], 1)
 
-    def tempered(self, beta: float) -> "MLPPosterior":
+    def tempered(self, beta: float) -> "NetworkPosterior":
         return replace(self, beta=beta)
 
     def _prior_terms(self, position: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
-        """Log prior (C,), and (sigma / s)^2 (C, n_params)."""
+        """Log prior (C,), of ``theta`` too if Gaussian, and (sigma / s)^2 (C, n_params)."""
         squares = torch.mul(position, position, out=scratch)
         value = torch.addmv(self._constant, squares, self._minus_precision, alpha=0.5)
         log_sigma = position[:, self._n_theta :]
@@ -110,6 +120,18 @@ class MLPPosterior:
         if self.likelihood.n_params:
             value.add_(torch.add(log_sigma, ratio, alpha=-0.5).sum(1))
         return value, ratio
+
+    def _evaluate_prior(self, position: Tensor) -> Evaluation:
+        """Log prior of ``theta`` and its gradient, (C,) and (C, P), by autograd."""
+        with torch.inference_mode(False), torch.enable_grad():
+            theta = position[:, : self._n_theta].detach().clone().requires_grad_()
+            value = self.prior.log_prob(theta)
+            (gradient,) = torch.autograd.grad(value.sum(), theta)
+        return Evaluation(value.detach(), gradient)
+
+    @cached_property
+    def _gaussian(self) -> GaussianPrior | None:
+        return self.prior.gaussian()
 
     @property
     def _n_theta(self) -> int:
@@ -121,9 +143,11 @@ class MLPPosterior:
 
     @cached_property
     def _minus_precision(self) -> Tensor:
-        """By coordinate (D,); 0 at the noise, whose prior isn't normal."""
+        """By coordinate (D,); 0 where the prior isn't normal, as at the noise."""
         x = self.data.x
-        return torch.cat([-self.prior.precision.to(x), x.new_zeros(self.likelihood.n_params)])
+        if self._gaussian is None:
+            return x.new_zeros(self.n_dims)
+        return torch.cat([-self._gaussian.precision.to(x), x.new_zeros(self.likelihood.n_params)])
 
     @cached_property
     def _noise_scale(self) -> Tensor:
@@ -136,8 +160,9 @@ class MLPPosterior:
 
     @cached_property
     def _constant(self) -> Tensor:
-        """Log normalisers of the prior, (1,)."""
-        scale, noise = self.prior.scale.double(), self._noise_scale
+        """Log normalisers of the normal and half-normal priors, (1,)."""
+        noise = self._noise_scale
+        scale = torch.ones(0) if self._gaussian is None else self._gaussian.scale.double()
         normal = -scale.log().sum() - 0.5 * log(2 * pi) * len(scale)
         half_normal = 0.5 * log(2 / pi) * len(noise) - noise.log().sum()
         return (normal.cpu() + half_normal.cpu()).to(self.data.x).unsqueeze(0)

@@ -1,0 +1,294 @@
+r"""Modes of a regression network with scales and noise set by the evidence, many at once.
+
+MacKay's evidence framework (1992, "A practical Bayesian framework for backpropagation networks",
+eqs. 16 to 21) around Levenberg-Marquardt: after every step the precisions :math:`\alpha_g` of the
+prior's groups and :math:`\beta_t` of the noise follow
+
+.. math:: \gamma_g = n_g - \alpha_g \operatorname{tr}_g A^{-1}, \quad
+          \alpha_g \leftarrow \frac{\gamma_g + 2a}{|\theta_g|^2 + 2 a s_g^2}, \quad
+          \beta_t \leftarrow \frac{N - \gamma_t + 1}{\sum_n w_n r_{nt}^2 + 10^{-4}},
+
+damped geometrically, with :math:`A = \sum_t \beta_t J_t' J_t + \mathrm{diag}\,\alpha`.
+"""
+
+from dataclasses import dataclass
+from math import log, pi
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.laplace.gauss_newton import INITIAL_DAMPING, Expansion, step
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.learned_scales import ScalesByGroup
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
+from skbayes_sym.numerics.linalg import cholesky, log_det
+from skbayes_sym.numerics.optimise import OnStep
+
+_HYPER_START = 8  # iterations before scales and noise move: the weights first
+_DAMPING = 0.7  # share of the logarithmic step of a hyperparameter
+_INITIAL_NOISE_PRECISION = 1.0 / 0.3  # of standardised targets
+# Gamma hyperprior of the noise's precision: it only keeps a perfect fit finite.
+_NOISE_SHAPE, _NOISE_RATE = 0.5, 5e-5
+_NUMBERS = 1 << 22  # of a block of Jacobians: 32 MB
+_SETTLED, _PATIENCE = 3, 3  # updates compared, and how often in a row they must agree
+
+_REMEDY = "Standardise X and y, or use fewer hidden units."
+
+
+class Modes(NamedTuple):
+    """R modes with their hyperparameters, all in the scale of the data."""
+
+    theta: Tensor  # (R, P)
+    hyper: Tensor  # (R, G), log precisions of the prior's groups
+    noise_precision: Tensor  # (R, T)
+    factor: Tensor  # (R, P, P), Cholesky factor of the posterior's precision A
+    log_evidence: Tensor  # (R,), Laplace's estimate, nats, of one mode
+    n_iter: Tensor  # int64 (R,)
+    curves: list[Tensor]  # log evidences (R,) after every update
+
+
+@dataclass(frozen=True, eq=False)
+class RegressionEvidence:
+    """Sums over rows that steps and updates need.
+
+    Parameters
+    ----------
+    network : MLP
+    data : Data
+        Float64, targets (N, T).
+    prior : ScalesByGroup
+    """
+
+    network: MLP
+    data: Data
+    prior: ScalesByGroup
+
+    @property
+    def total_weight(self) -> float:
+        """Number of rows, counted with their weights."""
+        return float(self.data.weight.sum())
+
+    def squares(self, theta: Tensor) -> Tensor:
+        """Weighted squared residuals of every target, (r, P) -> (r, T)."""
+        residual = self.data.y - self.network.forward(theta, self.data.x)
+        return torch.einsum("n,rnt->rt", self.data.weight, residual.square_())
+
+    def sums(self, theta: Tensor) -> "Sums":
+        """Squares, J'r and J'J of every target; O(R N T P^2)."""
+        (x, y, weight), (n_restarts, p) = self.data, theta.shape
+        n_targets = y.shape[1]
+        size = max(1, _NUMBERS // (n_restarts * n_targets * p))
+        squares = theta.new_zeros(n_restarts, n_targets)
+        slope = theta.new_zeros(n_restarts, n_targets, p)
+        product = theta.new_zeros(n_restarts, n_targets, p, p)
+        for rows in torch.arange(len(x)).split(size):
+            outputs, jacobian = outputs_and_jacobian(self.network, theta, x[rows])
+            root = weight[rows].sqrt()
+            residual = (y[rows] - outputs) * root[:, None]
+            weighted = (jacobian * root[:, None, None]).transpose(1, 2)  # (R, T, n, P)
+            squares += residual.square().sum(1)
+            slope += torch.einsum("rnt,rtnp->rtp", residual, weighted)
+            product += weighted.mT @ weighted
+        return Sums(squares, slope, product)
+
+
+class Sums(NamedTuple):
+    """What one pass over the rows leaves."""
+
+    squares: Tensor  # (R, T)
+    slope: Tensor  # (R, T, P), J'r
+    product: Tensor  # (R, T, P, P), J'J
+
+    def expansion(self, noise_precision: Tensor) -> Expansion:
+        """The negative log likelihood, up to its constant."""
+        value = 0.5 * (noise_precision * self.squares).sum(1)
+        gradient = -torch.einsum("rt,rtp->rp", noise_precision, self.slope)
+        curvature = torch.einsum("rt,rtpq->rpq", noise_precision, self.product)
+        return Expansion(value, gradient, curvature)
+
+
+class Hyper(NamedTuple):
+    """Hyperparameters of R restarts."""
+
+    log_precision: Tensor  # (R, G), of the prior's groups
+    noise_precision: Tensor  # (R, T)
+
+
+class Updated(NamedTuple):
+    """What the evidence says at one point."""
+
+    log_evidence: Tensor  # (R,), at the hyperparameters it was asked at
+    hyper: Hyper  # where the update leads
+    factor: Tensor  # (R, P, P), Cholesky factor of A
+
+
+def update(
+    problem: RegressionEvidence, theta: Tensor, sums: Sums, hyper: Hyper, *, learn_noise: bool
+) -> Updated:
+    """Laplace's evidence of every restart and MacKay's step of its hyperparameters; O(P^3)."""
+    prior, weight = problem.prior, problem.total_weight
+    system = sums.expansion(hyper.noise_precision).curvature
+    system.diagonal(dim1=1, dim2=2).add_(hyper.log_precision.exp()[:, prior.group])
+    factor = cholesky(system, what="The posterior's precision", remedy=_REMEDY)
+    covariance = torch.cholesky_inverse(factor)
+    alpha, n = hyper.log_precision.exp(), prior.sizes.to(theta)
+    determined = n - alpha * prior.sums(covariance.diagonal(dim1=1, dim2=2))
+    squares, a = prior.squares(theta), prior.shape
+    rate = 2.0 * a * prior.reference_variance.to(theta)
+    target = (determined.clamp_min(0.0) + 2.0 * a) / (squares + rate)
+    log_precision = torch.lerp(hyper.log_precision, target.log(), _DAMPING)
+    noise = hyper.noise_precision
+    if learn_noise:
+        # Degrees of freedom that each target's rows determine; they add up to those of the groups.
+        used = noise * (sums.product * covariance.unsqueeze(1)).sum((2, 3))
+        left = (weight - used).clamp_min(0.0) + 2.0 * _NOISE_SHAPE
+        goal = left / (sums.squares + 2.0 * _NOISE_RATE)
+        noise = torch.lerp(noise.log(), goal.log(), _DAMPING).exp()
+    beta = hyper.noise_precision
+    log_lik = 0.5 * (weight * (beta.log() - log(2.0 * pi)) - beta * sums.squares).sum(1)
+    log_prior = 0.5 * (n * hyper.log_precision - alpha * squares).sum(1)
+    value = log_lik + log_prior - 0.5 * log_det(factor) + prior.log_hyperprior(hyper.log_precision)
+    return Updated(value, Hyper(log_precision, noise), factor)
+
+
+class _State(NamedTuple):
+    """Restarts that are still moving."""
+
+    theta: Tensor
+    log_precision: Tensor
+    noise_precision: Tensor
+    damping: Tensor
+    n_iter: Tensor
+    log_evidence: Tensor
+    squares: Tensor
+    slope: Tensor
+    product: Tensor
+
+    @property
+    def sums(self) -> Sums:
+        return Sums(self.squares, self.slope, self.product)
+
+    @property
+    def hyper(self) -> Hyper:
+        return Hyper(self.log_precision, self.noise_precision)
+
+    def of(self, which: Tensor) -> "_State":
+        return _State(*(t[which] for t in self))
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceModes:
+    """How modes are searched for.
+
+    Parameters
+    ----------
+    max_iter : int
+        Largest number of Gauss-Newton steps.
+    tol : float or None
+        A restart ends when its log evidence moves by less than this many nats per unit of weight,
+        over three updates and three times in a row. None never stops.
+    learn_noise : bool
+    """
+
+    max_iter: int = 100
+    tol: float | None = 5e-6
+    learn_noise: bool = True
+
+    def search(
+        self,
+        problem: RegressionEvidence,
+        theta: Tensor,
+        noise_precision: Tensor | None = None,
+        on_step: OnStep | None = None,
+    ) -> Modes:
+        """Modes from starting points ``theta`` (R, P).
+
+        The last iterate is kept, not the one of highest evidence: away from a mode Laplace's
+        approximation says too much.
+        """
+        state = _start(problem, theta, noise_precision)
+        curves: list[Tensor] = []
+        done: list[tuple[Tensor, _State]] = []
+        alive = torch.arange(len(theta))
+        while len(alive) and len(curves) < self.max_iter:
+            state = self._iterate(problem, state, len(curves))
+            curves.append(_scattered(state.log_evidence, alive, len(theta)))
+            ended = self._settled(curves, problem.total_weight)[alive]
+            done.append((alive[ended], state.of(ended)))
+            alive, state = alive[~ended], state.of(~ended)
+            if on_step is not None and on_step(len(curves), {"loss": -float(curves[-1].nanmean())}):
+                break
+        done.append((alive, state))
+        order = torch.cat([which for which, _ in done]).argsort()
+        parts = zip(*(s for _, s in done), strict=True)
+        return _modes(problem, _State(*(torch.cat(p)[order] for p in parts)), curves)
+
+    def _iterate(self, problem: RegressionEvidence, state: _State, iteration: int) -> _State:
+        def misfit(theta: Tensor, which: Tensor) -> Tensor:
+            return 0.5 * (state.noise_precision[which] * problem.squares(theta)).sum(1)
+
+        expansion = state.sums.expansion(state.noise_precision)
+        precision = state.log_precision.exp()[:, problem.prior.group]
+        taken = step(misfit, state.theta, expansion, precision, state.damping)
+        sums = problem.sums(taken.theta)
+        state = _State(
+            taken.theta, *state.hyper, taken.damping, state.n_iter + 1, state.log_evidence, *sums
+        )
+        if iteration < _HYPER_START:
+            return state
+        found = update(problem, taken.theta, sums, state.hyper, learn_noise=self.learn_noise)
+        return state._replace(
+            log_evidence=found.log_evidence,
+            log_precision=found.hyper.log_precision,
+            noise_precision=found.hyper.noise_precision,
+        )
+
+    def _settled(self, curves: list[Tensor], weight: float) -> Tensor:
+        """Which restarts have stopped moving, bool (R,)."""
+        recent = curves[-(_SETTLED + _PATIENCE) :]
+        if self.tol is None or len(recent) < _SETTLED + _PATIENCE:
+            return torch.zeros_like(curves[-1], dtype=torch.bool)
+        values = torch.stack(recent)
+        change = (values[_SETTLED:] - values[:-_SETTLED]).abs()
+        return (change < self.tol * weight).all(0)  # False where nan: before updates, or ended
+
+
+def _scattered(values: Tensor, where: Tensor, n: int) -> Tensor:
+    full = values.new_full((n,), float("nan"))
+    full[where] = values
+    return full
+
+
+def _start(problem: RegressionEvidence, theta: Tensor, noise_precision: Tensor | None) -> _State:
+    n, n_targets = len(theta), problem.data.y.shape[1]
+    spread = problem.data.y.var(0, correction=0).clamp_min(torch.finfo(theta.dtype).tiny)
+    beta = _INITIAL_NOISE_PRECISION / spread if noise_precision is None else noise_precision
+    return _State(
+        theta,
+        problem.prior.hyper.to(theta).expand(n, -1),
+        beta.to(theta).expand(n, n_targets),
+        theta.new_full((n,), INITIAL_DAMPING),
+        torch.zeros(n, dtype=torch.int64),
+        theta.new_full((n,), float("nan")),
+        *problem.sums(theta),
+    )
+
+
+def _modes(problem: RegressionEvidence, state: _State, curves: list[Tensor]) -> Modes:
+    """The end of the search: evidence and curvature at the hyperparameters reached."""
+    final = update(problem, state.theta, state.sums, state.hyper, learn_noise=False)
+    return Modes(
+        state.theta, state.log_precision, state.noise_precision, final.factor,
+        final.log_evidence, state.n_iter, curves,
+    )  # fmt: skip
+
+
+def output_variance(network: MLP, modes: Modes, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs of every mode's linearised network and their variances, each (R, N, T)."""
+    outputs, jacobian = outputs_and_jacobian(network, modes.theta, x)
+    n_restarts, n, n_targets, p = jacobian.shape
+    columns = jacobian.reshape(n_restarts, n * n_targets, p).mT
+    solved = torch.linalg.solve_triangular(modes.factor, columns, upper=False)
+    return outputs, solved.square().sum(1).view(n_restarts, n, n_targets)

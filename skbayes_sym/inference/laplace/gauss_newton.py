@@ -1,0 +1,90 @@
+r"""Levenberg-Marquardt on the Gauss-Newton system, many restarts as one batch.
+
+The negative log posterior of weights with a Gaussian prior of precisions :math:`\alpha`,
+
+.. math:: E(\theta) = -\log p(y \mid \theta) + \tfrac12 \sum_k \alpha_k \theta_k^2,
+
+is lowered by steps :math:`(A + \mathrm{diag}\,\alpha + \lambda \bar a I)\,\delta = -\nabla E` with
+the Gauss-Newton curvature A of the likelihood and the mean :math:`\bar a` of its diagonal
+(Levenberg 1944, Marquardt 1963; Foresee & Hagan 1997 for networks).
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+_MOST_TRIES = 8  # step sizes tried in one iteration
+_SHRINK, _GROW, _UNDEFINED = 4.0, 6.0, 10.0  # of the damping: after success, failure, no factor
+_LEAST_DAMPING = 1e-9
+INITIAL_DAMPING = 1e-2
+
+
+class Expansion(NamedTuple):
+    """The negative log likelihood of R weight vectors to second order, nats."""
+
+    value: Tensor  # (R,)
+    gradient: Tensor  # (R, P)
+    curvature: Tensor  # (R, P, P), Gauss-Newton
+
+
+class Misfit(Protocol):
+    """The negative log likelihood of some of the restarts, at their present noise."""
+
+    def __call__(self, theta: Tensor, which: Tensor) -> Tensor:
+        """At ``theta`` (r, P) of the restarts ``which`` (r,): (r,) nats."""
+        ...
+
+
+class Step(NamedTuple):
+    """Where a step led."""
+
+    theta: Tensor  # (R, P)
+    damping: Tensor  # (R,)
+    moved: Tensor  # bool (R,)
+
+
+def step(
+    misfit: Misfit, theta: Tensor, expansion: Expansion, precision: Tensor, damping: Tensor
+) -> Step:
+    """One damped Gauss-Newton step of every restart, never upwards.
+
+    Parameters
+    ----------
+    misfit : Misfit
+    theta : Tensor of shape (R, P)
+    expansion : Expansion
+        At ``theta``.
+    precision : Tensor of shape (R, P)
+        Of the prior.
+    damping : Tensor of shape (R,)
+        The factors lambda.
+
+    Notes
+    -----
+    O(P^3) a try, at most 8 tries. A restart whose curvature has no Cholesky factor is damped more.
+    """
+    gradient = expansion.gradient + precision * theta
+    energy = expansion.value + 0.5 * (precision * theta.square()).sum(1)
+    unit = expansion.curvature.diagonal(dim1=1, dim2=2).mean(1)
+    moved = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
+    theta, damping = theta.clone(), damping.clone()
+    for _ in range(_MOST_TRIES):
+        left = (~moved).nonzero().flatten()
+        if not len(left):
+            break
+        system = expansion.curvature[left]
+        added = precision[left] + (damping[left] * unit[left]).unsqueeze(1)
+        system.diagonal(dim1=1, dim2=2).add_(added)
+        factor, failed = torch.linalg.cholesky_ex(system)
+        shift = torch.cholesky_solve(gradient[left].unsqueeze(2), factor).squeeze(2)
+        candidate = theta[left] - shift
+        lower = misfit(candidate, left) + 0.5 * (precision[left] * candidate.square()).sum(1)
+        better = (lower < energy[left]) & (failed == 0)
+        theta[left[better]] = candidate[better]
+        moved[left[better]] = True
+        worse = left[~better]
+        factors = torch.where(failed[~better] > 0, _UNDEFINED, _GROW).to(damping)
+        damping[worse] = damping[worse].clamp_min(_LEAST_DAMPING) * factors
+    damping[moved] = (damping[moved] / _SHRINK).clamp_min(_LEAST_DAMPING)
+    return Step(theta, damping, moved)

@@ -1,0 +1,246 @@
+r"""Priors that learn their scales: one a group of weights, with a Gamma hyperprior.
+
+.. math:: \theta_k \mid \alpha \sim N(0, 1 / \alpha_{g(k)}), \qquad
+          \alpha_g \sim \mathrm{Gamma}(a, \text{rate } a s_g^2),
+
+so that the precision :math:`\alpha_g` of a group is :math:`1 / s_g^2` on average, the more closely
+the larger ``a``. (MacKay 1992, "Bayesian interpolation"; Neal 1996, section 1.2, whose scales for
+the width these are: weights into a layer of ``n`` inputs have variance of order 1/n.)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log, pi
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skbayes_sym.models.priors import GaussianPrior, Moments
+from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.random import normal_like
+
+# Variance of the inputs to a hidden unit from standardised features: tanh units then bend within
+# the data and not at once.
+_INPUT_VARIANCE = 2.25
+
+
+@dataclass(frozen=True, eq=False)
+class ScalesByGroup:
+    """Zero-mean normals with one learned scale a group of parameters; bound to a layout.
+
+    Parameters
+    ----------
+    group : int64 Tensor of shape (P,)
+        Number of every parameter's group.
+    names : tuple of str
+        One per group.
+    reference_variance : Tensor of shape (G,)
+        The variances :math:`s_g^2` around which the hyperprior lies.
+    shape : float
+        Shape ``a`` of the Gamma hyperprior of the precisions.
+    hyper : Tensor of shape (G,)
+        Log precisions.
+    """
+
+    group: Tensor
+    names: tuple[str, ...]
+    reference_variance: Tensor
+    shape: float
+    hyper: Tensor
+
+    def bind(self, layout: ParamLayout) -> "ScalesByGroup":
+        if self.group.shape != (layout.n_params,):
+            raise ValueError(
+                f"the prior is over {self.group.numel()} parameters, the network has "
+                f"{layout.n_params}."
+            )
+        return self
+
+    @property
+    def n_groups(self) -> int:
+        """Number G of scales."""
+        return len(self.names)
+
+    @property
+    def sizes(self) -> Tensor:
+        """Number of parameters in every group, float64 (G,)."""
+        return torch.bincount(self.group, minlength=self.n_groups).double()
+
+    @property
+    def scale(self) -> Tensor:
+        """Standard deviations (P,) at the present scales."""
+        return (-0.5 * self.hyper).exp()[self.group]
+
+    @property
+    def precision(self) -> Tensor:
+        """Inverse variances (P,) at the present scales."""
+        return self.hyper.exp()[self.group]
+
+    def at(self, hyper: Tensor) -> GaussianPrior:
+        """The normal prior at log precisions (G,)."""
+        return GaussianPrior((-0.5 * hyper).exp()[self.group])
+
+    def with_hyper(self, hyper: Tensor) -> "ScalesByGroup":
+        """The same prior at other log precisions."""
+        return replace(self, hyper=hyper)
+
+    def squares(self, theta: Tensor) -> Tensor:
+        """Sum of squares in every group, (*B, P) -> (*B, G)."""
+        return self.sums(theta.square())
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Sum over every group, (*B, P) -> (*B, G)."""
+        total = values.new_zeros(*values.shape[:-1], self.n_groups)
+        return total.index_add_(-1, self.group.to(values.device), values)
+
+    def log_hyperprior(self, hyper: Tensor) -> Tensor:
+        """Density of the log precisions, (*B, G) -> (*B,) nats."""
+        a = self.shape
+        rate = a * self.reference_variance.to(hyper)
+        constant = (a * rate.log()).sum() - self.n_groups * torch.lgamma(hyper.new_tensor(a))
+        return (a * hyper - rate * hyper.exp()).sum(-1) + constant
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log density in nats at the present scales, (*B, P) -> (*B,)."""
+        return self.at(self.hyper).log_prob(theta)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws at the present scales, (n, P)."""
+        scale = self.scale.to(generator.device)
+        return scale * normal_like((n, scale.numel()), generator=generator, like=scale)
+
+    def update(self, moments: Moments) -> "ScalesByGroup":
+        """The scales that maximise the expected log prior plus the hyperprior, in closed form.
+
+        .. math:: \\alpha_g = (n_g + 2a) / (E|\\theta_g|^2 + 2 a s_g^2).
+        """
+        spread = self.sums(moments.mean.square() + moments.variance)
+        n, a = self.sizes.to(spread), self.shape
+        rate = 2.0 * a * self.reference_variance.to(spread)
+        return replace(self, hyper=((n + 2.0 * a) / (spread + rate)).log())
+
+    def collapsed(self) -> "CollapsedScales":
+        """The prior with its scales integrated out."""
+        return CollapsedScales(self)
+
+
+@dataclass(frozen=True, eq=False)
+class CollapsedScales:
+    r"""The law of the weights alone: every group a multivariate Student-t.
+
+    .. math:: p(\theta_g) = \frac{\Gamma(a + n_g/2)}{\Gamma(a)}\,
+              \frac{(a s_g^2)^a}{(2\pi)^{n_g/2}}\,
+              (a s_g^2 + |\theta_g|^2 / 2)^{-(a + n_g/2)}
+
+    It has no scales left to sample, no funnel, and is invariant under exchanges and sign flips
+    within a group.
+    """
+
+    scales: ScalesByGroup
+
+    def bind(self, layout: ParamLayout) -> "CollapsedScales":
+        self.scales.bind(layout)
+        return self
+
+    @property
+    def precision(self) -> None:
+        """None: the weights of a group aren't independent."""
+        return None
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log density in nats, (*B, P) -> (*B,)."""
+        s, a = self.scales, self.scales.shape
+        n = s.sizes.to(theta)
+        rate = a * s.reference_variance.to(theta)
+        shape = a + 0.5 * n
+        constant = torch.lgamma(shape) - torch.lgamma(theta.new_tensor(a)) + a * rate.log()
+        constant = (constant - 0.5 * n * log(2.0 * pi)).sum()
+        return constant - (shape * (rate + 0.5 * s.squares(theta)).log()).sum(-1)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws, (n, P): precisions from their Gamma law, then weights."""
+        s = self.scales
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        rate = s.shape * s.reference_variance.cpu().numpy()
+        rng = np.random.default_rng(seed)
+        precision = torch.as_tensor(rng.gamma(s.shape, 1.0 / rate, size=(n, s.n_groups)))
+        noise = normal_like((n, len(s.group)), generator=generator, like=precision)
+        return noise / precision.sqrt()[:, s.group]
+
+
+@dataclass(frozen=True)
+class LayerScales:
+    """One learned scale per layer's weights and one per layer's biases.
+
+    Parameters
+    ----------
+    shape : float, default=0.5
+        Of the Gamma hyperprior of the precisions: how closely the scales keep to their reference.
+        Classifiers take 8, since on separable classes weaker ones run away.
+    output_variance : float, default=1.0
+        Reference variance of an output from hidden units of size one.
+    """
+
+    shape: float = 0.5
+    output_variance: float = 1.0
+
+    def bind(self, layout: ParamLayout) -> ScalesByGroup:
+        return _bound(layout, self.shape, self.output_variance, by_column=False)
+
+
+@dataclass(frozen=True)
+class ARD:
+    """Automatic relevance determination: one learned scale per column of the input.
+
+    All hidden units share a column's scale, so that exchanges and sign flips of units stay
+    symmetries; beyond the first layer columns *are* units, and there is one scale a layer.
+
+    Parameters
+    ----------
+    shape, output_variance : float
+        As of `LayerScales`.
+
+    References
+    ----------
+    MacKay (1994). Bayesian nonlinear modelling for the prediction competition.
+    Neal (1996). Bayesian learning for neural networks, section 1.2.
+    """
+
+    shape: float = 0.5
+    output_variance: float = 1.0
+
+    def bind(self, layout: ParamLayout) -> ScalesByGroup:
+        return _bound(layout, self.shape, self.output_variance, by_column=True)
+
+
+def _bound(
+    layout: ParamLayout, shape: float, output_variance: float, *, by_column: bool
+) -> ScalesByGroup:
+    if not shape > 0.0 or not output_variance > 0.0:
+        raise ValueError(
+            f"shape and output_variance must be positive, got {shape!r} and {output_variance!r}."
+        )
+    weights = [name for name, s in layout.shapes.items() if len(s) > 1]
+    group: list[Tensor] = []
+    names: list[str] = []
+    variances: list[float] = []
+    for name, size in layout.shapes.items():
+        columns = size[1] if by_column and name == weights[0] else 1
+        group.append(len(names) + torch.arange(columns).broadcast_to(size).reshape(-1))
+        names += [name] if columns == 1 else [f"{name}[:, {j}]" for j in range(columns)]
+        variances += columns * [_reference(name, size, weights, output_variance)]
+    reference = torch.tensor(variances, dtype=torch.float64)
+    return ScalesByGroup(torch.cat(group), tuple(names), reference, float(shape), -reference.log())
+
+
+def _reference(
+    name: str, size: Sequence[int], weights: Sequence[str], output_variance: float
+) -> float:
+    """Variance of a parameter before any data, features and targets standardised."""
+    if name not in weights:
+        return 1.0
+    fan_in = float(np.prod(size[1:]))
+    if name != weights[-1]:
+        return _INPUT_VARIANCE / fan_in
+    return output_variance / fan_in if len(weights) > 1 else output_variance

@@ -1,0 +1,232 @@
+"""What chains and ensembles share: objects in, weighted draws out."""
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from scipy.special import logsumexp
+from sklearn.base import clone
+from torch import nn
+
+from skbayes_sym import (
+    DeepEnsembleClassifier,
+    DeepEnsembleRegressor,
+    MCMCClassifier,
+    MCMCRegressor,
+)
+from skbayes_sym.models import BaseNetwork, Normal, Poisson, StudentT, TargetLikelihood
+from skbayes_sym.numerics.layout import ParamLayout
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+CHAINS = {"n_chains": 3, "n_warmup": 60, "n_draws": 4, "mode_weights": "uniform", "random_state": 0}
+MEMBERS = {"n_members": 3, "max_iter": 60, "activation": "tanh", "random_state": 0}
+REGRESSORS = {
+    "mcmc": MCMCRegressor((2,), **CHAINS),
+    "ensemble": DeepEnsembleRegressor((2,), **MEMBERS),
+}
+CLASSIFIERS = {
+    "mcmc": MCMCClassifier((2,), **CHAINS),
+    "ensemble": DeepEnsembleClassifier((2,), **MEMBERS),
+}
+regressors = pytest.mark.parametrize("name", REGRESSORS)
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((30, 2))
+Y = X[:, 0] + 0.3 * rng.standard_normal(30)
+COUNTS = rng.poisson(np.exp(0.3 * X[:, 0])).astype(float)
+LABELS = (Y > 0).astype(int)
+
+
+def n_draws(model):
+    return prod(model.samples_.shape[:-1])
+
+
+@regressors
+def test_likelihoods_of_draws_average_to_the_predictive_density(name):
+    model = clone(REGRESSORS[name]).fit(X, Y)
+    values = model.log_likelihood_samples(X, Y)
+    assert values.shape == (*model.samples_.shape[:-1], 30)
+    assert model.chain_weights_.tolist() == [1 / 3] * 3
+    mixed = logsumexp(values.reshape(-1, 30), axis=0) - np.log(n_draws(model))
+    np.testing.assert_allclose(mixed, model.log_predictive_density(X, Y), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_likelihoods_of_labels_average_to_the_predictive_density(name):
+    model = clone(CLASSIFIERS[name]).fit(X, LABELS)
+    values = model.log_likelihood_samples(X, LABELS)
+    mixed = logsumexp(values.reshape(-1, 30), axis=0) - np.log(n_draws(model))
+    np.testing.assert_allclose(mixed, model.log_predictive_density(X, LABELS), rtol=1e-9)
+
+
+@regressors
+def test_arviz_takes_members_for_draws_of_one_chain(name):
+    pytest.importorskip("arviz_base")
+    model = clone(REGRESSORS[name]).fit(X, Y)
+    tree = model.to_arviz()
+    shape = (3, 4) if name == "mcmc" else (1, 3)
+    assert tree["posterior"]["W1"].shape == (*shape, 2, 2)
+    assert tree["posterior"]["noise_std"].shape == (*shape, 1)
+    assert np.array_equal(
+        tree["sample_stats"]["lp"].values.ravel(), model.log_posterior_samples_.ravel()
+    )
+
+
+@regressors
+def test_a_noise_that_is_known(name):
+    """In the units of y, whatever they are; it is no parameter then."""
+    model = clone(REGRESSORS[name]).set_params(noise_std=12.0).fit(X, 30.0 * Y + 5.0)
+    np.testing.assert_allclose(model.noise_std_samples_, 12.0)
+    _, std = model.predict(X, return_std=True)
+    assert (std >= 12.0 * (1 - 1e-9)).all()
+    by_hand = np.sqrt(model.predict_uncertainty(X).epistemic + 144.0)
+    np.testing.assert_allclose(std, by_hand)
+    with pytest.raises(ValueError, match=r"noise_prior_scale=2.0 does not apply: .*no noise to"):
+        clone(model).set_params(noise_prior_scale=2.0).fit(X, Y)
+
+
+def test_a_known_noise_is_what_a_narrow_posterior_of_it_says():
+    """The joint density of the draws by hand."""
+    model = clone(REGRESSORS["mcmc"]).set_params(noise_std=0.5).fit(X, Y)
+    x = torch.as_tensor((X - X.mean(0)) / X.std(0))
+    outputs = model.network_.forward(torch.as_tensor(model.samples_), x)[..., 0].numpy()
+    joint = stats.norm.logpdf(Y, outputs * Y.std() + Y.mean(), 0.5).sum(-1)
+    joint += stats.norm.logpdf(model.samples_).sum(-1)
+    np.testing.assert_allclose(model.log_posterior_samples_, joint, rtol=1e-9)
+
+
+@regressors
+def test_counts(name):
+    """Poisson's log rate is the output itself: targets aren't scaled, and there is no noise."""
+    model = clone(REGRESSORS[name]).set_params(likelihood=Poisson()).fit(X, COUNTS)
+    assert (model.y_mean_.tolist(), model.y_scale_.tolist()) == ([0.0], [1.0])
+    assert not hasattr(model, "noise_std_samples_")
+    x = torch.as_tensor((X - X.mean(0)) / X.std(0))
+    theta = torch.as_tensor(model.samples_).reshape(-1, model.samples_.shape[-1])
+    rate = model.network_.forward(theta, x)[..., 0].exp().numpy()
+    np.testing.assert_allclose(model.predict(X), rate.mean(0))
+    density = logsumexp(stats.poisson.logpmf(COUNTS, rate), axis=0) - np.log(len(rate))
+    np.testing.assert_allclose(model.log_predictive_density(X, COUNTS), density)
+    drawn = model.sample_y(X, 500, random_state=0)
+    assert (drawn == drawn.round()).all()
+    error = np.sqrt(model.predict_uncertainty(X).total / 500)
+    assert (np.abs(drawn.mean(1) - rate.mean(0)) < 5 * error).all()
+
+
+@regressors
+def test_heavy_tails_learn_their_scale(name):
+    likelihood = StudentT(torch.zeros(1, dtype=torch.float64), df=4.0)
+    model = clone(REGRESSORS[name]).set_params(likelihood=likelihood).fit(X, 30.0 * Y)
+    scale = model.noise_std_samples_.reshape(-1, 1)
+    x = torch.as_tensor((X - X.mean(0)) / X.std(0))
+    theta = torch.as_tensor(model.samples_).reshape(-1, model.samples_.shape[-1])
+    outputs = model.network_.forward(theta, x)[..., 0].numpy()
+    mean = outputs * 30.0 * Y.std() + 30.0 * Y.mean()
+    density = logsumexp(stats.t.logpdf(30.0 * Y, 4.0, mean, scale), axis=0) - np.log(len(mean))
+    np.testing.assert_allclose(model.log_predictive_density(X, 30.0 * Y), density, rtol=1e-8)
+    np.testing.assert_allclose(model.predict(X), mean.mean(0))
+
+
+@dataclass(frozen=True, eq=False)
+class LaplaceNoise(TargetLikelihood):
+    """A third party's: only its law."""
+
+    scale: torch.Tensor
+
+    def distribution(self, outputs):
+        return torch.distributions.Laplace(outputs, self.scale, validate_args=False)
+
+
+@dataclass(frozen=True, eq=False)
+class LaplacePrior:
+    """A third party's, of any network."""
+
+    n: int = 0
+
+    def bind(self, layout):
+        return LaplacePrior(layout.n_params)
+
+    def gaussian(self):
+        return None
+
+    def log_prob(self, theta):
+        return torch.distributions.Laplace(0.0, 1.0).log_prob(theta).sum(-1)
+
+    def sample(self, n, *, generator):
+        u = torch.rand(n, self.n, generator=generator, dtype=torch.float64) - 0.5
+        return -u.sign() * torch.log1p(-2 * u.abs())
+
+
+@dataclass(frozen=True)
+class Wave(BaseNetwork):
+    """A third party's: amplitude and phase of a sine."""
+
+    n_outputs: int = 1
+    layout = ParamLayout({"amplitude": (1,), "phase": (1,)})
+
+    def init(self, n, *, generator):
+        return torch.randn(n, 2, generator=generator, dtype=torch.float64)
+
+    def forward(self, theta, x):
+        angle = x[:, 0] + theta[..., 1:]
+        return (theta[..., :1] * angle.sin()).unsqueeze(-1)
+
+
+@regressors
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"likelihood": LaplaceNoise(torch.tensor(0.3, dtype=torch.float64))},
+        {"prior": LaplacePrior()},
+        {"network": Wave()},
+        {"network": nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))},
+        {"prior": Normal(0.5)},
+    ],
+    ids=["likelihood", "prior", "network", "module", "normal"],
+)
+def test_objects_of_ones_own(name, own):
+    base = REGRESSORS[name].get_params()
+    if "network" in own:
+        base = {k: v for k, v in base.items() if k not in {"hidden_layer_sizes", "activation"}}
+    model = type(REGRESSORS[name])(**base | own).fit(X, Y)
+    assert np.isfinite(model.log_predictive_density(X, Y)).all()
+    assert np.isfinite(model.sample_y(X, 3)).all()
+    if "network" in own:
+        n_params = 2 if isinstance(model.network, Wave) else 9
+        assert model.samples_.shape[-1] == model.network_.layout.n_params == n_params
+
+
+@regressors
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (
+            {"network": Wave(), "hidden_layer_sizes": (3,)},
+            r"hidden_layer_sizes=\(3,\) does not app",
+        ),
+        ({"prior": Normal(1.0), "prior_scale": 2.0}, "prior_scale=2.0 does not apply: prior= is"),
+        ({"likelihood": Poisson(), "noise_std": 2.0}, "noise_std=2.0 does not apply: likelihood"),
+        ({"likelihood": Poisson(), "noise_prior_scale": 2.0}, "noise_prior_scale=2.0 does not app"),
+        ({"network": Wave(2)}, "network has 2 outputs.*ask for 1"),
+    ],
+)
+def test_parameters_that_dont_apply_are_refused(name, parameters, message):
+    kind = type(REGRESSORS[name])
+    with pytest.raises(ValueError, match=message):
+        kind(**parameters).fit(X, Y)
+
+
+class Half:
+    def forward(self, theta, x):
+        return x
+
+
+@regressors
+def test_what_an_object_lacks_is_named(name):
+    kind = type(REGRESSORS[name])
+    with pytest.raises(TypeError, match=r"network=.*Half.* has no layout and no .*BaseNetwork"):
+        kind(network=Half()).fit(X, Y)

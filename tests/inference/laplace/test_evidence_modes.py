@@ -1,0 +1,115 @@
+"""Evidence-trained modes against Bayesian linear regression, weights, and planted functions."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from skbayes_sym.inference.laplace.evidence_modes import (
+    EvidenceModes,
+    Hyper,
+    RegressionEvidence,
+    output_variance,
+    update,
+)
+from skbayes_sym.models import MLP, TANH
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.learned_scales import ARD, LayerScales
+
+
+def linear_data(n=40, n_targets=1):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, 3))
+    y = x @ rng.standard_normal((3, n_targets)) + 0.4 * rng.standard_normal((n, n_targets))
+    return Data(*(torch.as_tensor(a) for a in (x, y, np.ones(n))))
+
+
+def problem_of(data, widths=(), prior=None):
+    network = MLP(data.x.shape[1], widths, data.y.shape[1], TANH)
+    return RegressionEvidence(network, data, (prior or LayerScales()).bind(network.layout))
+
+
+def exact_log_evidence(problem, hyper):
+    """Of a linear network with one target: a multivariate normal, and the hyperprior."""
+    x = torch.cat([problem.data.x, torch.ones(len(problem.data.x), 1, dtype=torch.float64)], 1)
+    variance = (-hyper.log_precision[0]).exp()[problem.prior.group]
+    cov = (x * variance) @ x.T
+    cov.diagonal().add_(1.0 / hyper.noise_precision[0, 0])
+    y = problem.data.y[:, 0].numpy()
+    value = stats.multivariate_normal(np.zeros(len(y)), cov.numpy()).logpdf(y)
+    return value + float(problem.prior.log_hyperprior(hyper.log_precision[0]))
+
+
+def hyper_of(modes):
+    return Hyper(modes.hyper, modes.noise_precision)
+
+
+@pytest.mark.parametrize("prior", [LayerScales(), ARD(shape=2.0)])
+def test_of_a_linear_model_the_evidence_is_exact_and_at_its_maximum_in_the_scales(prior):
+    problem = problem_of(linear_data(), prior=prior)
+    start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
+    modes = EvidenceModes(max_iter=400, tol=None).search(problem, start)
+    hyper = Hyper(modes.hyper[:1], modes.noise_precision[:1])
+    exact = exact_log_evidence(problem, hyper)
+    np.testing.assert_allclose(modes.log_evidence[0].item(), exact, rtol=1e-10)
+    for group in range(problem.prior.n_groups):
+        slopes = []
+        for shift in (1e-4, -1e-4):
+            moved = hyper.log_precision.clone()
+            moved[0, group] += shift
+            slopes.append(exact_log_evidence(problem, hyper._replace(log_precision=moved)))
+        assert abs(slopes[0] - slopes[1]) / 2e-4 < 1e-4
+
+
+def test_restarts_agree_on_a_convex_problem_and_stop():
+    problem = problem_of(linear_data(n_targets=2))
+    start = problem.network.init(3, generator=torch.Generator().manual_seed(0))
+    modes = EvidenceModes(max_iter=500, tol=None).search(problem, start)
+    torch.testing.assert_close(modes.theta, modes.theta[:1].expand(3, -1), atol=1e-6, rtol=0.0)
+    torch.testing.assert_close(modes.log_evidence, modes.log_evidence[:1].expand(3))
+    stopped = EvidenceModes(max_iter=500).search(problem, start)
+    assert int(stopped.n_iter.max()) < 500
+    assert torch.isnan(stopped.curves[-1]).any() or len(set(stopped.n_iter.tolist())) == 1
+
+
+def test_weights_are_repetitions():
+    data = linear_data(n=12)
+    weight = torch.tensor([1.0, 2.0, 3.0] * 4, dtype=torch.float64)
+    repeated = Data(*(t.repeat_interleave(weight.long(), 0) for t in data))
+    found = []
+    for rows in (data._replace(weight=weight), repeated._replace(weight=torch.ones(24).double())):
+        problem = problem_of(rows, widths=(3,))
+        start = problem.network.init(2, generator=torch.Generator().manual_seed(1))
+        sums = problem.sums(start)
+        noise = torch.full((2, 1), 4.0, dtype=torch.float64)
+        hyper = Hyper(problem.prior.hyper.expand(2, -1), noise)
+        found.append(update(problem, start, sums, hyper, learn_noise=True))
+    torch.testing.assert_close(found[0].log_evidence, found[1].log_evidence)
+    torch.testing.assert_close(found[0].hyper.noise_precision, found[1].hyper.noise_precision)
+    torch.testing.assert_close(found[0].hyper.log_precision, found[1].hyper.log_precision)
+
+
+def test_a_planted_function_its_noise_and_its_column_are_found():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (200, 2))
+    y = np.sin(2 * x[:, :1]) + 0.1 * rng.standard_normal((200, 1))
+    data = Data(*(torch.as_tensor(a) for a in (x, y, np.ones(200))))
+    problem = problem_of(data, widths=(10,), prior=ARD())
+    start = problem.prior.sample(4, generator=torch.Generator().manual_seed(0))
+    modes = EvidenceModes(max_iter=60).search(problem, start)
+    outputs, variance = output_variance(problem.network, modes, data.x)
+    error = (outputs.mean(0)[:, 0] - torch.sin(2 * data.x[:, 0])).square().mean().sqrt()
+    assert error < 0.05
+    assert torch.all(variance > 0)
+    noise = modes.noise_precision.rsqrt().mean()
+    assert abs(noise - 0.1) < 0.015
+    relevance = (-0.5 * modes.hyper[:, :2]).exp().mean(0)
+    assert relevance[0] > 1.5 * relevance[1]  # the second column says nothing
+
+
+def test_given_noise_stays():
+    problem = problem_of(linear_data())
+    start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
+    given = torch.tensor([2.0], dtype=torch.float64)
+    modes = EvidenceModes(max_iter=20, learn_noise=False).search(problem, start, given)
+    assert torch.equal(modes.noise_precision, given.expand(2, 1))

@@ -1,0 +1,86 @@
+"""Scales by group: groups, closed-form updates, and the collapsed law by quadrature."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+
+from skbayes_sym.models import MLP, TANH
+from skbayes_sym.models.learned_scales import ARD, LayerScales
+from skbayes_sym.models.priors import Moments
+from skbayes_sym.symmetry import check_invariant
+
+NETWORK = MLP(3, (4,), 2, TANH)
+
+
+def test_groups_are_layers_or_columns_of_the_input():
+    layers, columns = (prior.bind(NETWORK.layout) for prior in (LayerScales(), ARD()))
+    assert layers.names == ("W1", "b1", "W2", "b2")
+    assert layers.sizes.tolist() == [12, 4, 8, 2]
+    assert columns.names == ("W1[:, 0]", "W1[:, 1]", "W1[:, 2]", "b1", "W2", "b2")
+    first = NETWORK.layout.unflatten(columns.group)["W1"]
+    assert torch.equal(first, torch.arange(3).expand(4, 3))
+    assert layers.reference_variance.tolist() == [0.75, 1.0, 0.25, 1.0]
+
+
+@pytest.mark.parametrize("prior", [LayerScales(), ARD()])
+def test_units_may_be_exchanged_and_flipped(prior):
+    bound = prior.bind(NETWORK.layout)
+    check_invariant(NETWORK.symmetry(), bound.log_prob, NETWORK.layout)
+    check_invariant(NETWORK.symmetry(), bound.collapsed().log_prob, NETWORK.layout)
+
+
+def test_the_update_is_the_maximum():
+    """Of E log p(theta | alpha) + log p(log alpha), whose slope vanishes there."""
+    bound = ARD(shape=2.0).bind(NETWORK.layout)
+    generator = torch.Generator().manual_seed(0)
+    mean = bound.sample(1, generator=generator)[0]
+    variance = torch.rand(len(mean), generator=generator, dtype=torch.float64)
+    hyper = bound.update(Moments(mean, variance)).hyper.clone().requires_grad_()
+    precision = hyper.exp()[bound.group]
+    expected = 0.5 * (hyper[bound.group] - precision * (mean**2 + variance)).sum()
+    (expected + bound.log_hyperprior(hyper)).backward()
+    torch.testing.assert_close(hyper.grad, torch.zeros_like(hyper), atol=1e-12, rtol=0.0)
+
+
+def test_the_hyperprior_is_a_density_of_log_precisions():
+    bound = LayerScales(shape=3.0).bind(MLP(2, (), 1, TANH).layout)
+    fixed = torch.zeros(2, dtype=torch.float64)
+
+    def density(h):
+        fixed[0] = h
+        return np.exp(float(bound.log_hyperprior(fixed)))
+
+    other = np.exp(stats.gamma.logpdf(1.0, 3.0, scale=1.0 / 3.0))  # of the other group, at 0
+    total, _ = integrate.quad(density, -15.0, 8.0)
+    np.testing.assert_allclose(total, other, rtol=1e-8)
+
+
+def test_the_collapsed_law_is_the_integral_over_the_scales():
+    bound = LayerScales(shape=1.5).bind(MLP(2, (), 1, TANH).layout)
+    theta = torch.tensor([0.4, -1.3, 0.8], dtype=torch.float64)
+    expected = 0.0
+    for part, variance in ((theta[:2], 1.0), (theta[2:], 1.0)):
+        law = stats.gamma(1.5, scale=1.0 / (1.5 * variance))
+        value, _ = integrate.quad(
+            lambda a, part=part, law=law: law.pdf(a) * stats.norm.pdf(part, scale=a**-0.5).prod(),
+            0.0, np.inf,
+        )  # fmt: skip
+        expected += np.log(value)
+    np.testing.assert_allclose(float(bound.collapsed().log_prob(theta)), expected, rtol=1e-7)
+
+
+def test_draws_of_the_collapsed_law_have_its_tails():
+    """|theta_g|^2 / n_g over its reference variance is F-distributed with (n_g, 2 a) freedoms."""
+    bound = LayerScales(shape=2.0).bind(NETWORK.layout)
+    theta = bound.collapsed().sample(4000, generator=torch.Generator().manual_seed(0))
+    ratio = bound.squares(theta) / (bound.sizes * bound.reference_variance)
+    for column, n in zip(ratio.T.numpy(), bound.sizes.tolist(), strict=True):
+        assert stats.kstest(column, stats.f(n, 4.0).cdf).pvalue > 1e-3
+
+
+def test_mistakes():
+    with pytest.raises(ValueError, match="shape and output_variance must be positive"):
+        ARD(shape=0.0).bind(NETWORK.layout)
+    with pytest.raises(ValueError, match="26 parameters, the network has 8"):
+        LayerScales().bind(NETWORK.layout).bind(MLP(3, (), 2, TANH).layout)
