@@ -131,12 +131,12 @@ class Laplace:
         n_half_widths = augmentation.half_width.n_params
         n_samples = given.n_samples if given and n_half_widths else 1
         averaged = AveragedNetwork(network, augmentation, model.likelihood, n_samples, self.n_last)
-        precision = model.prior.precision
-        if precision is None:
+        prior = model.prior.gaussian
+        if prior is None:
             raise ValueError("the Laplace approximation needs a normal prior.")
         return Problem(
             data, averaged, curvature_of(self.curvature, averaged, n_half_widths > 0),
-            self._rows_per_step(data.n_rows), layer_precisions(network, precision),
+            self._rows_per_step(data.n_rows), layer_precisions(network, prior.precision),
             given is not None, Seeds(*spawn_seeds(data.seed, len(Seeds._fields))),
         )  # fmt: skip
 
