@@ -12,6 +12,7 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import Evidence
+from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import Affine, Categorical, ColumnShift, LogScale, Rotation2D
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
@@ -85,7 +86,7 @@ FITS: dict[str, FitCase] = {
     ),
     "factors": FitCase(sk.SymVIMatrixFactorization(**_FACTORS), MATRIX, None),
     "factors-gibbs": FitCase(
-        sk.SymVIMatrixFactorization(**_FACTORS, solver="gibbs", n_draws=5), MATRIX, None
+        sk.SymVIMatrixFactorization(**_FACTORS, solver=Gibbs(5)), MATRIX, None
     ),
     "linear-gaussian": FitCase(sk.BayesianLinearRegressor(), X, NUMBERS),
     "linear-many-features": FitCase(sk.BayesianLinearRegressor("student-t"), IMAGES, NUMBERS),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from skbayes_sym.inference.samplers import SMC, Evidence
+from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -103,6 +104,22 @@ def translate_noun(name: str, fields: Values) -> tuple[str, Values]:
     return NOUN_NAMES.get(name, name), {renamed.get(f, f): value for f, value in fields.items()}
 
 
+def _solvers_are_objects(parameters: Values, attributes: Values) -> None:
+    """``n_draws``, ``covariance`` and ``symmetry`` said nothing to most solvers."""
+    n_draws, covariance = parameters.pop("n_draws"), parameters.pop("covariance")
+    solver = parameters["solver"]
+    if solver == "vi" and covariance != VI().covariance:
+        parameters["solver"] = VI(covariance)
+    elif solver == "gibbs" and n_draws != Gibbs().n_draws:
+        parameters["solver"] = Gibbs(n_draws)
+    elif solver == "mfvi_analytic":
+        parameters["solver"] = "mean_field"
+    if solver != "vi":
+        parameters["symmetry"] = "auto"
+    elif parameters["symmetry"] == "signflip":
+        parameters["symmetry"] = "sign_flip"
+
+
 CLASS_NAMES: dict[str, str] = {
     "InvarianceAbidingRegressor": "BayesianLinearRegressor",
     "InvarianceAbidingClassifier": "BayesianLinearClassifier",
@@ -128,4 +145,5 @@ CHANGES: dict[str, tuple[Translation, ...]] = {
     "MCMCClassifier": (_samplers_are_objects,),
     "InvarianceAbidingRegressor": (_likelihood_of_numbers,),
     "InvarianceAbidingClassifier": (_likelihood_of_labels,),
+    "SymVIMatrixFactorization": (_solvers_are_objects,),
 }

@@ -96,25 +96,3 @@ def require_layerwise(estimator: Any, context: Any, network: MLP) -> None:
         ],
         context.device,
     )
-
-
-def require_factors(estimator: Any, context: Any) -> None:
-    """Covariances of n + m rows before and after a sweep: 2 (n + m) k^2 b; Gibbs' draws."""
-    (n, m), k, size = context.observed.shape, estimator.n_components, context.dtype.itemsize
-    n_kept = min(estimator.n_draws, estimator.max_iter - estimator.max_iter // 2)
-    n_kept *= estimator.solver == "gibbs"
-    require_memory(
-        [
-            Part(
-                f"the covariances of {n + m:,} rows and columns in {k} components",
-                2 * (n + m) * k**2 * size,
-                "Lower n_components, or use dtype='float32'.",
-            ),
-            Part(
-                f"{n_kept} draws of {n + m:,} rows and columns",
-                n_kept * (n + m) * k * size,
-                "Lower n_draws or n_components.",
-            ),
-        ],
-        context.device,
-    )

@@ -131,7 +131,7 @@ class Laplace:
         n_half_widths = augmentation.half_width.n_params
         n_samples = given.n_samples if given and n_half_widths else 1
         averaged = AveragedNetwork(network, augmentation, model.likelihood, n_samples, self.n_last)
-        prior = model.prior.gaussian
+        prior = model.prior.gaussian()
         if prior is None:
             raise ValueError("the Laplace approximation needs a normal prior.")
         return Problem(

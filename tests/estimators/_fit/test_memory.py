@@ -24,6 +24,7 @@ from skbayes_sym import (
 )
 from skbayes_sym.estimators.base import is_fitted_name
 from skbayes_sym.inference.samplers import Evidence
+from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.numerics import memory
 
 # Too few steps to converge on purpose.
@@ -87,7 +88,7 @@ ABSURD = {
     "lila": (LILAClassifier((10**6,), image_shape=(6, 6)), IMAGES, LABELS, "curvature='diag'"),
     "factors": (SymVIMatrixFactorization(3000), SPARSE, None, "n_components"),
     "factors-gibbs": (
-        SymVIMatrixFactorization(2, solver="gibbs", n_draws=10**12, max_iter=10**13),
+        SymVIMatrixFactorization(2, solver=Gibbs(10**12), max_iter=10**13),
         MATRIX, None, "n_draws",
     ),
     "linear": (
