@@ -16,10 +16,10 @@ from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import Affine, Categorical, ColumnShift, LogScale, Rotation2D
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
-_STEPS = {**_NET, "max_iter": 20, "tol": 100.0}
-_MEMBERS = {**_STEPS, "n_members": 3, "tol": None}
+_STEPS = {**_NET, "max_iter": 20, "tol": None}
+_MEMBERS = {**_STEPS, "n_members": 3}
 _CHAINS = {**_NET, "n_chains": 4, "n_warmup": 12, "n_draws": 5, "mode_weights": "uniform"}
-_LAPLACE = {**_STEPS, "n_hyper_updates": 10, "tol": None}
+_LAPLACE = {**_STEPS, "n_hyper_updates": 10}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6), "n_augmentations": 2}
 _FACTORS = {"n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0}
 
@@ -44,12 +44,13 @@ FITS: dict[str, FitCase] = {
     "vi-regressor": FitCase(sk.SymmetrizedVIRegressor(**_STEPS), X, TWO_NUMBERS),
     "vi-classifier": FitCase(sk.SymmetrizedVIClassifier(**_STEPS, activation="tanh"), X, LABELS),
     "vi-collapsed": FitCase(
-        sk.SymmetrizedVIRegressor(**_STEPS, last_layer="collapsed", n_predict_samples=20),
+        sk.LayerwiseVIRegressor(**_STEPS, n_predict_samples=20),
         X, NUMBERS,
     ),
     "vi-inducing": FitCase(
-        sk.SymmetrizedVIRegressor(**_STEPS, hidden_posterior="global_inducing", n_inducing=5,
-                                  n_predict_samples=20),
+        sk.LayerwiseVIRegressor(**_STEPS, last_layer="variational",
+                                hidden_posterior="global_inducing", n_inducing=5,
+                                n_predict_samples=20),
         X, NUMBERS,
     ),
     "ensemble-regressor": FitCase(sk.DeepEnsembleRegressor(**_MEMBERS), X, TWO_NUMBERS),

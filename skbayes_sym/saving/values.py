@@ -55,6 +55,15 @@ from skbayes_sym.models.networks.recording import Convolution, Dense
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.saving.classes import PARTS, class_name, is_ufunc_name, rebuilt, state_of
 from skbayes_sym.saving.first_edition import translate_noun
+from skbayes_sym.symmetry.base import Product, Trivial
+from skbayes_sym.symmetry.gaps.permanent_estimates import (
+    Exact,
+    ExactUpTo,
+    Importance,
+    InfoNCE,
+    Soules,
+)
+from skbayes_sym.symmetry.units import Units
 
 # Nouns a file may hold. Their names and fields are part of the file's format.
 NOUNS: dict[str, Any] = {
@@ -71,6 +80,7 @@ NOUNS: dict[str, Any] = {
         Augerino,
         Block, State, DiagonalPreconditioner, Mode, MixtureOfLaplace, GaussianMixture,
         HMC, NUTS, SMC, Evidence,
+        Exact, ExactUpTo, Importance, InfoNCE, Soules, Product, Trivial, Units,
     )
 }  # fmt: skip
 

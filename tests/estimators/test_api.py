@@ -29,6 +29,7 @@ SEVERAL_DEFAULTS = {
     "likelihood": {"auto", "gaussian"},  # of labels, of numbers
     "max_iter": {2000, 1000, 500, 300},  # steps of Adam, of a finetuned one, updates, sweeps
     "n_draws": {50, 200},  # of each of 64 chains, of one
+    "n_weight_samples": {1, 2},  # 2 where a draw of the hidden layers conditions the last one
     "normalize_y": {True, False},  # linear models show coefficients in the units given
     "prior_scale": {1.0, "learn"},  # learned by the evidence or bound, where there is one
     "standardize": {True, False},  # linear models show coefficients in the units given
