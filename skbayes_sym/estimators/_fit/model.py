@@ -178,29 +178,3 @@ def _check_own_group(group: SymmetryGroup, network: MLP) -> None:
                 f"symmetry={type(group).__name__} changes what the network computes ({name}): it "
                 "is no symmetry of these hidden_layer_sizes and this activation."
             )
-
-
-# What recipes that are not methods yet still ask for.
-
-
-def hidden_layer_sizes(estimator: Any) -> tuple[int, ...]:
-    return layer_sizes(estimator.hidden_layer_sizes)
-
-
-def prior_scales(estimator: Any, **sizes: int) -> Array:
-    return scale_array(estimator.prior_scale, **sizes)
-
-
-def noise_stds(estimator: Any, n_targets: int) -> Array:
-    return given_noise(estimator.noise_std, n_targets)
-
-
-def gaussian_prior(estimator: Any, network: MLP) -> GaussianPrior:
-    return network_prior(estimator.prior_scale, network)
-
-
-def symmetry_group(estimator: Any, network: MLP, prior: GaussianPrior) -> Any:
-    return declared_group(estimator.symmetry, network, prior)
-
-
-checked_group = declared_group
