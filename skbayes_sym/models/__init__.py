@@ -38,6 +38,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetMixture
 from skbayes_sym.models.priors import BasePrior, GaussianPrior, LearnedPrior, Normal, Prior
+from skbayes_sym.numerics.layout import ParamLayout
 
 __all__ = [
     "ACTIVATIONS",
@@ -70,6 +71,7 @@ __all__ = [
     "Network",
     "Normal",
     "NormalMixture",
+    "ParamLayout",
     "Poisson",
     "Prior",
     "Rotation2D",
