@@ -4,6 +4,8 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+import cases
+import fits
 import pytest
 
 import skbayes_sym
@@ -85,7 +87,18 @@ def test_a_folders_map_names_its_files(folder: str) -> None:
     path = PACKAGE.joinpath(*folder.split(".")[1:])
     if path.relative_to(PACKAGE).as_posix() in BEING_WRITTEN:
         pytest.skip("its method is being written")
-    text = import_module(folder).__doc__ or ""
-    named = set(re.findall(r"\w+", text))
-    there = {p.stem for p in path.glob("*.py")} | {p.parent.name for p in path.glob("*/*.py")}
-    assert there - {"__init__"} - named == set()
+    named = set(re.findall(r"\w+", import_module(folder).__doc__ or ""))
+    inside = {p.stem for p in path.glob("*.py")} | {p.parent.name for p in path.glob("*/*.py")}
+    assert inside - {"__init__"} - named == set()
+
+
+def test_the_table_of_costs_names_what_exists() -> None:
+    text = (DOCS / "contributing.rst").read_text(encoding="utf-8")
+    table = text.partition("What adding something costs")[2].partition("Add a group")[0]
+    for path in re.findall(r"``([a-z_]+/[\w/.]+)``", table):
+        root = PACKAGE.parent if path.startswith("tests/") else PACKAGE
+        assert (root / path).exists() or path == "tests/test_extension.py", path
+    tables = set(re.findall(r"``([A-Z_]+)``", table))
+    assert len(tables) > 8
+    in_tests = {name for module in (cases, fits) for name in vars(module)}
+    assert tables - in_tests <= {"NOUNS", "ESTIMATORS"}
