@@ -184,8 +184,8 @@ def _of_linear(model: _FittedLinear, n_draws: int | None, generator: torch.Gener
 
 def _of_layers(model: object, n_draws: int | None, generator: torch.Generator) -> _Answer:
     raise TypeError(
-        "the permutation gap of a layerwise posterior isn't known: invariance_gap takes fits with "
-        "last_layer='variational' and hidden_posterior='mean_field'."
+        "the permutation gap of a layerwise posterior isn't known: invariance_gap takes "
+        "SymmetrizedVIRegressor."
     )
 
 

@@ -15,6 +15,7 @@ from skbayes_sym import (
     DeepEnsembleClassifier,
     LaplaceClassifier,
     LaplaceRegressor,
+    LayerwiseVIRegressor,
     LILAClassifier,
     MCMCClassifier,
     MCMCRegressor,
@@ -63,10 +64,10 @@ ABSURD = {
         SymmetrizedVIClassifier((9,), n_weight_samples=10**12), X, LABELS, "n_weight_samples",
     ),
     "vi-collapsed": (
-        SymmetrizedVIRegressor(HUGE, last_layer="collapsed"), X, NUMBERS, "hidden_layer_sizes",
+        LayerwiseVIRegressor(HUGE), X, NUMBERS, "hidden_layer_sizes",
     ),
     "vi-collapsed-samples": (
-        SymmetrizedVIRegressor((10,), last_layer="collapsed", n_weight_samples=10**12),
+        LayerwiseVIRegressor((10,), n_weight_samples=10**12),
         X, NUMBERS, "n_weight_samples",
     ),
     "ensemble": (DeepEnsembleClassifier((10,), n_members=10**13), X, LABELS, "n_members"),
