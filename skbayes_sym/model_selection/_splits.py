@@ -29,7 +29,7 @@ class NoSplit:
     >>> reg, grid = BayesianLinearRegressor(), {"prior_scale": [0.1, 0.2, 0.4]}
     >>> search = GridSearchCV(reg, grid, scoring=evidence_scorer, cv=NoSplit()).fit(X, y)
     >>> search.best_params_, round(search.best_score_)
-    ({'prior_scale': 20}, -2407)
+    ({'prior_scale': 0.2}, -2406)
     """
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Array, Array]]:
