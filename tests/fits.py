@@ -13,13 +13,13 @@ from sklearn.base import clone
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import Evidence
 from skbayes_sym.inference.solvers import Gibbs
-from skbayes_sym.models import Categorical, ColumnShift, LogScale, Rotation2D
+from skbayes_sym.models import Affine, Categorical, ColumnShift, LogScale, Rotation2D
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": None}
 _MEMBERS = {**_STEPS, "n_members": 3}
 _CHAINS = {**_NET, "n_chains": 4, "n_warmup": 12, "n_draws": 5, "mode_weights": "uniform"}
-_LAPLACE = {**_STEPS, "tol": 100.0, "n_hyper_updates": 10}
+_LAPLACE = {**_STEPS, "n_hyper_updates": 10}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6), "n_augmentations": 2}
 _FACTORS = {"n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0}
 
@@ -76,11 +76,13 @@ FITS: dict[str, FitCase] = {
         sk.LILAClassifier(**_LAPLACE, invariances=[Rotation2D()], n_augmentations=2), X, LABELS
     ),
     "lila-images": FitCase(
-        sk.LILAClassifier(**_IMAGES, correlated=True, predictive="probit"), IMAGES, LABELS
+        sk.LILAClassifier(**_IMAGES, invariances=Affine(correlated=True), predictive="probit"),
+        IMAGES, LABELS,
     ),
     "lila-cnn": FitCase(
-        sk.LILAClassifier(**{**_IMAGES, "max_iter": 2, "n_hyper_updates": 2}, network="cnn",
-                          invariances=None, n_predict_samples=5),
+        sk.LILAClassifier(image_shape=(6, 6), network="cnn", invariances=None, n_augmentations=2,
+                          max_iter=2, n_hyper_updates=2, n_predict_samples=5, tol=None,
+                          random_state=0),
         IMAGES, LABELS,
     ),
     "factors": FitCase(sk.SymVIMatrixFactorization(**_FACTORS), MATRIX, None),

@@ -29,7 +29,8 @@ _VI = {
     "tol": None,
     "random_state": 0,
 }
-_LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 100, "n_hyper_updates": 20, "random_state": 0}
+_LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 100, "n_hyper_updates": 20, "tol": None,
+            "random_state": 0}  # fmt: skip
 _INVARIANT = {**_LAPLACE, "invariances": [ColumnShift()], "n_augmentations": 3}
 _ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 150, "random_state": 0}
 _CHAINS = {

@@ -13,6 +13,7 @@ network from `BaseNetwork`, one's own prior from `BasePrior`.
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.base import Augmentation, Composed
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
+from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
@@ -48,6 +49,7 @@ __all__ = [
     "TANH",
     "Activation",
     "Affine",
+    "Augerino",
     "Augmentation",
     "BaseLikelihood",
     "BaseNetwork",

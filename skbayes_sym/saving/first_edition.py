@@ -7,8 +7,12 @@ model saved by the first edition loads and predicts the same.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from skbayes_sym.inference.samplers import SMC, Evidence
 from skbayes_sym.inference.solvers import VI, Gibbs
+from skbayes_sym.models.augmentations.affine import Affine
+from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.symmetry.gaps.permanent_estimates import ExactUpTo, Importance, InfoNCE
@@ -95,6 +99,41 @@ def _samplers_are_objects(parameters: Values, attributes: Values) -> None:
         parameters["mode_weights"] = Evidence(n_replicates, n_particles)
 
 
+def _laplace(parameters: Values, attributes: Values) -> None:
+    """Laplace and LILA: ``prior_scale`` says whether it is learned, and ``tol`` only warned."""
+    if parameters.pop("learn_prior", False):
+        parameters["prior_scale"] = "learn"
+    parameters["tol"] = None
+    if parameters.get("network", "mlp") != "mlp":  # had no part in it
+        parameters.pop("hidden_layer_sizes", None)
+        parameters.pop("activation", None)
+    attributes["log_evidence_curve_"] = attributes.pop("log_evidence_history_", np.empty(0))
+    attributes["prior_scale_"] = attributes.pop("prior_precision_") ** -0.5
+    for name in ("_n_last_", "_eta_history_"):
+        attributes.pop(name, None)
+
+
+def _no_transformations(parameters: Values, attributes: Values) -> None:
+    del attributes["_augmentation_"], attributes["_eta_"]
+
+
+def _invariances(parameters: Values, attributes: Values) -> None:
+    """Satellites of ``invariances`` and ``objective`` are parts of these objects."""
+    affine = Affine(parameters.pop("basis", "similarity"), parameters.pop("correlated", False))
+    given, is_image = parameters.get("invariances", "auto"), parameters.get("image_shape")
+    if isinstance(given, str) and is_image is not None:
+        parameters["invariances"] = affine
+    reward = parameters.pop("augerino_reward", Augerino().reward)
+    if parameters.get("objective") == "augerino":
+        parameters["objective"] = Augerino(reward)
+    for old, new in {
+        "_augmentation_": "augmentation_",
+        "_eta_": "eta_",
+        "invariance_history_": "invariance_curve_",
+    }.items():
+        attributes[new] = attributes.pop(old)
+
+
 def translate_noun(name: str, fields: Values) -> tuple[str, Values]:
     """Today's name of a noun inside a file, and its fields by today's names."""
     renamed = FIELD_NAMES.get(name, {})
@@ -134,6 +173,10 @@ FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),
     "DeepEnsembleClassifier": (_tol_stops,),
+    "LaplaceRegressor": (_laplace, _no_transformations),
+    "LaplaceClassifier": (_laplace, _no_transformations),
+    "LILARegressor": (_laplace, _invariances),
+    "LILAClassifier": (_laplace, _invariances),
     "SymmetrizedVIRegressor": (_tol_stops, _gap_is_an_object),
     "SymmetrizedVIClassifier": (_tol_stops, _gap_is_an_object),
     "LayerwiseVIRegressor": (_tol_stops, _layerwise_has_a_class),

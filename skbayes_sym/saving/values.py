@@ -40,6 +40,7 @@ from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
+from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -76,6 +77,7 @@ NOUNS: dict[str, Any] = {
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
         Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
+        Augerino,
         Block, State, DiagonalPreconditioner, Mode, MixtureOfLaplace, GaussianMixture,
         HMC, NUTS, SMC, Evidence,
         Exact, ExactUpTo, Importance, InfoNCE, Soules, Product, Trivial, Units,

@@ -31,7 +31,7 @@ SEVERAL_DEFAULTS = {
     "n_draws": {50, 200},  # of each of 64 chains, of one
     "n_weight_samples": {1, 2},  # 2 where a draw of the hidden layers conditions the last one
     "normalize_y": {True, False},  # linear models show coefficients in the units given
-    "prior_scale": {1.0, 3.0, "learn"},  # 3: where learning starts without a collapse
+    "prior_scale": {1.0, "learn"},  # learned by the evidence or bound, where there is one
     "standardize": {True, False},  # linear models show coefficients in the units given
     "symmetry": {"auto", "orthogonal"},  # of units, of factors
     "tol": {0.01, 1e-3, 1e-4, 1e-6},  # nats a row; nats an entry; posterior standard deviations

@@ -39,9 +39,9 @@ TABULAR = {
     "in-units": InRescaledUnits(Rotation2D(), (1.0, 0.0, 2.0), SCALE),
 }
 IMAGES = {
-    "similarity": Affine((2, 5, 4)),
-    "axis": Affine((2, 5, 4), AXIS),
-    "correlated": Affine((2, 5, 4), SIMILARITY, correlated=True),
+    "similarity": Affine(image_shape=(2, 5, 4)),
+    "axis": Affine(AXIS, image_shape=(2, 5, 4)),
+    "correlated": Affine(SIMILARITY, image_shape=(2, 5, 4), correlated=True),
 }
 every_family = pytest.mark.parametrize("name", [*TABULAR, *IMAGES])
 
@@ -195,7 +195,7 @@ def test_matrices_of_a_square_image_are_the_papers(basis, generator):
     generators[:, :2, :2] = torch.tensor(basis.linear).reshape(6, 2, 2)
     generators[0, 0, 2] = generators[1, 1, 2] = 1.0
     expected = torch.matrix_exp(torch.einsum("ni,ijk->njk", z, generators))[:, :2]
-    found = Affine((1, 8, 8), basis).matrices(z)
+    found = Affine(basis, image_shape=(1, 8, 8)).matrices(z)
     assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
@@ -224,7 +224,7 @@ def test_a_rotation_by_a_right_angle_moves_pixels_exactly(generator):
     eta = torch.zeros(6, dtype=torch.float64)
     eta[2] = r
     noise = torch.ones(1, 1, 6, dtype=torch.float64)
-    out = Affine((1, 6, 6)).transform(x, eta, noise)[:, 0]
+    out = Affine(image_shape=(1, 6, 6)).transform(x, eta, noise)[:, 0]
     assert_close(out, torch.rot90(x, 1, (2, 3)), rtol=1e-9, atol=1e-9)
 
 
@@ -232,7 +232,7 @@ def test_a_rotation_of_a_wide_image_keeps_angles():
     """A quarter turn maps the middle of the right edge to that of the lower, in pixels."""
     z = torch.zeros(1, 6, dtype=torch.float64)
     z[0, 2] = pi / 2
-    a = Affine((1, 10, 20)).matrices(z)[0, :, :2]
+    a = Affine(image_shape=(1, 10, 20)).matrices(z)[0, :, :2]
     half = torch.tensor([10.0, 5.0], dtype=torch.float64)  # pixels per unit
     in_pixels = half[:, None] * a / half
     expected = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
@@ -243,7 +243,7 @@ def test_translation_of_one_is_half_the_image():
     x = torch.rand(1, 1, 8, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     z = torch.zeros(1, 6, dtype=torch.float64)
     z[0, 0] = 1.0
-    matrices = Affine((1, 8, 12)).matrices(z)
+    matrices = Affine(image_shape=(1, 8, 12)).matrices(z)
     assert_close(matrices[0, :, 2], torch.tensor([1.0, 0.0], dtype=torch.float64))
     grid = F.affine_grid(matrices, (1, 1, 8, 12), align_corners=False)
     moved = F.grid_sample(x, grid, align_corners=False)
@@ -344,7 +344,7 @@ def test_any_module_with_eta(generator):
 def test_lower_limits_hold_known_extents_up_and_leave_modules_free():
     joint = Composed((Rotation2D(), ModuleAugmentation(Wobble()))).bind((1.0, 1.0)).half_width
     assert_close(joint.lower_limit(), torch.tensor([0.05, 0.0, 0.0], dtype=torch.float64))
-    correlated = Affine((1, 5, 4), SIMILARITY, correlated=True).half_width
+    correlated = Affine(SIMILARITY, image_shape=(1, 5, 4), correlated=True).half_width
     assert_close(correlated.lower_limit(), 0.05 * torch.eye(6, dtype=torch.float64).flatten())
 
 

@@ -1,0 +1,37 @@
+"""Words of the first edition, in those of the second; whole files are in `test_saving`."""
+
+import numpy as np
+
+from skbayes_sym.models import Affine, Augerino
+from skbayes_sym.saving.first_edition import translate
+
+
+def test_satellites_of_invariances_become_parts_of_objects():
+    parameters = {
+        "image_shape": (4, 4), "network": "cnn", "hidden_layer_sizes": (50,), "activation": "relu",
+        "invariances": "affine", "basis": "axis", "correlated": True, "objective": "augerino",
+        "augerino_reward": 0.3, "learn_prior": True, "prior_scale": 4.5, "tol": 1e-2,
+    }  # fmt: skip
+    attributes = {
+        "prior_precision_": np.array([4.0, 0.25]), "log_evidence_history_": np.arange(3.0),
+        "invariance_history_": {"rotation": np.zeros(2)}, "_augmentation_": Affine("axis"),
+        "_eta_": np.zeros(6), "_n_last_": None, "_eta_history_": [],
+    }  # fmt: skip
+    assert translate("LILAClassifier", parameters, attributes) == "LILAClassifier"
+    assert parameters == {
+        "image_shape": (4, 4), "network": "cnn", "invariances": Affine("axis", True),
+        "objective": Augerino(0.3), "prior_scale": "learn", "tol": None,
+    }  # fmt: skip
+    assert attributes["prior_scale_"].tolist() == [0.5, 2.0]
+    assert set(attributes) == {
+        "prior_scale_", "log_evidence_curve_", "invariance_curve_", "augmentation_", "eta_",
+    }  # fmt: skip
+
+
+def test_a_prior_that_was_given_stays():
+    parameters = {"learn_prior": False, "prior_scale": 2.0, "network": "mlp", "activation": "tanh"}
+    attributes = {"prior_precision_": np.array([0.25]), "_augmentation_": None, "_eta_": None}
+    translate("LaplaceRegressor", parameters, attributes)
+    assert parameters["prior_scale"] == 2.0
+    assert parameters["activation"] == "tanh"
+    assert attributes["prior_scale_"].tolist() == [2.0]
