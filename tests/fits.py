@@ -54,7 +54,12 @@ FITS: dict[str, FitCase] = {
                                 n_predict_samples=20),
         X, NUMBERS,
     ),
-    "ensemble-regressor": FitCase(sk.DeepEnsembleRegressor(**_MEMBERS), X, TWO_NUMBERS),
+    "ensemble-regressor": FitCase(
+        sk.DeepEnsembleRegressor(**_MEMBERS, noise_std="learn"), X, TWO_NUMBERS
+    ),
+    "ensemble-minibatches": FitCase(
+        sk.DeepEnsembleRegressor(**_MEMBERS, batch_size=10), X, NUMBERS
+    ),
     "ensemble-classifier": FitCase(sk.DeepEnsembleClassifier(**_MEMBERS), X, LABELS),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
     "mcmc-classifier": FitCase(sk.MCMCClassifier(**_CHAINS, sampler="nuts"), X, LABELS),
