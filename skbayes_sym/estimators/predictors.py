@@ -54,6 +54,7 @@ class BayesianRegressorMixin(RegressorMixin):
     """Everything a regressor predicts, in target units, observation noise included."""
 
     normalize_y: bool
+    likelihood: Any = "auto"
     y_mean_: Array
     y_scale_: Array
 
@@ -73,7 +74,9 @@ class BayesianRegressorMixin(RegressorMixin):
         return y.reshape(len(y), -1)
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
-        return column_scaling(rows.y, rows.weight, enabled=self.normalize_y)
+        given = self.likelihood
+        scales = isinstance(given, str) or given.scales_targets
+        return column_scaling(rows.y, rows.weight, enabled=self.normalize_y and scales)
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise("learn", data)
