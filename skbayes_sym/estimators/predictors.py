@@ -54,7 +54,6 @@ class BayesianRegressorMixin(RegressorMixin):
     """Everything a regressor predicts, in target units, observation noise included."""
 
     normalize_y: bool
-    likelihood: Any = "auto"
     y_mean_: Array
     y_scale_: Array
 
@@ -74,7 +73,7 @@ class BayesianRegressorMixin(RegressorMixin):
         return y.reshape(len(y), -1)
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
-        given = self.likelihood
+        given = getattr(self, "likelihood", "auto")
         scales = isinstance(given, str) or given.scales_targets
         return column_scaling(rows.y, rows.weight, enabled=self.normalize_y and scales)
 

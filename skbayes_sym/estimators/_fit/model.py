@@ -124,9 +124,11 @@ def independent_normals(prior: Prior) -> GaussianPrior:
 
 
 def declared_group(
-    symmetry: str | SymmetryGroup | None, network: MLP, prior: Prior
+    symmetry: str | SymmetryGroup | None, network: MLP, prior: Prior, what: str = "prior_scale"
 ) -> SymmetryGroup:
     """The network's group by name or one's own, after checking that the prior has it too.
+
+    ``what`` is the parameter that gave the prior.
 
     Raises
     ------
@@ -142,7 +144,7 @@ def declared_group(
         group,
         prior.log_prob,
         network.layout,
-        what="prior_scale",
+        what=what,
         remedy="Give all units of a layer the same scale, or use symmetry=None.",
     )
     return group
