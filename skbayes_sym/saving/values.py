@@ -43,6 +43,7 @@ from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
 from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
+from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
@@ -77,7 +78,8 @@ NOUNS: dict[str, Any] = {
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
         LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,
         CollapsedLast, InducingLast, AveragedKlLast,
-        ModeMixture, LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
+        ARD, LayerScales, ModeMixture,
+        LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
         Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
         Augerino,

@@ -9,7 +9,7 @@ import torch
 from sklearn.utils._param_validation import HasMethods, Interval
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS
+from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, fully_connected
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators.bayesian_mlp.method import Pool
@@ -198,7 +198,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     def _modes(self, like: Tensor) -> LinearisedModes:
         def make() -> LinearisedModes:
             loc, factor = (t.to(like.device) for t in self.posterior_.tensors)
-            return LinearisedModes(self.network_, loc, factor)
+            return LinearisedModes(fully_connected(self.network_), loc, factor)
 
         found: LinearisedModes = self._cached(f"modes on {like.device}", make)
         return found

@@ -18,7 +18,7 @@ from skbayes_sym.inference.laplace.evidence_modes import (
     Search,
 )
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
-from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
+from skbayes_sym.models.learned_scales import LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import Prior
@@ -59,7 +59,7 @@ class ModesFit:
         noise = modes.noise_precision.rsqrt().numpy() * unit
         overall = np.sqrt((noise**2).mean(axis=0))
         attributes: dict[str, Any] = {
-            "posterior_": ModeMixture(modes.theta.numpy(), modes.factor.numpy()),
+            "posterior_": ModeMixture(modes.theta.numpy(), modes.factor.contiguous().numpy()),
             "noise_std_modes_": noise,
             "noise_std_": float(overall[0]) if len(overall) == 1 else overall,
             "log_evidence_modes_": modes.log_evidence.numpy() + offset,
@@ -172,8 +172,3 @@ def starts(network: MLP, n: int, seed: int) -> torch.Tensor:
     theta = LayerScales().bind(network.layout).sample(n, generator=generator_from(seed))
     theta[:, network.layout.positions(f"b{network.n_layers}")] = 0.0
     return theta
-
-
-def learned_prior(prior: LayerScales | ARD | Any | None) -> Any:
-    """What ``prior_scale="learn"`` is without a ``prior``."""
-    return LayerScales() if prior is None else prior
