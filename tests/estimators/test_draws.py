@@ -17,6 +17,7 @@ from skbayes_sym import (
     MCMCClassifier,
     MCMCRegressor,
 )
+from skbayes_sym.model_selection._loo import has_posterior_draws
 from skbayes_sym.models import BaseNetwork, Normal, Poisson, StudentT, TargetLikelihood
 from skbayes_sym.numerics.layout import ParamLayout
 
@@ -53,6 +54,13 @@ def test_likelihoods_of_draws_average_to_the_predictive_density(name):
     assert model.chain_weights_.tolist() == [1 / 3] * 3
     mixed = logsumexp(values.reshape(-1, 30), axis=0) - np.log(n_draws(model))
     np.testing.assert_allclose(mixed, model.log_predictive_density(X, Y), rtol=1e-9)
+
+
+@regressors
+def test_only_draws_of_the_posterior_can_leave_rows_out(name):
+    """Importance weights of modes would mean nothing."""
+    model = clone(REGRESSORS[name]).fit(X, Y)
+    assert has_posterior_draws(model) == (name == "mcmc")
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)

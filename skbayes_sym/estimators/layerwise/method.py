@@ -95,7 +95,6 @@ class LayerwiseVI:
             params,
             n_draws=self.steps.n_weight_samples,
             warm_up=int(_WARM_UP * self.steps.max_iter),
-            generator=generator,
         )
 
     def _groups(
