@@ -34,7 +34,7 @@ SEVERAL_DEFAULTS = {
     "prior_scale": {1.0, "learn"},  # learned by the evidence or bound, where there is one
     "standardize": {True, False},  # linear models show coefficients in the units given
     "symmetry": {"auto", "orthogonal"},  # of units, of factors
-    "tol": {0.01, 1e-3, 1e-4, 1e-6},  # nats a row; nats an entry; posterior standard deviations
+    "tol": {1e-3, 1e-4, 1e-6},  # nats a row; nats an entry; posterior standard deviations
 }
 
 # Too few steps to converge on purpose.
