@@ -4,6 +4,7 @@ from skbayes_sym.estimators.ensemble.estimator import DeepEnsembleClassifier, De
 from skbayes_sym.estimators.factorization.estimator import SymVIMatrixFactorization
 from skbayes_sym.estimators.laplace.estimator import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
+from skbayes_sym.estimators.layerwise.estimator import LayerwiseVIRegressor
 from skbayes_sym.estimators.linear.classifier import BayesianLinearClassifier
 from skbayes_sym.estimators.linear.regressor import BayesianLinearRegressor
 from skbayes_sym.estimators.mcmc.estimator import MCMCClassifier, MCMCRegressor
@@ -24,6 +25,7 @@ __all__ = [
     "LILARegressor",
     "LaplaceClassifier",
     "LaplaceRegressor",
+    "LayerwiseVIRegressor",
     "MCMCClassifier",
     "MCMCRegressor",
     "SymVIMatrixFactorization",

@@ -12,14 +12,16 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import Evidence
-from skbayes_sym.models import Categorical, ColumnShift, LogScale, Rotation2D
+from skbayes_sym.inference.solvers import Gibbs
+from skbayes_sym.models import Affine, Categorical, ColumnShift, LogScale, Rotation2D
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
-_STEPS = {**_NET, "max_iter": 20, "tol": 100.0}
-_MEMBERS = {**_STEPS, "n_members": 3, "tol": None}
+_STEPS = {**_NET, "max_iter": 20, "tol": None}
+_MEMBERS = {**_STEPS, "n_members": 3}
 _CHAINS = {**_NET, "n_chains": 4, "n_warmup": 12, "n_draws": 5, "mode_weights": "uniform"}
 _LAPLACE = {**_STEPS, "n_hyper_updates": 10}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6), "n_augmentations": 2}
+_AS_GIVEN = {"standardize": False, "normalize_y": False}
 _FACTORS = {"n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0}
 
 _rng = np.random.default_rng(0)
@@ -43,12 +45,13 @@ FITS: dict[str, FitCase] = {
     "vi-regressor": FitCase(sk.SymmetrizedVIRegressor(**_STEPS), X, TWO_NUMBERS),
     "vi-classifier": FitCase(sk.SymmetrizedVIClassifier(**_STEPS, activation="tanh"), X, LABELS),
     "vi-collapsed": FitCase(
-        sk.SymmetrizedVIRegressor(**_STEPS, last_layer="collapsed", n_predict_samples=20),
+        sk.LayerwiseVIRegressor(**_STEPS, n_predict_samples=20),
         X, NUMBERS,
     ),
     "vi-inducing": FitCase(
-        sk.SymmetrizedVIRegressor(**_STEPS, hidden_posterior="global_inducing", n_inducing=5,
-                                  n_predict_samples=20),
+        sk.LayerwiseVIRegressor(**_STEPS, last_layer="variational",
+                                hidden_posterior="global_inducing", n_inducing=5,
+                                n_predict_samples=20),
         X, NUMBERS,
     ),
     "ensemble-regressor": FitCase(sk.DeepEnsembleRegressor(**_MEMBERS), X, TWO_NUMBERS),
@@ -74,23 +77,30 @@ FITS: dict[str, FitCase] = {
         sk.LILAClassifier(**_LAPLACE, invariances=[Rotation2D()], n_augmentations=2), X, LABELS
     ),
     "lila-images": FitCase(
-        sk.LILAClassifier(**_IMAGES, correlated=True, predictive="probit"), IMAGES, LABELS
+        sk.LILAClassifier(**_IMAGES, invariances=Affine(correlated=True), predictive="probit"),
+        IMAGES, LABELS,
     ),
     "lila-cnn": FitCase(
-        sk.LILAClassifier(**{**_IMAGES, "max_iter": 2, "n_hyper_updates": 2}, network="cnn",
-                          invariances=None, n_predict_samples=5),
+        sk.LILAClassifier(image_shape=(6, 6), network="cnn", invariances=None, n_augmentations=2,
+                          max_iter=2, n_hyper_updates=2, n_predict_samples=5, tol=None,
+                          random_state=0),
         IMAGES, LABELS,
     ),
     "factors": FitCase(sk.SymVIMatrixFactorization(**_FACTORS), MATRIX, None),
     "factors-gibbs": FitCase(
-        sk.SymVIMatrixFactorization(**_FACTORS, solver="gibbs", n_draws=5), MATRIX, None
+        sk.SymVIMatrixFactorization(**_FACTORS, solver=Gibbs(5)), MATRIX, None
     ),
-    "linear-gaussian": FitCase(sk.BayesianLinearRegressor(), X, NUMBERS),
-    "linear-many-features": FitCase(sk.BayesianLinearRegressor("student-t"), IMAGES, NUMBERS),
-    "linear-counts": FitCase(sk.BayesianLinearRegressor("poisson"), X, COUNTS),
-    "linear-labels": FitCase(sk.BayesianLinearClassifier(random_state=0), X, LABELS),
+    "linear-gaussian": FitCase(sk.BayesianLinearRegressor(**_AS_GIVEN), X, NUMBERS),
+    "linear-many-features": FitCase(
+        sk.BayesianLinearRegressor("student-t", **_AS_GIVEN), IMAGES, NUMBERS
+    ),
+    "linear-counts": FitCase(sk.BayesianLinearRegressor("poisson", **_AS_GIVEN), X, COUNTS),
+    "linear-labels": FitCase(
+        sk.BayesianLinearClassifier(standardize=False, random_state=0), X, LABELS
+    ),
     "linear-three": FitCase(
-        sk.BayesianLinearClassifier(Categorical(n_points=64), random_state=0), X, THREE
+        sk.BayesianLinearClassifier(Categorical(n_points=64), standardize=False, random_state=0),
+        X, THREE,
     ),
 }  # fmt: skip
 

@@ -22,8 +22,15 @@ from skbayes_sym import (
 )
 from skbayes_sym.models import Categorical, ColumnShift
 
-_VI = {"hidden_layer_sizes": (5,), "max_iter": 150, "n_predict_samples": 50, "random_state": 0}
-_LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 100, "n_hyper_updates": 20, "random_state": 0}
+_VI = {
+    "hidden_layer_sizes": (5,),
+    "max_iter": 150,
+    "n_predict_samples": 50,
+    "tol": None,
+    "random_state": 0,
+}
+_LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 100, "n_hyper_updates": 20, "tol": None,
+            "random_state": 0}  # fmt: skip
 _INVARIANT = {**_LAPLACE, "invariances": [ColumnShift()], "n_augmentations": 3}
 _ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 150, "random_state": 0}
 _CHAINS = {
@@ -75,7 +82,7 @@ def data(estimator: Any, n: int = 60) -> tuple[Any, Any]:
     X, y = (load_iris if is_classifier else load_diabetes)(return_X_y=True)
     rows = np.random.default_rng(0).permutation(len(X))[:n]
     X, y = X[rows], y[rows]
-    if is_classifier and hasattr(estimator, "likelihood"):
+    if is_classifier and hasattr(estimator, "fit_intercept"):
         X = X[:, :2]  # the sepals alone don't separate the species
         y = y if hasattr(estimator.likelihood, "n_points") else (y == 1).astype(int)
     return X, y

@@ -40,7 +40,7 @@ IRIS = load_iris(return_X_y=True)
 NAMES = np.array(["rose", "lily", "iris"])
 SECONDS = ["fit_seconds", "predict_seconds"]
 LINEAR = BayesianLinearRegressor(standardize=True)
-NETWORK = SymmetrizedVIRegressor((2,), "tanh", max_iter=60, tol=1e9, n_predict_samples=20)
+NETWORK = SymmetrizedVIRegressor((2,), "tanh", max_iter=60, tol=None, n_predict_samples=20)
 
 
 class Constant(RegressorMixin, BaseEstimator):
@@ -272,7 +272,7 @@ def test_classifiers(labels):
     y = labels[codes]
     models = {
         "logistic": make_pipeline(StandardScaler(), LogisticRegression()),
-        "ours": SymmetrizedVIClassifier((2,), max_iter=60, tol=1e9, n_predict_samples=20),
+        "ours": SymmetrizedVIClassifier((2,), max_iter=60, tol=None, n_predict_samples=20),
         "margin": LinearSVC(),
     }
     table = compare_models(models, X, y, cv=3)

@@ -23,8 +23,8 @@ from skbayes_sym.inference.laplace.training import (
     OnlineEvidence,
     recorded_steps,
 )
-from skbayes_sym.models.augmentations.affine import AXIS, Affine
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.augmentations.affine import Affine
+from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.convolutional import cnn
@@ -67,7 +67,9 @@ class Problem:
         y = torch.randint(0, 10, (case.n_rows,), generator=generator)
         self.data = Data(*(t.to(device) for t in (x, y, torch.ones(case.n_rows))))
         network = MLP(784, (1000,), 10, TANH) if case.network == "mlp" else cnn(SHAPE, 10)
-        self.model = AveragedNetwork(network, Affine(SHAPE, AXIS), Categorical(), case.n_samples)
+        self.model = AveragedNetwork(
+            network, Affine("axis", image_shape=SHAPE), Categorical(), case.n_samples
+        )
         self.theta = network.init(1, generator=generator_from(0))[0].to(self.data.x)
         precision = torch.zeros(len(network.weight_layers), dtype=torch.float64)
         start = torch.cat([self.model.augmentation.half_width.start(), precision])
@@ -77,9 +79,13 @@ class Problem:
         """Training loss; with a reward, Augerino's."""
         generator = generator_from(0, self.data.x.device)
         return ModeObjective(
-            self.model, self.data, self.theta, self.hyper, rest_precision=1.0,
-            batch_size=self.case.batch_size, generator=generator, reward=reward,
-        )  # fmt: skip
+            self.model,
+            Batches(self.data, self.case.batch_size, generator),
+            self.theta,
+            self.hyper,
+            rest_precision=1.0,
+            reward=reward,
+        )
 
     def evidence(self, directions: str) -> LaplaceEvidence:
         return LaplaceEvidence(

@@ -1,7 +1,7 @@
 """Posteriors made of weighted draws of a network's weights: what chains and ensembles share."""
 
 import warnings
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import gaussian_noise
-from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.networks import NetworkEstimator
 from skbayes_sym.estimators.predictors import (
@@ -21,7 +21,7 @@ from skbayes_sym.estimators.predictors import (
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.predictive import NormalMixture, TargetPredictive
+from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetPredictive
 from skbayes_sym.numerics.random import generator_from
 
 
@@ -104,11 +104,6 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
     noise_std: Any = "learn"
     noise_prior_scale: float
 
-    def _scale_targets(self, rows: Rows) -> Scaling | None:
-        given = self.likelihood
-        scales = isinstance(given, str) or given.scales_targets
-        return column_scaling(rows.y, rows.weight, enabled=self.normalize_y and scales)
-
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)
 
@@ -151,9 +146,10 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
         if isinstance(self.likelihood, str):
             variance = torch.as_tensor(self._noise_std() / self.y_scale_).to(x) ** 2
             return NormalMixture(outputs, torch.zeros_like(variance), variance, log_weights)
-        return self._given_draws(x, slice(None)).predictive(outputs, log_weights)
+        law = self._given_draws(x, slice(None)).predictive(outputs, log_weights)
+        return cast(TargetPredictive, law)
 
-    def _given_draws(self, like: Tensor, draws: slice) -> Any:
+    def _given_draws(self, like: Tensor, draws: slice) -> Likelihood:
         """The likelihood with the parameters (S, 1, n_params) that go with draws, scaled units."""
         likelihood = self._fitted_likelihood().to(like)
         if not likelihood.n_params:
@@ -172,8 +168,8 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
         rng, values = noise_stream(seed), []
         for i, draw in enumerate(chosen.tolist()):
             likelihood = self._given_draws(outputs, slice(draw, draw + 1))
-            law = likelihood.predictive(outputs[i : i + 1]).in_units(*unit)
-            values.append(law.sample(1, rng).cpu().double().numpy())
+            law = cast(TargetPredictive, likelihood.predictive(outputs[i : i + 1]))
+            values.append(law.in_units(*unit).sample(1, rng).cpu().double().numpy())
         return np.concatenate(values)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
@@ -220,7 +216,7 @@ class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
         values = np.where(known, found[0].T, -np.inf)
         return values.reshape(*self.samples_.shape[:-1], -1)
 
-    def _predictive(self, x: Tensor) -> Any:
+    def _predictive(self, x: Tensor) -> Predictive:
         theta, log_weights = self._draws_on(x)
         likelihood = self._fitted_likelihood().to(x)
         return likelihood.predictive(self.network_.forward(theta, x), log_weights)

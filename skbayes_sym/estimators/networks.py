@@ -6,6 +6,7 @@ from sklearn.utils._param_validation import HasMethods, StrOptions
 from torch import nn
 
 from skbayes_sym.estimators._fit.compatibility import refuse, require_members
+from skbayes_sym.estimators._fit.memory import prior_part, require_memory, rows_part
 from skbayes_sym.estimators._fit.model import layer_sizes, network_prior
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
@@ -42,11 +43,12 @@ class NetworkEstimator(RowEstimator):
     network: str | nn.Module | Network = "mlp"
     likelihood: str | Likelihood = "auto"
     prior: UnboundPrior | None = None
-    network_: Any  # MLP, or the Network that was given
+    network_: Network
 
     def _model(self, data: Training) -> Model:
         likelihood = self._likelihood(data)
         network = self._network(data, self._n_outputs(data) * likelihood.n_outputs_per_target)
+        require_memory([rows_part(data), prior_part(network.layout.n_params)], data.device)
         prior = self._prior(network)
         return Model(network, likelihood, prior, self._group(network, prior))
 

@@ -82,7 +82,7 @@ class ELBODisplay:
         Parameters
         ----------
         estimator : estimator
-            Fitted: variational (``elbo_curve_``) or Laplace (``log_evidence_history_``), or a
+            Fitted: variational (``elbo_curve_``) or Laplace (``log_evidence_curve_``), or a
             pipeline or search around it.
         X, y : object
             Not used.
@@ -103,8 +103,8 @@ class ELBODisplay:
             If it records no such curve.
         """
         model = fitted_model(estimator).model
-        if hasattr(model, "log_evidence_history_"):
-            curve = np.asarray(model.log_evidence_history_)
+        if hasattr(model, "log_evidence_curve_"):
+            curve = np.asarray(model.log_evidence_curve_)
             display = cls(
                 np.arange(1, len(curve) + 1), curve,
                 iteration_name="hyperparameter update", curve_name="log evidence (Laplace)",

@@ -137,7 +137,7 @@ class InvarianceDisplay:
         if not model.invariance_:
             raise ValueError(
                 f"InvarianceDisplay needs learned half-widths, and this {type(model).__name__} has "
-                'none: fit it with invariances="affine" and an image_shape, or with a list.'
+                "none: fit it with an image_shape, or with invariances=[...]."
             )
         images = None
         if X is not None and model.image_shape is not None:
@@ -225,12 +225,12 @@ def _units(model: Any) -> list[str]:
 def _transformed(model: Any, X: Array, n: int, seed: int) -> Array:
     """Images and their random transforms, in the units of ``X``, (images, 1 + n, C, H, W)."""
     x = torch.as_tensor((X - model.x_mean_) / model.x_scale_).double()
-    family = model._augmentation_
+    family = model.augmentation_
     noise = stratified_noise(
         len(x), n, family.half_width.n_noise, generator=generator_from(seed), like=x
     )
     with torch.no_grad():
-        moved = family.transform(x, torch.as_tensor(model._eta_).double(), noise)
+        moved = family.transform(x, torch.as_tensor(model.eta_).double(), noise)
     shape = tuple(model.image_shape)
     rows = np.concatenate([x.numpy()[:, None], moved.numpy()], axis=1)
     in_units = rows * model.x_scale_ + model.x_mean_

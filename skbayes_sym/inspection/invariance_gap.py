@@ -28,8 +28,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
 )
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.gaps.units import UnitGap
-from skbayes_sym.symmetry.orthogonal import Orthogonal
-from skbayes_sym.symmetry.units import Units, unit_layers
+from skbayes_sym.symmetry.units import unit_layers
 
 _EXACT_WIDTH = 10  # units of a layer whose permanents are computed in full
 _PERMUTATIONS = 64  # that estimate those of wider layers
@@ -135,11 +134,11 @@ class _FittedUnits(Protocol):
 
 
 class _FittedRows(Protocol):
-    solver: str
+    solver: object
     posterior_: MatrixPosterior
 
     @property
-    def symmetry_(self) -> Orthogonal | Units: ...
+    def symmetry_(self) -> SymmetryGroup: ...
 
     @property
     def axes_(self) -> Array: ...
@@ -163,10 +162,10 @@ def _of_units(model: _FittedUnits, n_draws: int | None, generator: torch.Generat
 
 
 def _of_rows(model: _FittedRows, n_draws: int | None, generator: torch.Generator) -> _Answer:
-    if model.solver not in {"vi", "mfvi_analytic"}:
+    if not hasattr(model, "elbo_"):
         raise TypeError(
             f"solver={model.solver!r} has no variational posterior: invariance_gap takes fits "
-            "with solver='vi' or 'mfvi_analytic'."
+            "with solver='vi' or 'mean_field'."
         )
     # A diagonal covariance is diagonal along these axes only, and finite groups act along them.
     posterior = model.posterior_.turned(model.axes_)
@@ -185,8 +184,8 @@ def _of_linear(model: _FittedLinear, n_draws: int | None, generator: torch.Gener
 
 def _of_layers(model: object, n_draws: int | None, generator: torch.Generator) -> _Answer:
     raise TypeError(
-        "the permutation gap of a layerwise posterior isn't known: invariance_gap takes fits with "
-        "last_layer='variational' and hidden_posterior='mean_field'."
+        "the permutation gap of a layerwise posterior isn't known: invariance_gap takes "
+        "SymmetrizedVIRegressor."
     )
 
 

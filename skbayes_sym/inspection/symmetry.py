@@ -57,7 +57,7 @@ class SymmetryDisplay:
     >>> from skbayes_sym.datasets import make_sinusoidal
     >>> from skbayes_sym.inspection import SymmetryDisplay
     >>> X, y = make_sinusoidal(60, random_state=0)
-    >>> reg = SymmetrizedVIRegressor((3,), "tanh", max_iter=500, tol=9.0, random_state=0).fit(X, y)
+    >>> reg = SymmetrizedVIRegressor((3,), "tanh", max_iter=500, tol=None, random_state=0).fit(X, y)
     >>> display = SymmetryDisplay.from_estimator(reg, n_draws=100)
     >>> display.before.shape, display.weight_names
     ((100, 3, 2), ('weight of x0', 'bias'))

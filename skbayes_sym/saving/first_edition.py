@@ -7,9 +7,15 @@ model saved by the first edition loads and predicts the same.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from skbayes_sym.inference.samplers import SMC, Evidence
+from skbayes_sym.inference.solvers import VI, Gibbs
+from skbayes_sym.models.augmentations.affine import Affine
+from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.student_t import StudentT
+from skbayes_sym.symmetry.gaps.permanent_estimates import ExactUpTo, Importance, InfoNCE
 
 Values = dict[str, Any]
 Translation = Callable[[Values, Values], None]  # changes parameters and attributes in place
@@ -17,6 +23,8 @@ Translation = Callable[[Values, Values], None]  # changes parameters and attribu
 
 def translate(class_name: str, parameters: Values, attributes: Values) -> str:
     """Today's name of the class; ``parameters`` and ``attributes`` are changed in place."""
+    if class_name == "SymmetrizedVIRegressor" and _is_layerwise(parameters):
+        class_name = "LayerwiseVIRegressor"
     for change in CHANGES.get(class_name, ()):
         change(parameters, attributes)
     return CLASS_NAMES.get(class_name, class_name)
@@ -26,6 +34,39 @@ def _tol_stops(parameters: Values, attributes: Values) -> None:
     """``tol`` stopped where ``early_stopping`` said so; now it does unless it is None."""
     if not parameters.pop("early_stopping", True):
         parameters["tol"] = None
+
+
+def _is_layerwise(parameters: Values) -> bool:
+    """One class did both; a file of this edition's class has neither parameter."""
+    own = parameters.get("last_layer"), parameters.get("hidden_posterior")
+    return own not in ((None, None), ("variational", "mean_field"))
+
+
+def _layerwise_has_a_class(parameters: Values, attributes: Values) -> None:
+    """What layers that know each other had no use for is gone, and what they hid is said."""
+    for name in ("symmetry", "gap_estimator", "n_permutations", "exact_max_width", "warm_start"):
+        parameters.pop(name, None)
+    parameters.pop("log_variance_rate", None)
+    for name in ("elbo_mean_field_", "elbo_upper_", "symmetry_gap_", "saturation_"):
+        attributes.pop(name, None)
+    parameters["n_weight_samples"] = max(2, parameters.get("n_weight_samples", 1))
+    if parameters["hidden_posterior"] != "global_inducing":
+        parameters["n_inducing"] = "auto"
+
+
+def _gap_is_an_object(parameters: Values, attributes: Values) -> None:
+    """Name, number of permutations and widest exact layer of the gap became one parameter."""
+    for name in ("last_layer", "hidden_posterior", "n_inducing"):
+        parameters.pop(name, None)
+    name = parameters.pop("gap_estimator", "auto")
+    n, width = parameters.pop("n_permutations", 16), parameters.pop("exact_max_width", 10)
+    gaps = {
+        "auto": "auto" if (n, width) == (16, 10) else ExactUpTo(width, Importance(n)),
+        "importance": Importance(n),
+        "infonce": InfoNCE(n),
+        "infonce-iid": InfoNCE(n, replacement=True),
+    }
+    parameters["gap"] = gaps.get(name, name)
 
 
 def _likelihood_of_numbers(parameters: Values, attributes: Values) -> None:
@@ -58,10 +99,61 @@ def _samplers_are_objects(parameters: Values, attributes: Values) -> None:
         parameters["mode_weights"] = Evidence(n_replicates, n_particles)
 
 
+def _laplace(parameters: Values, attributes: Values) -> None:
+    """Laplace and LILA: ``prior_scale`` says whether it is learned, and ``tol`` only warned."""
+    if parameters.pop("learn_prior", False):
+        parameters["prior_scale"] = "learn"
+    parameters["tol"] = None
+    if parameters.get("network", "mlp") != "mlp":  # had no part in it
+        parameters.pop("hidden_layer_sizes", None)
+        parameters.pop("activation", None)
+    attributes["log_evidence_curve_"] = attributes.pop("log_evidence_history_", np.empty(0))
+    attributes["prior_scale_"] = attributes.pop("prior_precision_") ** -0.5
+    for name in ("_n_last_", "_eta_history_"):
+        attributes.pop(name, None)
+
+
+def _no_transformations(parameters: Values, attributes: Values) -> None:
+    del attributes["_augmentation_"], attributes["_eta_"]
+
+
+def _invariances(parameters: Values, attributes: Values) -> None:
+    """Satellites of ``invariances`` and ``objective`` are parts of these objects."""
+    affine = Affine(parameters.pop("basis", "similarity"), parameters.pop("correlated", False))
+    given, is_image = parameters.get("invariances", "auto"), parameters.get("image_shape")
+    if isinstance(given, str) and is_image is not None:
+        parameters["invariances"] = affine
+    reward = parameters.pop("augerino_reward", Augerino().reward)
+    if parameters.get("objective") == "augerino":
+        parameters["objective"] = Augerino(reward)
+    for old, new in {
+        "_augmentation_": "augmentation_",
+        "_eta_": "eta_",
+        "invariance_history_": "invariance_curve_",
+    }.items():
+        attributes[new] = attributes.pop(old)
+
+
 def translate_noun(name: str, fields: Values) -> tuple[str, Values]:
     """Today's name of a noun inside a file, and its fields by today's names."""
     renamed = FIELD_NAMES.get(name, {})
     return NOUN_NAMES.get(name, name), {renamed.get(f, f): value for f, value in fields.items()}
+
+
+def _solvers_are_objects(parameters: Values, attributes: Values) -> None:
+    """``n_draws``, ``covariance`` and ``symmetry`` said nothing to most solvers."""
+    n_draws, covariance = parameters.pop("n_draws"), parameters.pop("covariance")
+    solver = parameters["solver"]
+    if solver == "vi" and covariance != VI().covariance:
+        parameters["solver"] = VI(covariance)
+    elif solver == "gibbs" and n_draws != Gibbs().n_draws:
+        parameters["solver"] = Gibbs(n_draws)
+    elif solver == "mfvi_analytic":
+        parameters["solver"] = "mean_field"
+    if solver != "vi":
+        parameters["symmetry"] = "auto"
+    elif parameters["symmetry"] == "signflip":
+        parameters["symmetry"] = "sign_flip"
 
 
 CLASS_NAMES: dict[str, str] = {
@@ -81,8 +173,16 @@ FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),
     "DeepEnsembleClassifier": (_tol_stops,),
+    "LaplaceRegressor": (_laplace, _no_transformations),
+    "LaplaceClassifier": (_laplace, _no_transformations),
+    "LILARegressor": (_laplace, _invariances),
+    "LILAClassifier": (_laplace, _invariances),
+    "SymmetrizedVIRegressor": (_tol_stops, _gap_is_an_object),
+    "SymmetrizedVIClassifier": (_tol_stops, _gap_is_an_object),
+    "LayerwiseVIRegressor": (_tol_stops, _layerwise_has_a_class),
     "MCMCRegressor": (_samplers_are_objects,),
     "MCMCClassifier": (_samplers_are_objects,),
     "InvarianceAbidingRegressor": (_likelihood_of_numbers,),
     "InvarianceAbidingClassifier": (_likelihood_of_labels,),
+    "SymVIMatrixFactorization": (_solvers_are_objects,),
 }

@@ -37,8 +37,10 @@ from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
 from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence
+from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
+from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -50,24 +52,37 @@ from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense
+from skbayes_sym.models.priors import GaussianPrior, Normal
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.saving.classes import PARTS, class_name, is_ufunc_name, rebuilt, state_of
 from skbayes_sym.saving.first_edition import translate_noun
+from skbayes_sym.symmetry.base import Product, Trivial
+from skbayes_sym.symmetry.gaps.permanent_estimates import (
+    Exact,
+    ExactUpTo,
+    Importance,
+    InfoNCE,
+    Soules,
+)
+from skbayes_sym.symmetry.units import Units
 
 # Nouns a file may hold. Their names and fields are part of the file's format.
 NOUNS: dict[str, Any] = {
     noun.__name__: noun
     for noun in (
         MLP, ParamLayout, Dense, Convolution,
-        Gaussian, StudentT, Poisson, Bernoulli, Categorical,
+        Normal, GaussianPrior, Gaussian, StudentT, Poisson, Bernoulli, Categorical,
+        VI, MAP, MeanField, Gibbs,
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
         LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,
         CollapsedLast, InducingLast, AveragedKlLast,
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
         Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
+        Augerino,
         Block, State, DiagonalPreconditioner, Mode, MixtureOfLaplace, GaussianMixture,
         HMC, NUTS, SMC, Evidence,
+        Exact, ExactUpTo, Importance, InfoNCE, Soules, Product, Trivial, Units,
     )
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from skbayes_sym.numerics.assignment import best_assignment
 from skbayes_sym.numerics.random import random_permutations
-from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.base import Product, SymmetryGroup, Trivial
 
 
 class SignedPermutation(NamedTuple):
@@ -231,6 +231,15 @@ def unit_layers(group: SymmetryGroup) -> tuple[UnitGroup, ...]:
             )
         layers.append(factor)
     return tuple(layers)
+
+
+def split_units(group: SymmetryGroup) -> tuple[SymmetryGroup, tuple[SymmetryGroup, ...]]:
+    """The subgroup that is made of units, and the other factors."""
+    others = tuple(f for f in group.factors if not isinstance(f, UnitGroup))
+    if not others:
+        return group, ()
+    units = tuple(f for f in group.factors if isinstance(f, UnitGroup))
+    return Product(units) if units else Trivial(), others
 
 
 def entries_shared_with_no_later_layer(layers: Sequence[UnitGroup]) -> list[Tensor]:

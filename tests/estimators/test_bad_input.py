@@ -6,8 +6,9 @@ import torch
 from sklearn.base import clone
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
+from skbayes_sym.symmetry.gaps.permanent_estimates import DoublyStochastic, Exact
 
-FAST = {"hidden_layer_sizes": (3,), "max_iter": 20, "tol": 100.0, "random_state": 0}
+FAST = {"hidden_layer_sizes": (3,), "max_iter": 20, "tol": None, "random_state": 0}
 REG, CLF = SymmetrizedVIRegressor(**FAST), SymmetrizedVIClassifier(**FAST)
 X = np.random.default_rng(0).standard_normal((20, 3))
 Y, LABELS = X[:, 0], (X[:, 0] > 0).astype(int)
@@ -23,7 +24,7 @@ every_estimator = pytest.mark.parametrize(
     [
         ("hidden_layer_sizes", 0), ("hidden_layer_sizes", (4, -1)), ("hidden_layer_sizes", (2.5,)),
         ("hidden_layer_sizes", "wide"), ("activation", "selu"), ("symmetry", "rotation"),
-        ("gap_estimator", "bethe"), ("n_permutations", 0), ("exact_max_width", 25),
+        ("gap", "bethe"), ("gap", 3), ("gap", DoublyStochastic()), ("symmetry", Exact()),
         ("prior_scale", 0.0), ("prior_scale", [1.0, 2.0, 3.0]), ("prior_scale", [1.0, np.inf]),
         ("max_iter", 0), ("batch_size", 0), ("learning_rate", -1.0), ("log_variance_rate", 0.0),
         ("n_weight_samples", 0), ("n_predict_samples", 0), ("tol", -1.0), ("dtype", "float16"),
@@ -58,8 +59,8 @@ def test_flips_need_an_odd_activation(estimator, y):
 
 @every_estimator
 def test_exact_sum_refuses_wide_layers(estimator, y):
-    wide = clone(estimator).set_params(hidden_layer_sizes=(21,), gap_estimator="exact")
-    with pytest.raises(ValueError, match=r"gap_estimator='exact'.*width 21.*'auto'"):
+    wide = clone(estimator).set_params(hidden_layer_sizes=(21,), gap="exact")
+    with pytest.raises(ValueError, match=r"gap='exact'.*width 21.*'auto'"):
         wide.fit(X, y)
 
 
@@ -129,7 +130,7 @@ def test_divergence_names_a_remedy_and_keeps_the_previous_fit(estimator, y, monk
     def broken(*args, **kwargs):
         raise DivergenceError("the loss became nan: lower learning_rate")
 
-    monkeypatch.setattr("skbayes_sym.estimators.vi.recipe.minimise", broken)
+    monkeypatch.setattr("skbayes_sym.estimators._fit.run.minimise", broken)
     with pytest.raises(DivergenceError, match="learning_rate"):
         fitted.fit(X[:, :2], y)
     assert {k: v for k, v in vars(fitted).items() if k.endswith("_")} == before

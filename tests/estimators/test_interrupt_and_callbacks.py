@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.inference.mean_field.elbo import SymmetrizedElbo
 
-FAST = {"hidden_layer_sizes": (3,), "max_iter": 200, "tol": 100.0, "random_state": 0}
+FAST = {"hidden_layer_sizes": (3,), "max_iter": 200, "tol": None, "random_state": 0}
 REG, CLF = SymmetrizedVIRegressor(**FAST), SymmetrizedVIClassifier(**FAST)
 X = np.random.default_rng(0).standard_normal((30, 3))
 Y, LABELS = X[:, 0], (X[:, 0] > 0).astype(int)
@@ -101,7 +101,7 @@ def test_interrupt_while_finishing_keeps_the_previous_model(estimator, y, interr
         raise KeyboardInterrupt
 
     interrupt(33)
-    monkeypatch.setattr("skbayes_sym.estimators.vi.recipe.expected_log_likelihood", again)
+    monkeypatch.setattr("skbayes_sym.estimators.vi.method.expected_log_likelihood", again)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X[:, :2], y)
     assert model.posterior_ is before
@@ -115,7 +115,7 @@ def test_interrupt_before_the_first_fit_leaves_nothing(estimator, y, monkeypatch
         raise KeyboardInterrupt
 
     model = clone(estimator)
-    monkeypatch.setattr("skbayes_sym.estimators.vi.recipe.expected_log_likelihood", again)
+    monkeypatch.setattr("skbayes_sym.estimators.vi.method.expected_log_likelihood", again)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     assert not [name for name in vars(model) if name.endswith("_")]
@@ -125,7 +125,7 @@ def test_interrupt_before_the_first_fit_leaves_nothing(estimator, y, monkeypatch
 def test_callbacks_are_torn_down_after_an_error(estimator, y, monkeypatch):
     watch = Watch()
     model = clone(estimator).set_callbacks(watch)
-    monkeypatch.setattr("skbayes_sym.estimators.vi.recipe.minimise", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr("skbayes_sym.estimators._fit.run.minimise", lambda *a, **k: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.fit(X, y)
     assert watch.set_up == 0

@@ -35,7 +35,7 @@ def test_iterations_are_those_of_the_blocks(curve_data, max_iter):
 def test_laplace_fit_shows_its_evidence(curve_data):
     reg = LaplaceRegressor((3,), max_iter=40, n_hyper_updates=8, random_state=0).fit(*curve_data)
     display = ELBODisplay.from_estimator(reg)
-    np.testing.assert_array_equal(display.line_.get_ydata(), reg.log_evidence_history_)
+    np.testing.assert_array_equal(display.line_.get_ydata(), reg.log_evidence_curve_)
     assert display.bounds_ == []
     assert display.ax_.get_xlabel() == "hyperparameter update"
 

@@ -48,7 +48,7 @@ def test_originals_come_first_and_transforms_have_the_learned_law(images_fit, pi
 
     def moved(eta):
         fit = LILAClassifier(image_shape=(4, 5))
-        fit.__dict__.update(images_fit.__dict__, _eta_=np.asarray(eta))
+        fit.__dict__.update(images_fit.__dict__, eta_=np.asarray(eta))
         images = InvarianceDisplay.from_estimator(fit, X, **settings).images
         return np.abs(images[:, 1:] - images[:, :1]).max()
 

@@ -27,7 +27,7 @@ def diabetes():
 
 
 def quick(**kwargs):
-    kwargs = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 300, "tol": 100.0,
+    kwargs = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 300, "tol": None,
               "random_state": 0} | kwargs  # fmt: skip
     return SymmetrizedVIRegressor(**kwargs)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from skbayes_sym import SymVIMatrixFactorization
+from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.inspection import SingularValueDisplay
 
 
@@ -24,7 +25,7 @@ def test_values_are_those_of_the_reconstruction(factorisation, axes):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_draws_are_averaged_as_products(factorisation):
     X = factorisation[1]
-    gibbs = SymVIMatrixFactorization(3, solver="gibbs", max_iter=20, n_draws=5, random_state=0)
+    gibbs = SymVIMatrixFactorization(3, solver=Gibbs(5), max_iter=20, random_state=0)
     display = SingularValueDisplay.from_estimator(gibbs.fit(X))
     np.testing.assert_allclose(display.values, dense(gibbs, 3), rtol=1e-9)
     assert display.data_line_ is None

@@ -1,4 +1,4 @@
-"""What each recipe takes at least, from sizes alone.
+"""What every fit takes at least, from sizes alone; methods add their own parts.
 
 Every formula is a lower bound: it counts what is certainly held at the same time (a prior, the
 optimiser's copies, the draws that were asked for, a curvature matrix) and leaves out the rest, so
@@ -6,16 +6,11 @@ that a fit that would succeed isn't refused. What is refused would end in an all
 the operating system's killing the process, minutes or hours later.
 """
 
-from math import prod
-from typing import Any
-
-from skbayes_sym.estimators._fit.training import Training, automatic_batch
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.numerics.memory import Part as Part
 from skbayes_sym.numerics.memory import require_memory as require_memory
 
 _DOUBLE = 8  # bytes
-_ADAM = 4  # copies of what is optimised: values, gradient, two moments
 
 
 def rows_part(context: Training) -> Part:
@@ -30,127 +25,4 @@ def rows_part(context: Training) -> Part:
 def prior_part(n_params: int) -> Part:
     return Part(
         f"the prior of {n_params:,} weights", n_params * _DOUBLE, "Lower hidden_layer_sizes."
-    )
-
-
-def _rows_a_step(estimator: Any, n_rows: int) -> int:
-    if estimator.batch_size == "auto":
-        return automatic_batch(n_rows)
-    return min(int(estimator.batch_size), n_rows)
-
-
-def require_variational(estimator: Any, context: Any, network: MLP) -> None:
-    """Mean field: means, variances and what Adam keeps of both, P weights; a step's activations.
-
-        8 P + 8 P b + 4 B S W b,        S = n_weight_samples, W units in all layers
-
-    for numbers of b bytes and B rows a step.
-    """
-    n_rows, size = len(context.rows.X), context.dtype.itemsize
-    n_params, units = network.layout.n_params, sum(network.sizes[1:])
-    batch = _rows_a_step(estimator, n_rows)
-    require_memory(
-        [
-            rows_part(context),
-            prior_part(n_params),
-            Part(
-                f"means and variances of {n_params:,} weights",
-                2 * _ADAM * n_params * size,
-                "Lower hidden_layer_sizes, or use dtype='float32'.",
-            ),
-            Part(
-                f"the activations of {batch} rows",
-                4 * batch * estimator.n_weight_samples * units * size,
-                "Lower batch_size or n_weight_samples.",
-            ),
-        ],
-        context.device,
-    )
-
-
-def require_layerwise(estimator: Any, context: Any, network: MLP) -> None:
-    """Draws of the hidden layers' weights, and the last layer's features, in float64.
-
-        8 P + 8 S (P' + B K),       S = max(2, n_weight_samples), K = units below the last layer
-
-    with P' weights below the last layer and B rows a step.
-    """
-    n_rows, n_draws = len(context.rows.X), max(2, estimator.n_weight_samples)
-    batch = n_rows if estimator.last_layer == "collapsed" else _rows_a_step(estimator, n_rows)
-    n_params = network.layout.n_params
-    hidden = n_params - network.sizes[-1] * (network.sizes[-2] + 1)
-    require_memory(
-        [
-            rows_part(context),
-            prior_part(n_params),
-            Part(
-                f"{n_draws} draws of {hidden:,} weights",
-                n_draws * hidden * _DOUBLE,
-                "Lower hidden_layer_sizes or n_weight_samples.",
-            ),
-            Part(
-                f"the last layer's features of {batch} rows",
-                n_draws * batch * (network.sizes[-2] + 1) * _DOUBLE,
-                "Lower n_weight_samples or hidden_layer_sizes, use fewer rows, or "
-                "last_layer='variational', which takes a batch_size.",
-            ),
-        ],
-        context.device,
-    )
-
-
-def require_laplace(estimator: Any, context: Any, model: Any, batch_size: int) -> None:
-    """Adam's copies of P weights, and the curvature of the P' covered ones.
-
-    full        3 P'^2 b + K B P' b      matrix, its sum with the prior's, Cholesky factor
-    diag        K B P' b                 derivatives of K outputs at B rows
-    Kronecker   2 sum_l (D_l^2 + G_l^2) b      factors of D_l inputs and G_l outputs, and bases
-    """
-    layout, size = model.network.layout, context.dtype.itemsize
-    shapes = [layout.shapes[layer.weight] for layer in model.layers]
-    n_covered = sum(prod(s) + s[0] * (layer.bias is not None)
-                    for s, layer in zip(shapes, model.layers, strict=True))  # fmt: skip
-    squares = sum(s[0] ** 2 + prod(s[1:]) ** 2 for s in shapes)
-    jacobian = shapes[-1][0] * batch_size * n_covered * size
-    curvatures = {
-        "full": (3 * n_covered**2 * size, "Use curvature='auto', or a smaller network."),
-        "diag": (0, ""),
-    }
-    n_bytes, remedy = curvatures.get(
-        estimator.curvature,
-        (2 * squares * size, "Use curvature='diag', or narrower layers (hidden_layer_sizes)."),
-    )
-    parts = [
-        rows_part(context),
-        Part(
-            f"{layout.n_params:,} weights", _ADAM * layout.n_params * size,
-            "Lower hidden_layer_sizes, or use dtype='float32'.",
-        ),
-        Part(f"the curvature of {n_covered:,} weights", n_bytes, remedy),
-    ]  # fmt: skip
-    if estimator.curvature in curvatures:
-        what = f"the derivatives of {batch_size} rows by {n_covered:,} weights"
-        parts.append(Part(what, jacobian, "Lower batch_size, or use curvature='auto'."))
-    require_memory(parts, context.device)
-
-
-def require_factors(estimator: Any, context: Any) -> None:
-    """Covariances of n + m rows before and after a sweep: 2 (n + m) k^2 b; Gibbs' draws."""
-    (n, m), k, size = context.observed.shape, estimator.n_components, context.dtype.itemsize
-    n_kept = min(estimator.n_draws, estimator.max_iter - estimator.max_iter // 2)
-    n_kept *= estimator.solver == "gibbs"
-    require_memory(
-        [
-            Part(
-                f"the covariances of {n + m:,} rows and columns in {k} components",
-                2 * (n + m) * k**2 * size,
-                "Lower n_components, or use dtype='float32'.",
-            ),
-            Part(
-                f"{n_kept} draws of {n + m:,} rows and columns",
-                n_kept * (n + m) * k * size,
-                "Lower n_draws or n_components.",
-            ),
-        ],
-        context.device,
     )

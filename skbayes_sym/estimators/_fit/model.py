@@ -1,7 +1,7 @@
 """Constructor parameters that describe the model, turned into the package's nouns."""
 
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,8 +13,16 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior, Normal, checked_scales
-from skbayes_sym.symmetry.base import Trivial, check_invariant
+from skbayes_sym.models.priors import GaussianPrior, Normal, Prior, checked_scales
+from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.symmetry.base import (
+    NotInvariantError,
+    Product,
+    SymmetryGroup,
+    Trivial,
+    check_invariant,
+)
+from skbayes_sym.symmetry.units import Units, unit_layers
 
 NETWORK_CONSTRAINTS: dict[str, list[Any]] = {
     "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
@@ -83,43 +91,90 @@ def network_prior(prior_scale: Any, network: Network) -> GaussianPrior:
         return Normal(prior_scale).bind(network.layout)
 
 
-def declared_group(symmetry: str | None, network: MLP, prior: GaussianPrior) -> Any:
-    """The network's group by name, after checking that the prior has it too."""
+def fully_connected(network: Network) -> MLP:
+    """The network, for methods that propagate moments or weights from layer to layer.
+
+    Raises
+    ------
+    TypeError
+        If it isn't fully connected.
+    """
+    if not hasattr(network, "hidden_layer_sizes"):
+        raise TypeError(
+            f"this method needs a fully connected network (MLP), got {type(network).__name__}."
+        )
+    return cast(MLP, network)
+
+
+def independent_normals(prior: Prior) -> GaussianPrior:
+    """The prior, for methods whose formulas need zero-mean normals.
+
+    Raises
+    ------
+    ValueError
+        If it is another law.
+    """
+    normals = prior.gaussian()
+    if normals is None:
+        raise ValueError(
+            f"prior={type(prior).__name__} isn't made of independent zero-mean normals, which this "
+            "method needs. Use prior_scale, or Normal(scale)."
+        )
+    return normals
+
+
+def declared_group(
+    symmetry: str | SymmetryGroup | None, network: MLP, prior: Prior, what: str = "prior_scale"
+) -> SymmetryGroup:
+    """The network's group by name or one's own, after checking that the prior has it too.
+
+    ``what`` is the parameter that gave the prior.
+
+    Raises
+    ------
+    ValueError
+        If the prior, or the network's function, changes under the group.
+    """
     if symmetry is None:
         return Trivial()
-    signed = {"auto": None, "permutation": False, "signed_permutation": True}
-    group = network.symmetry(signed=signed[symmetry])
+    group = _named_group(symmetry, network) if isinstance(symmetry, str) else symmetry
+    if not isinstance(symmetry, str):
+        _check_own_group(group, network)
     check_invariant(
         group,
         prior.log_prob,
         network.layout,
-        what="prior_scale",
+        what=what,
         remedy="Give all units of a layer the same scale, or use symmetry=None.",
     )
     return group
 
 
-# What recipes that are not methods yet still ask for.
+def _named_group(symmetry: str, network: MLP) -> SymmetryGroup:
+    if symmetry == "sign_flip":
+        layers = unit_layers(network.symmetry(signed=True))
+        flips = tuple(Units(layer.index, permute=False, flip=True) for layer in layers)
+        return Product(flips) if flips else Trivial()
+    signed = {"auto": None, "permutation": False, "signed_permutation": True}
+    return network.symmetry(signed=signed[symmetry])
 
 
-def hidden_layer_sizes(estimator: Any) -> tuple[int, ...]:
-    return layer_sizes(estimator.hidden_layer_sizes)
-
-
-def prior_scales(estimator: Any, **sizes: int) -> Array:
-    return scale_array(estimator.prior_scale, **sizes)
-
-
-def noise_stds(estimator: Any, n_targets: int) -> Array:
-    return given_noise(estimator.noise_std, n_targets)
-
-
-def gaussian_prior(estimator: Any, network: MLP) -> GaussianPrior:
-    return network_prior(estimator.prior_scale, network)
-
-
-def symmetry_group(estimator: Any, network: MLP, prior: GaussianPrior) -> Any:
-    return declared_group(estimator.symmetry, network, prior)
-
-
-checked_group = declared_group
+def _check_own_group(group: SymmetryGroup, network: MLP) -> None:
+    """Raise unless the network computes the same at ``theta`` and at ``g.theta``."""
+    generator = generator_from(0)
+    theta = torch.randn(network.layout.n_params, generator=generator, dtype=torch.float64)
+    x = torch.randn(5, network.n_inputs, generator=generator, dtype=torch.float64)
+    before = network.forward(theta, x)
+    for name, g in group.generators():
+        try:
+            after = network.forward(group.act(g, theta), x)
+        except (IndexError, RuntimeError) as error:
+            raise ValueError(
+                f"symmetry={type(group).__name__} doesn't act on this network's {len(theta)} "
+                f"parameters: {error}. `network_.symmetry()` of a fitted model shows how they lie."
+            ) from error
+        if not torch.allclose(after, before, rtol=1e-9, atol=1e-9):
+            raise NotInvariantError(
+                f"symmetry={type(group).__name__} changes what the network computes ({name}): it "
+                "is no symmetry of these hidden_layer_sizes and this activation."
+            )

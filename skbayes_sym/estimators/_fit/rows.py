@@ -1,6 +1,6 @@
 """Training data in one canonical form, and the scaling of its columns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -37,12 +37,53 @@ def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
     is the place among the distinct rows of every row given.
     """
     # Adding 0.0 turns -0.0 into 0.0: equal numbers must be equal rows.
-    table = np.column_stack([X.astype(np.float64), y.astype(np.float64)]) + 0.0
-    _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    columns = (c.astype(np.float64) + 0.0 for c in (*X.T, *np.atleast_2d(y.T)))
+    order, repeats = _sorted_by(columns)
+    distinct = ~repeats
+    origin = np.empty_like(order)
+    origin[order] = np.cumsum(distinct) - 1
+    first = order[distinct]
+    if len(first) == len(order):
+        return Rows(X[first] + 0.0, y[first], weight[first].astype(np.float64)), origin
     # Equal rows are summed from the smallest weight up: the order given must not matter.
-    order = np.argsort(weight, kind="stable")
-    merged = np.bincount(inverse.ravel()[order], weights=weight[order], minlength=len(first))
-    return Rows(X[first] + 0.0, y[first], merged), inverse.ravel()
+    up = np.argsort(weight)
+    merged = np.bincount(origin[up], weights=weight[up], minlength=len(first))
+    return Rows(X[first] + 0.0, y[first], merged), origin
+
+
+def _sorted_by(columns: Iterable[Array]) -> tuple[Array, Array]:
+    """Lexicographic order of a table given column by column, and where it repeats a row.
+
+    The order of ``np.unique(axis=0)``, equal rows as they were given, at the price of sorting one
+    column: later ones are read only where all before them tie, and not at all if none do.
+    """
+    columns = iter(columns)
+    first = next(columns)
+    order = np.argsort(first)
+    ties = _equals_previous(first[order])  # with the row before, in all columns so far
+    for column in columns:
+        if not ties.any():
+            break
+        tied, group = _tied(ties)
+        values = column[order[tied]]
+        if (_equals_previous(values) >= ties[tied]).all():
+            continue  # constant in every group of ties
+        by_value = np.lexsort((values, group))
+        order[tied] = order[tied[by_value]]
+        ties[tied] &= _equals_previous(values[by_value])
+    tied, group = _tied(ties)
+    order[tied] = order[tied[np.lexsort((order[tied], group))]]
+    return order, ties
+
+
+def _equals_previous(values: Array) -> Array:
+    return np.concatenate([[False], values[1:] == values[:-1]])
+
+
+def _tied(ties: Array) -> tuple[Array, Array]:
+    """Places (n_tied,) of rows that share a group with a neighbour, and the group's number."""
+    tied = np.flatnonzero(ties | np.append(ties[1:], False))
+    return tied, np.cumsum(~ties[tied])
 
 
 ENCODE = " Encode categories first, by OneHotEncoder for example."

@@ -1,1 +1,8 @@
-""""""
+"""Deep ensembles: `DeepEnsembleRegressor` and `DeepEnsembleClassifier`.
+
+Reading order: `method` (all members in one loop), `estimator`. What is predicted from members is in
+`skbayes_sym.estimators.draws`, as of all weighted draws.
+
+In: `Training`, `Model` and `Run`. Out: modes (M, P) and their log posterior in nats. `method` is
+tested through the estimators.
+"""

@@ -2,31 +2,24 @@
 
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
-from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.callbacks import FitTask
-from skbayes_sym.estimators._fit.context import FLOATS, RUN_CONSTRAINTS, Fitted
-from skbayes_sym.estimators._fit.device import one_thread, resolve_device, resolve_dtype
-from skbayes_sym.estimators._fit.memory import require_factors
+from skbayes_sym.estimators._fit.compatibility import refuse, require_members
+from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
+from skbayes_sym.estimators._fit.run import FLOATS, RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators.base import BayesianEstimator
-from skbayes_sym.estimators.factorization.baselines import fit_analytic, fit_gibbs, fit_map
-from skbayes_sym.estimators.factorization.entries import (
-    observed_entries,
-    positions,
-    scaling,
-    warn_of_empty,
-)
-from skbayes_sym.estimators.factorization.gap import check_symmetry, component_group
-from skbayes_sym.estimators.factorization.recipe import MatrixContext, Seeds, fit_vi
+from skbayes_sym.estimators.factorization.entries import observed_entries, positions
+from skbayes_sym.estimators.factorization.groups import NAMES, component_group
+from skbayes_sym.estimators.factorization.method import FactorFit, Factorization
+from skbayes_sym.estimators.factorization.training import MatrixTraining
 from skbayes_sym.inference.factorization.data import Incidence
 from skbayes_sym.inference.factorization.predictive import (
     draw_moments,
@@ -35,11 +28,18 @@ from skbayes_sym.inference.factorization.predictive import (
     row_log_densities,
     row_means,
 )
-from skbayes_sym.numerics.random import spawn_seeds
-from skbayes_sym.symmetry.orthogonal import Orthogonal
-from skbayes_sym.symmetry.units import Units
+from skbayes_sym.inference.factorization.problem import FactorModel
+from skbayes_sym.inference.posteriors import MatrixPosterior
+from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField, Solver
+from skbayes_sym.symmetry.base import SymmetryGroup
 
-_RECIPES = {"vi": fit_vi, "map": fit_map, "mfvi_analytic": fit_analytic, "gibbs": fit_gibbs}
+SOLVERS: dict[str, Solver] = {
+    "vi": VI(),
+    "map": MAP(),
+    "mean_field": MeanField(),
+    "gibbs": Gibbs(),
+}
+_MANY_COMPONENTS = 10  # what "auto" is for matrices that have as many rows and columns
 
 
 class SymVIMatrixFactorization(
@@ -57,15 +57,19 @@ class SymVIMatrixFactorization(
 
     Parameters
     ----------
-    n_components : int, default=10
-        Number k of factors, at most the smaller side of the matrix.
-    symmetry : {"orthogonal", "signed_permutation", "signflip"} or None, default="orthogonal"
-        Group the posterior is averaged over. "signed_permutation" (k up to 14) and "signflip" are
-        finite parts of it, for diagonal covariances; None is plain mean-field inference.
-    covariance : {"isotropic", "row", "diag", "full"}, default="full"
-        Of q: one variance for all rows of U and one for those of V, one a row, one an entry, or a
-        full matrix a row. With "isotropic" and "row" the gap is exact up to k = 3, a lower bound
-        otherwise.
+    n_components : int or "auto", default="auto"
+        Number k of factors, at most the smaller side of the matrix. "auto" takes 10, or that side
+        if it is shorter.
+    solver : {"vi", "map", "mean_field", "gibbs"} or Solver, default="vi"
+        "vi" is the method. The others are baselines: the most probable factors, the closed-form
+        mean-field optimum of a complete matrix (Nakajima et al. 2013), and Gibbs sampling, the
+        posterior itself up to Monte Carlo error. Objects have settings of their own, such as
+        ``VI(covariance="diag")``, ``VI(gap=...)`` and ``Gibbs(n_draws=500)``
+        (`skbayes_sym.inference.solvers`).
+    symmetry : str, SymmetryGroup or None, default="auto"
+        Group the posterior of "vi" is averaged over; "auto" is "orthogonal".
+        "signed_permutation" (k up to 14) and "sign_flip" are finite parts of it, for diagonal
+        covariances; None is plain mean-field inference.
     noise_std : "learn" or float, default="learn"
         Standard deviation of the noise in the units of ``X``; "learn" maximises the ELBO over it.
     prior_scale : float, default=1.0
@@ -75,16 +79,11 @@ class SymVIMatrixFactorization(
         Whether to subtract the mean of the observed entries first.
     scale : bool, default=True
         Whether to divide by their standard deviation first.
-    solver : {"vi", "map", "mfvi_analytic", "gibbs"}, default="vi"
-        "vi" is the method; the others are its rivals and ignore ``symmetry`` and ``covariance``:
-        the most probable factors, the closed-form mean-field optimum of a complete matrix
-        (Nakajima et al. 2013), and Gibbs sampling, the posterior itself up to Monte Carlo error.
     max_iter : int, default=300
         Sweeps over all rows and columns; "gibbs" throws the first half away.
-    tol : float, default=1e-4
-        Nats an observed entry: sweeps end when ten of them raise the mean ELBO by less.
-    n_draws : int, default=200
-        Draws that "gibbs" keeps.
+    tol : float or None, default=1e-4
+        Sweeps end when ten of them raise the mean ELBO by less than this many nats per observed
+        entry. None never stops.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -92,7 +91,7 @@ class SymVIMatrixFactorization(
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the ELBO of every sweep.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
@@ -116,7 +115,7 @@ class SymVIMatrixFactorization(
         Symmetrised evidence lower bound, nats: `elbo_mean_field_` + `symmetry_gap_`. A lower bound
         on log p(X observed) at the learned noise, up to Monte Carlo error; beyond k = 3 this rests
         on the conjecture that the large-rank saddle lies above the integral it stands for. Of
-        "vi" and "mfvi_analytic" only.
+        "vi" and "mean_field" only.
     elbo_mean_field_ : float
         Lower bound of the base posterior alone, exact.
     symmetry_gap_ : float
@@ -178,52 +177,55 @@ class SymVIMatrixFactorization(
     ((2,), (30, 3), True)
     """
 
+    device: str
+    posterior_: MatrixPosterior
+    components_: Array
+    components_cov_: Array
+    noise_std_: float
+    mean_: float
+    scale_: float
+    _orientation_: Array
+
     _parameter_constraints: dict[str, list[Any]] = {
         **RUN_CONSTRAINTS,
-        "n_components": [Interval(Integral, 1, None, closed="left")],
-        "symmetry": [StrOptions({"orthogonal", "signed_permutation", "signflip"}), None],
-        "covariance": [StrOptions({"isotropic", "row", "diag", "full"})],
+        "n_components": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "symmetry": [StrOptions(NAMES), HasMethods("act"), None],
         "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
         "prior_scale": [Interval(Real, 0, None, closed="neither")],
         "center": ["boolean"],
         "scale": ["boolean"],
-        "solver": [StrOptions(set(_RECIPES))],
+        "solver": [StrOptions(set(SOLVERS)), HasMethods("solve")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "n_draws": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left"), None],
         "random_state": ["random_state"],
     }
 
     def __init__(
         self,
-        n_components: int = 10,
+        n_components: int | str = "auto",
         *,
-        symmetry: str | None = "orthogonal",
-        covariance: str = "full",
-        noise_std: Any = "learn",
+        solver: str | Solver = "vi",
+        symmetry: str | SymmetryGroup | None = "auto",
+        noise_std: str | float = "learn",
         prior_scale: float = 1.0,
         center: bool = True,
         scale: bool = True,
-        solver: str = "vi",
         max_iter: int = 300,
-        tol: float = 1e-4,
-        n_draws: int = 200,
+        tol: float | None = 1e-4,
         device: str = "auto",
         dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
         self.n_components = n_components
+        self.solver = solver
         self.symmetry = symmetry
-        self.covariance = covariance
         self.noise_std = noise_std
         self.prior_scale = prior_scale
         self.center = center
         self.scale = scale
-        self.solver = solver
         self.max_iter = max_iter
         self.tol = tol
-        self.n_draws = n_draws
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
@@ -235,12 +237,15 @@ class SymVIMatrixFactorization(
         tags.input_tags.sparse = True
         return tags
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "posterior_")
+
     @property
     def _n_features_out(self) -> int:
         return int(self.components_.shape[0])
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> Any:  # type: ignore[override]
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the posterior of the factors.
 
         Parameters
@@ -262,40 +267,52 @@ class SymVIMatrixFactorization(
             If interrupted, after keeping the model reached so far with
             ``stop_reason_ = "interrupted"``. Any other error leaves the previous fit untouched.
         """
-        return self._run_fit(lambda: self._open_matrix(X))
+        with self._fitting():
+            data = MatrixTraining.open(self, X)
+            model = self._model(data)
+            found = self._method().fit(data, model, self._run(data))
+            self._keep(data, found)
+        return self
 
-    def _open_matrix(self, X: Any) -> MatrixContext:
-        """Validate everything before the first array is allocated for the fit."""
-        device = resolve_device(self.device)
-        checked = self._check_matrix(X, reset=True)
-        check_symmetry(self)
-        if self.n_components > min(checked.shape):
-            n, m = checked.shape
+    def _model(self, data: MatrixTraining) -> FactorModel:
+        """What is believed, in scaled units."""
+        smaller = min(data.shape)
+        k = self.n_components
+        k = min(_MANY_COMPONENTS, smaller) if isinstance(k, str) else int(k)
+        if k > smaller:
+            n, m = data.shape
             raise ValueError(
-                f"n_components={self.n_components} must be at most min(n_samples={n}, "
-                f"n_features={m}) = {min(n, m)}: n_samples = {n}, n_features = {m}."
+                f"n_components={k} must be at most min(n_samples={n}, n_features={m}) = {smaller}: "
+                f"n_samples = {n}, n_features = {m}."
             )
-        observed = observed_entries(checked)
-        warn_of_empty(observed)
-        mean, scale, spread = scaling(observed.values, self.center, self.scale)
-        values = (observed.values.astype(np.float64) - mean) / scale
-        return MatrixContext(
-            observed=observed._replace(values=values),
-            mean=mean,
-            scale=scale,
-            spread=spread / scale,
-            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
-            device=device,
-            dtype=resolve_dtype(self.dtype, checked),
-            # Its target is the matrix itself: scikit-learn's monitor scores nothing without one.
-            begin=lambda n_blocks: FitTask(self, X, X, None, n_blocks),
-        )
+        noise, noise_range = data.noise(self.noise_std)
+        return FactorModel(k, self.prior_scale, noise, noise_range)
 
-    def _fit_recipe(self, context: MatrixContext) -> Fitted:
-        require_factors(self, context)
-        seeds = Seeds(*spawn_seeds(context.seed, len(Seeds._fields)))
-        with torch.no_grad():
-            return _RECIPES[self.solver](self, context, seeds)
+    def _solver(self) -> Solver:
+        """The solver by name, or the object itself."""
+        if isinstance(self.solver, str):
+            solver = SOLVERS[self.solver]
+        else:
+            solver = self.solver
+            remedy = "skbayes_sym.inference.solvers.Solver says what each of them does."
+            members = ("symmetrises", "check", "n_kept", "solve")
+            require_members(solver, members, parameter="solver", remedy=remedy)
+        if not solver.symmetrises and self.symmetry is not None:
+            why = f"solver={self.solver!r} averages over no group"
+            refuse(self, ["symmetry"], why, "solver='vi'")
+        return solver
+
+    def _method(self) -> Factorization:
+        solver = self._solver()
+        symmetry = self.symmetry if solver.symmetrises else None
+        return Factorization(solver, symmetry, self.max_iter, self.tol)
+
+    def _run(self, data: MatrixTraining) -> Run:
+        return Run(data.begin, lambda found: found.attributes(data))
+
+    def _keep(self, data: MatrixTraining, found: FactorFit) -> None:
+        """Set all fitted attributes at once."""
+        self._replace_fit(found.attributes(data))
 
     def _check_matrix(self, X: Any, *, reset: bool) -> Any:
         settings = {"accept_sparse": ("csr", "csc", "coo"), "ensure_all_finite": "allow-nan"}
@@ -430,11 +447,10 @@ class SymVIMatrixFactorization(
         return result.astype(checked.dtype, copy=False), len(values)
 
     @property
-    def symmetry_(self) -> Orthogonal | Units:
-        """The group of the rows of U and V; all rotations where ``symmetry=None``."""
+    def symmetry_(self) -> SymmetryGroup:
+        """The group of the rows of U and V; all rotations where there is none."""
         n_rows = len(self.posterior_.rows.mean) + len(self.posterior_.columns.mean)
-        name = self.symmetry if self.solver == "vi" else None
-        return component_group(name or "orthogonal", n_rows, len(self.components_))
+        return component_group(self.symmetry or "auto", n_rows, len(self.components_))
 
     @property
     def axes_(self) -> Array:

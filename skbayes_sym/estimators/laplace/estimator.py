@@ -1,43 +1,27 @@
 """Laplace approximation with evidence-tuned hyperparameters, as scikit-learn estimators."""
 
-from numbers import Integral
 from typing import Any
 
-import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
-from torch import Tensor
+from sklearn.utils._param_validation import HasMethods, StrOptions
 
-from skbayes_sym.estimators._fit.context import FitContext, Fitted
-from skbayes_sym.estimators.base import RowEstimator
-from skbayes_sym.estimators.laplace.plan import (
-    NOISE_CONSTRAINTS,
-    class_likelihood,
-    noise_likelihood,
-    table_network,
-    table_plan,
+from skbayes_sym.estimators.laplace.base import (
+    CLASSIFIER_CONSTRAINTS,
+    CONSTRAINTS,
+    REGRESSOR_CONSTRAINTS,
+    LaplaceClassification,
+    LaplaceRegression,
 )
-from skbayes_sym.estimators.laplace.predict import (
-    class_predictive,
-    linearised,
-    normal_predictive,
-)
-from skbayes_sym.estimators.laplace.recipe import CONSTRAINTS, fit_laplace
-from skbayes_sym.estimators.predictors import (
-    BayesianClassifierMixin,
-    BayesianRegressorMixin,
-    SampledOutputs,
-)
-from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.models.likelihoods.base import Likelihood
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
-    "network": [StrOptions({"mlp"}), torch.nn.Module],
+    "network": [StrOptions({"mlp"}), torch.nn.Module, HasMethods("forward")],
     "layers": [StrOptions({"all", "last"})],
 }
 
 
-class LaplaceRegressor(BayesianRegressorMixin, RowEstimator):
+class LaplaceRegressor(LaplaceRegression):
     r"""Bayesian neural network regression by a Laplace approximation.
 
     Finds a mode of the posterior, approximates the posterior there by a normal distribution whose
@@ -54,28 +38,30 @@ class LaplaceRegressor(BayesianRegressorMixin, RowEstimator):
     hidden_layer_sizes : int or sequence of int, default=(50,)
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
-        Of the hidden layers.
-    network : "mlp" or torch.nn.Module, default="mlp"
-        A module of Linear and Conv2d layers and elementwise activations is taken as an
-        architecture: it is copied, and its weights are drawn anew at their own scale.
+        Activation of the hidden layers.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
+        layers and elementwise activations is taken as an architecture: it is copied, and its
+        weights are drawn anew at their own scale.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of a sum over
         outputs), "kron-ef" (empirical Fisher), "diag" or "full" (small networks).
     layers : {"all", "last"}, default="all"
-        What the posterior covers. "last" keeps the other layers at the mode, with ``prior_scale``
-        fixed.
-    prior_scale : float or sequence of float, default=3.0
-        Standard deviation of the weights and biases, in standardised units, one a layer if several:
-        where learning starts. A small one makes the network collapse.
-    learn_prior : bool, default=True
-        Whether the evidence is maximised over it, layer by layer.
+        What the posterior covers. "last" keeps the other layers at the mode, and their prior as
+        it starts.
+    prior_scale : "learn", float or sequence of float, default="learn"
+        Prior standard deviation of the weights and biases, in standardised units: one number or
+        one per layer. "learn" maximises the evidence over it, layer by layer, from 3.0.
     noise_std : "learn", float or sequence of float, default="learn"
-        Standard deviation of the observation noise in the units of ``y``, one for all targets or
-        one each; "learn" maximises the evidence over it.
+        Standard deviation of the observation noise in the units of ``y``; one number or one per
+        target. "learn" estimates it.
     max_iter : int, default=1000
-        Optimiser steps.
+        Largest number of optimiser steps.
     batch_size : int or "auto", default="auto"
-        Rows a step; "auto" is all of them up to 1000 distinct rows, 200 beyond. Memory is that of
+        Rows per step; "auto" is all of them up to 1000 distinct rows, 200 beyond. Memory is that of
         one batch.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
@@ -93,9 +79,10 @@ class LaplaceRegressor(BayesianRegressorMixin, RowEstimator):
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end.
-    tol : float, default=0.01
-        Nats per unit of sample weight by which the log evidence may still rise over the last tenth
-        of the updates without a warning.
+    tol : float or None, default=0.001
+        Training stops when the log evidence (the log posterior, where nothing is learned by the
+        evidence) gains less than this many nats per unit of sample weight from one tenth of
+        ``max_iter`` to the next. None never stops.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -103,17 +90,17 @@ class LaplaceRegressor(BayesianRegressorMixin, RowEstimator):
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the evidence of every update.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
     log_evidence_ : float
         Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
         bound.
-    log_evidence_history_ : ndarray of shape (n_updates,)
+    log_evidence_curve_ : ndarray of shape (n_updates,)
         The same at every update.
-    prior_precision_ : ndarray of shape (n_layers,)
-        Inverse variance of every covered layer's weights and biases.
+    prior_scale_ : ndarray of shape (n_layers,)
+        Prior standard deviation of every covered layer's weights and biases.
     posterior_ : LaplacePosterior
         Normal distribution over the network's P weights, acting on standardised inputs and
         targets:
@@ -122,10 +109,11 @@ class LaplaceRegressor(BayesianRegressorMixin, RowEstimator):
         Architecture, with ``forward(theta, x)``.
     n_iter_ : int
         Steps made.
-    stop_reason_ : {"max_iter", "callback", "interrupted"}
-        Why they ended.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Why training ended.
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in the units of ``y``.
+        Standard deviation of normal noise, or the scale of another one, in the units of ``y``; only
+        where the likelihood has it.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)
@@ -164,7 +152,10 @@ class LaplaceRegressor(BayesianRegressorMixin, RowEstimator):
     ((3,), True)
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {**_OWN_CONSTRAINTS, **NOISE_CONSTRAINTS}
+    _parameter_constraints: dict[str, list[Any]] = {
+        **_OWN_CONSTRAINTS,
+        **REGRESSOR_CONSTRAINTS,
+    }
 
     def __init__(
         self,
@@ -172,10 +163,10 @@ class LaplaceRegressor(BayesianRegressorMixin, RowEstimator):
         activation: str = "tanh",
         *,
         network: Any = "mlp",
+        likelihood: str | Likelihood = "auto",
         curvature: str = "auto",
         layers: str = "all",
-        prior_scale: Any = 3.0,
-        learn_prior: bool = True,
+        prior_scale: Any = "learn",
         noise_std: Any = "learn",
         max_iter: int = 1000,
         batch_size: Any = "auto",
@@ -186,7 +177,7 @@ class LaplaceRegressor(BayesianRegressorMixin, RowEstimator):
         n_hyper_updates: int = 100,
         burn_in: float = 0.1,
         keep_best: bool = True,
-        tol: float = 1e-2,
+        tol: float | None = 1e-3,
         device: str = "auto",
         dtype: str = "auto",
         random_state: Any = None,
@@ -195,10 +186,10 @@ class LaplaceRegressor(BayesianRegressorMixin, RowEstimator):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.network = network
+        self.likelihood = likelihood
         self.curvature = curvature
         self.layers = layers
         self.prior_scale = prior_scale
-        self.learn_prior = learn_prior
         self.noise_std = noise_std
         self.max_iter = max_iter
         self.batch_size = batch_size
@@ -215,25 +206,8 @@ class LaplaceRegressor(BayesianRegressorMixin, RowEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _fit_recipe(self, context: FitContext) -> Fitted:
-        likelihood, y_scaling, baseline = noise_likelihood(self, context)
-        network = table_network(self, context, context.rows.y.shape[1])
-        plan = table_plan(self, context, network, likelihood, baseline)
-        plan = plan._replace(y_scaling=y_scaling, learn_noise=likelihood.learn)
-        return fit_laplace(self, context, plan)
 
-    def _predictive(self, x: Tensor) -> NormalMixture:
-        return normal_predictive(self, x)
-
-    def _output_covariance(self, x: Tensor) -> Tensor:
-        return linearised(self, x).covariance(x)
-
-    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        draws = linearised(self, x).functions(x, n, generator=generator)
-        return SampledOutputs(draws, np.atleast_1d(self.noise_std_))
-
-
-class LaplaceClassifier(BayesianClassifierMixin, RowEstimator):
+class LaplaceClassifier(LaplaceClassification):
     r"""Bayesian neural network classification by a Laplace approximation.
 
     Finds a mode of the posterior, approximates the posterior there by a normal distribution whose
@@ -250,30 +224,32 @@ class LaplaceClassifier(BayesianClassifierMixin, RowEstimator):
     hidden_layer_sizes : int or sequence of int, default=(50,)
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
-        Of the hidden layers.
-    network : "mlp" or torch.nn.Module, default="mlp"
-        A module of Linear and Conv2d layers and elementwise activations is taken as an
-        architecture: it is copied, and its weights are drawn anew at their own scale.
+        Activation of the hidden layers.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
+        layers and elementwise activations is taken as an architecture: it is copied, and its
+        weights are drawn anew at their own scale.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is the softmax of one output
+        per class.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of a sum over
         outputs), "kron-ef" (empirical Fisher), "diag" or "full" (small networks).
     layers : {"all", "last"}, default="all"
-        What the posterior covers. "last" keeps the other layers at the mode, with ``prior_scale``
-        fixed.
-    prior_scale : float or sequence of float, default=3.0
-        Standard deviation of the weights and biases, in standardised units, one a layer if several:
-        where learning starts. A small one makes the network collapse.
-    learn_prior : bool, default=True
-        Whether the evidence is maximised over it, layer by layer.
+        What the posterior covers. "last" keeps the other layers at the mode, and their prior as
+        it starts.
+    prior_scale : "learn", float or sequence of float, default="learn"
+        Prior standard deviation of the weights and biases, in standardised units: one number or
+        one per layer. "learn" maximises the evidence over it, layer by layer, from 3.0.
     predictive : {"sampling", "probit", "plugin"}, default="sampling"
         How class probabilities are averaged over the linearised posterior: by
         ``n_predict_samples`` draws, by the probit approximation, or not at all.
     n_predict_samples : int, default=200
         Draws of "sampling"; the same ones for every row.
     max_iter : int, default=1000
-        Optimiser steps.
+        Largest number of optimiser steps.
     batch_size : int or "auto", default="auto"
-        Rows a step; "auto" is all of them up to 1000 distinct rows, 200 beyond. Memory is that of
+        Rows per step; "auto" is all of them up to 1000 distinct rows, 200 beyond. Memory is that of
         one batch.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
@@ -289,9 +265,10 @@ class LaplaceClassifier(BayesianClassifierMixin, RowEstimator):
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end.
-    tol : float, default=0.01
-        Nats per unit of sample weight by which the log evidence may still rise over the last tenth
-        of the updates without a warning.
+    tol : float or None, default=0.001
+        Training stops when the log evidence (the log posterior, where nothing is learned by the
+        evidence) gains less than this many nats per unit of sample weight from one tenth of
+        ``max_iter`` to the next. None never stops.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -299,17 +276,17 @@ class LaplaceClassifier(BayesianClassifierMixin, RowEstimator):
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the evidence of every update.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
     log_evidence_ : float
         Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
         bound.
-    log_evidence_history_ : ndarray of shape (n_updates,)
+    log_evidence_curve_ : ndarray of shape (n_updates,)
         The same at every update.
-    prior_precision_ : ndarray of shape (n_layers,)
-        Inverse variance of every covered layer's weights and biases.
+    prior_scale_ : ndarray of shape (n_layers,)
+        Prior standard deviation of every covered layer's weights and biases.
     posterior_ : LaplacePosterior
         Normal distribution over the network's P weights, acting on standardised inputs:
         ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
@@ -317,8 +294,8 @@ class LaplaceClassifier(BayesianClassifierMixin, RowEstimator):
         Architecture, with ``forward(theta, x)``.
     n_iter_ : int
         Steps made.
-    stop_reason_ : {"max_iter", "callback", "interrupted"}
-        Why they ended.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Why training ended.
     classes_ : ndarray of shape (n_classes,)
         Class labels.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
@@ -353,14 +330,13 @@ class LaplaceClassifier(BayesianClassifierMixin, RowEstimator):
     >>> from skbayes_sym import LaplaceClassifier
     >>> X, y = load_iris(return_X_y=True)
     >>> clf = LaplaceClassifier((5,), max_iter=300, random_state=0).fit(X, y)
-    >>> clf.predict_proba(X[:2]).shape, clf.prior_precision_.shape
+    >>> clf.predict_proba(X[:2]).shape, clf.prior_scale_.shape
     ((2, 3), (2,))
     """
 
     _parameter_constraints: dict[str, list[Any]] = {
         **_OWN_CONSTRAINTS,
-        "predictive": [StrOptions({"sampling", "probit", "plugin"})],
-        "n_predict_samples": [Interval(Integral, 1, None, closed="left")],
+        **CLASSIFIER_CONSTRAINTS,
     }
 
     def __init__(
@@ -369,10 +345,10 @@ class LaplaceClassifier(BayesianClassifierMixin, RowEstimator):
         activation: str = "tanh",
         *,
         network: Any = "mlp",
+        likelihood: str | Likelihood = "auto",
         curvature: str = "auto",
         layers: str = "all",
-        prior_scale: Any = 3.0,
-        learn_prior: bool = True,
+        prior_scale: Any = "learn",
         predictive: str = "sampling",
         n_predict_samples: int = 200,
         max_iter: int = 1000,
@@ -383,7 +359,7 @@ class LaplaceClassifier(BayesianClassifierMixin, RowEstimator):
         n_hyper_updates: int = 100,
         burn_in: float = 0.1,
         keep_best: bool = True,
-        tol: float = 1e-2,
+        tol: float | None = 1e-3,
         device: str = "auto",
         dtype: str = "auto",
         random_state: Any = None,
@@ -392,10 +368,10 @@ class LaplaceClassifier(BayesianClassifierMixin, RowEstimator):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.network = network
+        self.likelihood = likelihood
         self.curvature = curvature
         self.layers = layers
         self.prior_scale = prior_scale
-        self.learn_prior = learn_prior
         self.predictive = predictive
         self.n_predict_samples = n_predict_samples
         self.max_iter = max_iter
@@ -411,11 +387,3 @@ class LaplaceClassifier(BayesianClassifierMixin, RowEstimator):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
-
-    def _fit_recipe(self, context: FitContext) -> Fitted:
-        likelihood, baseline = class_likelihood(context)
-        network = table_network(self, context, len(self.classes_))
-        return fit_laplace(self, context, table_plan(self, context, network, likelihood, baseline))
-
-    def _predictive(self, x: Tensor) -> CategoricalMixture:
-        return class_predictive(self, x)

@@ -1,61 +1,99 @@
 """Invariances learned by the Laplace evidence: Immer et al. 2022 as scikit-learn estimators."""
 
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.context import FitContext, Fitted
-from skbayes_sym.estimators._fit.rows import Rows, Scaling
-from skbayes_sym.estimators.base import RowEstimator
-from skbayes_sym.estimators.laplace.invariances import (
-    input_scaling,
-    invariance_attributes,
-    lila_plan,
+from skbayes_sym.estimators._fit.compatibility import require_members
+from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling
+from skbayes_sym.estimators.laplace.base import (
+    CLASSIFIER_CONSTRAINTS,
+    CONSTRAINTS,
+    REGRESSOR_CONSTRAINTS,
+    LaplaceClassification,
+    LaplaceEstimator,
+    LaplaceRegression,
 )
-from skbayes_sym.estimators.laplace.plan import (
-    NOISE_CONSTRAINTS,
-    class_likelihood,
-    noise_likelihood,
-)
-from skbayes_sym.estimators.laplace.predict import (
-    class_predictive,
-    linearised,
-    normal_predictive,
-)
-from skbayes_sym.estimators.laplace.recipe import CONSTRAINTS, Plan, fit_laplace
-from skbayes_sym.estimators.predictors import (
-    BayesianClassifierMixin,
-    BayesianRegressorMixin,
-    SampledOutputs,
-)
-from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.estimators.laplace.invariances import Invariances, image_scaling, image_shape
+from skbayes_sym.estimators.laplace.method import Laplace, Rates, Updates
+from skbayes_sym.estimators.laplace.predict import Transformations
+from skbayes_sym.models.augmentations.base import Augmentation, ImageShape
+from skbayes_sym.models.augmentations.objectives import OBJECTIVES, Objective
+from skbayes_sym.models.likelihoods.base import Likelihood
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
     "image_shape": ["array-like", None],
-    "network": [StrOptions({"mlp", "cnn", "resnet"}), torch.nn.Module],
-    "invariances": [StrOptions({"auto", "affine"}), None, list, tuple, object],
-    "basis": [StrOptions({"similarity", "axis"})],
-    "correlated": ["boolean"],
-    "objective": [StrOptions({"evidence", "augerino", "map"})],
+    "network": [
+        StrOptions({"mlp", "cnn", "resnet"}), torch.nn.Module, HasMethods("forward"),
+    ],
+    "invariances": [StrOptions({"auto"}), None, list, tuple, object],
+    "objective": [StrOptions(set(OBJECTIVES)), object],
     "hyper": [StrOptions({"online", "exact"})],
     "n_augmentations": [Interval(Integral, 1, None, closed="left")],
     "invariance_learning_rate": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
-    "augerino_reward": [Interval(Real, 0, None, closed="left")],
-}
+}  # fmt: skip
 
 
-def _fit_lila(estimator: Any, context: FitContext, plan: Plan) -> Fitted:
-    fitted = fit_laplace(estimator, context, plan)
-    found = invariance_attributes(fitted.attributes)
-    return fitted._replace(attributes={**fitted.attributes, **found})
+def given_objective(value: str | Objective) -> Objective:
+    """``objective`` by name, or one's own."""
+    if isinstance(value, str) and value in OBJECTIVES:
+        return OBJECTIVES[value]
+    require_members(
+        value, ["transforms", "learns_prior", "reward"], parameter="objective",
+        remedy="Give 'evidence', 'map', 'augerino' or Augerino(reward=...).",
+    )  # fmt: skip
+    return value  # type: ignore[return-value]
 
 
-class LILARegressor(BayesianRegressorMixin, RowEstimator):
+class LILAEstimator(LaplaceEstimator):
+    """A network averaged over transformations of its input, whose half-widths are learned."""
+
+    image_shape: Any
+    invariances: Any
+    n_augmentations: int
+    objective: Any
+    hyper: str
+    invariance_learning_rate: float | str
+
+    augmentation_: Augmentation
+    eta_: Array
+    invariance_: dict[str, float]
+    invariance_curve_: dict[str, Array]
+    invariance_covariance_: Array
+    invariance_correlation_: Array
+    invariance_directions_: Array
+    invariance_direction_amplitudes_: Array
+
+    def _scale_inputs(self, rows: Rows) -> Scaling:
+        is_image = self.image_shape is not None and self.standardize
+        return image_scaling(rows) if is_image else super()._scale_inputs(rows)
+
+    def _image_shape(self, n_features: int) -> ImageShape | None:
+        return image_shape(self.image_shape, n_features)
+
+    def _method(self) -> Laplace:
+        shape = self._image_shape(self.n_features_in_)
+        online = self.hyper == "online"
+        return replace(
+            super()._method(),
+            objective=given_objective(self.objective),
+            invariances=Invariances.given(self.invariances, shape, self.n_augmentations),
+            rates=Rates(
+                self.learning_rate, self.hyper_learning_rate, self.invariance_learning_rate
+            ),
+            updates=Updates(self.n_hyper_updates, self.burn_in, self.keep_best, online),
+        )
+
+    def _transformations(self, like: Tensor) -> Transformations:
+        return Transformations(self.augmentation_, torch.as_tensor(self.eta_).to(like))
+
+
+class LILARegressor(LaplaceRegression, LILAEstimator):
     r"""Regression with invariances learned from the data.
 
     Averages a network over random transformations of its input,
@@ -72,36 +110,33 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
     Parameters
     ----------
     hidden_layer_sizes : int or sequence of int, default=(50,)
-        Widths of the hidden layers of the MLP; ``()`` is a linear model.
+        Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
-        Of the MLP's hidden layers.
+        Activation of the hidden layers.
     image_shape : (H, W) or (C, H, W), optional
         Shape of the images that the rows of ``X`` hold, pixel by pixel. Without it ``X`` is a
         plain table.
-    network : {"mlp", "cnn", "resnet"} or torch.nn.Module, default="mlp"
-        "cnn": three convolutions and a hidden layer; "resnet": three residual blocks with Fixup
-        initialisation. A module of Linear and Conv2d layers and elementwise activations is taken
-        as an architecture: it is copied, its weights are drawn anew at their own scale, and it
-        gets images as (C, H, W).
-    invariances : "auto", "affine", None or list, default="auto"
-        Families of transformations. "affine": translation, rotation, scale, aspect and shear of
-        images. "auto" is "affine" with an image_shape and none without. A list holds augmentations
-        (`Rotation2D`, `ColumnShift`, `LogScale`), which act on ``X`` as given, and torch modules
-        called as ``module(x, eps)`` with a parameter ``eta``, uniform noise on [-1, 1]. None: the
-        paper's non-invariant model.
-    basis : {"similarity", "axis"}, default="similarity"
-        How scales of images are taken: joint scale and aspect, or x and y apart (the paper's).
-    correlated : bool, default=False
-        Whether the affine generators may vary together, with a full covariance.
+    network : {"mlp", "cnn", "resnet"}, torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``; "cnn": three convolutions and a
+        hidden layer; "resnet": three residual blocks with Fixup initialisation. A module of Linear
+        and Conv2d layers and elementwise activations is taken as an architecture: it is copied, its
+        weights are drawn anew at their own scale, and it gets images as (C, H, W).
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says.
+    invariances : "auto", None, augmentation or list, default="auto"
+        Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
+        scale, aspect and shear of images) with an ``image_shape``, and none without. Others
+        (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
+        ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
+        after the other. None: the paper's non-invariant model.
     n_augmentations : int, default=8
         Transformations a row in training, a Latin hypercube; the reported evidence and predictions
         take 32.
-    objective : {"evidence", "augerino", "map"}, default="evidence"
-        "augerino" trains half-widths with the weights, by the likelihood and a reward for large
-        ones, at a fixed prior (Benton et al. 2020). "map" has no transformations and a fixed prior.
-    augerino_reward : float, default=0.01
-        Of "augerino": nats a datum for a unit of the half-widths' norm (the paper's 0.01), in which
-        affine half-widths other than the rotation count three times. It needs tuning.
+    objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
+        "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
+        half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
+        (Benton et al. 2020). A fixed prior that isn't given is 3.0.
     hyper : {"online", "exact"}, default="online"
         "online" gathers the gradient of the evidence from the training steps themselves, with the
         preconditioner of the update before; "exact" makes two passes of its own an update.
@@ -109,22 +144,20 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
         sum over outputs; unbiased), "kron-ef" (empirical Fisher), "diag" or "full" (small
         networks). The reported evidence is never sketched.
-    prior_scale : float or sequence of float, default=3.0
-        Standard deviation of the weights and biases, in standardised units, one a layer if several:
-        where learning starts. A small one makes the network collapse.
-    learn_prior : bool, default=True
-        Whether the evidence is maximised over it, layer by layer.
+    prior_scale : "learn", float or sequence of float, default="learn"
+        Prior standard deviation of the weights and biases, in standardised units: one number or
+        one per layer. "learn" maximises the evidence over it, layer by layer, from 3.0.
     noise_std : "learn", float or sequence of float, default="learn"
-        Standard deviation of the observation noise in the units of ``y``, one for all targets or
-        one each; "learn" maximises the evidence over it.
+        Standard deviation of the observation noise in the units of ``y``; one number or one per
+        target. "learn" estimates it.
     max_iter : int, default=1000
-        Optimiser steps.
+        Largest number of optimiser steps.
     batch_size : int or "auto", default="auto"
-        Rows a step; "auto" is all of them up to 250 distinct rows, 100 beyond. Memory is that of
+        Rows per step; "auto" is all of them up to 250 distinct rows, 100 beyond. Memory is that of
         one batch, ``n_augmentations`` times.
     standardize : bool, default=True
-        Whether to centre and scale the columns of a table first; images are divided by their
-        largest pixel.
+        Whether to centre and scale the columns of ``X`` first; images are divided by their
+        largest pixel instead.
     normalize_y : bool, default=True
         Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
     learning_rate : float, default=0.02
@@ -143,9 +176,10 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end.
-    tol : float, default=0.01
-        Nats per unit of sample weight by which the log evidence may still rise over the last tenth
-        of the updates without a warning.
+    tol : float or None, default=0.001
+        Training stops when the log evidence (the log posterior, where nothing is learned by the
+        evidence) gains less than this many nats per unit of sample weight from one tenth of
+        ``max_iter`` to the next. None never stops.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -153,21 +187,25 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the evidence of every update.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
     log_evidence_ : float
         Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
         bound.
-    log_evidence_history_ : ndarray of shape (n_updates,)
+    log_evidence_curve_ : ndarray of shape (n_updates,)
         The same at every update.
     invariance_ : dict
         Half-width of the uniform law of every generator. ``translation_x`` and
         ``translation_y`` in half-images, ``rotation`` in radians, ``scale``, ``aspect``,
         ``scale_x``, ``scale_y`` and ``shear`` as logarithms; of tables in the columns' units.
-    invariance_history_ : dict
+    invariance_curve_ : dict
         The same after every block of steps, arrays of shape (n_blocks,).
+    augmentation_ : Augmentation
+        The transformations of standardised inputs that the half-widths belong to.
+    eta_ : ndarray
+        The half-widths' free parameters, as ``augmentation_.transform`` takes them.
     invariance_covariance_ : ndarray of shape (k, k)
         Covariance of the generators' coefficients.
     invariance_correlation_ : ndarray of shape (k, k)
@@ -177,8 +215,8 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
         largest first.
     invariance_direction_amplitudes_ : ndarray of shape (k,)
         Root mean squared displacement of each, in half-images.
-    prior_precision_ : ndarray of shape (n_layers,)
-        Inverse variance of every covered layer's weights and biases.
+    prior_scale_ : ndarray of shape (n_layers,)
+        Prior standard deviation of every covered layer's weights and biases.
     posterior_ : LaplacePosterior
         Normal distribution over the network's P weights, acting on standardised inputs and
         targets:
@@ -187,10 +225,11 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
         Architecture, with ``forward(theta, x)``.
     n_iter_ : int
         Steps made.
-    stop_reason_ : {"max_iter", "callback", "interrupted"}
-        Why they ended.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Why training ended.
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in the units of ``y``.
+        Standard deviation of normal noise, or the scale of another one, in the units of ``y``; only
+        where the likelihood has it.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)
@@ -227,7 +266,7 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
     --------
     >>> import numpy as np
     >>> from skbayes_sym import LILARegressor
-    >>> from skbayes_sym.models.augmentations.tabular import Rotation2D
+    >>> from skbayes_sym.models import Rotation2D
     >>> X = np.random.default_rng(0).standard_normal((60, 2))
     >>> y = np.hypot(X[:, 0], X[:, 1])
     >>> reg = LILARegressor((10,), invariances=[Rotation2D()], max_iter=300, random_state=0)
@@ -235,7 +274,10 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
     True
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {**_OWN_CONSTRAINTS, **NOISE_CONSTRAINTS}
+    _parameter_constraints: dict[str, list[Any]] = {
+        **_OWN_CONSTRAINTS,
+        **REGRESSOR_CONSTRAINTS,
+    }
 
     def __init__(
         self,
@@ -244,16 +286,13 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
         *,
         image_shape: Any = None,
         network: Any = "mlp",
+        likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
-        basis: str = "similarity",
-        correlated: bool = False,
         n_augmentations: int = 8,
         objective: str = "evidence",
-        augerino_reward: float = 0.01,
         hyper: str = "online",
         curvature: str = "auto",
-        prior_scale: Any = 3.0,
-        learn_prior: bool = True,
+        prior_scale: Any = "learn",
         noise_std: Any = "learn",
         max_iter: int = 1000,
         batch_size: Any = "auto",
@@ -265,7 +304,7 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
         n_hyper_updates: int = 100,
         burn_in: float = 0.1,
         keep_best: bool = True,
-        tol: float = 1e-2,
+        tol: float | None = 1e-3,
         device: str = "auto",
         dtype: str = "auto",
         random_state: Any = None,
@@ -275,16 +314,13 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
         self.activation = activation
         self.image_shape = image_shape
         self.network = network
+        self.likelihood = likelihood
         self.invariances = invariances
-        self.basis = basis
-        self.correlated = correlated
         self.n_augmentations = n_augmentations
         self.objective = objective
-        self.augerino_reward = augerino_reward
         self.hyper = hyper
         self.curvature = curvature
         self.prior_scale = prior_scale
-        self.learn_prior = learn_prior
         self.noise_std = noise_std
         self.max_iter = max_iter
         self.batch_size = batch_size
@@ -302,28 +338,8 @@ class LILARegressor(BayesianRegressorMixin, RowEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _scale_inputs(self, rows: Rows) -> Scaling:
-        return input_scaling(self, rows)
 
-    def _fit_recipe(self, context: FitContext) -> Fitted:
-        likelihood, y_scaling, baseline = noise_likelihood(self, context)
-        plan = lila_plan(self, context, context.rows.y.shape[1], likelihood, baseline)
-        return _fit_lila(
-            self, context, plan._replace(y_scaling=y_scaling, learn_noise=likelihood.learn)
-        )
-
-    def _predictive(self, x: Tensor) -> NormalMixture:
-        return normal_predictive(self, x)
-
-    def _output_covariance(self, x: Tensor) -> Tensor:
-        return linearised(self, x).covariance(x)
-
-    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        draws = linearised(self, x).functions(x, n, generator=generator)
-        return SampledOutputs(draws, np.atleast_1d(self.noise_std_))
-
-
-class LILAClassifier(BayesianClassifierMixin, RowEstimator):
+class LILAClassifier(LaplaceClassification, LILAEstimator):
     r"""Classification with invariances learned from the data.
 
     Averages a network over random transformations of its input,
@@ -339,36 +355,33 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
     Parameters
     ----------
     hidden_layer_sizes : int or sequence of int, default=(50,)
-        Widths of the hidden layers of the MLP; ``()`` is a linear model.
+        Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
-        Of the MLP's hidden layers.
+        Activation of the hidden layers.
     image_shape : (H, W) or (C, H, W), optional
         Shape of the images that the rows of ``X`` hold, pixel by pixel. Without it ``X`` is a
         plain table.
-    network : {"mlp", "cnn", "resnet"} or torch.nn.Module, default="mlp"
-        "cnn": three convolutions and a hidden layer; "resnet": three residual blocks with Fixup
-        initialisation. A module of Linear and Conv2d layers and elementwise activations is taken
-        as an architecture: it is copied, its weights are drawn anew at their own scale, and it
-        gets images as (C, H, W).
-    invariances : "auto", "affine", None or list, default="auto"
-        Families of transformations. "affine": translation, rotation, scale, aspect and shear of
-        images. "auto" is "affine" with an image_shape and none without. A list holds augmentations
-        (`Rotation2D`, `ColumnShift`, `LogScale`), which act on ``X`` as given, and torch modules
-        called as ``module(x, eps)`` with a parameter ``eta``, uniform noise on [-1, 1]. None: the
-        paper's non-invariant model.
-    basis : {"similarity", "axis"}, default="similarity"
-        How scales of images are taken: joint scale and aspect, or x and y apart (the paper's).
-    correlated : bool, default=False
-        Whether the affine generators may vary together, with a full covariance.
+    network : {"mlp", "cnn", "resnet"}, torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``; "cnn": three convolutions and a
+        hidden layer; "resnet": three residual blocks with Fixup initialisation. A module of Linear
+        and Conv2d layers and elementwise activations is taken as an architecture: it is copied, its
+        weights are drawn anew at their own scale, and it gets images as (C, H, W).
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is the softmax of one output
+        per class.
+    invariances : "auto", None, augmentation or list, default="auto"
+        Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
+        scale, aspect and shear of images) with an ``image_shape``, and none without. Others
+        (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
+        ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
+        after the other. None: the paper's non-invariant model.
     n_augmentations : int, default=8
         Transformations a row in training, a Latin hypercube; the reported evidence and predictions
         take 32.
-    objective : {"evidence", "augerino", "map"}, default="evidence"
-        "augerino" trains half-widths with the weights, by the likelihood and a reward for large
-        ones, at a fixed prior (Benton et al. 2020). "map" has no transformations and a fixed prior.
-    augerino_reward : float, default=0.01
-        Of "augerino": nats a datum for a unit of the half-widths' norm (the paper's 0.01), in which
-        affine half-widths other than the rotation count three times. It needs tuning.
+    objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
+        "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
+        half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
+        (Benton et al. 2020). A fixed prior that isn't given is 3.0.
     hyper : {"online", "exact"}, default="online"
         "online" gathers the gradient of the evidence from the training steps themselves, with the
         preconditioner of the update before; "exact" makes two passes of its own an update.
@@ -376,24 +389,22 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
         sum over outputs; unbiased), "kron-ef" (empirical Fisher), "diag" or "full" (small
         networks). The reported evidence is never sketched.
-    prior_scale : float or sequence of float, default=3.0
-        Standard deviation of the weights and biases, in standardised units, one a layer if several:
-        where learning starts. A small one makes the network collapse.
-    learn_prior : bool, default=True
-        Whether the evidence is maximised over it, layer by layer.
+    prior_scale : "learn", float or sequence of float, default="learn"
+        Prior standard deviation of the weights and biases, in standardised units: one number or
+        one per layer. "learn" maximises the evidence over it, layer by layer, from 3.0.
     predictive : {"sampling", "probit", "plugin"}, default="sampling"
         How class probabilities are averaged over the linearised posterior: by
         ``n_predict_samples`` draws, by the probit approximation, or not at all.
     n_predict_samples : int, default=200
         Draws of "sampling"; the same ones for every row.
     max_iter : int, default=1000
-        Optimiser steps.
+        Largest number of optimiser steps.
     batch_size : int or "auto", default="auto"
-        Rows a step; "auto" is all of them up to 250 distinct rows, 100 beyond. Memory is that of
+        Rows per step; "auto" is all of them up to 250 distinct rows, 100 beyond. Memory is that of
         one batch, ``n_augmentations`` times.
     standardize : bool, default=True
-        Whether to centre and scale the columns of a table first; images are divided by their
-        largest pixel.
+        Whether to centre and scale the columns of ``X`` first; images are divided by their
+        largest pixel instead.
     learning_rate : float, default=0.02
         Adam's step size for the weights: constant over the first half of the steps, then falling
         linearly.
@@ -410,9 +421,10 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end.
-    tol : float, default=0.01
-        Nats per unit of sample weight by which the log evidence may still rise over the last tenth
-        of the updates without a warning.
+    tol : float or None, default=0.001
+        Training stops when the log evidence (the log posterior, where nothing is learned by the
+        evidence) gains less than this many nats per unit of sample weight from one tenth of
+        ``max_iter`` to the next. None never stops.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -420,21 +432,25 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the evidence of every update.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
     log_evidence_ : float
         Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
         bound.
-    log_evidence_history_ : ndarray of shape (n_updates,)
+    log_evidence_curve_ : ndarray of shape (n_updates,)
         The same at every update.
     invariance_ : dict
         Half-width of the uniform law of every generator. ``translation_x`` and
         ``translation_y`` in half-images, ``rotation`` in radians, ``scale``, ``aspect``,
         ``scale_x``, ``scale_y`` and ``shear`` as logarithms; of tables in the columns' units.
-    invariance_history_ : dict
+    invariance_curve_ : dict
         The same after every block of steps, arrays of shape (n_blocks,).
+    augmentation_ : Augmentation
+        The transformations of standardised inputs that the half-widths belong to.
+    eta_ : ndarray
+        The half-widths' free parameters, as ``augmentation_.transform`` takes them.
     invariance_covariance_ : ndarray of shape (k, k)
         Covariance of the generators' coefficients.
     invariance_correlation_ : ndarray of shape (k, k)
@@ -444,8 +460,8 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
         largest first.
     invariance_direction_amplitudes_ : ndarray of shape (k,)
         Root mean squared displacement of each, in half-images.
-    prior_precision_ : ndarray of shape (n_layers,)
-        Inverse variance of every covered layer's weights and biases.
+    prior_scale_ : ndarray of shape (n_layers,)
+        Prior standard deviation of every covered layer's weights and biases.
     posterior_ : LaplacePosterior
         Normal distribution over the network's P weights, acting on standardised inputs:
         ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
@@ -453,8 +469,8 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
         Architecture, with ``forward(theta, x)``.
     n_iter_ : int
         Steps made.
-    stop_reason_ : {"max_iter", "callback", "interrupted"}
-        Why they ended.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Why training ended.
     classes_ : ndarray of shape (n_classes,)
         Class labels.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
@@ -491,7 +507,7 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
     --------
     >>> import numpy as np
     >>> from skbayes_sym import LILAClassifier
-    >>> from skbayes_sym.models.augmentations.tabular import Rotation2D
+    >>> from skbayes_sym.models import Rotation2D
     >>> X = np.random.default_rng(0).standard_normal((60, 2))
     >>> y = np.hypot(X[:, 0], X[:, 1]) > 1.2
     >>> clf = LILAClassifier((10,), invariances=[Rotation2D()], max_iter=300, random_state=0)
@@ -501,8 +517,7 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
 
     _parameter_constraints: dict[str, list[Any]] = {
         **_OWN_CONSTRAINTS,
-        "predictive": [StrOptions({"sampling", "probit", "plugin"})],
-        "n_predict_samples": [Interval(Integral, 1, None, closed="left")],
+        **CLASSIFIER_CONSTRAINTS,
     }
 
     def __init__(
@@ -512,16 +527,13 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
         *,
         image_shape: Any = None,
         network: Any = "mlp",
+        likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
-        basis: str = "similarity",
-        correlated: bool = False,
         n_augmentations: int = 8,
         objective: str = "evidence",
-        augerino_reward: float = 0.01,
         hyper: str = "online",
         curvature: str = "auto",
-        prior_scale: Any = 3.0,
-        learn_prior: bool = True,
+        prior_scale: Any = "learn",
         predictive: str = "sampling",
         n_predict_samples: int = 200,
         max_iter: int = 1000,
@@ -533,7 +545,7 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
         n_hyper_updates: int = 100,
         burn_in: float = 0.1,
         keep_best: bool = True,
-        tol: float = 1e-2,
+        tol: float | None = 1e-3,
         device: str = "auto",
         dtype: str = "auto",
         random_state: Any = None,
@@ -543,16 +555,13 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
         self.activation = activation
         self.image_shape = image_shape
         self.network = network
+        self.likelihood = likelihood
         self.invariances = invariances
-        self.basis = basis
-        self.correlated = correlated
         self.n_augmentations = n_augmentations
         self.objective = objective
-        self.augerino_reward = augerino_reward
         self.hyper = hyper
         self.curvature = curvature
         self.prior_scale = prior_scale
-        self.learn_prior = learn_prior
         self.predictive = predictive
         self.n_predict_samples = n_predict_samples
         self.max_iter = max_iter
@@ -569,14 +578,3 @@ class LILAClassifier(BayesianClassifierMixin, RowEstimator):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
-
-    def _scale_inputs(self, rows: Rows) -> Scaling:
-        return input_scaling(self, rows)
-
-    def _fit_recipe(self, context: FitContext) -> Fitted:
-        likelihood, baseline = class_likelihood(context)
-        plan = lila_plan(self, context, len(self.classes_), likelihood, baseline)
-        return _fit_lila(self, context, plan)
-
-    def _predictive(self, x: Tensor) -> CategoricalMixture:
-        return class_predictive(self, x)

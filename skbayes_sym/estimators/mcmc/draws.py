@@ -12,6 +12,7 @@ from skbayes_sym.inference.mcmc.chains import ChainDraws
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.relabelling import relabel
+from skbayes_sym.symmetry.units import split_units
 
 
 class Draws(NamedTuple):
@@ -41,13 +42,21 @@ def made(chains: ChainDraws) -> tuple[Array, Array]:
     return chains.draws[kept, :n], chains.log_density[kept, :n]
 
 
-def on_reference_set(setting: Setting, theta: Tensor) -> Array:
-    """One representative of every draw's orbit, (C, S, P) -> (C, S, P)."""
-    group, flat = setting.model.group, theta.flatten(0, 1)
-    if not setting.remove_symmetries or not group.factors or len(flat) < 2:
+def on_reference_set(setting: Setting, theta: Tensor, value: Array) -> Array:
+    """One representative of every draw's orbit, (C, S, P) -> (C, S, P).
+
+    Units are labelled alike; what else the group moves is moved towards the draw of the highest
+    density, ``value`` (C, S).
+    """
+    units, others = split_units(setting.model.group)
+    flat = theta.flatten(0, 1)
+    if not setting.remove_symmetries or len(flat) < 2 or not setting.model.group.factors:
         return np.asarray(theta.numpy())
-    aligned = relabel(
-        flat.double(), group, n_starts=4, max_sweeps=100,
-        generator=generator_from(setting.seeds.labels),
-    ).theta  # fmt: skip
+    aligned = flat.double()
+    if units.factors:
+        generator = generator_from(setting.seeds.labels)
+        aligned = relabel(aligned, units, n_starts=4, max_sweeps=100, generator=generator).theta
+    reference = aligned[int(value.argmax())]
+    for factor in others:
+        aligned, _ = factor.align(aligned, reference)
     return np.asarray(aligned.to(theta.dtype).reshape(theta.shape).numpy())

@@ -34,7 +34,7 @@ class Explored(NamedTuple):
 
     chains: ChainDraws | None  # None if only particles explored
     replicates: list[SMCResult]
-    draws: Draws  # one vote a chain, or a replicate
+    draws: Draws  # one vote per chain, or replicate
 
     @property
     def n_starts(self) -> int:
@@ -113,7 +113,7 @@ def _explorer(setting: Setting, kernel: Kernel) -> Sampler:
 def _run_particles(setting: Setting, particles: SMC) -> tuple[list[SMCResult], Stopped]:
     n = particles.n_replicates
     found = run_replicates(
-        setting.posterior, setting.model.group,
+        setting.posterior, setting.units,
         SMCSettings(n_particles=particles.n_particles, n_moves=_REPLICATE_MOVES),
         n_replicates=n, seed=setting.seeds.replicates, n_jobs=setting.chains.n_jobs,
         on_step=setting.run.phase(REPLICATES, n),

@@ -12,8 +12,7 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.mcmc.allocate import allocate_chains
 from skbayes_sym.estimators.mcmc.explore import explore
 from skbayes_sym.estimators.mcmc.sampled import Findings, Sampled
-from skbayes_sym.estimators.mcmc.search import Search
-from skbayes_sym.estimators.mcmc.setting import Chains, Setting
+from skbayes_sym.estimators.mcmc.setting import Chains, Search, Setting
 from skbayes_sym.models.model import Model
 
 _CPU = torch.device("cpu")

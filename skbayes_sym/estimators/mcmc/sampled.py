@@ -62,7 +62,7 @@ class Sampled:
         """Everything that a fit keeps."""
         draws = allocation.draws
         theta, noise_std = setting.posterior.split(torch.as_tensor(draws.position))
-        samples = on_reference_set(setting, theta)
+        samples = on_reference_set(setting, theta, draws.value)
         return cls(
             draws,
             samples,

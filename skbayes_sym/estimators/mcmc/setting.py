@@ -8,18 +8,29 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.mcmc.search import Search
+from skbayes_sym.inference.kernels.base import Kernel
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.samplers import SMC
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.random import spawn_seeds
+from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.units import split_units
 
 # Chains of a block. On small problems a call costs the same for 64 chains as for 256; on others
 # blocks are what several processes share. Either way the size depends on the problem alone.
 _SMALL_BYTES, _SMALL_BLOCK, _BLOCK = 4096, 256, 64
 
 EXPLORING, REPLICATES, REFRESHING = 0.7, 0.15, 0.15  # shares of the progress reported
+
+
+class Search(NamedTuple):
+    """How modes are looked for, and what they count for."""
+
+    kernel: Kernel | None  # moves the chains that explore; None if only particles do
+    particles: SMC | None
+    by_evidence: bool  # else every chain, or replicate, has one vote
 
 
 class Chains(NamedTuple):
@@ -83,6 +94,11 @@ class Setting:
     def reference(self) -> NetworkPosterior:
         """The same in float64 on the CPU, where evidences are computed."""
         return self._posterior_of(Data(*map(_reference_tensor, self.data.data)))
+
+    @cached_property
+    def units(self) -> SymmetryGroup:
+        """The part of the model's group that exchanges units."""
+        return split_units(self.model.group)[0]
 
     def _posterior_of(self, data: Data) -> NetworkPosterior:
         network, likelihood, prior, _ = self.model

@@ -12,6 +12,7 @@ from skbayes_sym.inference.multimodal.weights import Weighing, mean_log_density_
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.orbits import MAX_ORDER
+from skbayes_sym.symmetry.units import split_units
 
 # Nats beyond which an evidence is none: its own standard error, and chains and replicates apart.
 _MOST_ERROR = 1.0
@@ -24,7 +25,14 @@ _MOST_RHAT = 1.5  # between chains of one mode; far beyond what a short run give
 def why_not_weigh(group: SymmetryGroup, chains: ChainDraws | None) -> list[str]:
     """Reasons not to try for an evidence; none if there are none."""
     problems = []
-    if not can_bridge(group):
+    _, others = split_units(group)
+    if others:
+        named = " and ".join(type(factor).__name__ for factor in others)
+        problems.append(
+            f"the network's symmetry has a factor that isn't made of exchangeable units ({named}), "
+            "whose copies of a mode bridge sampling doesn't know how to count"
+        )
+    elif not can_bridge(group):
         problems.append(
             f"the symmetry group of several hidden layers has e^{group.log_order:.1f} elements, "
             f"more than the {MAX_ORDER:,} that can be summed over: use one layer, or narrower ones"

@@ -1,49 +1,149 @@
 """Symmetrised variational inference: Gelberg et al. 2024 as scikit-learn estimators."""
 
-from numbers import Integral, Real
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, StrOptions
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.context import FitContext, Fitted
-from skbayes_sym.estimators._fit.memory import require_layerwise, require_variational
+from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import (
+    NETWORK_CONSTRAINTS,
+    NOISE_CONSTRAINTS,
     declared_group,
-    gaussian_prior,
-    hidden_layer_sizes,
-    network_prior,
-    noise_stds,
-    symmetry_group,
+    fully_connected,
+    gaussian_noise,
 )
-from skbayes_sym.estimators._fit.rows import Array, Scaling, column_scaling
-from skbayes_sym.estimators.base import RowEstimator
-from skbayes_sym.estimators.layerwise.recipe import conditioned_draws, fit_layerwise, is_layerwise
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.steps import STEP_CONSTRAINTS, Steps
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.predictors import (
     BayesianClassifierMixin,
     BayesianRegressorMixin,
     SampledOutputs,
+    noise_stream,
 )
-from skbayes_sym.estimators.vi.recipe import (
-    CONSTRAINTS,
-    INITIAL_NOISE,
-    NOISE_RANGE,
-    Model,
-    draws,
-    fit_vi,
-)
-from skbayes_sym.models.likelihoods.categorical import Categorical, log_class_probabilities
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.networks.activations import ACTIVATIONS
+from skbayes_sym.estimators.vi.gaps import GAPS, GivenGap, has_a_group
+from skbayes_sym.estimators.vi.method import MeanFieldVI
+from skbayes_sym.inference.mean_field.bounds import posterior_layers
+from skbayes_sym.inference.posteriors import MeanFieldGaussian
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
+from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_moments import output_moments
-from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
-from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
+from skbayes_sym.models.networks.mlp_moments import Layers, output_moments
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetPredictive
+from skbayes_sym.models.priors import Prior, UnboundPrior
+from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.symmetry.base import SymmetryGroup
+
+RandomState = int | np.random.RandomState | None
+
+CONSTRAINTS: dict[str, list[Any]] = {
+    **RUN_CONSTRAINTS,
+    **NETWORK_CONSTRAINTS,
+    **STEP_CONSTRAINTS,
+    "likelihood": OBJECT_CONSTRAINTS["likelihood"],
+    "prior": OBJECT_CONSTRAINTS["prior"],
+    "symmetry": [
+        StrOptions({"auto", "permutation", "signed_permutation", "sign_flip"}),
+        HasMethods(["act", "generators"]),
+        None,
+    ],
+    "gap": [StrOptions(set(GAPS)), callable, HasMethods(["estimate", "value_and_gradients"])],
+    "warm_start": ["boolean"],
+}
 
 
-class SymmetrizedVIRegressor(BayesianRegressorMixin, RowEstimator):
+class PredictiveDraws(NamedTuple):
+    """What predictions average: the posterior layer by layer, and noise of the units."""
+
+    loc: Layers
+    variance: Layers
+    noise: list[Tensor]  # (n_predict_samples, 1, width) a layer
+
+
+class _SymmetrizedVI(NetworkEstimator):
+    """What the two share: the method, the group, and draws of the hidden units."""
+
+    symmetry: str | SymmetryGroup | None
+    gap: GivenGap
+    max_iter: int
+    batch_size: int | str
+    learning_rate: float | str
+    log_variance_rate: float
+    n_weight_samples: int
+    n_predict_samples: int
+    tol: float | None
+    warm_start: bool
+    network_: MLP
+    posterior_: MeanFieldGaussian
+    _predict_seed_: int
+
+    def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
+        """A gap with a group of its own says which, unless ``symmetry`` does."""
+        if has_a_group(self.gap) and self.symmetry != "auto":
+            raise ValueError(
+                f"symmetry={self.symmetry!r}, but gap={type(self.gap).__name__} has a group of its "
+                "own: leave symmetry='auto'."
+            )
+        if self.symmetry is None:
+            instead = "symmetry='auto'"
+            refuse(self, ["gap"], "symmetry=None averages over nothing", instead)
+        own = getattr(self.gap, "group", None)
+        group = self.symmetry if own is None else own
+        what = "prior_scale" if self.prior is None else "prior"
+        return declared_group(group, fully_connected(network), prior, what)
+
+    def _method(self) -> MeanFieldVI:
+        steps = Steps(
+            self.max_iter, self.tol, self.batch_size, self.learning_rate, self.log_variance_rate,
+            self.n_weight_samples,
+        )  # fmt: skip
+        return MeanFieldVI(self.gap, steps, start=self.posterior_ if self._goes_on else None)
+
+    @property
+    def _goes_on(self) -> bool:
+        return self.warm_start and hasattr(self, "posterior_")
+
+    def _draws(self, like: Tensor) -> PredictiveDraws:
+        """Made once a device."""
+        n, network = self.n_predict_samples, self.network_
+
+        def make() -> PredictiveDraws:
+            generator = generator_from(self._predict_seed_)
+            # Drawn on the CPU in float32 whatever the device: predictions agree across them.
+            noise = [torch.randn(n, 1, width, generator=generator) for width in network.sizes[1:]]
+            layers = posterior_layers(network, self.posterior_, like)
+            return PredictiveDraws(*layers, [e.to(like) for e in noise])
+
+        draws: PredictiveDraws = self._cached(f"{n} draws on {like.device}", make)
+        return draws
+
+    def _output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the outputs given each draw, (S, N, T)."""
+        draws = self._draws(x)
+        return output_moments(self.network_, draws.loc, draws.variance, x, draws.noise[:-1])
+
+    def _drawn_outputs(self, x: Tensor) -> Tensor:
+        """Outputs at each draw, (S, N, T)."""
+        mean, variance = self._output_moments(x)
+        return mean.addcmul_(variance.sqrt_(), self._draws(x).noise[-1])
+
+    @property
+    def symmetry_(self) -> SymmetryGroup:
+        """The model's group of hidden units; all of it where ``symmetry=None``."""
+        prior = self._prior(self.network_)
+        if self.symmetry is None:
+            return declared_group("auto", self.network_, prior)
+        return self._group(self.network_, prior)
+
+
+class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     r"""Bayesian neural network regression by symmetrised variational inference.
 
     Fits ``q(w) = N(mu, diag(sigma^2))`` to the posterior of an MLP's weights by maximising the
@@ -60,41 +160,35 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, RowEstimator):
     hidden_layer_sizes : int or sequence of int, default=(50,)
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
-        Of the hidden layers. With an odd one (tanh, identity) the signs of hidden units are
-        symmetries too.
-    symmetry : {"auto", "permutation", "signed_permutation"} or None, default="auto"
-        Group the posterior is averaged over. "auto" takes all that the activation allows; None
-        is plain mean-field variational inference.
-    last_layer : str, default="variational"
-        "collapsed" integrates the last layer exactly, given sampled hidden layers: for wide
-        networks, whose mean-field posterior collapses to the prior. Needs all rows at every step.
-        "variational" takes the same kind of posterior as for the hidden layers.
-        "averaged_kl_heuristic" is Kurle et al.'s average over single data, for comparison only:
-        it trains on no bound and overfits (`elbo_` is a valid bound all the same).
-    hidden_posterior : {"mean_field", "global_inducing"}, default="mean_field"
-        "global_inducing" makes the posterior of a layer's weights of ``n_inducing`` sites at the
-        activations sampled below it, so that layers are correlated.
-    n_inducing : int, default=100
-        Inducing points of "global_inducing", at most one a row.
-    gap_estimator : str, default="auto"
+        Activation of the hidden layers. With an odd one (tanh, identity) the signs of hidden
+        units are symmetries too.
+    symmetry : str, SymmetryGroup or None, default="auto"
+        Group the posterior is averaged over: "permutation" of hidden units, "sign_flip" of odd
+        ones, "signed_permutation" for both. "auto" takes all that the activation allows; None is
+        plain mean-field variational inference. A group of one's own, made of `Units`, must leave
+        the prior and the network's function as they are: both are checked.
+    gap : str, PermanentEstimate or Gap, default="auto"
         How the symmetry gap is computed in training. "auto": "exact" (a permanent, O(d 2^d)) up
-        to ``exact_max_width`` units, "importance" (a lower bound, O(K d^2)) beyond. "infonce" is
-        the paper's estimator with permutations drawn without replacement ("infonce-iid": with),
-        "soules" a deterministic lower bound.
-    n_permutations : int, default=16
-        K of "importance" and "infonce".
-    exact_max_width : int, default=10
-        Widest layer (at most 20) that "auto" sums exactly.
+        to 10 units a layer, "importance" (a lower bound from K = 16 permutations, O(K d^2))
+        beyond. "infonce" is the paper's estimator with permutations drawn without replacement,
+        "soules" a deterministic lower bound. Objects set more: ``ExactUpTo(14, Importance(64))``,
+        ``InfoNCE(20, replacement=True)`` (the paper's own draws), or one of yours.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default normal with standard
+        deviation ``prior_scale``. It must be made of independent normals.
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        a layer, or one a parameter. It must not tell the units of a layer apart.
+        per layer, or one per parameter. It must not tell the units of a layer apart.
     noise_std : "learn", float or sequence of float, default="learn"
-        Standard deviation of the observation noise in the units of ``y``, one for all targets or
-        one each; "learn" maximises the ELBO over it.
+        Standard deviation of the observation noise in the units of ``y``; one number or one per
+        target. "learn" estimates it.
     max_iter : int, default=2000
-        Optimiser steps.
+        Largest number of optimiser steps.
     batch_size : int or "auto", default="auto"
-        Rows a step; "auto" is all of them up to 1000 distinct rows, 200 beyond.
+        Rows per step. "auto" is all of them up to 1000 distinct rows, 200 beyond.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     normalize_y : bool, default=True
@@ -106,25 +200,22 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, RowEstimator):
         Step size of the log variances relative to ``learning_rate``: they have to travel about 8
         units from a narrow start to the prior.
     n_weight_samples : int, default=1
-        Draws averaged a step, of the hidden units and of the weights in the gap.
+        Draws averaged per step, of the hidden units and of the weights in the gap.
     n_predict_samples : int, default=200
         Draws of the hidden units that predictions average; the same ones for every row.
-    tol : float, default=0.01
-        Nats per unit of sample weight. Gains in the training ELBO below it, from one tenth of
-        ``max_iter`` to the next, count as converged.
-    early_stopping : bool, default=False
-        Whether to stop once converged.
+    tol : float or None, default=0.001
+        Training stops when the training ELBO gains less than this many nats per unit of sample
+        weight from one tenth of ``max_iter`` to the next. None never stops.
     warm_start : bool, default=False
-        Whether `fit` starts from the previous posterior.
+        Whether `fit` goes on from the previous one.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``. The bounds are always
-        evaluated in float64.
+        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the training ELBO.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
@@ -150,12 +241,11 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, RowEstimator):
     n_iter_ : int
         Steps made.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why they ended.
+        Why training ended.
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in the units of ``y``.
-    posterior_ : MeanFieldGaussian or LayerwisePosterior
-        Base distribution q over the network's P weights, acting on standardised inputs and
-        targets:
+        Standard deviation of the noise (of another likelihood its scale), in the units of ``y``.
+    posterior_ : MeanFieldGaussian
+        Base distribution q over the network's P weights, acting on standardised inputs and targets:
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
         flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
         is its average over ``network_.symmetry()``; both predict the same.
@@ -177,6 +267,8 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, RowEstimator):
     See Also
     --------
     SymmetrizedVIClassifier : The same for class labels.
+    LayerwiseVIRegressor : For wide networks: layers that know each other.
+    invariance_gap : The gap of a fitted posterior under all of its network's symmetry.
 
     Notes
     -----
@@ -184,27 +276,16 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, RowEstimator):
     a layer of d units with p weights each, unless a certificate says the gap is saturated. For
     several hidden layers the gap is bounded by the chain rule.
 
+    The bounds are evaluated in float64 with fresh draws, the gap exactly up to 10 units a layer
+    (20 where ``gap`` is exact there), by 64 permutations beyond.
+
     Corrected against the paper: the signs in Theorem 4.3 and in the minibatch ELBO, permutations
     drawn without replacement, sign flips of odd units.
-
-    With ``last_layer="collapsed"`` or ``hidden_posterior="global_inducing"`` the symmetry is that
-    of translations no datum sees (Kurle et al. 2022, section 5) instead of permutations: nothing is
-    averaged, `symmetry_gap_` is 0, and `posterior_` is a `LayerwisePosterior` with ``.sample``.
-    Training starts once concentrated and once at the prior, ``max_iter`` steps each with a KL
-    weight that rises over the first fifth, and keeps the higher ELBO; "auto" learning rates are
-    0.03, and a step averages at least two draws. The prior scale must be the same for all weights
-    of a layer.
 
     References
     ----------
     Gelberg, van der Ouderaa, van der Wilk & Gal (2024). Variational inference failures under
     model symmetries: permutation invariant posteriors for Bayesian neural networks.
-
-    Kurle, Herbrich, Januschowski, Wang & Gasthaus (2022). On the detrimental effect of invariances
-    in the likelihood for variational inference.
-
-    Ober & Aitchison (2021). Global inducing point variational posteriors for Bayesian neural
-    networks and deep Gaussian processes.
 
     Examples
     --------
@@ -217,58 +298,47 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, RowEstimator):
     ((3,), True)
     """
 
+    noise_std: str | float | Sequence[float]
+    noise_std_: float | Array
+
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
-        "last_layer": [StrOptions({"variational", "collapsed", "averaged_kl_heuristic"})],
-        "hidden_posterior": [StrOptions({"mean_field", "global_inducing"})],
-        "n_inducing": [Interval(Integral, 1, None, closed="left")],
-        "noise_std": [
-            StrOptions({"learn"}),
-            Interval(Real, 0, None, closed="neither"),
-            "array-like",
-        ],
+        **NOISE_CONSTRAINTS,
         "normalize_y": ["boolean"],
     }
 
     def __init__(
         self,
-        hidden_layer_sizes: Any = (50,),
+        hidden_layer_sizes: int | Sequence[int] = (50,),
         activation: str = "relu",
         *,
-        symmetry: str | None = "auto",
-        last_layer: str = "variational",
-        hidden_posterior: str = "mean_field",
-        n_inducing: int = 100,
-        gap_estimator: str = "auto",
-        n_permutations: int = 16,
-        exact_max_width: int = 10,
-        prior_scale: Any = 1.0,
-        noise_std: Any = "learn",
+        symmetry: str | SymmetryGroup | None = "auto",
+        gap: GivenGap = "auto",
+        likelihood: str | Likelihood = "auto",
+        prior: UnboundPrior | None = None,
+        prior_scale: float | Sequence[float] = 1.0,
+        noise_std: str | float | Sequence[float] = "learn",
         max_iter: int = 2000,
-        batch_size: Any = "auto",
+        batch_size: int | str = "auto",
         standardize: bool = True,
         normalize_y: bool = True,
-        learning_rate: Any = "auto",
+        learning_rate: float | str = "auto",
         log_variance_rate: float = 5.0,
         n_weight_samples: int = 1,
         n_predict_samples: int = 200,
-        tol: float = 1e-2,
-        early_stopping: bool = False,
+        tol: float | None = 1e-3,
         warm_start: bool = False,
         device: str = "auto",
         dtype: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
+        random_state: RandomState = None,
+        verbose: int = 0,
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.symmetry = symmetry
-        self.last_layer = last_layer
-        self.hidden_posterior = hidden_posterior
-        self.n_inducing = n_inducing
-        self.gap_estimator = gap_estimator
-        self.n_permutations = n_permutations
-        self.exact_max_width = exact_max_width
+        self.gap = gap
+        self.likelihood = likelihood
+        self.prior = prior
         self.prior_scale = prior_scale
         self.noise_std = noise_std
         self.max_iter = max_iter
@@ -280,60 +350,47 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, RowEstimator):
         self.n_weight_samples = n_weight_samples
         self.n_predict_samples = n_predict_samples
         self.tol = tol
-        self.early_stopping = early_stopping
         self.warm_start = warm_start
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
-    def _fit_recipe(self, context: FitContext) -> Fitted:
-        y, weight = context.rows.y, context.rows.weight
-        scaling = column_scaling(y, weight, enabled=self.normalize_y)
-        network = MLP(
-            context.rows.X.shape[1], hidden_layer_sizes(self), y.shape[1],
-            ACTIVATIONS[self.activation],
-        )  # fmt: skip
-        (require_layerwise if is_layerwise(self) else require_variational)(self, context, network)
-        prior = gaussian_prior(self, network)
-        group = Trivial() if is_layerwise(self) else symmetry_group(self, network, prior)
-        spread = column_scaling(y, weight, enabled=True).scale / scaling.scale
-        low, high = np.log(NOISE_RANGE[0] * spread.min()), np.log(NOISE_RANGE[1] * spread.max())
-        likelihood = self._likelihood(scaling, spread)
-        model = Model(network, group, prior, likelihood, scaling, (low, high))
-        return (fit_layerwise if is_layerwise(self) else fit_vi)(self, context, model)
+    def _default_likelihood(self, data: Training) -> Likelihood:
+        previous = np.atleast_1d(self.noise_std_) if self._goes_on else None
+        return gaussian_noise(self.noise_std, data, previous)
 
-    def _likelihood(self, scaling: Scaling, spread: Array) -> Gaussian:
-        """Noise in scaled units; ``spread`` is the standard deviation of the scaled targets."""
-        if isinstance(self.noise_std, str):
-            start = INITIAL_NOISE * spread
-            if self.warm_start and hasattr(self, "posterior_"):
-                start = np.atleast_1d(self.noise_std_) / scaling.scale
-            return Gaussian(torch.as_tensor(np.log(start)), learn=True)
-        scaled = noise_stds(self, len(spread)) / scaling.scale
-        return Gaussian(torch.as_tensor(np.log(scaled)), learn=False)
+    def _fitted_likelihood(self, like: Tensor) -> Any:
+        """One of one's own at what was learned of it, in scaled units."""
+        assert not isinstance(self.likelihood, str)
+        if not self.likelihood.n_params:
+            return self.likelihood.to(like)
+        scale = np.atleast_1d(self.noise_std_) / self.y_scale_
+        return self.likelihood.at(torch.as_tensor(scale).log()).to(like)
 
-    def _predictive(self, x: Tensor) -> NormalMixture:
+    def _predictive(self, x: Tensor) -> TargetPredictive:
+        if not isinstance(self.likelihood, str):
+            law: TargetPredictive = self._fitted_likelihood(x).predictive(self._drawn_outputs(x))
+            return law
         noise_variance = torch.as_tensor(np.atleast_1d(self.noise_std_) / self.y_scale_).to(x) ** 2
-        if not self.posterior_.has_independent_weights:
-            mean, variance = conditioned_draws(self, x.device).moments(x.double())
-            return NormalMixture(mean.to(x), variance.to(x), noise_variance)
-        loc, variance, noise = draws(self, x)
-        mean, variance = output_moments(self.network_, loc, variance, x, noise[:-1])
-        return NormalMixture(mean, variance, noise_variance)
+        return NormalMixture(*self._output_moments(x), noise_variance)
+
+    def _sample_targets(self, blocks: list[Tensor], n: int, seed: int) -> Array:
+        if isinstance(self.likelihood, str):
+            return super()._sample_targets(blocks, n, seed)
+        theta = self.posterior_.sample(n, generator=generator_from(seed)).to(blocks[0])
+        outputs = torch.cat([self.network_.forward(theta, x) for x in blocks], dim=1)
+        unit = [torch.as_tensor(a).to(outputs) for a in (self.y_mean_, self.y_scale_)]
+        likelihood, rng = self._fitted_likelihood(outputs), noise_stream(seed)
+        laws = (likelihood.predictive(drawn).in_units(*unit) for drawn in outputs.split(1))
+        return np.concatenate([law.sample(1, rng).cpu().double().numpy() for law in laws])
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         theta = self.posterior_.sample(n, generator=generator).to(x)
         return SampledOutputs(self.network_.forward(theta, x), np.atleast_1d(self.noise_std_))
 
-    @property
-    def symmetry_(self) -> SymmetryGroup:
-        """The model's group of hidden units; all of it where ``symmetry=None``."""
-        prior = network_prior(self.prior_scale, self.network_)
-        return declared_group(self.symmetry or "auto", self.network_, prior)
 
-
-class SymmetrizedVIClassifier(BayesianClassifierMixin, RowEstimator):
+class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     r"""Bayesian neural network classification by symmetrised variational inference.
 
     Fits ``q(w) = N(mu, diag(sigma^2))`` to the posterior of an MLP's weights with a softmax
@@ -349,27 +406,32 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, RowEstimator):
     hidden_layer_sizes : int or sequence of int, default=(50,)
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
-        Of the hidden layers. With an odd one (tanh, identity) the signs of hidden units are
-        symmetries too.
-    symmetry : {"auto", "permutation", "signed_permutation"} or None, default="auto"
-        Group the posterior is averaged over. "auto" takes all that the activation allows; None
-        is plain mean-field variational inference.
-    gap_estimator : str, default="auto"
+        Activation of the hidden layers. With an odd one (tanh, identity) the signs of hidden
+        units are symmetries too.
+    symmetry : str, SymmetryGroup or None, default="auto"
+        Group the posterior is averaged over: "permutation" of hidden units, "sign_flip" of odd
+        ones, "signed_permutation" for both. "auto" takes all that the activation allows; None is
+        plain mean-field variational inference. A group of one's own, made of `Units`, must leave
+        the prior and the network's function as they are: both are checked.
+    gap : str, PermanentEstimate or Gap, default="auto"
         How the symmetry gap is computed in training. "auto": "exact" (a permanent, O(d 2^d)) up
-        to ``exact_max_width`` units, "importance" (a lower bound, O(K d^2)) beyond. "infonce" is
-        the paper's estimator with permutations drawn without replacement ("infonce-iid": with),
-        "soules" a deterministic lower bound.
-    n_permutations : int, default=16
-        K of "importance" and "infonce".
-    exact_max_width : int, default=10
-        Widest layer (at most 20) that "auto" sums exactly.
+        to 10 units a layer, "importance" (a lower bound from K = 16 permutations, O(K d^2))
+        beyond. "infonce" is the paper's estimator with permutations drawn without replacement,
+        "soules" a deterministic lower bound. Objects set more: ``ExactUpTo(14, Importance(64))``,
+        ``InfoNCE(20, replacement=True)`` (the paper's own draws), or one of yours.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is the softmax of one output
+        per class.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default normal with standard
+        deviation ``prior_scale``. It must be made of independent normals.
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        a layer, or one a parameter. It must not tell the units of a layer apart.
+        per layer, or one per parameter. It must not tell the units of a layer apart.
     max_iter : int, default=2000
-        Optimiser steps.
+        Largest number of optimiser steps.
     batch_size : int or "auto", default="auto"
-        Rows a step; "auto" is all of them up to 1000 distinct rows, 200 beyond.
+        Rows per step. "auto" is all of them up to 1000 distinct rows, 200 beyond.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     learning_rate : float or "auto", default="auto"
@@ -379,25 +441,22 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, RowEstimator):
         Step size of the log variances relative to ``learning_rate``: they have to travel about 8
         units from a narrow start to the prior.
     n_weight_samples : int, default=1
-        Draws averaged a step, of the hidden units and of the weights in the gap.
+        Draws averaged per step, of the hidden units and of the weights in the gap.
     n_predict_samples : int, default=200
         Draws of the hidden units that predictions average; the same ones for every row.
-    tol : float, default=0.01
-        Nats per unit of sample weight. Gains in the training ELBO below it, from one tenth of
-        ``max_iter`` to the next, count as converged.
-    early_stopping : bool, default=False
-        Whether to stop once converged.
+    tol : float or None, default=0.001
+        Training stops when the training ELBO gains less than this many nats per unit of sample
+        weight from one tenth of ``max_iter`` to the next. None never stops.
     warm_start : bool, default=False
-        Whether `fit` starts from the previous posterior.
+        Whether `fit` goes on from the previous one.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``. The bounds are always
-        evaluated in float64.
+        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
-        1 logs a summary to stderr, 2 also the training ELBO.
+        1 logs a summary to stderr, 2 also the progress.
 
     Attributes
     ----------
@@ -423,7 +482,7 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, RowEstimator):
     n_iter_ : int
         Steps made.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why they ended.
+        Why training ended.
     posterior_ : MeanFieldGaussian
         Base distribution q over the network's P weights, acting on standardised inputs:
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
@@ -447,12 +506,16 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, RowEstimator):
     See Also
     --------
     SymmetrizedVIRegressor : The same for numbers.
+    invariance_gap : The gap of a fitted posterior under all of its network's symmetry.
 
     Notes
     -----
     A step costs about twice a deterministic network's, plus O(d^2 p + d 2^d) for the exact gap of
     a layer of d units with p weights each, unless a certificate says the gap is saturated. For
     several hidden layers the gap is bounded by the chain rule.
+
+    The bounds are evaluated in float64 with fresh draws, the gap exactly up to 10 units a layer
+    (20 where ``gap`` is exact there), by 64 permutations beyond.
 
     Corrected against the paper: the signs in Theorem 4.3 and in the minibatch ELBO, permutations
     drawn without replacement, sign flips of odd units.
@@ -476,35 +539,34 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, RowEstimator):
 
     def __init__(
         self,
-        hidden_layer_sizes: Any = (50,),
+        hidden_layer_sizes: int | Sequence[int] = (50,),
         activation: str = "relu",
         *,
-        symmetry: str | None = "auto",
-        gap_estimator: str = "auto",
-        n_permutations: int = 16,
-        exact_max_width: int = 10,
-        prior_scale: Any = 1.0,
+        symmetry: str | SymmetryGroup | None = "auto",
+        gap: GivenGap = "auto",
+        likelihood: str | Likelihood = "auto",
+        prior: UnboundPrior | None = None,
+        prior_scale: float | Sequence[float] = 1.0,
         max_iter: int = 2000,
-        batch_size: Any = "auto",
+        batch_size: int | str = "auto",
         standardize: bool = True,
-        learning_rate: Any = "auto",
+        learning_rate: float | str = "auto",
         log_variance_rate: float = 5.0,
         n_weight_samples: int = 1,
         n_predict_samples: int = 200,
-        tol: float = 1e-2,
-        early_stopping: bool = False,
+        tol: float | None = 1e-3,
         warm_start: bool = False,
         device: str = "auto",
         dtype: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
+        random_state: RandomState = None,
+        verbose: int = 0,
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.symmetry = symmetry
-        self.gap_estimator = gap_estimator
-        self.n_permutations = n_permutations
-        self.exact_max_width = exact_max_width
+        self.gap = gap
+        self.likelihood = likelihood
+        self.prior = prior
         self.prior_scale = prior_scale
         self.max_iter = max_iter
         self.batch_size = batch_size
@@ -514,31 +576,24 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, RowEstimator):
         self.n_weight_samples = n_weight_samples
         self.n_predict_samples = n_predict_samples
         self.tol = tol
-        self.early_stopping = early_stopping
         self.warm_start = warm_start
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
-    def _fit_recipe(self, context: FitContext) -> Fitted:
-        network = MLP(
-            context.rows.X.shape[1], hidden_layer_sizes(self), len(self.classes_),
-            ACTIVATIONS[self.activation],
-        )  # fmt: skip
-        require_variational(self, context, network)
-        prior = gaussian_prior(self, network)
-        model = Model(network, symmetry_group(self, network, prior), prior, Categorical())
-        return fit_vi(self, context, model)
+    def _likelihood(self, data: Training) -> Likelihood:
+        likelihood = super()._likelihood(data)
+        if likelihood.n_params:
+            raise ValueError(
+                f"likelihood={likelihood!r} has free parameters, which classifiers don't learn: "
+                "fix them."
+            )
+        return likelihood
 
     def _predictive(self, x: Tensor) -> CategoricalMixture:
-        loc, variance, noise = draws(self, x)
-        mean, variance = output_moments(self.network_, loc, variance, x, noise[:-1])
-        outputs = mean.addcmul_(variance.sqrt_(), noise[-1])
-        return CategoricalMixture(log_class_probabilities(outputs))
-
-    @property
-    def symmetry_(self) -> SymmetryGroup:
-        """The model's group of hidden units; all of it where ``symmetry=None``."""
-        prior = network_prior(self.prior_scale, self.network_)
-        return declared_group(self.symmetry or "auto", self.network_, prior)
+        outputs = self._drawn_outputs(x)
+        if isinstance(self.likelihood, str):
+            return CategoricalMixture(log_class_probabilities(outputs))
+        law: Any = self.likelihood.to(x).predictive(outputs)
+        return cast(CategoricalMixture, law)

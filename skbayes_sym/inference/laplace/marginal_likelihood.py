@@ -69,6 +69,11 @@ class AveragedNetwork:
         layers = self.network.weight_layers
         return layers if self.n_last is None else layers[len(layers) - self.n_last :]
 
+    @property
+    def n_half_widths(self) -> int:
+        """Number of entries of eta: 0 without transformations."""
+        return self.augmentation.half_width.n_params
+
     @cached_property
     def hyper(self) -> ParamLayout:
         """Places of the hyperparameters in one flat vector."""

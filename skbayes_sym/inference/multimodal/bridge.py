@@ -21,6 +21,7 @@ from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain, has_exact_domain
 from skbayes_sym.symmetry.orbits import MAX_ORDER, Enumeration, can_enumerate, enumerate_group
 from skbayes_sym.symmetry.reference import estimate_reference, orbit_mean_square
+from skbayes_sym.symmetry.units import split_units
 
 MIN_DRAWS_PER_DIM = 5  # below that the fitted covariance is noise, and the proposal useless
 _PROPOSALS_PER_DRAW = 4
@@ -180,8 +181,9 @@ def domain_of(draws: Tensor, group: SymmetryGroup) -> FundamentalDomain:
 
 
 def can_bridge(group: SymmetryGroup) -> bool:
-    """Whether `bridge_evidence` has a way to deal with this group."""
-    return can_enumerate(group) or has_exact_domain(group)
+    """Whether `bridge_evidence` has a way to deal with this group: one of units, not too large."""
+    _, others = split_units(group)
+    return not others and (can_enumerate(group) or has_exact_domain(group))
 
 
 def _compare(

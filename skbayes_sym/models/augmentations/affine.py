@@ -7,7 +7,7 @@ Coordinates are isotropic, which makes a rotation a rotation where height and wi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import pi
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skbayes_sym.models.augmentations.base import ImageShape
 from skbayes_sym.models.augmentations.half_width import HalfWidth
 
 _SERIES_TERMS = 20  # of cosh(sqrt q): error below 1e-12 for |q| < 60, past any admitted half-width
@@ -60,6 +61,9 @@ SIMILARITY = AffineBasis(
 )
 
 
+BASES = {"similarity": SIMILARITY, "axis": AXIS}
+
+
 @dataclass(frozen=True)
 class Affine:
     """Translation (1 = half the image), rotation (radians), log scales and shear of images.
@@ -68,35 +72,60 @@ class Affine:
 
     Parameters
     ----------
-    image_shape : tuple of int
-        (C, H, W).
-    basis : AffineBasis, default=SIMILARITY
+    basis : {"similarity", "axis"} or AffineBasis, default="similarity"
+        How scales are taken: joint scale and aspect, or x and y apart (the paper's).
     correlated : bool, default=False
         Whether generators may vary together: 36 parameters instead of 6.
+    image_shape : tuple of int, optional
+        (C, H, W); estimators fill it in.
 
     Notes
     -----
     One image costs O(S C H W), most of it the interpolation.
     """
 
-    image_shape: tuple[int, int, int]
-    basis: AffineBasis = SIMILARITY
+    basis: str | AffineBasis = "similarity"
     correlated: bool = False
+    image_shape: ImageShape | None = None
+
+    @property
+    def generators(self) -> AffineBasis:
+        """The six generators."""
+        if not isinstance(self.basis, str):
+            return self.basis
+        if self.basis not in BASES:
+            raise ValueError(f"basis must be 'similarity' or 'axis', got {self.basis!r}.")
+        return BASES[self.basis]
+
+    @property
+    def displacement(self) -> tuple[float, ...]:
+        """Mean squared displacement of a pixel per squared unit of each generator."""
+        return self.generators.displacement
 
     @property
     def half_width(self) -> HalfWidth:
-        turns = [name == "rotation" for name in self.basis.names]
+        names = self.generators.names
+        turns = [name == "rotation" for name in names]
         limits = tuple(pi if turn else _LARGEST / _UNIT for turn in turns)
         units = tuple(1.0 if turn else _UNIT for turn in turns)
-        return HalfWidth(self.basis.names, limits, units, self.correlated)
+        return HalfWidth(names, limits, units, self.correlated)
 
-    def bind(self, scale: Sequence[float]) -> "Affine":
-        return self
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Affine":
+        shape = image_shape or self.image_shape
+        if shape is None:
+            raise ValueError("Affine moves pixels: give image_shape=(H, W) or (C, H, W).")
+        return replace(self, image_shape=shape)
+
+    @property
+    def _shape(self) -> ImageShape:
+        if self.image_shape is None:
+            raise ValueError("Affine has no image_shape yet: bind it first.")
+        return self.image_shape
 
     def matrices(self, z: Tensor) -> Tensor:
         """Maps [A t] on coordinates in [-1, 1]^2 for coefficients z (..., 6); (..., 2, 3)."""
-        linear = torch.tensor(self.basis.linear, dtype=z.dtype, device=z.device)
-        _, height, width = self.image_shape
+        linear = torch.tensor(self.generators.linear, dtype=z.dtype, device=z.device)
+        _, height, width = self._shape
         m = (z @ linear).unflatten(-1, (2, 2))
         exponential, integral = _exponential(m)
         aspect = torch.tensor(
@@ -108,7 +137,7 @@ class Affine:
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         n, s = noise.shape[:2]
-        c, height, width = self.image_shape
+        c, height, width = self._shape
         matrices = self.matrices(noise @ self.half_width.mixing(eta).T)
         grid = matrices.reshape(n * s, 6) @ _grid_basis(height, width, x)
         # The samples of an image are stacked in the grid's height, so that it isn't copied.

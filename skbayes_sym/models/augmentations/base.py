@@ -20,6 +20,8 @@ from torch import Tensor
 
 from skbayes_sym.models.augmentations.half_width import HalfWidth, JointHalfWidth, LearnedHalfWidth
 
+ImageShape = tuple[int, int, int]  # channels, height, width
+
 
 class Augmentation(Protocol):
     """A family of random input transformations with learned half-widths."""
@@ -27,13 +29,20 @@ class Augmentation(Protocol):
     @property
     def half_width(self) -> LearnedHalfWidth: ...
 
-    def bind(self, scale: Sequence[float]) -> "Augmentation":
-        """The same family for inputs whose columns have these standard deviations.
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Augmentation":
+        """The same family for inputs that are known.
+
+        Parameters
+        ----------
+        scale : sequence of float
+            Standard deviations of the columns.
+        image_shape : tuple of int, optional
+            (C, H, W) if the columns are pixels.
 
         Raises
         ------
         ValueError
-            If it names columns that don't exist.
+            If it names columns that don't exist, or moves pixels and there are none.
         """
         ...
 
@@ -58,7 +67,7 @@ class Identity:
     def half_width(self) -> HalfWidth:
         return HalfWidth((), ())
 
-    def bind(self, scale: Sequence[float]) -> "Identity":
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Identity":
         return self
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
@@ -81,8 +90,8 @@ class Composed:
     def half_width(self) -> JointHalfWidth:
         return JointHalfWidth(tuple(part.half_width for part in self.parts))
 
-    def bind(self, scale: Sequence[float]) -> "Composed":
-        return Composed(tuple(part.bind(scale) for part in self.parts))
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Composed":
+        return Composed(tuple(part.bind(scale, image_shape) for part in self.parts))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         n, s = noise.shape[:2]
@@ -116,8 +125,10 @@ class InRescaledUnits:
     def half_width(self) -> LearnedHalfWidth:
         return self.part.half_width
 
-    def bind(self, scale: Sequence[float]) -> "InRescaledUnits":
-        return replace(self, part=self.part.bind(scale))
+    def bind(
+        self, scale: Sequence[float], image_shape: ImageShape | None = None
+    ) -> "InRescaledUnits":
+        return replace(self, part=self.part.bind(scale, image_shape))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         mean, scale = (

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skbayes_sym.models.augmentations.base import ImageShape
 from skbayes_sym.models.augmentations.half_width import FreeHalfWidth
 
 
@@ -44,7 +45,9 @@ class ModuleAugmentation:
         n_noise = int(getattr(self.module, "n_noise", self._eta.numel()))
         return FreeHalfWidth(type(self.module).__name__, self._eta, n_noise)
 
-    def bind(self, scale: Sequence[float]) -> "ModuleAugmentation":
+    def bind(
+        self, scale: Sequence[float], image_shape: ImageShape | None = None
+    ) -> "ModuleAugmentation":
         self.half_width.start()
         return self
 

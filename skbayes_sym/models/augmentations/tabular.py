@@ -7,6 +7,7 @@ from math import pi
 import torch
 from torch import Tensor
 
+from skbayes_sym.models.augmentations.base import ImageShape
 from skbayes_sym.models.augmentations.half_width import HalfWidth
 
 _LARGEST_SHIFT = 10.0  # limits of the half-widths: standard deviations of the column,
@@ -41,10 +42,15 @@ class Rotation2D:
     centre: tuple[float, float] = (0.0, 0.0)
 
     @property
+    def columns_in_one_unit(self) -> tuple[int, ...]:
+        """Columns that mean nothing in units of their own."""
+        return self.columns
+
+    @property
     def half_width(self) -> HalfWidth:
         return HalfWidth(("rotation",), (pi,))
 
-    def bind(self, scale: Sequence[float]) -> "Rotation2D":
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Rotation2D":
         if len(self.columns) != 2:
             raise ValueError(f"Rotation2D turns two columns, got columns={self.columns!r}.")
         _checked_columns("Rotation2D", self.columns, len(scale))
@@ -78,7 +84,7 @@ class ColumnShift:
         names = tuple(f"translation_{c}" for c in columns)
         return HalfWidth(names, (_LARGEST_SHIFT,) * len(columns), self.units)
 
-    def bind(self, scale: Sequence[float]) -> "ColumnShift":
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "ColumnShift":
         columns = range(len(scale)) if self.columns is None else self.columns
         checked = _checked_columns("ColumnShift", tuple(columns), len(scale))
         return replace(self, columns=checked, units=tuple(float(scale[c]) for c in checked))
@@ -110,7 +116,7 @@ class LogScale:
         names = ("log_scale",) if self.joint else tuple(f"log_scale_{c}" for c in columns)
         return HalfWidth(names, (_LARGEST_LOG_SCALE,) * len(names))
 
-    def bind(self, scale: Sequence[float]) -> "LogScale":
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "LogScale":
         columns = range(len(scale)) if self.columns is None else self.columns
         return replace(self, columns=_checked_columns("LogScale", tuple(columns), len(scale)))
 

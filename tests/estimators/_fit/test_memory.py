@@ -15,6 +15,7 @@ from skbayes_sym import (
     DeepEnsembleClassifier,
     LaplaceClassifier,
     LaplaceRegressor,
+    LayerwiseVIRegressor,
     LILAClassifier,
     MCMCClassifier,
     MCMCRegressor,
@@ -24,6 +25,7 @@ from skbayes_sym import (
 )
 from skbayes_sym.estimators.base import is_fitted_name
 from skbayes_sym.inference.samplers import Evidence
+from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.numerics import memory
 
 # Too few steps to converge on purpose.
@@ -62,10 +64,10 @@ ABSURD = {
         SymmetrizedVIClassifier((9,), n_weight_samples=10**12), X, LABELS, "n_weight_samples",
     ),
     "vi-collapsed": (
-        SymmetrizedVIRegressor(HUGE, last_layer="collapsed"), X, NUMBERS, "hidden_layer_sizes",
+        LayerwiseVIRegressor(HUGE), X, NUMBERS, "hidden_layer_sizes",
     ),
     "vi-collapsed-samples": (
-        SymmetrizedVIRegressor((10,), last_layer="collapsed", n_weight_samples=10**12),
+        LayerwiseVIRegressor((10,), n_weight_samples=10**12),
         X, NUMBERS, "n_weight_samples",
     ),
     "ensemble": (DeepEnsembleClassifier((10,), n_members=10**13), X, LABELS, "n_members"),
@@ -87,7 +89,7 @@ ABSURD = {
     "lila": (LILAClassifier((10**6,), image_shape=(6, 6)), IMAGES, LABELS, "curvature='diag'"),
     "factors": (SymVIMatrixFactorization(3000), SPARSE, None, "n_components"),
     "factors-gibbs": (
-        SymVIMatrixFactorization(2, solver="gibbs", n_draws=10**12, max_iter=10**13),
+        SymVIMatrixFactorization(2, solver=Gibbs(10**12), max_iter=10**13),
         MATRIX, None, "n_draws",
     ),
     "linear": (

@@ -1,5 +1,8 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from skbayes_sym.estimators._fit.rows import canonical_rows, column_scaling
 
@@ -43,6 +46,35 @@ def test_fractional_weights_dont_depend_on_the_order(table):
 def test_signed_zeros_are_one_row():
     rows = canonical_rows(np.array([[0.0], [-0.0]]), np.zeros(2), np.ones(2))[0]
     assert rows.weight.tolist() == [2.0]
+
+
+@st.composite
+def tables(draw):
+    """Few values, so that rows tie in their first columns or altogether; every sign of zero."""
+    n, n_columns = draw(st.integers(1, 40)), draw(st.sampled_from([1, 2, 3, 40]))
+    value = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 2.0**100, 2.0**-140])
+    dtype = draw(st.sampled_from([np.float32, np.float64]))
+    X = draw(arrays(dtype, (n, n_columns), elements=value))
+    codes, numbers = st.integers(0, 2), st.sampled_from([0.0, -0.0, 2.0])
+    y = draw(arrays(np.int64, n, elements=codes) | arrays(float, (n, 2), elements=numbers))
+    weight = draw(arrays(float, n, elements=st.sampled_from([0.1, 0.2, 0.3, 1.0, 1e-9, 1e9])))
+    return X, y, weight
+
+
+@settings(max_examples=300, deadline=None)
+@given(tables())
+def test_order_and_weights_are_those_of_unique(table):
+    """Bit for bit, signs of zero included."""
+    X, y, weight = table
+    joined = np.column_stack([X.astype(np.float64), y.astype(np.float64)]) + 0.0
+    _, first, origin = np.unique(joined, axis=0, return_index=True, return_inverse=True)
+    origin, up = origin.ravel(), np.argsort(weight, kind="stable")
+    merged = np.bincount(origin[up], weights=weight[up])
+    expected = X[first] + 0.0, y[first], merged, origin
+    rows, place = canonical_rows(*table)
+    for mine, theirs in zip((*rows, place), expected, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert mine.tobytes() == theirs.tobytes()
 
 
 def test_scaling_is_weighted():

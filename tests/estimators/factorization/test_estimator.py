@@ -18,10 +18,14 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.factorization.vi import _sweep as factorization_sweep
+from skbayes_sym.inference.solvers import VI, Gibbs
+from skbayes_sym.symmetry.gaps.sign_flips import SignFlipGap
+from skbayes_sym.symmetry.orthogonal import Orthogonal
+from skbayes_sym.symmetry.units import Units
 
 CHECKED = [
     SymVIMatrixFactorization(2, max_iter=30, random_state=0),
-    SymVIMatrixFactorization(1, covariance="diag", max_iter=30, random_state=0),
+    SymVIMatrixFactorization(1, solver=VI("diag"), max_iter=30, random_state=0),
 ]
 SOLVERS = {
     "vi": {},
@@ -105,14 +109,12 @@ def assert_no_nan(model):
 
 def test_analytic_needs_every_entry():
     complete, _ = ratings(missing=0.0)
-    model = clone(MODEL).set_params(solver="mfvi_analytic").fit(complete)
+    model = clone(MODEL).set_params(solver="mean_field").fit(complete)
     plain = clone(MODEL).set_params(symmetry=None, tol=1e-8, max_iter=2000).fit(complete)
     assert model.elbo_ == model.elbo_mean_field_ == pytest.approx(plain.elbo_, abs=1e-2)
     assert model.noise_std_ == pytest.approx(plain.noise_std_, rel=1e-3)
     np.testing.assert_allclose(model.reconstruct(), plain.reconstruct(), atol=1e-2)
-    with pytest.raises(
-        ValueError, match=r"solver='mfvi_analytic' needs every entry.*symmetry=None"
-    ):
+    with pytest.raises(ValueError, match=r"solver='mean_field' needs every entry.*symmetry=None"):
         clone(model).fit(X)
 
 
@@ -230,12 +232,12 @@ SCALAR = SymVIMatrixFactorization(
 
 @pytest.mark.parametrize("r", FIGURE_3)
 @pytest.mark.parametrize("covariance", ["isotropic", "row", "diag", "full"])
-@pytest.mark.parametrize("symmetry", ["orthogonal", "signflip"])
+@pytest.mark.parametrize("symmetry", ["orthogonal", "sign_flip"])
 def test_figure_3_symmetrised(r, covariance, symmetry):
     """With one component the orthogonal group is the sign flip."""
-    if covariance == "full" and symmetry == "signflip":
+    if covariance == "full" and symmetry == "sign_flip":
         covariance = "diag"
-    model = clone(SCALAR).set_params(covariance=covariance, symmetry=symmetry).fit([[r]])
+    model = clone(SCALAR).set_params(solver=VI(covariance), symmetry=symmetry).fit([[r]])
     mean, elbo, _, _ = FIGURE_3[r]
     assert abs(model.reconstruct()[0, 0]) == pytest.approx(mean, abs=1e-3)
     assert model.elbo_ == pytest.approx(elbo, abs=1e-4)
@@ -245,7 +247,7 @@ def test_figure_3_symmetrised(r, covariance, symmetry):
 def test_figure_3_rivals(r):
     _, _, mean_field, most_probable = FIGURE_3[r]
     plain = clone(SCALAR).set_params(symmetry=None).fit([[r]])
-    exact = clone(SCALAR).set_params(solver="mfvi_analytic").fit([[r]])
+    exact = clone(SCALAR).set_params(solver="mean_field").fit([[r]])
     for model in (plain, exact):
         assert abs(model.reconstruct()[0, 0]) == pytest.approx(mean_field, abs=1e-3)
     model = clone(SCALAR).set_params(solver="map", tol=1e-9).fit([[r]])
@@ -260,10 +262,10 @@ def figure_4(n_matrices, n_gibbs=800):
     matrices = signal + 2.0 * noise.numpy()
     methods = {
         "SymVI": {},
-        "isotropic": {"covariance": "isotropic"},
+        "isotropic": {"solver": VI("isotropic")},
         "MAP": {"solver": "map", "max_iter": 3000, "tol": 1e-7},
-        "MFVI": {"solver": "mfvi_analytic"},
-        "Gibbs": {"solver": "gibbs", "max_iter": n_gibbs, "n_draws": 300},
+        "MFVI": {"solver": "mean_field"},
+        "Gibbs": {"solver": Gibbs(300), "max_iter": n_gibbs},
     }
     known = SymVIMatrixFactorization(20, center=False, scale=False, noise_std=2.0, random_state=0)
     found = {}
@@ -305,10 +307,10 @@ def test_far_modes_of_signed_permutations():
     strong = rng.normal(size=(200, 3)) @ rng.normal(size=(3, 150)) * 5.0
     noisy = strong + 0.1 * rng.normal(size=strong.shape)
     model = SymVIMatrixFactorization(
-        3, symmetry="signed_permutation", covariance="diag", random_state=0, max_iter=100, tol=1.0
+        3, symmetry="signed_permutation", solver=VI("diag"), random_state=0, max_iter=100, tol=1.0
     ).fit(noisy)
     assert model.symmetry_gap_ == pytest.approx(np.log(48.0), abs=1e-6)
-    flips = clone(model).set_params(symmetry="signflip").fit(noisy)
+    flips = clone(model).set_params(symmetry="sign_flip").fit(noisy)
     assert flips.symmetry_gap_ == pytest.approx(3 * np.log(2.0), abs=1e-6)
 
 
@@ -470,10 +472,11 @@ def test_bad_X(bad, message):
     ("parameter", "value"),
     [
         ("n_components", 0), ("n_components", 2.5), ("n_components", 26), ("symmetry", "rotation"),
-        ("covariance", "banded"), ("noise_std", -1.0), ("noise_std", 0.0), ("noise_std", "guess"),
+        ("noise_std", -1.0), ("noise_std", 0.0), ("noise_std", "guess"),
         ("noise_std", np.nan), ("noise_std", np.inf), ("prior_scale", 0.0), ("prior_scale", np.inf),
         ("center", "yes"), ("scale", 2), ("solver", "svd"), ("max_iter", 0), ("tol", -1.0),
-        ("n_draws", 0), ("device", "tpu9"), ("dtype", "float16"), ("random_state", "today"),
+        ("n_components", "many"), ("device", "tpu9"), ("dtype", "float16"),
+        ("random_state", "today"),
     ],
 )  # fmt: skip
 def test_bad_parameters_are_named(parameter, value):
@@ -481,14 +484,68 @@ def test_bad_parameters_are_named(parameter, value):
         clone(MODEL).set_params(**{parameter: value}).fit(X)
 
 
-@pytest.mark.parametrize("symmetry", ["signflip", "signed_permutation"])
+def test_bad_settings_of_solvers_are_named():
+    with pytest.raises(ValueError, match=r"covariance must be one of.*'banded'"):
+        VI("banded")
+    with pytest.raises(ValueError, match="n_draws must be at least 1"):
+        Gibbs(0)
+    for solver in ("map", "mean_field", "gibbs"):
+        model = clone(MODEL).set_params(solver=solver, symmetry="orthogonal")
+        with pytest.raises(ValueError, match=rf"symmetry='orthogonal' does not.*'{solver}'.*'vi'"):
+            model.fit(X)
+    with pytest.raises(TypeError, match=r"solver=.*has no symmetrises and no check.*Solver says"):
+        clone(MODEL).set_params(solver=Unfinished()).fit(X)
+    with pytest.raises(ValueError, match=r"VI\(gap=...\) has no meaning"):
+        clone(MODEL).set_params(symmetry=None, solver=VI(gap=SignFlipGap(None))).fit(X)
+    with pytest.raises(ValueError, match=r"symmetry=Orthogonal\(...\) acts on 4 numbers"):
+        clone(MODEL).set_params(symmetry=Orthogonal(torch.arange(4).view(2, 2))).fit(X)
+
+
+class Unfinished:
+    def solve(self, problem, on_sweep):
+        raise AssertionError("never asked")
+
+
+def test_components_adapt_to_a_small_matrix():
+    auto = SymVIMatrixFactorization(random_state=0, max_iter=60, tol=1.0)
+    assert auto.fit(X[:8, :6]).components_.shape == (6, 6)
+    assert auto.fit(X).components_.shape == (10, 25)
+
+
+def test_a_group_object_is_the_group_of_that_name(fitted):
+    group = Orthogonal(torch.arange(65 * 2).view(65, 2))
+    model = clone(MODEL).set_params(symmetry=group).fit(X)
+    assert model.elbo_ == fitted.elbo_
+    assert model.symmetry_ is group
+
+
+def test_a_gap_object_is_the_estimate_that_is_used():
+    """The exact sign flips' gap asked for in place of that of all rotations, which is larger."""
+    flips = Units(torch.arange(65 * 2).view(65, 2).mT, permute=False, flip=True)
+    given = clone(MODEL).set_params(solver=VI("diag", gap=SignFlipGap(flips))).fit(X)
+    named = clone(MODEL).set_params(solver=VI("diag"), symmetry="sign_flip").fit(X)
+    assert given.elbo_ == named.elbo_
+
+
+def test_without_tol_all_sweeps_are_made(recwarn):
+    model = clone(MODEL).set_params(tol=None, max_iter=40).fit(X)
+    assert (model.n_iter_, model.stop_reason_) == (40, "max_iter")
+    assert not [w for w in recwarn if issubclass(w.category, ConvergenceWarning)]
+
+
+def test_there_are_no_sample_weights():
+    with pytest.raises(AttributeError):
+        clone(MODEL).set_fit_request(sample_weight=True)
+
+
+@pytest.mark.parametrize("symmetry", ["sign_flip", "signed_permutation"])
 def test_finite_groups_need_a_diagonal(symmetry):
     with pytest.raises(ValueError, match=r"covariance='full'.*'diag'"):
         clone(MODEL).set_params(symmetry=symmetry).fit(X)
 
 
 def test_too_many_permutations():
-    wide = SymVIMatrixFactorization(15, symmetry="signed_permutation", covariance="diag")
+    wide = SymVIMatrixFactorization(15, symmetry="signed_permutation", solver=VI("diag"))
     with pytest.raises(ValueError, match=r"n_components=15.*at most 14"):
         wide.fit(X)
 

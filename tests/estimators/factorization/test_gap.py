@@ -9,6 +9,7 @@ from scipy.stats import norm
 from sklearn.base import clone
 
 from skbayes_sym import SymVIMatrixFactorization, invariance_gap
+from skbayes_sym.inference.solvers import VI
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 2)) @ RNG.normal(size=(2, 9)) + 2.0 * RNG.normal(size=(12, 9))
@@ -25,7 +26,7 @@ FITS = {
     "mean-field, row": (None, "row", "exact"),
     "mean-field, diagonal": (None, "diag", "lower"),
     "mean-field, full": (None, "full", "lower"),
-    "flips": ("signflip", "diag", "exact"),
+    "flips": ("sign_flip", "diag", "exact"),
     "signed permutations": ("signed_permutation", "diag", "exact"),
 }
 every_fit = pytest.mark.parametrize(("symmetry", "covariance", "side"), FITS.values(), ids=FITS)
@@ -33,8 +34,8 @@ every_fit = pytest.mark.parametrize(("symmetry", "covariance", "side"), FITS.val
 
 def fitted(symmetry, covariance, k=2):
     """A finite group gets less to see: its gap would be log |G| otherwise."""
-    model = clone(MODEL).set_params(n_components=k, symmetry=symmetry, covariance=covariance)
-    if symmetry in {"signflip", "signed_permutation"}:
+    model = clone(MODEL).set_params(n_components=k, symmetry=symmetry, solver=VI(covariance))
+    if symmetry in {"sign_flip", "signed_permutation"}:
         return model.set_params(noise_std=2.0).fit(X[:4, :3])
     return model.fit(X)
 
@@ -105,12 +106,12 @@ def test_of_a_symmetrised_fit_it_is_the_one_reported(symmetry, covariance, side)
     assert (gap.value != other.value) == (gap.standard_error > 0.0)
 
 
-@pytest.mark.parametrize("symmetry", ["orthogonal", "signflip", "signed_permutation", None])
+@pytest.mark.parametrize("symmetry", ["orthogonal", "sign_flip", "signed_permutation", None])
 @pytest.mark.parametrize("noise", [2.0, 4.0])
 def test_one_component_is_a_sign_flip(symmetry, noise):
     """log 2 - E log(1 + exp(-2 t)), t ~ N(a, a), a = m' S^-1 m: Moore, section 3.1."""
     model = SymVIMatrixFactorization(
-        1, symmetry=symmetry, covariance="diag", noise_std=noise, random_state=0
+        1, symmetry=symmetry, solver=VI("diag"), noise_std=noise, random_state=0
     ).fit(X[:3, :3])
     mean, cov = stacked(model)
     a = float(np.sum(mean[:, 0] ** 2 / cov[:, 0, 0]))
@@ -146,7 +147,7 @@ def test_more_components_are_a_bound():
 
 def test_of_the_analytic_solution():
     complete = np.where(np.isnan(X), 0.0, X)
-    exact = clone(MODEL).set_params(solver="mfvi_analytic").fit(complete)
+    exact = clone(MODEL).set_params(solver="mean_field").fit(complete)
     plain = clone(MODEL).set_params(symmetry=None, tol=1e-8, max_iter=3000).fit(complete)
     gap, other = (invariance_gap(model, n_draws=N_DRAWS) for model in (exact, plain))
     slack = 4.0 * np.hypot(gap.standard_error, other.standard_error)
@@ -155,7 +156,7 @@ def test_of_the_analytic_solution():
 
 
 def test_single_precision():
-    model = clone(MODEL).set_params(covariance="row", dtype="float32").fit(X)
+    model = clone(MODEL).set_params(solver=VI("row"), dtype="float32").fit(X)
     gap, double = invariance_gap(model), invariance_gap(fitted("orthogonal", "row"))
     assert gap.value == pytest.approx(double.value, abs=5.0 * double.standard_error)
 

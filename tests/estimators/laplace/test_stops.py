@@ -26,7 +26,7 @@ def test_callback_stops_the_fit(estimator):
     X, y = data(estimator)
     fitted = clone(estimator).set_callbacks(Watch(7)).fit(X, y)
     assert (fitted.stop_reason_, fitted.n_iter_) == ("callback", 35)
-    assert len(fitted.log_evidence_history_) in {0, 5}  # after a burn-in of 2 blocks
+    assert len(fitted.log_evidence_curve_) in {0, 5}  # after a burn-in of 2 blocks
     assert np.isfinite(fitted.log_evidence_)
 
 

@@ -49,8 +49,15 @@ def check_lppd(reg, X_test, y_test, expected, expected_error):
 
 
 def check_mixed(reg):
-    """Chains agree on every function and on the noise."""
-    assert np.nanmax(reg.diagnostics_.function_rhat) < 1.03
+    """Chains agree on every function and on the noise.
+
+    M half chains of n draws that agree perfectly, of which n_eff = n / 2.2 are independent, have
+    R-hat^2 = 1 + 1 / n_eff - 1 / n with standard error sqrt(2 / (M - 1)) / n_eff. For M = 128 and
+    n = 25 (sinusoidal, the shortest here) R-hat is 1.023 +- 0.0055 of a single function: 1.05 is
+    five of these away, on any CPU. One chain of 64 that is three standard deviations off makes it
+    1.07.
+    """
+    assert np.nanmax(reg.diagnostics_.function_rhat) < 1.05
 
 
 def test_sinusoidal():

@@ -64,7 +64,7 @@ class _Shift:
 
     half_width = Rotation2D().half_width
 
-    def bind(self, scale):
+    def bind(self, scale, image_shape=None):
         return self
 
     def transform(self, x, eta, noise):

@@ -1,4 +1,4 @@
-"""The symmetrised ELBO: a bound, with the gradient it claims, and a gate that never lies."""
+"""The symmetrised ELBO: a bound, with the gradient it claims."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,10 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
-from skbayes_sym.inference.mean_field.elbo import SymmetrizedElbo, pack
+from skbayes_sym.inference.mean_field.elbo import NormalModel, SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import RELU, TANH
@@ -38,10 +38,9 @@ def params_of(network, likelihood, generator, scale=0.3, spread=1.0):
 
 
 def objective_of(network, data, prior, params, likelihood, *, gap=None, batch_size=None, seed=0):
-    return SymmetrizedElbo(
-        network, likelihood, prior, data, params, batch_size=batch_size or len(data.x), n_draws=1,
-        generator=generator_from(seed), gap=gap,
-    )  # fmt: skip
+    batches = Batches(data, batch_size or len(data.x), generator_from(seed))
+    model = NormalModel(network, likelihood, prior, network.symmetry())
+    return SymmetrizedElbo(model, batches, params, n_draws=1, gap=gap)
 
 
 def posterior_of(params, n):
@@ -147,74 +146,6 @@ def gap_values(network, params, n_steps, *, seed):
             for step in range(n_steps)
         ]
     )
-
-
-class TestGate:
-    network = MLP(2, (4,), 1, RELU)
-
-    def run(self, loc, scale, n_steps, change=None):
-        gap = gated(self.network.symmetry(), generator_from(0))
-        log_variance = torch.full_like(loc, 2 * np.log(scale))
-        gradient, norms = torch.zeros(2 * len(loc), dtype=torch.float64), []
-        for step in range(n_steps):
-            if change is not None and step == change[0]:
-                log_variance.fill_(2 * np.log(change[1]))
-            gradient.zero_()
-            gap.add_gradient(loc, log_variance, gradient, step)
-            norms.append(float(gradient.norm()))
-        return gap, np.array(norms)
-
-    @pytest.fixture
-    def loc(self, generator):
-        return torch.randn(self.network.layout.n_params, generator=generator, dtype=torch.float64)
-
-    def test_closed_when_saturated(self, loc):
-        gap, norms = self.run(loc, 1e-3, 400)
-        assert gap.n_skipped == 400
-        assert not norms.any()
-
-    def test_open_when_units_overlap(self, loc):
-        gap, norms = self.run(loc, 1.0, 60)
-        assert gap.n_skipped == 0
-        assert (norms > 0).all()
-
-    def test_never_latches(self, loc):
-        """Units that come to overlap open it again, within the longest period."""
-        gap, norms = self.run(loc, 1e-3, 600, change=(300, 1.0))
-        assert not norms[:300].any()
-        assert norms[400:].all()
-        assert gap.n_skipped <= 400
-
-    def test_checks_back_off(self, loc, monkeypatch):
-        checked = []
-        original = GatedGap._check
-
-        def spy(self, posterior, certificate, step):
-            checked.append(step)
-            original(self, posterior, certificate, step)
-
-        monkeypatch.setattr(GatedGap, "_check", spy)
-        self.run(loc, 1e-3, 400)
-        assert checked == [0, 50, 150, 250, 350]
-
-    def test_what_is_skipped_is_negligible(self, loc):
-        """At the certified saturation the exact gap's own gradient is below the tolerance."""
-        leaf = loc.clone().requires_grad_()
-        noise = torch.randn(50, len(loc), generator=generator_from(1), dtype=torch.float64)
-        values = UnitGap(self.network.symmetry(), Exact()).values(
-            leaf, torch.full_like(loc, 0.05), noise, generator=generator_from(0)
-        )
-        gap, _ = self.run(loc, 0.05, 1)
-        (slope,) = torch.autograd.grad(values.mean(), leaf)
-        assert gap.n_skipped == 1
-        assert float(slope.norm()) < 1e-2 / 0.05  # tol nats per posterior sd
-
-    def test_refuses_an_upper_bound(self):
-        with pytest.raises(ValueError, match="lower bound"):
-            GatedGap(
-                UnitGap(self.network.symmetry(), DoublyStochastic(), "upper"),
-                generator=generator_from(0),
-            )
 
 
 def test_linear_model_bound_is_below_the_evidence(generator):

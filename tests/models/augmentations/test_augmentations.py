@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from cases import AUGMENTATIONS
 from torch import nn
 from torch.testing import assert_close
 
 from skbayes_sym.models.augmentations.affine import AXIS, SIMILARITY, Affine, _exponential
-from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
+from skbayes_sym.models.augmentations.base import Composed, InRescaledUnits
 from skbayes_sym.models.augmentations.half_width import HalfWidth, amplitude, stratified_noise
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
@@ -28,27 +29,17 @@ class Wobble(nn.Module):
 
 
 SCALE = (1.5, 2.0, 1.0)
-TABULAR = {
-    "none": Identity(),
-    "rotation": Rotation2D(columns=(2, 0), centre=(0.3, -1.0)),
-    "translation": ColumnShift(),
-    "translation-of-one": ColumnShift(columns=(1,)),
-    "log-scale": LogScale(),
-    "log-scales": LogScale(columns=(0, 2), joint=False),
-    "composed": Composed((Rotation2D(), ColumnShift(columns=(2,)), Rotation2D((1, 2)))),
-    "in-units": InRescaledUnits(Rotation2D(), (1.0, 0.0, 2.0), SCALE),
-}
 IMAGES = {
-    "similarity": Affine((2, 5, 4)),
-    "axis": Affine((2, 5, 4), AXIS),
-    "correlated": Affine((2, 5, 4), SIMILARITY, correlated=True),
+    "similarity": Affine(image_shape=(2, 5, 4)),
+    "axis": Affine(AXIS, image_shape=(2, 5, 4)),
+    "correlated": Affine(SIMILARITY, image_shape=(2, 5, 4), correlated=True),
 }
-every_family = pytest.mark.parametrize("name", [*TABULAR, *IMAGES])
+every_family = pytest.mark.parametrize("name", [*AUGMENTATIONS, *IMAGES])
 
 
 def family(name, generator, n=4, s=3):
     """A bound family with inputs, parameters and noise."""
-    augmentation = (TABULAR | IMAGES)[name].bind(SCALE)
+    augmentation = (AUGMENTATIONS | IMAGES)[name].bind(SCALE)
     shape = (2, 5, 4) if name in IMAGES else (3,)
     x = torch.randn(n, *shape, generator=generator, dtype=torch.float64)
     half_width = augmentation.half_width
@@ -92,7 +83,7 @@ def test_names_start_and_amplitudes(name, generator):
     assert (amplitude(half_width, half_width.start()) > 0).all()
 
 
-@pytest.mark.parametrize("name", [n for n in TABULAR if n != "none"])
+@pytest.mark.parametrize("name", [n for n in AUGMENTATIONS if n != "none"])
 def test_gradient_in_eta(name, generator):
     augmentation, x, eta, noise = family(name, generator)
 
@@ -143,7 +134,7 @@ def test_composition_applies_the_first_first(generator):
     expected = shifted * LogScale().bind(SCALE).half_width.mixing(eta[1:]).exp()
     assert_close(both.transform(x, eta, noise)[:, 0], expected, rtol=1e-4, atol=1e-4)
     assert both.half_width.names == ("translation_0", "log_scale")
-    assert TABULAR["composed"].half_width.names == ("rotation", "translation_2", "rotation 2")
+    assert AUGMENTATIONS["composed"].half_width.names == ("rotation", "translation_2", "rotation 2")
 
 
 def test_in_units_acts_on_the_inputs_as_given(generator):
@@ -195,7 +186,7 @@ def test_matrices_of_a_square_image_are_the_papers(basis, generator):
     generators[:, :2, :2] = torch.tensor(basis.linear).reshape(6, 2, 2)
     generators[0, 0, 2] = generators[1, 1, 2] = 1.0
     expected = torch.matrix_exp(torch.einsum("ni,ijk->njk", z, generators))[:, :2]
-    found = Affine((1, 8, 8), basis).matrices(z)
+    found = Affine(basis, image_shape=(1, 8, 8)).matrices(z)
     assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
@@ -224,7 +215,7 @@ def test_a_rotation_by_a_right_angle_moves_pixels_exactly(generator):
     eta = torch.zeros(6, dtype=torch.float64)
     eta[2] = r
     noise = torch.ones(1, 1, 6, dtype=torch.float64)
-    out = Affine((1, 6, 6)).transform(x, eta, noise)[:, 0]
+    out = Affine(image_shape=(1, 6, 6)).transform(x, eta, noise)[:, 0]
     assert_close(out, torch.rot90(x, 1, (2, 3)), rtol=1e-9, atol=1e-9)
 
 
@@ -232,7 +223,7 @@ def test_a_rotation_of_a_wide_image_keeps_angles():
     """A quarter turn maps the middle of the right edge to that of the lower, in pixels."""
     z = torch.zeros(1, 6, dtype=torch.float64)
     z[0, 2] = pi / 2
-    a = Affine((1, 10, 20)).matrices(z)[0, :, :2]
+    a = Affine(image_shape=(1, 10, 20)).matrices(z)[0, :, :2]
     half = torch.tensor([10.0, 5.0], dtype=torch.float64)  # pixels per unit
     in_pixels = half[:, None] * a / half
     expected = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
@@ -243,7 +234,7 @@ def test_translation_of_one_is_half_the_image():
     x = torch.rand(1, 1, 8, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     z = torch.zeros(1, 6, dtype=torch.float64)
     z[0, 0] = 1.0
-    matrices = Affine((1, 8, 12)).matrices(z)
+    matrices = Affine(image_shape=(1, 8, 12)).matrices(z)
     assert_close(matrices[0, :, 2], torch.tensor([1.0, 0.0], dtype=torch.float64))
     grid = F.affine_grid(matrices, (1, 1, 8, 12), align_corners=False)
     moved = F.grid_sample(x, grid, align_corners=False)
@@ -344,7 +335,7 @@ def test_any_module_with_eta(generator):
 def test_lower_limits_hold_known_extents_up_and_leave_modules_free():
     joint = Composed((Rotation2D(), ModuleAugmentation(Wobble()))).bind((1.0, 1.0)).half_width
     assert_close(joint.lower_limit(), torch.tensor([0.05, 0.0, 0.0], dtype=torch.float64))
-    correlated = Affine((1, 5, 4), SIMILARITY, correlated=True).half_width
+    correlated = Affine(SIMILARITY, image_shape=(1, 5, 4), correlated=True).half_width
     assert_close(correlated.lower_limit(), 0.05 * torch.eye(6, dtype=torch.float64).flatten())
 
 

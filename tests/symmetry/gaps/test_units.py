@@ -1,12 +1,11 @@
 """The symmetrisation gap against closed forms, quadrature, enumeration and limits."""
 
 from itertools import permutations, product
-from math import factorial, log, pi
+from math import factorial, log
 
 import pytest
 import torch
 from cases import LOWER_ESTIMATES
-from torch.nn.functional import softplus
 from torch.testing import assert_close
 
 from skbayes_sym.models.networks.activations import RELU, TANH
@@ -19,7 +18,6 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     InfoNCE,
     Soules,
 )
-from skbayes_sym.symmetry.gaps.unit_log_ratios import unit_log_ratios
 from skbayes_sym.symmetry.gaps.units import UnitGap, disjoint_unit_blocks, unit_gap
 from skbayes_sym.symmetry.units import SignedPermutation, Units
 
@@ -285,45 +283,6 @@ def test_estimates_are_equivariant_to_the_order_of_units(generator):
     b = gap_of(group, loc[shuffled], scale[shuffled], generator, estimate=estimate, n=4000)
     error = (float(a.var() + b.var()) / 4000) ** 0.5
     assert abs(float(a.mean() - b.mean())) < 4 * error
-
-
-@pytest.mark.parametrize("narrow", [1.0, 1e-4, 1e-8])
-def test_unit_log_ratios_are_zero_on_the_diagonal_however_narrow(narrow, generator):
-    """Terms as large as (5 / narrow)^2 would have to cancel there."""
-    loc, scale = spread_units(4, 3, 5.0)
-    noise = torch.randn(10, 12, generator=generator, dtype=torch.float64)
-    plain, flipped = (
-        unit_log_ratios(group, loc, narrow * scale, noise).diagonal(dim1=-2, dim2=-1)
-        for group in (Units(units(4, 3)), Units(units(4, 3), flip=True))
-    )
-    assert_close(plain, torch.zeros_like(plain), rtol=0, atol=0)
-    sd = narrow * scale
-    odd = (loc * (loc + sd * noise) / sd**2).view(10, 4, 3).sum(-1)
-    # exp(-2 odd) has the rounding of its exponent, a few hundred times that of a number.
-    assert_close(flipped, softplus(-2.0 * odd), rtol=1e-11, atol=0)
-
-
-@pytest.mark.parametrize("flip", [False, True])
-def test_unit_log_ratios_are_the_orbit_density_over_the_own_one(flip, generator):
-    """The written-out gradient against autograd through `log_orbit_density`."""
-    d, p = 4, 3
-    group = Units(units(d, p), flip=flip)
-    noise = torch.randn(5, d * p, generator=generator).double()
-    start = torch.randn(2, d * p, generator=generator).double()
-    weights = torch.randn(5, d, d, generator=generator).double()
-    results = []
-    for written_out in (True, False):
-        both = start.clone().requires_grad_()
-        loc, scale = both[0], both[1].exp()
-        if written_out:
-            ratios = unit_log_ratios(group, loc, scale, noise)
-        else:
-            log_q = -0.5 * noise**2 - scale.log() - 0.5 * log(2 * pi)
-            density = group.log_orbit_density(loc + scale * noise, loc, scale)
-            ratios = density - log_q[:, group.index].sum(-1, keepdim=True)
-        (gradient,) = torch.autograd.grad((ratios * weights).sum(), both)
-        results.append((ratios.detach(), gradient))
-    assert_close(*results, rtol=1e-10, atol=1e-10)
 
 
 def test_exact_up_to_switches_by_width(generator):

@@ -1,0 +1,175 @@
+"""Factorisation as a method: a solver's sweeps under the callbacks, in the units of the matrix."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.memory import Part, require_memory
+from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators.factorization.groups import component_group
+from skbayes_sym.estimators.factorization.training import MatrixTraining
+from skbayes_sym.inference.factorization.problem import (
+    FactorModel,
+    FactorPosterior,
+    FactorProblem,
+    Factors,
+)
+from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
+from skbayes_sym.inference.solvers import Solver
+from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.symmetry.base import SymmetryGroup
+
+
+@dataclass(frozen=True, eq=False)
+class FactorFit:
+    """What a solver found, in the units of the matrix as given."""
+
+    factors: Factors
+
+    @property
+    def n_iter(self) -> int:
+        """Sweeps made."""
+        return self.factors.n_iter
+
+    @property
+    def stop_reason(self) -> Stopped:
+        """Why they ended."""
+        return self.factors.stopped
+
+    def attributes(self, data: MatrixTraining) -> dict[str, Any]:
+        """Fitted attributes, as NumPy arrays in the canonical orientation."""
+        posterior, n = self.factors.posterior, data.shape[0]
+        k = posterior.mean.shape[1]
+        double_turn = canonical_rotation(posterior, n)
+        turn = double_turn.to(posterior.mean)
+        mean = (posterior.mean @ turn).cpu().numpy()
+        cov = (turn.mT @ posterior.cov @ turn).cpu().numpy()
+        rows, columns = (GaussianRows(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
+        attributes = {
+            **data.attributes(),
+            "posterior_": MatrixPosterior(rows, columns),
+            "components_": np.ascontiguousarray(columns.mean.T) / k**0.5,
+            "components_cov_": columns.cov / k,
+            "noise_std_": float(np.sqrt(posterior.noise_variance) * data.scale),
+            "n_iter_": self.n_iter,
+            "stop_reason_": self.stop_reason,
+            "_orientation_": turn.double().cpu().numpy(),
+        }
+        if self.factors.draws is not None:
+            turned = self.factors.draws @ double_turn
+            attributes["samples_"] = turned.to(data.dtype).cpu().numpy()
+        return {**attributes, **self._bounds(data)}
+
+    def _bounds(self, data: MatrixTraining) -> dict[str, Any]:
+        if self.factors.bounds is None:
+            return {}
+        mean_field, gap = self.factors.bounds
+        bound = mean_field + data.log_jacobian
+        return {
+            "elbo_": bound + gap.value,
+            "elbo_mean_field_": bound,
+            "symmetry_gap_": gap.value,
+            "elbo_std_error_": gap.standard_error,
+            "elbo_curve_": np.array(self.factors.curve) + data.log_jacobian,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Factorization:
+    """A solver and how long it may take.
+
+    Parameters
+    ----------
+    solver : Solver
+    symmetry : str, SymmetryGroup or None
+        Group that the posterior is averaged over, by name.
+    max_iter : int
+        Sweeps.
+    tol : float or None
+        Nats per observed entry; None never stops early.
+    """
+
+    solver: Solver
+    symmetry: str | SymmetryGroup | None
+    max_iter: int
+    tol: float | None
+
+    def fit(self, data: MatrixTraining, model: FactorModel, run: Run) -> FactorFit:
+        self._require_memory(data, model)
+        data.warn_of_empty()
+        latest: list[FactorPosterior] = []
+
+        def on_sweep(posterior: FactorPosterior, elbo: float | None) -> bool:
+            latest[:] = [posterior]
+            if elbo is not None:
+                logger.debug("ELBO %.6g", elbo + data.log_jacobian)
+            return run.end_block()
+
+        problem = self._problem(data, model)
+        run.begin(self.max_iter, lambda: FactorFit(Factors(latest[0])))
+        with torch.no_grad():
+            found = FactorFit(self.solver.solve(problem, on_sweep))
+        run.end(found)
+        self._report(found.factors, data)
+        return found
+
+    def _problem(self, data: MatrixTraining, model: FactorModel) -> FactorProblem:
+        group, n_observed = None, max(1, len(data.observed.values))
+        if self.symmetry is not None:
+            group = component_group(self.symmetry, sum(data.shape), model.n_components)
+        self.solver.check(group, model.n_components)
+        tol = -inf if self.tol is None else self.tol * n_observed
+        return FactorProblem(
+            data.entries, data.double_entries, model, group, self.max_iter, tol, data.seed
+        )
+
+    def _report(self, found: Factors, data: MatrixTraining) -> None:
+        if found.bounds is not None:
+            mean_field, gap = found.bounds
+            bound = mean_field + data.log_jacobian
+            logger.info(
+                "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped by %s after %d sweeps",
+                bound + gap.value, bound, gap.value, found.stopped, found.n_iter,
+            )  # fmt: skip
+        if found.stopped == "max_iter" and found.curve and self.tol is not None:
+            warn_user(
+                f"not converged: the ELBO was still rising after max_iter={self.max_iter} sweeps "
+                f"(tol={self.tol:g} nats per observed entry). Raise max_iter or tol.",
+                ConvergenceWarning,
+            )
+
+    def _require_memory(self, data: MatrixTraining, model: FactorModel) -> None:
+        """Covariances of n + m rows before and after a sweep: 2 (n + m) k^2 b; and draws kept."""
+        n_rows, k, size = sum(data.shape), model.n_components, data.dtype.itemsize
+        n_kept = self.solver.n_kept(self.max_iter)
+        require_memory(
+            [
+                Part(
+                    f"the covariances of {n_rows:,} rows and columns in {k} components",
+                    2 * n_rows * k**2 * size,
+                    "Lower n_components, or use dtype='float32'.",
+                ),
+                Part(
+                    f"{n_kept} draws of {n_rows:,} rows and columns",
+                    n_kept * n_rows * k * size,
+                    "Lower n_draws or n_components.",
+                ),
+            ],
+            data.device,
+        )
+
+
+def canonical_rotation(posterior: FactorPosterior, n_rows: int) -> Tensor:
+    """Makes the columns of V's mean orthogonal, by decreasing norm, largest loading positive."""
+    columns = posterior.mean[n_rows:].double()
+    _, vectors = torch.linalg.eigh(columns.mT @ columns)
+    turn = vectors.flip(-1)
+    loadings = columns @ turn
+    largest = loadings.gather(0, loadings.abs().argmax(0, keepdim=True))
+    return turn * torch.where(largest < 0.0, -1.0, 1.0).to(turn)

@@ -1,0 +1,155 @@
+"""The loop: weights towards their mode, hyperparameters up the Laplace evidence, by turns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.run import logger
+from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, Evidence
+from skbayes_sym.inference.laplace.training import HyperAscent, ModeObjective
+from skbayes_sym.numerics.convergence import stalled
+from skbayes_sym.numerics.optimise import (
+    OptimiseResult,
+    ParamGroup,
+    half_constant_half_linear,
+    minimise,
+)
+
+
+class Pace(NamedTuple):
+    """Steps, updates of the hyperparameters among them, and when to stop."""
+
+    max_iter: int
+    block: int  # steps between two updates
+    burn_in: int  # updates left out at the start
+    tol: float | None  # nats; None: never stops
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks of steps, each with an update at its end once ``burn_in`` are over."""
+        return -(-self.max_iter // self.block)
+
+    @property
+    def window(self) -> int:
+        """A tenth of the updates."""
+        return max(1, (self.n_blocks - self.burn_in) // 10)
+
+
+class Point(NamedTuple):
+    """Weights and hyperparameters at one time."""
+
+    theta: Tensor
+    hyper: Tensor
+
+
+class Alternation:
+    """Training, and its records.
+
+    Parameters
+    ----------
+    model : AveragedNetwork
+    objective : ModeObjective
+        Of the weights, and of eta where it is trained with them.
+    hyper : Tensor
+        Hyperparameters, changed in place.
+    ascent : HyperAscent, optional
+        Moves them; without it they stay, and the loss says when training has converged.
+    pace : Pace
+
+    Attributes
+    ----------
+    evidence_curve : list of float
+        Log evidence at every update, scaled targets, nats.
+    eta_curve : list of Tensor
+        eta after every block of steps.
+    best : (float, Point) or None
+        The highest of ``evidence_curve``, and where it was.
+    """
+
+    def __init__(
+        self,
+        model: AveragedNetwork,
+        objective: ModeObjective,
+        hyper: Tensor,
+        ascent: HyperAscent | None,
+        pace: Pace,
+    ) -> None:
+        self._model, self._objective, self._hyper = model, objective, hyper
+        self.ascent, self.pace = ascent, pace
+        self._has_converged = False
+        self.evidence_curve: list[float] = []
+        self.eta_curve: list[Tensor] = []
+        self.best: tuple[float, Point] | None = None
+
+    def point(self) -> Point:
+        """Where training stands."""
+        self._move_eta()
+        return Point(self._objective.theta.clone(), self._hyper.clone())
+
+    def train(self, groups: Sequence[ParamGroup], end_block: Callable[[], bool]) -> OptimiseResult:
+        """Make all steps and updates, unless something ends them early."""
+        pace = self.pace
+
+        def on_step(step: int, info: Mapping[str, float]) -> bool:
+            self._end_block(-(-step // pace.block))
+            return end_block() or self._has_converged
+
+        result = minimise(
+            self._objective,
+            groups=groups,
+            max_iter=pace.max_iter,
+            block_size=pace.block,
+            on_step=on_step,
+            tol=pace.tol if self.ascent is None else None,
+        )
+        self._move_eta()
+        by_evidence = self._has_converged and result.stopped == "callback"
+        return result._replace(stopped="tol") if by_evidence else result
+
+    def _end_block(self, n_blocks: int) -> None:
+        pace = self.pace
+        self._move_eta()
+        if self.ascent is not None and n_blocks > pace.burn_in:
+            progress = (n_blocks - pace.burn_in) / max(1, pace.n_blocks - pace.burn_in)
+            self._update(self.ascent, half_constant_half_linear(progress))
+        self.eta_curve.append(self._eta.clone())
+
+    def _update(self, ascent: HyperAscent, factor: float) -> None:
+        before = self.point()
+        terms: Evidence = ascent.update(self._objective.theta, factor)
+        if factor == 1.0:
+            self._keep_half_widths_alive()
+        self.evidence_curve.append(terms.value)
+        logger.debug(
+            "update %d: log evidence %.6g (scaled targets)", len(self.evidence_curve), terms.value
+        )
+        if self.best is None or terms.value > self.best[0]:
+            self.best = (terms.value, before)
+        # Steps of full size end around a maximum and not in it, and a plateau may be a dip.
+        tol, curve = self.pace.tol, self.evidence_curve
+        if tol is not None and factor < 1.0:
+            self._has_converged = stalled(curve, self.pace.window, tol)
+
+    @property
+    def _eta(self) -> Tensor:
+        """View of eta among the hyperparameters."""
+        return self._model.hyper.unflatten(self._hyper)["eta"]
+
+    def _keep_half_widths_alive(self) -> None:
+        """Lift half-widths to their lower limit: at 0 their gradient vanishes for good.
+
+        Done while the steps are at their full size, when the weights aren't there yet; later the
+        evidence may take them to 0.
+        """
+        eta = self._eta
+        floor = self._model.augmentation.half_width.lower_limit().to(eta)
+        sign = torch.where(eta < 0.0, -1.0, 1.0).to(eta)
+        eta.copy_(torch.where(eta.abs() < floor, sign * floor, eta))
+
+    def _move_eta(self) -> None:
+        """Where eta is trained with the weights, copy it to the hyperparameters."""
+        trained = self._objective.params[len(self._objective.theta) :]
+        if trained.numel():
+            self._eta.copy_(trained)

@@ -1,0 +1,213 @@
+"""What the Laplace and LILA estimators share: constructor to model and method, and predictions."""
+
+from numbers import Integral, Real
+from typing import Any, cast
+
+import numpy as np
+import torch
+from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.compatibility import refuse
+from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, gaussian_noise, layer_sizes
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.laplace.curvature import CURVATURES
+from skbayes_sym.estimators.laplace.method import Laplace, Rates, Updates
+from skbayes_sym.estimators.laplace.networks import chosen_network, layer_prior, recording
+from skbayes_sym.estimators.laplace.predict import (
+    N_OUTPUT_DRAWS,
+    Transformations,
+    linearised,
+    moderated,
+    output_draws,
+    output_nodes,
+)
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
+from skbayes_sym.estimators.predictors import (
+    BayesianClassifierMixin,
+    BayesianRegressorMixin,
+    SampledOutputs,
+    noise_stream,
+)
+from skbayes_sym.inference.laplace.posterior import LaplacePosterior, LinearisedNetwork
+from skbayes_sym.models.augmentations.base import Identity, ImageShape
+from skbayes_sym.models.augmentations.objectives import OBJECTIVES
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.networks.activations import ACTIVATIONS
+from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.recording import RecordingNetwork
+from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetPredictive
+from skbayes_sym.models.priors import Prior
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
+
+CONSTRAINTS: dict[str, list[Any]] = {
+    **RUN_CONSTRAINTS,
+    **NETWORK_CONSTRAINTS,
+    "prior_scale": [StrOptions({"learn"}), *NETWORK_CONSTRAINTS["prior_scale"]],
+    "likelihood": OBJECT_CONSTRAINTS["likelihood"],
+    "curvature": [StrOptions(set(CURVATURES))],
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+    "standardize": ["boolean"],
+    "learning_rate": [Interval(Real, 0, None, closed="neither")],
+    "hyper_learning_rate": [Interval(Real, 0, None, closed="neither")],
+    "n_hyper_updates": [Interval(Integral, 1, None, closed="left")],
+    "burn_in": [Interval(Real, 0, 1, closed="left")],
+    "keep_best": ["boolean"],
+    "tol": [Interval(Real, 0, None, closed="left"), None],
+    "random_state": ["random_state"],
+}
+REGRESSOR_CONSTRAINTS: dict[str, list[Any]] = {
+    "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither"), "array-like"],
+    "normalize_y": ["boolean"],
+}
+CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
+    "predictive": [StrOptions({"sampling", "probit", "plugin"})],
+    "n_predict_samples": [Interval(Integral, 1, None, closed="left")],
+}
+
+
+class LaplaceEstimator(NetworkEstimator):
+    """A network with a normal posterior around its mode."""
+
+    curvature: str
+    layers: str = "all"
+    max_iter: int
+    batch_size: int | str
+    learning_rate: float
+    hyper_learning_rate: float
+    n_hyper_updates: int
+    burn_in: float
+    keep_best: bool
+    tol: float | None
+
+    network_: RecordingNetwork
+    posterior_: LaplacePosterior
+    prior_scale_: Array
+    log_evidence_: float
+    log_evidence_curve_: Array
+    _predict_seed_: int
+
+    def _network(self, data: Training, n_outputs: int) -> RecordingNetwork:
+        shape = self._image_shape(data.n_features)
+        if isinstance(self.network, str) and self.network == "mlp":
+            sizes, activation = layer_sizes(self.hidden_layer_sizes), ACTIVATIONS[self.activation]
+            return MLP(data.n_features, sizes, n_outputs, activation)
+        names = ("hidden_layer_sizes", "activation")
+        refuse(self, names, "network brings its own layers", "network='mlp'")
+        return chosen_network(self.network, data.n_features, shape, n_outputs)
+
+    def _prior(self, network: Network) -> Prior:
+        return layer_prior(self.prior_scale, recording(network))
+
+    def _image_shape(self, n_features: int) -> ImageShape | None:
+        return None
+
+    def _method(self) -> Laplace:
+        return Laplace(
+            curvature=self.curvature,
+            n_last=1 if self.layers == "last" else None,
+            learn_prior=isinstance(self.prior_scale, str),
+            objective=OBJECTIVES["evidence"],
+            invariances=None,
+            rates=Rates(self.learning_rate, self.hyper_learning_rate),
+            updates=Updates(self.n_hyper_updates, self.burn_in, self.keep_best),
+            max_iter=self.max_iter,
+            batch_size=self.batch_size,
+            tol=self.tol,
+        )
+
+    def _linearised(self, like: Tensor) -> LinearisedNetwork:
+        """The fitted model on the device of ``like``, made once."""
+
+        def make() -> LinearisedNetwork:
+            n_layers, seed = len(self.prior_scale_), self._predict_seeds()[0]
+            transformations = self._transformations(like)
+            return linearised(self.network_, self.posterior_, n_layers, transformations, seed)
+
+        found: LinearisedNetwork = self._cached(f"laplace on {like.device}", make)
+        return found
+
+    def _predict_seeds(self) -> tuple[int, int]:
+        """Of the transformations averaged over, and of draws of the outputs."""
+        transformations, draws = spawn_seeds(self._predict_seed_, 2)
+        return transformations, draws
+
+    def _transformations(self, like: Tensor) -> Transformations:
+        return Transformations(Identity(), like.new_zeros(0))
+
+
+class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
+    """Numbers: normal noise in closed form, other likelihoods by averages over the outputs."""
+
+    noise_std: Any
+    noise_std_: Any
+
+    def _default_likelihood(self, data: Training) -> Likelihood:
+        return gaussian_noise(self.noise_std, data)
+
+    def _fitted_likelihood(self, like: Tensor) -> Likelihood:
+        """The one that was given, in scaled units."""
+        likelihood = cast(Likelihood, self.likelihood).to(like)
+        if not likelihood.n_params:
+            return likelihood
+        scale = torch.as_tensor(np.atleast_1d(self.noise_std_ / self.y_scale_))
+        return likelihood.at(scale.log().to(like))
+
+    def _predictive(self, x: Tensor) -> TargetPredictive:
+        law = self._linearised(x).outputs(x)
+        if isinstance(self.likelihood, str):  # one normal a row
+            variance = law.covariance.diagonal(dim1=-2, dim2=-1)
+            noise = torch.as_tensor(self.noise_std_ / self.y_scale_).to(x)
+            return NormalMixture(law.mean.unsqueeze(0), variance.unsqueeze(0), noise.square())
+        if law.mean.shape[-1] == 1:
+            outputs, weights = output_nodes(law)
+        else:
+            outputs, weights = output_draws(law, N_OUTPUT_DRAWS, self._predict_seeds()[1]), None
+        mixture = self._fitted_likelihood(x).predictive(outputs, weights)
+        return cast(TargetPredictive, mixture)
+
+    def _output_covariance(self, x: Tensor) -> Tensor:
+        if not isinstance(self.likelihood, str):
+            return super()._output_covariance(x)
+        return self._linearised(x).covariance(x)
+
+    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
+        functions = self._linearised(x).functions(x, n, generator=generator)
+        return SampledOutputs(functions, np.atleast_1d(self.noise_std_))
+
+    def _sample_targets(self, blocks: list[Tensor], n: int, seed: int) -> Array:
+        if isinstance(self.likelihood, str):
+            return super()._sample_targets(blocks, n, seed)
+        network = self._linearised(blocks[0])
+        parts = [network.functions(x, n, generator=generator_from(seed)) for x in blocks]
+        outputs, rng = torch.cat(parts, 1), noise_stream(seed)
+        likelihood = self._fitted_likelihood(outputs)
+        unit = [torch.as_tensor(a).to(outputs) for a in (self.y_mean_, self.y_scale_)]
+        laws = (cast(TargetPredictive, likelihood.predictive(f.unsqueeze(0))) for f in outputs)
+        draws = [law.in_units(*unit).sample(1, rng).cpu().double().numpy() for law in laws]
+        return np.concatenate(draws)
+
+
+class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
+    """Classes, by averages over the linearised posterior."""
+
+    predictive: str
+    n_predict_samples: int
+
+    def _predictive(self, x: Tensor) -> Predictive:
+        network = self._linearised(x)
+        if self.predictive == "plugin":
+            logits = network.mean(x).unsqueeze(0)
+        elif self.predictive == "probit":
+            logits = moderated(network.outputs(x)).unsqueeze(0)
+        else:
+            seed = self._predict_seeds()[1]
+            logits = output_draws(network.outputs(x), self.n_predict_samples, seed)
+        given = self.likelihood
+        likelihood = Categorical() if isinstance(given, str) else given
+        return likelihood.to(x).predictive(logits)

@@ -1,0 +1,211 @@
+"""Laplace's approximation as a method: a mode, the curvature there, hyperparameters by evidence."""
+
+from dataclasses import dataclass
+from math import pi
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.convergence import warn_unless_converged
+from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
+from skbayes_sym.estimators.laplace.alternation import Alternation, Pace
+from skbayes_sym.estimators.laplace.convergence import (
+    warn_if_collapsed,
+    warn_unless_evidence_converged,
+)
+from skbayes_sym.estimators.laplace.curvature import curvature_of
+from skbayes_sym.estimators.laplace.evaluation import Evaluation
+from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit
+from skbayes_sym.estimators.laplace.invariances import Invariances
+from skbayes_sym.estimators.laplace.networks import layer_precisions, recording
+from skbayes_sym.estimators.laplace.problem import Problem, Seeds
+from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
+from skbayes_sym.inference.laplace.training import (
+    HyperAscent,
+    HyperRates,
+    ModeObjective,
+    OnlineEvidence,
+    recorded_steps,
+)
+from skbayes_sym.models.augmentations.base import Identity
+from skbayes_sym.models.augmentations.objectives import Objective
+from skbayes_sym.models.data import Batches
+from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.optimise import ParamGroup
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
+
+FULL_BATCH_ROWS = 250  # batch_size="auto" with invariances: all rows up to here ...
+MINIBATCH_ROWS = 100  # ... and this many beyond; each is transformed n_augmentations times
+
+_TOTAL_TRAVEL = 3.0 * pi  # invariance_learning_rate="auto": what one can cover in all updates
+_FASTEST = (
+    0.2  # ... and in one: half-widths that outrun the weights end beyond what the data support
+)
+_MEAN_FACTOR = 0.75  # of step sizes that are constant over one half and then fall to 0
+
+
+class Rates(NamedTuple):
+    """Adam's step sizes."""
+
+    weights: float
+    hyper: float  # of the logarithms of prior precisions and noise
+    half_widths: float | str = "auto"
+
+
+class Updates(NamedTuple):
+    """When the hyperparameters move, and what is kept of it."""
+
+    n: int
+    burn_in: float  # share of them that is left out at the start
+    keep_best: bool
+    online: bool = False  # gradients from the training steps themselves
+
+
+@dataclass(frozen=True, eq=False)
+class Laplace:
+    """Laplace's approximation (MacKay 1992), learned invariances included (Immer et al. 2022).
+
+    Parameters
+    ----------
+    curvature : str
+        One of `curvature.CURVATURES`.
+    n_last : int or None
+        How many of the last layers the posterior covers; None: all.
+    learn_prior : bool
+        Whether the scales of the prior may move, if ``objective`` moves them.
+    objective : Objective
+    invariances : Invariances or None
+        None: no transformations, and none are reported.
+    rates : Rates
+    updates : Updates
+    max_iter : int
+    batch_size : int or "auto"
+    tol : float or None
+        Nats per unit of sample weight; None never stops.
+    """
+
+    curvature: str
+    n_last: int | None
+    learn_prior: bool
+    objective: Objective
+    invariances: Invariances | None
+    rates: Rates
+    updates: Updates
+    max_iter: int
+    batch_size: int | str
+    tol: float | None
+
+    def fit(self, data: Training, model: Model, run: Run) -> LaplaceFit:
+        problem = self._problem(data, model)
+        problem.require_memory(self.curvature)
+        with torch.no_grad():
+            evaluation = Evaluation.of_training(problem.evidence, problem.seeds.evaluation)
+            training = self._training(problem)
+            run.begin(
+                training.pace.n_blocks,
+                lambda: problem.found(evaluation.at(training.point()), training),
+            )
+            result = training.train(self._groups(problem), run.end_block)
+            best = training.best[1] if self.updates.keep_best and training.best else None
+            evaluated = evaluation.better(training.point(), best)
+            value, curve = evaluated.terms.value, np.array(training.evidence_curve)
+            how = Convergence(value, curve, result.n_iter, result.stopped)
+            found = problem.found(evaluated, training, how)
+            run.end(found)
+        logger.info(
+            "log evidence %.6g, stopped by %s after %d steps",
+            value + data.log_jacobian, result.stopped, result.n_iter,
+        )  # fmt: skip
+        if not warn_if_collapsed(problem, evaluated, found) and result.stopped == "max_iter":
+            if training.ascent is None:
+                warn_unless_converged(result, self.tol, data.total_weight, "the log posterior")
+            warn_unless_evidence_converged(curve, self.tol, data.total_weight)
+        return found
+
+    def _problem(self, data: Training, model: Model) -> Problem:
+        network, given = recording(model.network), self.invariances
+        transforms = given is not None and self.objective.transforms
+        augmentation = given.bind(data) if given and transforms else Identity()
+        n_half_widths = augmentation.half_width.n_params
+        n_samples = given.n_samples if given and n_half_widths else 1
+        averaged = AveragedNetwork(network, augmentation, model.likelihood, n_samples, self.n_last)
+        prior = model.prior.gaussian()
+        if prior is None:
+            raise ValueError("the Laplace approximation needs a normal prior.")
+        return Problem(
+            data, averaged, curvature_of(self.curvature, averaged, n_half_widths > 0),
+            self._rows_per_step(data.n_rows), layer_precisions(network, prior.precision),
+            given is not None, Seeds(*spawn_seeds(data.seed, len(Seeds._fields))),
+        )  # fmt: skip
+
+    def _rows_per_step(self, n_rows: int) -> int:
+        if self.invariances is None:
+            return rows_per_step(self.batch_size, n_rows, automatic_batch(n_rows))
+        return rows_per_step(
+            self.batch_size, n_rows, n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
+        )
+
+    def _pace(self, total_weight: float) -> Pace:
+        block = max(1, self.max_iter // self.updates.n)
+        n_blocks = -(-self.max_iter // block)
+        tol = None if self.tol is None else self.tol * total_weight
+        return Pace(self.max_iter, block, int(self.updates.burn_in * n_blocks), tol)
+
+    def _training(self, problem: Problem) -> Alternation:
+        data, pace = problem.data, self._pace(problem.data.total_weight)
+        x, network = data.data.x, problem.model.network
+        theta = network.init(1, generator=generator_from(problem.seeds.start))[0]
+        hyper = problem.start()
+        generator = generator_from(problem.seeds.training, data.device)
+        batches = Batches(data.data, problem.batch_size, generator)
+        objective = ModeObjective(
+            problem.model, batches, theta.to(x), hyper,
+            rest_precision=float(problem.precisions[0]), reward=self.objective.reward,
+        )  # fmt: skip
+        ascent = self._ascent(problem, objective, hyper, pace)
+        return Alternation(problem.model, objective, hyper, ascent, pace)
+
+    def _ascent(
+        self, problem: Problem, objective: ModeObjective, hyper: Tensor, pace: Pace
+    ) -> HyperAscent | None:
+        """What moves the hyperparameters; None where nothing is learned by the evidence."""
+        learns_prior = self.learn_prior and self.objective.learns_prior
+        rates = HyperRates(
+            self._half_width_rate(problem.model) if self.objective.reward is None else 0.0,
+            self.rates.hyper if problem.model.likelihood.n_params else 0.0,
+            self.rates.hyper if learns_prior else 0.0,
+        )
+        if not any(rates):
+            return None
+        evidence, online = problem.evidence, None
+        if self.updates.online and (rates.half_width > 0 or rates.likelihood > 0):
+            online = OnlineEvidence(evidence)
+            epoch = -(-problem.data.n_rows // problem.batch_size)
+            layers = problem.model.network.weight_layers
+            first = pace.block - recorded_steps(pace.block, epoch, layers)
+            burnt_in = pace.burn_in * pace.block
+            objective.watch_with(
+                online, lambda step: step >= burnt_in and step % pace.block >= first
+            )
+        return HyperAscent(evidence, hyper, rates, problem.seeds.hyper, online)
+
+    def _groups(self, problem: Problem) -> list[ParamGroup]:
+        """Weights, and eta where it is trained with them."""
+        n = problem.model.network.layout.n_params
+        return [
+            ParamGroup(slice(0, n), self.rates.weights),
+            ParamGroup(slice(n, None), self._half_width_rate(problem.model)),
+        ]
+
+    def _half_width_rate(self, model: AveragedNetwork) -> float:
+        if not model.n_half_widths:
+            return 0.0
+        if not isinstance(self.rates.half_widths, str):
+            return float(self.rates.half_widths)
+        if self.objective.reward is not None:
+            return float(self.rates.weights)
+        n_updates = max(1.0, (1.0 - self.updates.burn_in) * self.updates.n)
+        return min(_FASTEST, _TOTAL_TRAVEL / (_MEAN_FACTOR * n_updates))

@@ -1,0 +1,121 @@
+"""One fit in one value: averaged network, evidence, starting point, and what becomes of it."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.memory import Part, require_memory, rows_part
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.laplace.alternation import Alternation
+from skbayes_sym.estimators.laplace.curvature import Curvature
+from skbayes_sym.estimators.laplace.evaluation import Evaluated
+from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit, as_array
+from skbayes_sym.estimators.laplace.invariances import LearnedInvariances
+from skbayes_sym.inference.laplace.jacobian import parameter_positions
+from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
+from skbayes_sym.inference.laplace.posterior import LaplacePosterior
+
+_ADAM = 4  # copies of what is optimised: values, gradient, two moments
+
+
+class Seeds(NamedTuple):
+    """Sources of randomness, one a purpose."""
+
+    start: int
+    training: int
+    hyper: int
+    evaluation: int
+    predict: int
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is trained.
+
+    Parameters
+    ----------
+    data : Training
+    model : AveragedNetwork
+        With the number of transformations used in training.
+    curvature : Curvature
+    batch_size : int
+        Rows per step.
+    precisions : Tensor of shape (n_layers,)
+        Of the priors of all weight layers at the start, covered or not.
+    reports_invariances : bool
+    seeds : Seeds
+    """
+
+    data: Training
+    model: AveragedNetwork
+    curvature: Curvature
+    batch_size: int
+    precisions: Tensor
+    reports_invariances: bool
+    seeds: Seeds
+
+    @property
+    def evidence(self) -> LaplaceEvidence:
+        """As training takes it."""
+        structure, directions, _ = self.curvature
+        return LaplaceEvidence(self.model, self.data.data, structure, directions, self.batch_size)
+
+    def start(self) -> Tensor:
+        """Hyperparameters before training."""
+        covered = self.precisions[len(self.precisions) - len(self.model.layers) :]
+        eta, likelihood = self.model.augmentation.half_width.start(), self.model.likelihood
+        return torch.cat([eta, likelihood.params, covered.log()]).to(self.data.data.x)
+
+    def found(
+        self, evaluated: Evaluated, training: Alternation, convergence: Convergence | None = None
+    ) -> LaplaceFit:
+        """The posterior at a point, as arrays."""
+        (theta, hyper), _, spectrum = evaluated
+        model, layout = self.model, self.model.network.layout
+        h = model.hyper.unflatten(hyper)
+        delta = h["log_precision"].double().exp()
+        precision = self.curvature.make_precision(spectrum, model.layers, layout, delta)
+        positions = parameter_positions(model.layers, layout)
+        learned = None
+        if self.reports_invariances:
+            curve = [as_array(eta) for eta in training.eta_curve]
+            learned = LearnedInvariances(model.augmentation, as_array(h["eta"]), curve)
+        noise_scale = model.likelihood.at(h["likelihood"].cpu()).noise_scale
+        return LaplaceFit(
+            LaplacePosterior(as_array(theta), precision.map(as_array), positions.numpy()),
+            prior_scale=as_array(delta.rsqrt()),
+            noise_scale=as_array(noise_scale.double()),
+            predict_seed=self.seeds.predict,
+            invariances=learned,
+            convergence=convergence,
+        )
+
+    def require_memory(self, curvature: str) -> None:
+        """Adam's copies of P weights, and the curvature of the P' covered ones.
+
+        full        3 P'^2 b + K B P' b      matrix, its sum with the prior's, Cholesky factor
+        diag        K B P' b                 derivatives of K outputs at B rows
+        Kronecker   2 sum_l (D_l^2 + G_l^2) b      factors of D_l inputs and G_l outputs, and bases
+        """
+        layout, size = self.model.network.layout, self.data.dtype.itemsize
+        n_covered = int(self.model.sizes.sum())
+        shapes = [layout.shapes[layer.weight] for layer in self.model.layers]
+        squares = sum(s[0] ** 2 + prod(s[1:]) ** 2 for s in shapes)
+        n_bytes, remedy = {
+            "full": (3 * n_covered**2, "Use curvature='auto', or a smaller network."),
+            "diag": (0, ""),
+        }.get(curvature, (2 * squares, "Use curvature='diag', or narrower layers."))
+        weights = Part(
+            f"{layout.n_params:,} weights", _ADAM * layout.n_params * size,
+            "Lower hidden_layer_sizes, or use dtype='float32'.",
+        )  # fmt: skip
+        matrix = Part(f"the curvature of {n_covered:,} weights", n_bytes * size, remedy)
+        parts = [rows_part(self.data), weights, matrix]
+        if curvature in {"full", "diag"}:
+            what = f"the derivatives of {self.batch_size} rows by {n_covered:,} weights"
+            jacobian = shapes[-1][0] * self.batch_size * n_covered * size
+            parts.append(Part(what, jacobian, "Lower batch_size, or use curvature='auto'."))
+        require_memory(parts, self.data.device)

@@ -1,0 +1,126 @@
+"""What layerwise training found, and how well each of its starts did."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.inference.layerwise.base import Layerwise
+from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
+from skbayes_sym.numerics.optimise import OptimiseResult, Stopped
+from skbayes_sym.numerics.random import generator_from
+
+_FIRST_NOISE = 0.1  # in units of the target's standard deviation: most fits end below
+_EVALUATION_DRAWS = 128
+_EVALUATION_NUMBERS = 1 << 22  # of the features of a block of draws
+
+
+class Seeds(NamedTuple):
+    """One seed a purpose."""
+
+    start: int
+    training: int
+    predict: int
+    bound: int
+
+
+class Climb(NamedTuple):
+    """Where one start led."""
+
+    result: OptimiseResult
+    reached: Estimate  # of what it was trained on: the ELBO, unless that was a heuristic
+    elbo: Estimate  # scaled units
+
+
+@dataclass(frozen=True, eq=False)
+class LayerwiseFit:
+    """What layerwise training has found (so far), in scaled units."""
+
+    posterior: LayerwisePosterior
+    noise_std: Array  # (T,)
+    predict_seed: int
+    elbo: Estimate | None = None  # once training has ended
+    loss_curve: list[float] | None = None
+    n_iter: int = 0
+    stop_reason: Stopped = "max_iter"
+
+    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        assert data.y_scaling is not None
+        noise = self.noise_std * data.y_scaling.scale
+        attributes: dict[str, Any] = {
+            "posterior_": self.posterior,
+            "noise_std_": float(noise[0]) if len(noise) == 1 else noise,
+            "_predict_seed_": self.predict_seed,
+        }
+        if self.elbo is not None:
+            attributes["elbo_"] = data.log_jacobian + self.elbo.value
+            attributes["elbo_std_error_"] = self.elbo.standard_error
+        if self.loss_curve is not None:
+            attributes["elbo_curve_"] = data.log_jacobian - np.array(self.loss_curve)
+        return attributes
+
+
+class Setting(NamedTuple):
+    """What stays the same through a fit: the posterior's form, the rows in float64, the seeds."""
+
+    posterior: Layerwise
+    rows: Data
+    seeds: Seeds
+
+    def start(self, likelihood: Likelihood, *, at_prior: bool) -> Tensor:
+        """Starting point: concentrated, or as wide as the prior."""
+        posterior, rows = self.posterior, self.rows
+        # Equal seeds: the last layer's values are the targets of the hidden layers' inducing rows.
+        first, second = (generator_from(self.seeds.start) for _ in range(2))
+        hidden = posterior.hidden.start(rows, at_prior=at_prior, generator=first)
+        last = posterior.last.start(rows, generator=second)
+        log_noise = likelihood.noise_scale.log().to(rows.x)
+        if likelihood.n_params:
+            spread = rows.y.std(0) if len(rows.y) > 1 else torch.ones_like(log_noise)
+            log_noise = torch.where(spread > 0.0, _FIRST_NOISE * spread, 1.0).log()
+        return torch.cat([hidden, last, log_noise]).clone()
+
+    def climb(self, result: OptimiseResult) -> Climb:
+        """What a start has reached, by fresh draws."""
+        reached = elbo = self._bound(result.params, training=True)
+        if not self.posterior.last.trains_on_elbo:
+            elbo = self._bound(result.params, training=False)
+        return Climb(result, reached, elbo)
+
+    def _bound(self, params: Tensor, *, training: bool) -> Estimate:
+        """The bound, or what training maximises."""
+        generator = generator_from(self.seeds.bound, params.device)
+        widest = max(self.posterior.network.sizes)
+        size = rows_within(_EVALUATION_NUMBERS, len(self.rows.x) * widest)
+        values: list[Tensor] = []
+        left = _EVALUATION_DRAWS
+        while left > 0:
+            likelihood, kl = self.posterior.terms(
+                params, self.rows, min(size, left), generator=generator, training=training
+            )
+            values.append(likelihood - kl)
+            left -= len(kl)
+        return mean_and_error(torch.cat(values))
+
+    def found(
+        self, params: Tensor, best: Climb | None = None, stopped: Stopped = "max_iter"
+    ) -> LayerwiseFit:
+        """As arrays, in the middle of training (for callbacks) or at its end."""
+        arrays = [t.detach().cpu().numpy().copy() for t in (params, *self.rows)]
+        kept = LayerwisePosterior(self.posterior, *arrays)
+        noise_std = self.posterior.split(params)[2].exp().cpu().numpy()
+        if best is None:
+            return LayerwiseFit(kept, noise_std, self.seeds.predict)
+        elbo, result = best.elbo, best.result
+        return LayerwiseFit(
+            kept, noise_std, self.seeds.predict, elbo, result.loss_curve, result.n_iter, stopped
+        )

@@ -1,0 +1,150 @@
+"""Layerwise variational inference as a method: two starts, the higher bound."""
+
+from dataclasses import dataclass
+from math import cos, pi
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.convergence import warn_unless_converged
+from skbayes_sym.estimators._fit.memory import Part, prior_part, require_memory, rows_part
+from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
+from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
+from skbayes_sym.estimators._fit.steps import Steps
+from skbayes_sym.estimators._fit.training import Training, rows_per_step
+from skbayes_sym.estimators.layerwise.found import Climb, LayerwiseFit, Seeds, Setting
+from skbayes_sym.estimators.layerwise.parts import Parts
+from skbayes_sym.inference.layerwise.base import Layerwise, LayerwiseElbo
+from skbayes_sym.models.data import Batches
+from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
+
+_RATE = 3e-2  # learning_rate="auto"; a tenth of it loses some 100 nats on small data
+_WARM_UP = 0.2  # share of the steps over which the KL's weight rises to 1
+_PARAM_RANGE = (-40.0, 40.0)
+_ENDS_THE_FIT = {"callback", "interrupted"}  # the other start isn't tried then
+_DOUBLE = 8  # bytes: the linear algebra needs float64
+
+
+@dataclass(frozen=True, eq=False)
+class LayerwiseVI:
+    """Layers conditional on the ones sampled before (see `skbayes_sym.inference.layerwise`).
+
+    Training starts once concentrated and once at the prior, ``max_iter`` steps each, and keeps
+    the higher bound.
+
+    Parameters
+    ----------
+    parts : Parts
+    steps : Steps
+    """
+
+    parts: Parts
+    steps: Steps
+
+    def fit(self, data: Training, model: Model, run: Run) -> LayerwiseFit:
+        batch_size = self._batch_size(data.n_rows)
+        self._require_memory(data, model, batch_size)
+        posterior = self.parts.posterior(
+            fully_connected(model.network), independent_normals(model.prior), data.n_rows
+        )
+        seeds = Seeds(*spawn_seeds(data.seed, len(Seeds._fields)))
+        setting = Setting(posterior, data.double_data, seeds)
+        climbs: list[Climb] = []
+        with torch.no_grad():
+            starts = [setting.start(model.likelihood, at_prior=wide) for wide in (False, True)]
+            params = starts[0]  # optimised in place
+            run.begin(2 * n_blocks(self.steps.max_iter), lambda: setting.found(params))
+            for params in starts:
+                objective = self._objective(setting, data, params, batch_size)
+                groups = self._groups(posterior, model, data, len(params))
+                climbs.append(setting.climb(self._optimise(objective, groups, data, run)))
+                if climbs[-1].result.stopped in _ENDS_THE_FIT:
+                    break
+            best = max(climbs, key=lambda climb: climb.reached.value)
+            last = climbs[-1].result.stopped
+            stopped = last if last in _ENDS_THE_FIT else best.result.stopped
+            found = setting.found(best.result.params, best, stopped)
+        run.end(found)
+        elbos = (data.log_jacobian + climb.elbo.value for climb in climbs)
+        by_start = ", ".join(f"{elbo:.6g}" for elbo in elbos)
+        logger.info("ELBO by start: %s; stopped by %s", by_start, found.stop_reason)
+        warn_unless_converged(best.result, self.steps.tol, data.total_weight)
+        return found
+
+    def _batch_size(self, n_rows: int) -> int:
+        asked = self.steps.batch_size
+        if not self.parts.needs_all_rows:
+            return rows_per_step(asked, n_rows)
+        if not isinstance(asked, str) and asked < n_rows:
+            raise ValueError(
+                f"batch_size={asked}, but last_layer='collapsed' needs all {n_rows} distinct rows "
+                "at every step. Use batch_size='auto', or last_layer='variational' with "
+                "hidden_posterior='global_inducing'."
+            )
+        return n_rows
+
+    def _objective(
+        self, setting: Setting, data: Training, params: Tensor, batch_size: int
+    ) -> LayerwiseElbo:
+        generator = generator_from(setting.seeds.training, data.device)
+        return LayerwiseElbo(
+            setting.posterior,
+            Batches(setting.rows, batch_size, generator),
+            params,
+            n_draws=self.steps.n_weight_samples,
+            warm_up=int(_WARM_UP * self.steps.max_iter),
+        )
+
+    def _groups(
+        self, posterior: Layerwise, model: Model, data: Training, n_params: int
+    ) -> list[ParamGroup]:
+        """One group a named parameter: variances have further to travel than the others."""
+        rate = self.steps.rate(_RATE)
+        groups, start = [], 0
+        for layout in (posterior.hidden.layout, posterior.last.layout):
+            for name, where in layout.slices.items():
+                is_variance = name.startswith("log_variance")
+                factor = self.steps.log_variance_rate if is_variance else 1.0
+                shifted = slice(start + where.start, start + where.stop)
+                groups.append(ParamGroup(shifted, rate * factor, *_PARAM_RANGE))
+            start += layout.n_params
+        if model.likelihood.n_params:
+            groups.append(ParamGroup(slice(start, n_params), rate, *data.log_noise_range))
+        return groups
+
+    def _optimise(
+        self, objective: LayerwiseElbo, groups: list[ParamGroup], data: Training, run: Run
+    ) -> OptimiseResult:
+        steps, offset = self.steps, data.log_jacobian
+        tol = steps.absolute_tol(data.total_weight)
+        return run.minimise(
+            objective,
+            groups,
+            Schedule(steps.max_iter, tol, lambda progress: 0.5 * (1.0 + cos(pi * progress))),
+            report=lambda loss: ("training ELBO", offset - loss),
+        )
+
+    def _require_memory(self, data: Training, model: Model, batch_size: int) -> None:
+        """Draws of the hidden layers' weights, and the last layer's features, in float64.
+
+            8 P + 8 S (P' + B K),       S = n_weight_samples, K = units below the last layer
+
+        with P' weights below the last layer and B rows a step.
+        """
+        network, n_draws = fully_connected(model.network), self.steps.n_weight_samples
+        n_params, n_features = network.layout.n_params, network.sizes[-2] + 1
+        hidden = n_params - network.sizes[-1] * n_features
+        weights = Part(
+            f"{n_draws} draws of {hidden:,} weights",
+            n_draws * hidden * _DOUBLE,
+            "Lower hidden_layer_sizes or n_weight_samples.",
+        )
+        features = Part(
+            f"the last layer's features of {batch_size} rows",
+            n_draws * batch_size * n_features * _DOUBLE,
+            "Lower n_weight_samples or hidden_layer_sizes, use fewer rows, or "
+            "last_layer='variational', which takes a batch_size.",
+        )
+        require_memory([rows_part(data), prior_part(n_params), weights, features], data.device)

@@ -1,0 +1,81 @@
+"""Which posterior the hidden layers and the last one get, by name."""
+
+from dataclasses import dataclass
+
+import torch
+
+from skbayes_sym.inference.layerwise.base import HiddenPosterior, LastLayer, Layerwise
+from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
+from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
+from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.priors import GaussianPrior
+
+LAST_LAYERS = {"collapsed", "variational", "averaged_kl_heuristic"}
+HIDDEN_POSTERIORS = {"mean_field", "global_inducing"}
+_N_INDUCING = 100  # n_inducing="auto"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Posteriors of the layers, in the words of the constructor.
+
+    Raises
+    ------
+    ValueError
+        If they don't go together: the message says what does.
+    """
+
+    last_layer: str
+    hidden_posterior: str
+    n_inducing: int | str
+
+    def __post_init__(self) -> None:
+        if self.hidden_posterior == "global_inducing":
+            return
+        if self.last_layer == "variational":
+            raise ValueError(
+                "last_layer='variational' is made of sites at inducing points: use it with "
+                "hidden_posterior='global_inducing'. Independent weights in all layers are "
+                "SymmetrizedVIRegressor's."
+            )
+        if not isinstance(self.n_inducing, str):
+            raise ValueError(
+                f"n_inducing={self.n_inducing} is for hidden_posterior='global_inducing': with "
+                f"hidden_posterior={self.hidden_posterior!r} there are no inducing points."
+            )
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether every step needs every row: a last layer integrated out is theirs together."""
+        return self.last_layer == "collapsed"
+
+    def posterior(self, network: MLP, prior: GaussianPrior, n_rows: int) -> Layerwise:
+        """The posterior of a network's layers, with at most one inducing point per row."""
+        asked = _N_INDUCING if isinstance(self.n_inducing, str) else int(self.n_inducing)
+        m = min(asked, n_rows)
+        *hidden_scales, last_scale = layer_scales(network, prior)
+        hidden: HiddenPosterior = MeanFieldHidden(network, tuple(hidden_scales))
+        if self.hidden_posterior == "global_inducing":
+            hidden = InducingHidden(network, tuple(hidden_scales), m)
+        n_features, n_outputs = network.sizes[-2] + 1, network.n_outputs
+        lasts: dict[str, LastLayer] = {
+            "collapsed": CollapsedLast(last_scale),
+            "variational": InducingLast(last_scale, m, n_outputs),
+            "averaged_kl_heuristic": AveragedKlLast(last_scale, n_features, n_outputs),
+        }
+        return Layerwise(network, hidden, lasts[self.last_layer])
+
+
+def layer_scales(network: MLP, prior: GaussianPrior) -> list[float]:
+    """One prior scale per layer."""
+    scales = []
+    for weight, bias in network.layers(prior.scale):
+        values = torch.cat([weight.flatten(), bias])
+        if not bool((values == values[0]).all()):
+            raise ValueError(
+                "prior_scale must be the same for all weights and biases of a layer in "
+                "LayerwiseVIRegressor: give a number, or one per layer."
+            )
+        scales.append(float(values[0]))
+    return scales

@@ -1,0 +1,232 @@
+"""What the two samplers share: how their parameters become chains and particles."""
+
+import copy
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.utils import Bunch, check_random_state
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.compatibility import refuse
+from skbayes_sym.estimators._fit.device import one_thread
+from skbayes_sym.estimators._fit.method import Fitted
+from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.draws import WeightedDraws
+from skbayes_sym.estimators.mcmc.approximate import Approximation, approximate
+from skbayes_sym.estimators.mcmc.method import Sampling
+from skbayes_sym.estimators.mcmc.modes import Mode
+from skbayes_sym.estimators.mcmc.setting import Chains, Search
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
+from skbayes_sym.inference.mcmc.blocks import Block
+from skbayes_sym.inference.mcmc.chain_count import n_chains_required
+from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
+from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence, Kernel
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.priors import Prior
+from skbayes_sym.symmetry.base import NotInvariantError, SymmetryGroup, Trivial, check_invariant
+from skbayes_sym.symmetry.units import split_units
+
+# "auto" chains: three modes, the rarest in the reach of 8 % of the starts (Wiese et al. 2023).
+_AUTO_MODES, _AUTO_PROBABILITY = (0.57, 0.35, 0.08), 0.99
+
+_SAMPLERS: dict[str, Kernel | SMC] = {"auto": HMC(), "hmc": HMC(), "nuts": NUTS(), "smc": SMC()}
+
+CONSTRAINTS: dict[str, list[Any]] = {
+    **RUN_CONSTRAINTS,
+    **NETWORK_CONSTRAINTS,
+    **OBJECT_CONSTRAINTS,
+    "sampler": [StrOptions(set(_SAMPLERS)), HasMethods("step"), SMC],
+    "n_chains": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+    "n_warmup": [Interval(Integral, 0, None, closed="left")],
+    "n_draws": [Interval(Integral, 1, None, closed="left")],
+    "thinning": [Interval(Integral, 1, None, closed="left")],
+    "remove_symmetries": ["boolean"],
+    "mode_weights": [StrOptions({"auto", "evidence", "uniform"}), Evidence],
+    "standardize": ["boolean"],
+    "warm_start": ["boolean"],
+    "n_jobs": [Integral, None],
+    "random_state": ["random_state"],
+}
+
+# What a fit knows of the draws it made, and an approximation of them doesn't have.
+_OF_THE_CHAINS = ("modes_", "log_evidence_", "log_evidence_std_error_", "diagnostics_", "_blocks_")
+
+
+class SampledEstimator(WeightedDraws):
+    """An estimator that samples its posterior."""
+
+    sampler: str | Kernel | SMC
+    n_chains: int | str
+    n_warmup: int
+    n_draws: int
+    thinning: int
+    remove_symmetries: bool
+    mode_weights: str | Evidence
+    noise_prior_scale: float = 1.0  # a classifier has none
+    warm_start: bool
+    n_jobs: int | None
+    modes_: list[Mode]
+    log_evidence_: float
+    log_evidence_std_error_: float
+    diagnostics_: Bunch
+    posterior_: MixtureOfLaplace
+    _blocks_: list[Block]
+    _training_data_: tuple[Array, Array, Array]
+
+    def _method(self) -> Sampling:
+        search = self._search()
+        n_chains = self.n_chains
+        if isinstance(n_chains, str):
+            n_chains = n_chains_required(_AUTO_MODES, probability=_AUTO_PROBABILITY)
+        start = getattr(self, "_blocks_", None) if self.warm_start else None
+        chains = Chains(
+            n_chains, self.n_warmup, self.n_draws, self.thinning, self.n_jobs, start or None
+        )
+        return Sampling(search, chains, self.remove_symmetries, float(self.noise_prior_scale))
+
+    def _search(self) -> Search:
+        """Who looks for modes; what doesn't apply to them is refused."""
+        sampler = _SAMPLERS[self.sampler] if isinstance(self.sampler, str) else self.sampler
+        if isinstance(sampler, type):
+            raise ValueError(f"sampler must be an object, not a class: {sampler.__name__}().")
+        evidence = self._evidence()
+        if hasattr(sampler, "step"):
+            particles = None if evidence is None else evidence.particles
+            return Search(sampler, particles, evidence is not None)
+        return self._search_by_particles(sampler, evidence)
+
+    def _search_by_particles(self, particles: SMC, evidence: Evidence | None) -> Search:
+        why = "no chain explores with sampler=SMC(...)"
+        refuse(self, ("n_warmup", "warm_start"), why, "sampler='hmc'")
+        if evidence is None:
+            why = "sampler=SMC(...) with mode_weights='uniform' has only particles, no chains"
+            refuse(self, ("n_chains", "n_draws", "thinning"), why, "SMC(n_particles=...)")
+        if not isinstance(self.mode_weights, str):
+            why = "sampler=SMC(...) has the replicates that Evidence(...) would add"
+            refuse(self, ("mode_weights",), why, "mode_weights='evidence'")
+        return Search(None, particles, evidence is not None)
+
+    def _evidence(self) -> Evidence | None:
+        """How modes are weighed; None for one vote per chain."""
+        if self.mode_weights == "uniform":
+            return None
+        if self.remove_symmetries:
+            return Evidence() if isinstance(self.mode_weights, str) else self.mode_weights
+        why = "modes are weighed by draws whose symmetry is removed (remove_symmetries=False)"
+        refuse(self, ("mode_weights",), why, "mode_weights='uniform'")
+        return None
+
+    def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
+        group = network.symmetry()
+        try:
+            check_invariant(
+                group, prior.log_prob, network.layout,
+                what="prior_scale" if self.prior is None else "prior",
+                remedy="Give all units of a layer the same scale, or use remove_symmetries=False.",
+            )  # fmt: skip
+        except NotInvariantError:
+            if self.remove_symmetries:
+                raise
+            return Trivial()
+        return group
+
+    def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
+        attributes = super()._attributes(data, model, found)
+        return {**attributes, "diagnostics_": Bunch(**attributes["diagnostics_"])}
+
+    def approximate(
+        self, kind: str = "mixture_of_laplace", n_samples: int = 1000, random_state: Any = 0
+    ) -> Self:
+        """Condense the draws to an approximation that predicts.
+
+        Parameters
+        ----------
+        kind : {"mixture_of_laplace"}, default="mixture_of_laplace"
+            A Gaussian for every mode of the draws, at its maximum and with the curvature there
+            (Eschenhagen et al. 2021), weighted as the draws are.
+        n_samples : int, default=1000
+            Draws of the approximation that predictions average.
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        estimator of the same class
+            Fitted, with ``posterior_`` (`MixtureOfLaplace`: ``sample``, ``log_prob`` over weights
+            and log noise in scaled units) and ``samples_`` (1, n_samples, P) drawn from it. What
+            was said of the chains (`modes_`, `log_evidence_`, `diagnostics_`) it doesn't have.
+
+        Raises
+        ------
+        ValueError
+            If symmetries were not removed: every copy would be a mode. If the network has others
+            than exchanges and flips of units.
+
+        Notes
+        -----
+        2 D gradients a mode for the curvatures of D parameters, O(D^3).
+        """
+        check_is_fitted(self)
+        if kind != "mixture_of_laplace":
+            raise ValueError(f"kind must be 'mixture_of_laplace', got {kind!r}.")
+        if not self.remove_symmetries:
+            raise ValueError(
+                "approximate needs draws on one representative of their orbits: fit with "
+                "remove_symmetries=True."
+            )
+        if split_units(self.network_.symmetry())[1]:
+            raise ValueError(
+                "approximate needs isolated modes, and this network's symmetry has a factor that "
+                "isn't made of exchangeable units."
+            )
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        posterior = self._reference_posterior()
+        with one_thread(), torch.no_grad():
+            found = approximate(posterior, self._positions(), self.chain_weights_, n_samples, seed)
+        return self._approximated(found, posterior)
+
+    def _approximated(self, found: Approximation, posterior: NetworkPosterior) -> Self:
+        """A copy whose draws are those of the approximation."""
+        other = copy.copy(self)
+        for name in (*_OF_THE_CHAINS, "_cache"):
+            other.__dict__.pop(name, None)
+        other.posterior_ = found.posterior
+        other.samples_ = found.theta[None].astype(self.samples_.dtype)
+        other.chain_weights_ = np.ones(1)
+        offset = 0.0
+        if hasattr(self, "noise_std_samples_"):
+            other.noise_std_samples_ = found.noise_std[None] * self.y_scale_
+        if hasattr(self, "y_scale_"):
+            offset = -float(posterior.data.weight.sum() * np.log(self.y_scale_).sum())
+        other.log_posterior_samples_ = found.log_posterior[None] + offset
+        return other
+
+    def _reference_posterior(self) -> NetworkPosterior:
+        """The posterior that was sampled, in float64 on the CPU."""
+        x, y, weight = (torch.as_tensor(a) for a in self._training_data_)
+        targets = y.double() if y.is_floating_point() else y
+        return NetworkPosterior(
+            self.network_, self._fitted_likelihood(),
+            self._prior(self.network_),
+            Data(x.double(), targets, weight.double()), float(self.noise_prior_scale),
+        )  # fmt: skip
+
+    def _positions(self) -> Tensor:
+        """All draws as the sampler had them, (C, S, D)."""
+        theta, n_params = (
+            torch.as_tensor(self.samples_).double(),
+            self._fitted_likelihood().n_params,
+        )
+        if not n_params:
+            return theta
+        noise = torch.as_tensor(self.noise_std_samples_ / self.y_scale_)[..., :n_params]
+        return torch.cat([theta, noise.log()], dim=-1)

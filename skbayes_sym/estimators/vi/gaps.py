@@ -1,0 +1,116 @@
+"""The symmetry gap by name or as an object: what is trained on, and what is reported."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.gaps.base import Gap, MeanField
+from skbayes_sym.symmetry.gaps.permanent_estimates import (
+    DoublyStochastic,
+    Exact,
+    ExactUpTo,
+    Importance,
+    InfoNCE,
+    PermanentEstimate,
+    Soules,
+)
+from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.units import unit_layers
+
+EXACT_WIDTH = 10  # units of a layer that are summed exactly, O(d 2^d), unless more are asked for
+_WIDEST_EXACT = 20
+_REPORTED_PERMUTATIONS = 64  # of wider layers
+
+GivenGap = str | PermanentEstimate | Gap[MeanField]
+
+GAPS: dict[str, PermanentEstimate] = {
+    "auto": ExactUpTo(EXACT_WIDTH, Importance()),
+    "exact": Exact(),
+    "importance": Importance(),
+    "infonce": InfoNCE(),
+    "soules": Soules(),
+}
+
+
+class Reported(NamedTuple):
+    """Bounds on both sides, whatever was trained on; ``upper`` is None where nobody knows one."""
+
+    lower: Gap[MeanField]
+    upper: Gap[MeanField] | None
+
+
+@dataclass(frozen=True)
+class SymmetryGap:
+    """How the gap under a group is estimated.
+
+    Parameters
+    ----------
+    given : str, PermanentEstimate or Gap
+        A name among `GAPS`, an estimate of permanents, or a gap with a group of its own.
+    group : SymmetryGroup
+
+    Raises
+    ------
+    ValueError
+        If it bounds the gap from above, or ``"exact"`` was asked for and a layer is too wide.
+    TypeError
+        If the group isn't made of units and ``given`` is no gap of its own.
+    """
+
+    given: GivenGap
+    group: SymmetryGroup
+
+    def __post_init__(self) -> None:
+        if isinstance(self.given, str):
+            if self.given == "exact" and self._widest > _WIDEST_EXACT:
+                raise ValueError(
+                    f"gap='exact' sums over 2^width subsets, too many for width {self._widest}: "
+                    f"use at most {_WIDEST_EXACT} units a layer or gap='auto'."
+                )
+        elif self.given.side == "upper":
+            raise ValueError(f"gap={self.given!r} bounds the gap from above: train on a lower one.")
+
+    @property
+    def _widest(self) -> int:
+        """Exchangeable units of the widest layer."""
+        return max((u.n_units for u in unit_layers(self.group) if u.permutes), default=0)
+
+    @property
+    def n_entries(self) -> int:
+        """Of the units' matrix of the widest layer; 1 where the gap isn't one of units."""
+        return 1 if self._own else max(unit.n_units for unit in unit_layers(self.group)) ** 2
+
+    @property
+    def _own(self) -> Gap[MeanField] | None:
+        return cast(Gap[MeanField], self.given) if has_a_group(self.given) else None
+
+    @property
+    def _permanent(self) -> PermanentEstimate:
+        return cast(PermanentEstimate, GAPS.get(cast(str, self.given), self.given))
+
+    def trained(self, n_draws: int) -> Gap[MeanField]:
+        """What training adds to the ELBO, from ``n_draws`` draws a step."""
+        return self._own or UnitGap(self.group, self._permanent, n_draws=n_draws)
+
+    @property
+    def certificate(self) -> Gap[MeanField] | None:
+        """A gap never above the true one at any draw: says when there is nothing left to train."""
+        return None if self._own else UnitGap(self.group, Soules())
+
+    @property
+    def reported(self) -> Reported:
+        """Exact where training was, else up to `EXACT_WIDTH` units; bounds beyond."""
+        if self._own:
+            return Reported(self._own, self._own if self._own.side == "exact" else None)
+        permanent = self._permanent
+        width = max(EXACT_WIDTH, getattr(permanent, "max_width", 0))
+        below: PermanentEstimate = ExactUpTo(width, Importance(_REPORTED_PERMUTATIONS))
+        above: PermanentEstimate = ExactUpTo(width, DoublyStochastic())
+        if permanent.side == "exact" or self._widest <= width:
+            below = above = permanent if permanent.side == "exact" else Exact()
+        return Reported(UnitGap(self.group, below), UnitGap(self.group, above, bound="upper"))
+
+
+def has_a_group(gap: GivenGap) -> bool:
+    """Whether it is a gap of its own, and no estimate of permanents."""
+    return hasattr(gap, "value_and_gradients")

@@ -1,0 +1,225 @@
+"""Symmetrised variational inference as a method: objective, steps, then the bounds."""
+
+from dataclasses import dataclass, replace
+from math import log
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.convergence import warn_unless_converged
+from skbayes_sym.estimators._fit.memory import Part, prior_part, require_memory, rows_part
+from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
+from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
+from skbayes_sym.estimators._fit.steps import Steps
+from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
+from skbayes_sym.estimators.vi.found import Bounds, MeanFieldFit, found_so_far
+from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
+from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
+from skbayes_sym.inference.mean_field.elbo import NormalModel, SymmetrizedElbo, pack
+from skbayes_sym.inference.mean_field.gated import GatedGap
+from skbayes_sym.inference.posteriors import MeanFieldGaussian
+from skbayes_sym.models.data import Batches
+from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.monte_carlo import Estimate
+from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
+
+FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
+SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
+
+_INITIAL_SCALE = 0.02  # posterior standard deviation at the start: narrow, then it widens
+_LOG_VARIANCE_RANGE = (-30.0, 10.0)
+_EVALUATION_DRAWS = 128  # of the bounds reported after training, fewer where there are many rows:
+_EVALUATION_ROWS = 1 << 20  # rows times draws; the rows' noise is independent and averages out
+_EVALUATION_ENTRIES = 1 << 17  # of the units' matrices: draws of the gap times width squared
+_ADAM = 4  # copies of what is optimised: values, gradient, two moments
+
+
+class _Seeds(NamedTuple):
+    """One seed a purpose, so that runs that differ in one share all other random numbers."""
+
+    start: int
+    gap: int
+    training: int
+    predict: int
+    likelihood_bound: int
+    gap_bound: int
+
+
+@dataclass(frozen=True, eq=False)
+class MeanFieldVI:
+    """Independent normals fitted by the symmetrised ELBO (Gelberg et al. 2024, eq. 5).
+
+    Parameters
+    ----------
+    gap : str, PermanentEstimate or Gap
+        See `gaps.SymmetryGap`.
+    steps : Steps
+    start : MeanFieldGaussian, optional
+        Where to go on from, in the scaled units of this fit.
+    """
+
+    gap: GivenGap
+    steps: Steps
+    start: MeanFieldGaussian | None = None
+
+    def fit(self, data: Training, model: Model, run: Run) -> MeanFieldFit:
+        known = NormalModel(
+            fully_connected(model.network),
+            model.likelihood,
+            independent_normals(model.prior),
+            model.group,
+        )
+        seeds = _Seeds(*spawn_seeds(data.seed, len(_Seeds._fields)))
+        symmetry_gap = SymmetryGap(self.gap, known.group)
+        auto = automatic_batch(data.n_rows)
+        batch_size = rows_per_step(self.steps.batch_size, data.n_rows, auto)
+        self._require_memory(data, known, batch_size)
+        gap = self._gap_term(data, symmetry_gap, seeds.gap)
+        n = known.network.layout.n_params
+        with torch.no_grad():
+            objective = SymmetrizedElbo(
+                known,
+                Batches(data.data, batch_size, generator_from(seeds.training, data.device)),
+                self._position(data, known, seeds.start),
+                n_draws=self.steps.n_weight_samples,
+                gap=gap,
+            )
+            run.begin(
+                n_blocks(self.steps.max_iter),
+                lambda: found_so_far(objective.params, n, seeds.predict),
+            )
+            result = self._optimise(objective, data, run, batch_size, n)
+            run.end()
+            bounds = _bounds(data, known, symmetry_gap, result.params, seeds)
+        found = replace(
+            found_so_far(result.params, n, seeds.predict),
+            bounds=bounds, loss_curve=result.loss_curve,
+            n_iter=result.n_iter, stop_reason=result.stopped,
+        )  # fmt: skip
+        _report(bounds, data, result, gap.n_skipped if gap else 0)
+        warn_unless_converged(result, self.steps.tol, data.total_weight)
+        return found
+
+    def _gap_term(self, data: Training, gap: SymmetryGap, seed: int) -> GatedGap | None:
+        if gap.group.log_order == 0.0:
+            return None
+        generator = generator_from(seed, data.device)
+        trained = gap.trained(self.steps.n_weight_samples)
+        return GatedGap(trained, gap.certificate, generator=generator)
+
+    def _position(self, data: Training, model: NormalModel, seed: int) -> Tensor:
+        """Starting point: random and narrow, or the posterior to go on from."""
+        n_params = model.network.layout.n_params
+        if self.start is not None:
+            if len(self.start.loc) != n_params:
+                raise ValueError(
+                    f"warm_start=True, but the previous fit has {len(self.start.loc)} parameters "
+                    f"and this one {n_params}: data or hidden_layer_sizes changed."
+                )
+            loc = torch.as_tensor(self.start.loc, dtype=torch.float64)
+            log_variance = 2.0 * torch.as_tensor(self.start.scale, dtype=torch.float64).log()
+        else:
+            loc = model.network.init(1, generator=generator_from(seed))[0]
+            log_variance = torch.full_like(loc, 2.0 * log(_INITIAL_SCALE))
+            # Inputs that are always 0 leave their weights at the prior: start them there.
+            silent = (data.data.x == 0.0).all(dim=0).cpu()
+            where = model.network.layout.positions("W1")[:, silent].flatten()
+            loc[where] = 0.0
+            log_variance[where] = 2.0 * model.prior.scale[where].log()
+        return pack(loc, log_variance, model.likelihood).to(data.data.x)
+
+    def _optimise(
+        self, objective: SymmetrizedElbo, data: Training, run: Run, batch_size: int, n: int
+    ) -> OptimiseResult:
+        steps, offset = self.steps, data.log_jacobian
+        rate = steps.rate(FULL_BATCH_RATE if batch_size == data.n_rows else MINIBATCH_RATE)
+        wide_rate = rate * steps.log_variance_rate
+        return run.minimise(
+            objective,
+            [
+                ParamGroup(slice(0, n), rate),
+                ParamGroup(slice(n, 2 * n), wide_rate, *_LOG_VARIANCE_RANGE),
+                ParamGroup(slice(2 * n, None), rate, *data.log_noise_range),
+            ],
+            Schedule(steps.max_iter, steps.absolute_tol(data.total_weight)),
+            report=lambda loss: ("training ELBO", offset - loss),
+        )
+
+    def _require_memory(self, data: Training, model: NormalModel, batch_size: int) -> None:
+        """Means, variances and what Adam keeps of both, P weights; a step's activations.
+
+            8 P + 8 P b + 4 B S W b,        S = n_weight_samples, W units in all layers
+
+        for numbers of b bytes and B rows a step.
+        """
+        size, n_params = data.dtype.itemsize, model.network.layout.n_params
+        numbers = batch_size * self.steps.n_weight_samples * sum(model.network.sizes[1:])
+        weights = Part(
+            f"means and variances of {n_params:,} weights",
+            2 * _ADAM * n_params * size,
+            "Lower hidden_layer_sizes, or use dtype='float32'.",
+        )
+        activations = Part(
+            f"the activations of {batch_size} rows",
+            4 * numbers * size,
+            "Lower batch_size or n_weight_samples.",
+        )
+        require_memory([rows_part(data), prior_part(n_params), weights, activations], data.device)
+
+
+def _bounds(
+    data: Training, model: NormalModel, symmetry_gap: SymmetryGap, params: Tensor, seeds: _Seeds
+) -> Bounds:
+    """The reported bounds, in float64 and with fresh draws."""
+    n, final = model.network.layout.n_params, params.double()
+    posterior = MeanFieldGaussian(
+        final[:n].cpu().numpy(), (0.5 * final[n : 2 * n]).exp().cpu().numpy()
+    )
+    log_lik = expected_log_likelihood(
+        model.network,
+        model.likelihood.at(final[2 * n :]),
+        posterior,
+        data.data,
+        n_draws=max(8, min(_EVALUATION_DRAWS, _EVALUATION_ROWS // data.n_rows)),
+        generator=generator_from(seeds.likelihood_bound, data.device),
+    )
+    value = log_lik.value - posterior.kl_from(model.prior.scale.numpy())
+    gap, above = _gap_bounds(data, symmetry_gap, posterior, seeds.gap_bound)
+    mean_field = Estimate(value, log_lik.standard_error)
+    return Bounds(mean_field, gap, above, model.group.log_order)
+
+
+def _gap_bounds(
+    data: Training, symmetry_gap: SymmetryGap, posterior: MeanFieldGaussian, seed: int
+) -> tuple[Estimate, Estimate]:
+    """Lower and upper bound on the gap from the same draws; equal where the sum is exact."""
+    log_order = symmetry_gap.group.log_order
+    if log_order == 0.0:
+        return Estimate(0.0, 0.0), Estimate(0.0, 0.0)
+    below, above = symmetry_gap.reported
+    n_draws = max(16, min(_EVALUATION_DRAWS, _EVALUATION_ENTRIES // symmetry_gap.n_entries))
+    lower = below.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
+    if log_order - lower.value < 1e-6:  # nothing is left above
+        return lower, lower
+    if above is None:
+        return lower, Estimate(log_order, 0.0)
+    return lower, above.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
+
+
+def _report(bounds: Bounds, data: Training, result: OptimiseResult, n_skipped: int) -> None:
+    """The log's summary, and what saturation means."""
+    mean_field = bounds.mean_field.value + data.log_jacobian
+    logger.info(
+        "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped by %s after %d steps, in %d of "
+        "them the gap was certified saturated",
+        mean_field + bounds.gap.value, mean_field, bounds.gap.value,
+        result.stopped, result.n_iter, n_skipped,
+    )  # fmt: skip
+    if bounds.saturation > SATURATED:
+        logger.info(
+            "saturation %.4f > %g: the symmetric modes don't overlap, so symmetrisation adds the "
+            "constant log |G| to the bound and is a no-op for training.",
+            bounds.saturation, SATURATED,
+        )  # fmt: skip

@@ -1,0 +1,251 @@
+"""The objects of ``solver=`` in a matrix factorisation: how the posterior of the factors is found.
+
+`VI` is symmetrised variational inference (Moore 2016); `MAP`, `MeanField` and `Gibbs` are what it
+is compared with.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.factorization.covariance import (
+    CovarianceFamily,
+    DiagonalCovariance,
+    FullCovariance,
+    IsotropicCovariance,
+    PointMass,
+    RowCovariance,
+)
+from skbayes_sym.inference.factorization.gibbs import sample_factors
+from skbayes_sym.inference.factorization.problem import (
+    FactorBounds,
+    FactorPosterior,
+    FactorProblem,
+    Factors,
+    OnSweep,
+)
+from skbayes_sym.inference.factorization.vi import (
+    FactorFit,
+    GapStream,
+    fit_factors,
+    mean_field_elbo,
+)
+from skbayes_sym.inference.reference.analytic_mean_field import analytic_mean_field
+from skbayes_sym.numerics.monte_carlo import Estimate
+from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.gaps.base import Gap, RowPosterior
+from skbayes_sym.symmetry.gaps.rows import row_gap
+from skbayes_sym.symmetry.orthogonal import Orthogonal
+
+__all__ = ["MAP", "VI", "Gibbs", "MeanField", "Solver"]
+
+COVARIANCES: dict[str, CovarianceFamily] = {
+    "isotropic": IsotropicCovariance(),
+    "row": RowCovariance(),
+    "diag": DiagonalCovariance(),
+    "full": FullCovariance(),
+}
+_MAX_PERMUTED = 14  # components whose signed permutations are summed exactly
+_NO_GAP = Estimate(0.0, 0.0)
+
+
+class Solver(Protocol):
+    """How the posterior of the factors is found; third parties may bring their own."""
+
+    @property
+    def symmetrises(self) -> bool:
+        """Whether it averages over the model's group."""
+        ...
+
+    def check(self, group: SymmetryGroup | None, n_components: int) -> None:
+        """Raise ValueError where the group's average isn't available."""
+        ...
+
+    def n_kept(self, max_iter: int) -> int:
+        """Draws of all factors that will be held."""
+        ...
+
+    def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
+        """Find it; ``on_sweep`` is told the posterior of the moment after every sweep."""
+        ...
+
+
+class _Unsymmetrised:
+    """What the three to compare with have in common."""
+
+    symmetrises: ClassVar[bool] = False
+
+    def check(self, group: SymmetryGroup | None, n_components: int) -> None:
+        """No group matters."""
+
+    def n_kept(self, max_iter: int) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class VI:
+    """Symmetrised variational inference: independent Gaussian rows, averaged over the group.
+
+    Parameters
+    ----------
+    covariance : {"isotropic", "row", "diag", "full"}, default="full"
+        Of q: one variance for all rows of U and one for those of V, one per row, one per entry, or
+        a full matrix per row. With "isotropic" and "row" the gap under rotations is exact up to
+        three components, a lower bound otherwise.
+    gap : Gap, optional
+        Estimate of the symmetrisation gap; by default the best one known for the group and the
+        covariance.
+    """
+
+    covariance: str = "full"
+    gap: Gap[RowPosterior] | None = None
+    symmetrises: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.covariance not in COVARIANCES:
+            raise ValueError(
+                f"covariance must be one of {sorted(COVARIANCES)}, got {self.covariance!r}."
+            )
+
+    def check(self, group: SymmetryGroup | None, n_components: int) -> None:
+        if group is None and self.gap is not None:
+            raise ValueError(
+                "symmetry=None averages over no group, so VI(gap=...) has no meaning: leave "
+                "symmetry at 'auto'."
+            )
+        permutes = getattr(group, "permutes", None)
+        if permutes is None or self.gap is not None:
+            return  # groups that aren't made of single components take any covariance
+        if not COVARIANCES[self.covariance].is_elementwise:
+            raise ValueError(
+                "exchanges and flips of components need a diagonal covariance, got "
+                f"covariance={self.covariance!r}: use solver=VI('diag'), or symmetry='orthogonal'."
+            )
+        if permutes and n_components > _MAX_PERMUTED:
+            raise ValueError(
+                "symmetry='signed_permutation' sums over 2^n_components subsets, too many for "
+                f"n_components={n_components}: use at most {_MAX_PERMUTED}, or "
+                "symmetry='orthogonal'."
+            )
+
+    def n_kept(self, max_iter: int) -> int:
+        return 0
+
+    def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
+        """Sweeps in the precision of the data; both parts of the bound in float64, by new draws."""
+        gap, family = self._gap(problem.group), COVARIANCES[self.covariance]
+        stream = None if gap is None else GapStream(gap, problem.generator("gap"))
+        fitted = _sweep(problem, family, stream, on_sweep)
+        posterior = fitted.posterior.to(torch.float64)
+        bound = mean_field_elbo(problem.precise, posterior, problem.model.prior_scale)
+        report = _NO_GAP
+        if gap is not None:
+            report = gap.estimate(posterior, generator=problem.generator("report"))
+        return _factors(fitted, FactorBounds(bound, report))
+
+    def _gap(self, group: SymmetryGroup | None) -> Gap[RowPosterior] | None:
+        if self.gap is not None or group is None:
+            return self.gap
+        return row_gap(group, is_isotropic=COVARIANCES[self.covariance].is_isotropic)
+
+
+@dataclass(frozen=True)
+class MAP(_Unsymmetrised):
+    """The most probable factors, by sweeps over point masses."""
+
+    def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
+        return _factors(_sweep(problem, PointMass(), None, on_sweep), None)
+
+
+@dataclass(frozen=True)
+class MeanField(_Unsymmetrised):
+    """The mean-field optimum of a complete matrix, in closed form (Nakajima et al. 2013)."""
+
+    def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
+        data, model = problem.data, problem.model
+        n, m = data.n_rows, data.n_columns
+        if data.n_observed < n * m:
+            raise ValueError(
+                f"solver='mean_field' needs every entry, but X has {n * m - data.n_observed} "
+                "missing ones: use solver='vi' with symmetry=None, whose optimum it is."
+            )
+        posterior = analytic_mean_field(data.by_row.value.view(n, m).double(), model)
+        bound = mean_field_elbo(problem.precise, posterior, model.prior_scale)
+        return Factors(posterior, 1, "tol", (bound,), FactorBounds(bound, _NO_GAP))
+
+
+@dataclass(frozen=True)
+class Gibbs(_Unsymmetrised):
+    """Gibbs sampling: the posterior itself, up to Monte Carlo error (Salakhutdinov & Mnih 2008).
+
+    The first half of the sweeps is thrown away.
+
+    Parameters
+    ----------
+    n_draws : int, default=200
+        Draws kept.
+    """
+
+    n_draws: int = 200
+
+    def __post_init__(self) -> None:
+        if self.n_draws < 1:
+            raise ValueError(f"n_draws must be at least 1, got {self.n_draws!r}.")
+
+    def n_kept(self, max_iter: int) -> int:
+        return min(self.n_draws, max_iter - max_iter // 2)
+
+    def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
+        """Draws, aligned; their moments stand for them where one Gaussian is needed."""
+
+        def on_step(sweep: int, info: Mapping[str, Any]) -> bool:
+            return on_sweep(_one_draw(**info), None)
+
+        draws = sample_factors(
+            problem,
+            problem.start,
+            n_warmup=problem.max_iter // 2,
+            n_kept=self.n_kept(problem.max_iter),
+            on_step=on_step,
+        )
+        aligned = _aligned(draws.rows.double())
+        centred = aligned - aligned.mean(0)
+        cov = torch.einsum("sip,siq->ipq", centred, centred) / len(aligned)
+        noise = float(draws.noise_variance.double().mean())
+        posterior = FactorPosterior(aligned.mean(0), cov, noise).to(draws.rows.dtype)
+        return Factors(posterior, draws.n_sweeps, draws.stopped, draws=aligned)
+
+
+def _sweep(
+    problem: FactorProblem, family: CovarianceFamily, gap: GapStream | None, on_sweep: OnSweep
+) -> FactorFit:
+    return fit_factors(
+        problem,
+        problem.start,
+        family,
+        gap=gap,
+        on_step=lambda sweep, info: on_sweep(info["posterior"], info["elbo"]),
+    )
+
+
+def _factors(fitted: FactorFit, bounds: FactorBounds | None) -> Factors:
+    curve = tuple(fitted.elbo_curve)
+    return Factors(fitted.posterior, fitted.n_iter, fitted.stopped, curve, bounds)
+
+
+def _one_draw(rows: Tensor, noise_variance: float) -> FactorPosterior:
+    """A draw as a posterior without spread, for callbacks that look at the model mid-way."""
+    k = rows.shape[1]
+    return FactorPosterior(rows, rows.new_zeros(len(rows), k, k), noise_variance)
+
+
+def _aligned(draws: Tensor) -> Tensor:
+    """Draws (S, n + m, k) rotated to the last one, whose orientation is as good as any."""
+    _, n_rows, k = draws.shape
+    index = torch.arange(n_rows * k, device=draws.device).view(n_rows, k)
+    flat = draws.flatten(1)
+    moved, _ = Orthogonal(index).align(flat, flat[-1])
+    return moved.view(draws.shape)

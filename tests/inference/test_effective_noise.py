@@ -1,0 +1,67 @@
+"""Noise after the weights have taken their share, against linear regression."""
+
+import numpy as np
+import pytest
+import torch
+
+from skbayes_sym.inference.effective_noise import effective_noise
+from skbayes_sym.models import MLP, TANH
+from skbayes_sym.models.data import Data
+
+
+def data_of(n, d, n_targets=1, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, d))
+    y = x @ rng.standard_normal((d, n_targets)) + 0.5 * rng.standard_normal((n, n_targets))
+    return Data(*(torch.as_tensor(a) for a in (x, y, np.ones(n))))
+
+
+def least_squares(data):
+    design = torch.cat([data.x, torch.ones(len(data.x), 1, dtype=torch.float64)], 1)
+    coef = torch.linalg.lstsq(design, data.y).solution
+    return torch.cat([coef[:-1].T.flatten(), coef[-1]])
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_under_a_wide_prior_it_is_the_unbiased_estimate(n_targets):
+    data = data_of(30, 8, n_targets)
+    network = MLP(8, (), n_targets, TANH)
+    theta = least_squares(data)
+    found = effective_noise(network, theta, data, torch.full_like(theta, 1e4))
+    residual = data.y - network.forward(theta, data.x)
+    unbiased = (residual.square().sum(0) / (30 - 9)).sqrt()
+    torch.testing.assert_close(found.std, unbiased, rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(
+        found.freedoms, torch.full((n_targets,), 9.0).double(), rtol=1e-4, atol=0.0
+    )
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_rows_and_weights_give_the_same(n_targets):
+    """Eight rows of a network with more weights than that, and the same rows three times."""
+    data = data_of(8, 3, n_targets)
+    network = MLP(3, (6,), n_targets, TANH)
+    theta = network.init(1, generator=torch.Generator().manual_seed(0))[0]
+    scale = torch.ones_like(theta)
+    weight = torch.full((8,), 10.0, dtype=torch.float64)
+    few = effective_noise(network, theta, data._replace(weight=weight), scale)
+    repeated = Data(*(t.repeat_interleave(10, 0) for t in data))
+    many = effective_noise(network, theta, repeated, scale)
+    torch.testing.assert_close(few.std, many.std)
+    torch.testing.assert_close(few.freedoms, many.freedoms)
+
+
+def test_under_a_narrow_prior_nothing_is_taken():
+    data = data_of(20, 2)
+    network = MLP(2, (5,), 1, TANH)
+    theta = network.init(1, generator=torch.Generator().manual_seed(0))[0]
+    found = effective_noise(network, theta, data, torch.full_like(theta, 1e-6))
+    residual = data.y - network.forward(theta, data.x)
+    torch.testing.assert_close(found.std, residual.square().mean(0).sqrt())
+
+
+def test_an_exact_fit_keeps_a_finite_noise():
+    data = data_of(4, 6)
+    theta = least_squares(data)
+    found = effective_noise(MLP(6, (), 1, TANH), theta, data, torch.ones_like(theta))
+    assert torch.isfinite(found.std).all()
