@@ -5,8 +5,8 @@ Learned invariances save data
 Digits turned by any angle, and ever fewer of them (after Figure 3 of Immer et al. 2022, which has
 CIFAR-10). The non-invariant network has to see every digit at every angle; learning that the angle
 doesn't matter replaces data: 400 digits are worth more than 800 without. With 200 and fewer the
-rotation isn't found every time, or not all of it. Augerino learns extents with the weights, by the
-likelihood; at these settings they fall back to 0.
+rotation isn't found every time, or not all of it. Augerino learns half-widths with the weights, by
+the likelihood; at these settings they fall back to 0.
 """
 
 import sys
@@ -53,7 +53,7 @@ for i, n in enumerate(SIZES):
         for seed in range(N_SEEDS):
             digits, labels = turned_digits(seed)
             model = LILAClassifier(
-                (100,), image_shape=(8, 8), learning_rate=0.05, batch_size=min(n, 100), tol=1.0,
+                (100,), image_shape=(8, 8), learning_rate=0.05, batch_size=min(n, 100), tol=None,
                 random_state=seed, **params, **FEWER,
             ).fit(digits[:n], labels[:n])  # fmt: skip
             accuracy[name][i, seed] = model.score(digits[-N_TEST:], labels[-N_TEST:])

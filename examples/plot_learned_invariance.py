@@ -59,7 +59,7 @@ def turned(X, copies=10):
 # and can't be compared: the paper weights the copies down, and so does ``sample_weight=0.1`` here.
 
 base = {
-    "hidden_layer_sizes": (50,), "standardize": False, "prior_scale": 4.5, "n_augmentations": 20,
+    "hidden_layer_sizes": (50,), "standardize": False, "n_augmentations": 20,
     "curvature": "full", "random_state": 1, **FEWER,
 }  # fmt: skip
 rotation = {"invariances": [Rotation2D()]}
@@ -127,7 +127,7 @@ figure.colorbar(
 
 figure, ax = plt.subplots(figsize=(5.5, 3.2), layout="constrained")
 for name, style in (("(d) learned, full", "-"), ("(e) learned, Kronecker", "--")):
-    curve = np.rad2deg(models[name][0].invariance_history_["rotation"])
+    curve = np.rad2deg(models[name][0].invariance_curve_["rotation"])
     ax.plot(np.arange(1, len(curve) + 1), curve, style, label=name)
 ax.axhline(60.0, color="black", linewidth=0.8, linestyle=":", label="half the arc of the data")
 ax.set(xlabel="hyperparameter update", ylabel="extent of the rotation (degrees)", ylim=(0, None))

@@ -32,6 +32,7 @@ from torch import nn
 
 from skbayes_sym import LILAClassifier
 from skbayes_sym.datasets import make_rings
+from skbayes_sym.models import Augerino
 
 REWARDS = (0.01, 0.1, 1.0)
 START = {"eta": 0.3, "1 / eta": 1.0 / 0.3}  # eta; the same extent of 0.3 radians in both
@@ -57,8 +58,8 @@ def learned_degrees(seed, inverted, **objective):
     """Half-width of the learned rotation."""
     X, y = make_rings(200, random_state=seed)
     model = LILAClassifier(
-        (50,), invariances=[Rotation(inverted)], standardize=False, prior_scale=4.5,
-        n_augmentations=20, curvature="kron-exact", random_state=seed, tol=1e3, **objective,
+        (50,), invariances=[Rotation(inverted)], standardize=False,
+        n_augmentations=20, curvature="kron-exact", random_state=seed, tol=None, **objective,
     ).fit(X, y)  # fmt: skip
     eta = model.invariance_["Rotation"]
     return np.rad2deg(1.0 / max(eta, 1e-9) if inverted else eta)
@@ -73,7 +74,7 @@ def main():
     methods = {"LILA": {}}
     for reward in REWARDS:
         methods[f"Augerino, reward {reward}"] = {
-            "objective": "augerino", "augerino_reward": reward,
+            "objective": Augerino(reward), "prior_scale": 4.5,
         }  # fmt: skip
     print("learned rotation, degrees to either side (truth 60), one a seed")
     print(f"{'extent written as':24s}" + "".join(f"{name:>24s}" for name in START))

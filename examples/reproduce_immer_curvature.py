@@ -53,14 +53,14 @@ def fit(curvature, n_train, seed, **fewer):
     X, X_test, y, y_test = load(n_train, seed)
     model = LILAClassifier(
         (100,), image_shape=(8, 8), curvature=curvature, learning_rate=0.05, batch_size=100,
-        invariance_learning_rate=0.2, predictive="plugin", tol=1.0, random_state=seed, **fewer,
+        invariance_learning_rate=0.2, predictive="plugin", tol=None, random_state=seed, **fewer,
     )  # fmt: skip
     start = process_time()
     model.fit(X, y)
     seconds = process_time() - start
-    extents = dict(model.invariance_)
-    rotation = np.rad2deg(extents.pop("rotation"))
-    other = max(extents.values())
+    half_widths = dict(model.invariance_)
+    rotation = np.rad2deg(half_widths.pop("rotation"))
+    other = max(half_widths.values())
     return rotation, other, model.score(X_test, y_test), model.log_evidence_, seconds
 
 

@@ -82,7 +82,7 @@ def data(estimator: Any, n: int = 60) -> tuple[Any, Any]:
     X, y = (load_iris if is_classifier else load_diabetes)(return_X_y=True)
     rows = np.random.default_rng(0).permutation(len(X))[:n]
     X, y = X[rows], y[rows]
-    if is_classifier and hasattr(estimator, "likelihood"):
+    if is_classifier and hasattr(estimator, "fit_intercept"):
         X = X[:, :2]  # the sepals alone don't separate the species
         y = y if hasattr(estimator.likelihood, "n_points") else (y == 1).astype(int)
     return X, y

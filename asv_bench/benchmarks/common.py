@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.mean_field.elbo import SymmetrizedElbo, pack
+from skbayes_sym.inference.mean_field.elbo import NormalModel, SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gated import GatedGap
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
@@ -77,15 +77,13 @@ def training(
         likelihood = Gaussian(torch.zeros(case.n_outputs, device=device))
     loc = net.init(1, generator=torch.Generator().manual_seed(0))[0].to(device, torch.float32)
     n = len(loc)
+    prior = GaussianPrior(torch.ones(n, device=device))
+    data = Data(x, y, torch.ones(case.n_rows, device=device))
     objective = SymmetrizedElbo(
-        net,
-        likelihood,
-        GaussianPrior(torch.ones(n, device=device)),
-        Data(x, y, torch.ones(case.n_rows, device=device)),
+        NormalModel(net, likelihood, prior, net.symmetry()),
+        Batches(data, case.batch_size, generator),
         pack(loc, torch.full_like(loc, log_variance), likelihood),
-        batch_size=case.batch_size,
         n_draws=1,
-        generator=generator,
         gap=gap,
     )
     groups = [

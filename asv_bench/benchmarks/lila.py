@@ -24,7 +24,7 @@ from skbayes_sym.inference.laplace.training import (
     recorded_steps,
 )
 from skbayes_sym.models.augmentations.affine import Affine
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.convolutional import cnn
@@ -79,9 +79,13 @@ class Problem:
         """Training loss; with a reward, Augerino's."""
         generator = generator_from(0, self.data.x.device)
         return ModeObjective(
-            self.model, self.data, self.theta, self.hyper, rest_precision=1.0,
-            batch_size=self.case.batch_size, generator=generator, reward=reward,
-        )  # fmt: skip
+            self.model,
+            Batches(self.data, self.case.batch_size, generator),
+            self.theta,
+            self.hyper,
+            rest_precision=1.0,
+            reward=reward,
+        )
 
     def evidence(self, directions: str) -> LaplaceEvidence:
         return LaplaceEvidence(

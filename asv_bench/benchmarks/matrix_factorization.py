@@ -13,7 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.factorization.covariance import FullCovariance, RowCovariance
 from skbayes_sym.inference.factorization.data import entries
-from skbayes_sym.inference.factorization.vi import GapStream, fit_factors, start_at_random
+from skbayes_sym.inference.factorization.problem import FactorModel, FactorProblem
+from skbayes_sym.inference.factorization.vi import GapStream, fit_factors
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
@@ -123,12 +124,12 @@ class SymmetrizedSweep(SingleThread):
         n, m, n_observed, k = SHAPES[shape]
         table = ratings(n, m, n_observed, k).tocoo()
         rows, columns = (torch.as_tensor(a.astype(np.int64)) for a in (table.row, table.col))
-        self.data = entries(rows, columns, torch.as_tensor(table.data), (n, m))
-        self.start = start_at_random(
-            (n, m), k, prior_scale=1.0, noise_variance=1.0,
-            generator=torch.Generator().manual_seed(0), like=self.data.by_row.value,
-        )  # fmt: skip
+        data = entries(rows, columns, torch.as_tensor(table.data), (n, m))
         self.n_sweeps = SMALL_SWEEPS if n_observed < 10_000 else 2 * SWEEPS
+        self.problem = FactorProblem(
+            data, data, FactorModel(k, 1.0, 1.0), None, self.n_sweeps, tol=-1e12, seed=0
+        )
+        self.start = self.problem.start
         self.family = FullCovariance() if covariance == "full" else RowCovariance()
         group = Orthogonal(torch.arange((n + m) * k).view(n + m, k))
         gap = row_gap(group, is_isotropic=self.family.is_isotropic)
@@ -139,10 +140,8 @@ class SymmetrizedSweep(SingleThread):
         begin = time.process_time()
         with torch.no_grad():
             fit_factors(
-                self.data, self.start, prior_scale=1.0, covariance=self.family, gap=gap,
-                noise_range=None, max_iter=self.n_sweeps, tol=-1e12,
-                on_step=lambda step, info: False,
-            )  # fmt: skip
+                self.problem, self.start, self.family, gap=gap, on_step=lambda step, info: False
+            )
         return time.process_time() - begin
 
     def track_ratio(self, shape: str, covariance: str) -> float:

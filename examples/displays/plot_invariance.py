@@ -27,7 +27,7 @@ X = np.array(
 )
 lila = LILAClassifier(
     (100,), image_shape=(8, 8), learning_rate=0.05, invariance_learning_rate=0.2, batch_size=100,
-    max_iter=500, tol=1.0, random_state=0,
+    max_iter=500, tol=None, random_state=0,
 ).fit(X, y[chosen])  # fmt: skip
 InvarianceDisplay.from_estimator(lila, X)
 plt.show()

@@ -1,4 +1,6 @@
-"""The data of the papers: toy generators, and a loader for the sets the papers benchmark on."""
+"""The data of the papers: toy generators (``_toy``), and a loader (``_loading``) for the sets the
+papers benchmark on.
+"""
 
 from skbayes_sym.datasets._loading import load_dataset
 from skbayes_sym.datasets._toy import (

@@ -60,13 +60,6 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         self.__dict__.pop("_cache", None)
         self.__dict__.update({**attributes, "_cache": {}})
 
-    def _run_fit(self, open_fit: Callable[[], Any]) -> Any:
-        """Until the last recipe is a method: check the input, follow the recipe, swap it in."""
-        with self._fitting():
-            fitted = self._fit_recipe(open_fit())
-            self._replace_fit({**fitted.attributes, "stop_reason_": fitted.stop_reason})
-        return self
-
     def _predict_device(self) -> torch.device:
         """The fit's device if it is here, else the CPU (a model may move between machines)."""
         device = torch.device(self.device_)
@@ -123,8 +116,6 @@ class RowEstimator(BayesianEstimator):
             If interrupted, after keeping the model reached so far with
             ``stop_reason_ = "interrupted"``. Any other error leaves the previous fit untouched.
         """
-        if hasattr(self, "_fit_recipe"):
-            return self._run_fit(lambda: Training.open(self, X, y, sample_weight))
         with self._fitting():
             data = Training.open(self, X, y, sample_weight)
             model = self._model(data)

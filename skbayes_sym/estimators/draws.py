@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import gaussian_noise
-from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.networks import NetworkEstimator
 from skbayes_sym.estimators.predictors import (
@@ -103,11 +103,6 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
 
     noise_std: Any = "learn"
     noise_prior_scale: float
-
-    def _scale_targets(self, rows: Rows) -> Scaling | None:
-        given = self.likelihood
-        scales = isinstance(given, str) or given.scales_targets
-        return column_scaling(rows.y, rows.weight, enabled=self.normalize_y and scales)
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)

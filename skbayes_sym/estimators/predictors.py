@@ -73,7 +73,9 @@ class BayesianRegressorMixin(RegressorMixin):
         return y.reshape(len(y), -1)
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
-        return column_scaling(rows.y, rows.weight, enabled=self.normalize_y)
+        given = getattr(self, "likelihood", "auto")
+        scales = isinstance(given, str) or given.scales_targets
+        return column_scaling(rows.y, rows.weight, enabled=self.normalize_y and scales)
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise("learn", data)

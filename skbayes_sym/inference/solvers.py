@@ -22,13 +22,13 @@ from skbayes_sym.inference.factorization.covariance import (
 from skbayes_sym.inference.factorization.gibbs import sample_factors
 from skbayes_sym.inference.factorization.problem import (
     FactorBounds,
+    FactorPosterior,
     FactorProblem,
     Factors,
     OnSweep,
 )
 from skbayes_sym.inference.factorization.vi import (
     FactorFit,
-    FactorPosterior,
     GapStream,
     fit_factors,
     mean_field_elbo,
@@ -172,13 +172,7 @@ class MeanField(_Unsymmetrised):
                 f"solver='mean_field' needs every entry, but X has {n * m - data.n_observed} "
                 "missing ones: use solver='vi' with symmetry=None, whose optimum it is."
             )
-        posterior = analytic_mean_field(
-            data.by_row.value.view(n, m).double(),
-            model.n_components,
-            prior_scale=model.prior_scale,
-            noise_variance=model.noise_variance,
-            noise_range=model.noise_range,
-        )
+        posterior = analytic_mean_field(data.by_row.value.view(n, m).double(), model)
         bound = mean_field_elbo(problem.precise, posterior, model.prior_scale)
         return Factors(posterior, 1, "tol", (bound,), FactorBounds(bound, _NO_GAP))
 
@@ -211,14 +205,10 @@ class Gibbs(_Unsymmetrised):
             return on_sweep(_one_draw(**info), None)
 
         draws = sample_factors(
-            problem.data,
+            problem,
             problem.start,
-            prior_scale=problem.model.prior_scale,
-            noise_range=problem.model.noise_range,
             n_warmup=problem.max_iter // 2,
-            n_sweeps=problem.max_iter,
             n_kept=self.n_kept(problem.max_iter),
-            generator=problem.generator("gibbs"),
             on_step=on_step,
         )
         aligned = _aligned(draws.rows.double())
@@ -233,14 +223,10 @@ def _sweep(
     problem: FactorProblem, family: CovarianceFamily, gap: GapStream | None, on_sweep: OnSweep
 ) -> FactorFit:
     return fit_factors(
-        problem.data,
+        problem,
         problem.start,
-        prior_scale=problem.model.prior_scale,
-        covariance=family,
+        family,
         gap=gap,
-        noise_range=problem.model.noise_range,
-        max_iter=problem.max_iter,
-        tol=problem.tol,
         on_step=lambda sweep, info: on_sweep(info["posterior"], info["elbo"]),
     )
 

@@ -1,4 +1,10 @@
-"""Pictures of fitted estimators: arrays to keep, and ``plot(ax=None)`` to look at them."""
+"""Pictures of fitted estimators: arrays to keep, and ``plot(ax=None)`` to look at them.
+
+A Display a file: `predictive`, `calibration`, `elbo`, `gap`, `invariance`, `symmetry`, `modes`,
+`singular_values`, `model_comparison`. They share ``_fitted`` (what is asked of an estimator),
+``_predictions``, ``_orbit_draws`` and ``_drawing``. Two functions look at a fit as
+`sklearn.inspection.permutation_importance` does: `invariance_gap` and `symmetry_removal`.
+"""
 
 from skbayes_sym.inspection.calibration import IntervalCalibrationDisplay
 from skbayes_sym.inspection.elbo import ELBODisplay

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from numbers import Integral
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.model import hidden_layer_sizes as as_sizes
+from skbayes_sym.estimators._fit.model import layer_sizes as as_sizes
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.inference.reference.svm_knn import relabel_svm_knn
@@ -158,7 +157,7 @@ def remove_symmetries(
            [0, 1]]), array([[-1,  1],
            [ 1,  1]], dtype=int8))
     """
-    sizes = as_sizes(SimpleNamespace(hidden_layer_sizes=hidden_layer_sizes))
+    sizes = as_sizes(hidden_layer_sizes)
     network = MLP(int(n_features_in), sizes, int(n_outputs), ACTIVATIONS[activation])
     values = _check_draws(draws, network)
     group = network.symmetry()

@@ -1,4 +1,11 @@
-"""Comparing and choosing models."""
+"""Comparing and choosing models.
+
+Reading order: ``_scorers`` (for ``scoring=``), ``_splits``, ``_entries`` (folds of a matrix's
+entries), ``_compare`` (several models, one table); it is made of ``_fits``, ``_predictions``,
+``_loo`` and ``_table``.
+
+In: estimators, fitted or not, through their public interface. Out: scores in nats per row.
+"""
 
 from skbayes_sym.model_selection._compare import compare_models
 from skbayes_sym.model_selection._entries import EntryKFold, cross_validate_entries

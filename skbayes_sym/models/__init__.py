@@ -1,9 +1,9 @@
 """What is believed: networks, likelihoods, priors; immutable, without weights of their own.
 
-Reading order: `predictive` (mixtures that answer every question about new targets),
-`likelihoods` (outputs to targets), `priors`, `networks` (inputs and flat weights to outputs),
-`augmentations` (random transformations of inputs), `model` (the four nouns together), `data`
-(rows on the device, and minibatches).
+Reading order: `predictive` (mixtures that answer every question about new targets; `crps` of
+them), `likelihoods` (outputs to targets), `priors`, `learned_scales` (priors that learn theirs),
+`networks` (inputs and flat weights to outputs), `augmentations` (random transformations of
+inputs), `model` (the four nouns together), `data` (rows on the device, and minibatches).
 
 In: groups of `skbayes_sym.symmetry`, which networks declare. Out: log densities in nats and their
 derivatives. One's own likelihood inherits from `TargetLikelihood` or `BaseLikelihood`, one's own
@@ -38,6 +38,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetMixture
 from skbayes_sym.models.priors import BasePrior, GaussianPrior, LearnedPrior, Normal, Prior
+from skbayes_sym.numerics.layout import ParamLayout
 
 __all__ = [
     "ACTIVATIONS",
@@ -70,6 +71,7 @@ __all__ = [
     "Network",
     "Normal",
     "NormalMixture",
+    "ParamLayout",
     "Poisson",
     "Prior",
     "Rotation2D",

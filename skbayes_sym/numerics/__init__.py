@@ -1,1 +1,15 @@
-"""Torch-only numerics: no model, no data."""
+"""Arithmetic that knows no model and no data; torch only.
+
+Reading order:
+
+* shapes and chance: `layout` (named shapes, one flat vector), `random` (explicit streams),
+  `monte_carlo` (a number and its error), `quadrature`;
+* linear algebra: `linalg` (Cholesky factors with a remedy), `gaussian` (divergences),
+  `ridge` (regression in the smaller dimension), `resolvent` (many such systems with one matrix);
+* loops: `optimise` (the one gradient loop), `convergence` (does a curve still rise);
+* sums over permutations: `permanent`, `permanent_bounds`, `sinkhorn`, `assignment`,
+  `assignment_sampler`;
+* the machine: `memory` (will it fit), `threads`, `jobs`.
+
+In and out: tensors; log weights and log densities in nats.
+"""

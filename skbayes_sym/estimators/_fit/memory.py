@@ -1,4 +1,4 @@
-"""What each recipe takes at least, from sizes alone.
+"""What every fit takes at least, from sizes alone; methods add their own parts.
 
 Every formula is a lower bound: it counts what is certainly held at the same time (a prior, the
 optimiser's copies, the draws that were asked for, a curvature matrix) and leaves out the rest, so
@@ -11,7 +11,6 @@ from skbayes_sym.numerics.memory import Part as Part
 from skbayes_sym.numerics.memory import require_memory as require_memory
 
 _DOUBLE = 8  # bytes
-_ADAM = 4  # copies of what is optimised: values, gradient, two moments
 
 
 def rows_part(context: Training) -> Part:

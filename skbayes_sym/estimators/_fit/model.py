@@ -124,9 +124,11 @@ def independent_normals(prior: Prior) -> GaussianPrior:
 
 
 def declared_group(
-    symmetry: str | SymmetryGroup | None, network: MLP, prior: Prior
+    symmetry: str | SymmetryGroup | None, network: MLP, prior: Prior, what: str = "prior_scale"
 ) -> SymmetryGroup:
     """The network's group by name or one's own, after checking that the prior has it too.
+
+    ``what`` is the parameter that gave the prior.
 
     Raises
     ------
@@ -142,7 +144,7 @@ def declared_group(
         group,
         prior.log_prob,
         network.layout,
-        what="prior_scale",
+        what=what,
         remedy="Give all units of a layer the same scale, or use symmetry=None.",
     )
     return group
@@ -176,29 +178,3 @@ def _check_own_group(group: SymmetryGroup, network: MLP) -> None:
                 f"symmetry={type(group).__name__} changes what the network computes ({name}): it "
                 "is no symmetry of these hidden_layer_sizes and this activation."
             )
-
-
-# What recipes that are not methods yet still ask for.
-
-
-def hidden_layer_sizes(estimator: Any) -> tuple[int, ...]:
-    return layer_sizes(estimator.hidden_layer_sizes)
-
-
-def prior_scales(estimator: Any, **sizes: int) -> Array:
-    return scale_array(estimator.prior_scale, **sizes)
-
-
-def noise_stds(estimator: Any, n_targets: int) -> Array:
-    return given_noise(estimator.noise_std, n_targets)
-
-
-def gaussian_prior(estimator: Any, network: MLP) -> GaussianPrior:
-    return network_prior(estimator.prior_scale, network)
-
-
-def symmetry_group(estimator: Any, network: MLP, prior: GaussianPrior) -> Any:
-    return declared_group(estimator.symmetry, network, prior)
-
-
-checked_group = declared_group

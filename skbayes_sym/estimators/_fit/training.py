@@ -183,26 +183,3 @@ def rows_per_step(batch_size: int | str, n_rows: int, auto: int | None = None) -
             UserWarning,
         )
     return min(int(batch_size), n_rows)
-
-
-# What recipes that are not methods yet still ask for.
-
-
-def training_data(context: "Training", y_scaling: Scaling | None) -> Data:
-    """Rows in scaled units; labels (no scaling) as they are."""
-    rows = context.rows
-    return Data(
-        context.tensor(context.x_scaling.apply(rows.X)),
-        context.tensor(rows.y if y_scaling is None else y_scaling.apply(rows.y)),
-        context.tensor(rows.weight),
-    )
-
-
-def rows_a_step(estimator: Any, n_rows: int, auto: int) -> int:
-    """``batch_size``, with ``auto`` rows by default."""
-    return rows_per_step(estimator.batch_size, n_rows, auto)
-
-
-def log_jacobian(weight: Array, scaling: Scaling | None) -> float:
-    """Turns the log density of scaled targets into that of the targets as given, nats."""
-    return 0.0 if scaling is None else -float(weight.sum() * np.log(scaling.scale).sum())

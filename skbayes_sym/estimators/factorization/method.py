@@ -14,8 +14,12 @@ from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.groups import component_group
 from skbayes_sym.estimators.factorization.training import MatrixTraining
-from skbayes_sym.inference.factorization.problem import FactorModel, FactorProblem, Factors
-from skbayes_sym.inference.factorization.vi import FactorPosterior
+from skbayes_sym.inference.factorization.problem import (
+    FactorModel,
+    FactorPosterior,
+    FactorProblem,
+    Factors,
+)
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.inference.solvers import Solver
 from skbayes_sym.numerics.optimise import Stopped

@@ -32,6 +32,7 @@ from skbayes_sym.inference.laplace.training import (
 )
 from skbayes_sym.models.augmentations.base import Identity
 from skbayes_sym.models.augmentations.objectives import Objective
+from skbayes_sym.models.data import Batches
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.optimise import ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -158,11 +159,11 @@ class Laplace:
         x, network = data.data.x, problem.model.network
         theta = network.init(1, generator=generator_from(problem.seeds.start))[0]
         hyper = problem.start()
+        generator = generator_from(problem.seeds.training, data.device)
+        batches = Batches(data.data, problem.batch_size, generator)
         objective = ModeObjective(
-            problem.model, data.data, theta.to(x), hyper,
-            rest_precision=float(problem.precisions[0]), batch_size=problem.batch_size,
-            generator=generator_from(problem.seeds.training, data.device),
-            reward=self.objective.reward,
+            problem.model, batches, theta.to(x), hyper,
+            rest_precision=float(problem.precisions[0]), reward=self.objective.reward,
         )  # fmt: skip
         ascent = self._ascent(problem, objective, hyper, pace)
         return Alternation(problem.model, objective, hyper, ascent, pace)

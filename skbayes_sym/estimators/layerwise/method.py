@@ -23,6 +23,7 @@ from skbayes_sym.numerics.random import generator_from, spawn_seeds
 _RATE = 3e-2  # learning_rate="auto"; a tenth of it loses some 100 nats on small data
 _WARM_UP = 0.2  # share of the steps over which the KL's weight rises to 1
 _PARAM_RANGE = (-40.0, 40.0)
+_ENDS_THE_FIT = {"callback", "interrupted"}  # the other start isn't tried then
 _DOUBLE = 8  # bytes: the linear algebra needs float64
 
 
@@ -59,10 +60,12 @@ class LayerwiseVI:
                 objective = self._objective(setting, data, params, batch_size)
                 groups = self._groups(posterior, model, data, len(params))
                 climbs.append(setting.climb(self._optimise(objective, groups, data, run)))
-                if climbs[-1].result.stopped in ("callback", "interrupted"):
+                if climbs[-1].result.stopped in _ENDS_THE_FIT:
                     break
             best = max(climbs, key=lambda climb: climb.reached.value)
-            found = setting.found(best.result.params, best, climbs[-1].result.stopped)
+            last = climbs[-1].result.stopped
+            stopped = last if last in _ENDS_THE_FIT else best.result.stopped
+            found = setting.found(best.result.params, best, stopped)
         run.end(found)
         elbos = (data.log_jacobian + climb.elbo.value for climb in climbs)
         by_start = ", ".join(f"{elbo:.6g}" for elbo in elbos)
@@ -92,7 +95,6 @@ class LayerwiseVI:
             params,
             n_draws=self.steps.n_weight_samples,
             warm_up=int(_WARM_UP * self.steps.max_iter),
-            generator=generator,
         )
 
     def _groups(

@@ -1,7 +1,7 @@
 """Symmetrised variational inference: Gelberg et al. 2024 as scikit-learn estimators."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,11 +20,12 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.steps import STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.networks import NetworkEstimator
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.predictors import (
     BayesianClassifierMixin,
     BayesianRegressorMixin,
     SampledOutputs,
+    noise_stream,
 )
 from skbayes_sym.estimators.vi.gaps import GAPS, GivenGap, has_a_group
 from skbayes_sym.estimators.vi.method import MeanFieldVI
@@ -35,8 +36,8 @@ from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import Layers, output_moments
-from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
-from skbayes_sym.models.priors import Prior
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetPredictive
+from skbayes_sym.models.priors import Prior, UnboundPrior
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import SymmetryGroup
 
@@ -46,6 +47,8 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
     **STEP_CONSTRAINTS,
+    "likelihood": OBJECT_CONSTRAINTS["likelihood"],
+    "prior": OBJECT_CONSTRAINTS["prior"],
     "symmetry": [
         StrOptions({"auto", "permutation", "signed_permutation", "sign_flip"}),
         HasMethods(["act", "generators"]),
@@ -93,7 +96,8 @@ class _SymmetrizedVI(NetworkEstimator):
             refuse(self, ["gap"], "symmetry=None averages over nothing", instead)
         own = getattr(self.gap, "group", None)
         group = self.symmetry if own is None else own
-        return declared_group(group, fully_connected(network), prior)
+        what = "prior_scale" if self.prior is None else "prior"
+        return declared_group(group, fully_connected(network), prior, what)
 
     def _method(self) -> MeanFieldVI:
         steps = Steps(
@@ -124,6 +128,11 @@ class _SymmetrizedVI(NetworkEstimator):
         """Mean and variance of the outputs given each draw, (S, N, T)."""
         draws = self._draws(x)
         return output_moments(self.network_, draws.loc, draws.variance, x, draws.noise[:-1])
+
+    def _drawn_outputs(self, x: Tensor) -> Tensor:
+        """Outputs at each draw, (S, N, T)."""
+        mean, variance = self._output_moments(x)
+        return mean.addcmul_(variance.sqrt_(), self._draws(x).noise[-1])
 
     @property
     def symmetry_(self) -> SymmetryGroup:
@@ -164,6 +173,12 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         beyond. "infonce" is the paper's estimator with permutations drawn without replacement,
         "soules" a deterministic lower bound. Objects set more: ``ExactUpTo(14, Importance(64))``,
         ``InfoNCE(20, replacement=True)`` (the paper's own draws), or one of yours.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default normal with standard
+        deviation ``prior_scale``. It must be made of independent normals.
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
         per layer, or one per parameter. It must not tell the units of a layer apart.
@@ -228,7 +243,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
         Why training ended.
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in the units of ``y``.
+        Standard deviation of the noise (of another likelihood its scale), in the units of ``y``.
     posterior_ : MeanFieldGaussian
         Base distribution q over the network's P weights, acting on standardised inputs and targets:
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
@@ -299,6 +314,8 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         *,
         symmetry: str | SymmetryGroup | None = "auto",
         gap: GivenGap = "auto",
+        likelihood: str | Likelihood = "auto",
+        prior: UnboundPrior | None = None,
         prior_scale: float | Sequence[float] = 1.0,
         noise_std: str | float | Sequence[float] = "learn",
         max_iter: int = 2000,
@@ -320,6 +337,8 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         self.activation = activation
         self.symmetry = symmetry
         self.gap = gap
+        self.likelihood = likelihood
+        self.prior = prior
         self.prior_scale = prior_scale
         self.noise_std = noise_std
         self.max_iter = max_iter
@@ -337,13 +356,34 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _likelihood(self, data: Training) -> Likelihood:
+    def _default_likelihood(self, data: Training) -> Likelihood:
         previous = np.atleast_1d(self.noise_std_) if self._goes_on else None
         return gaussian_noise(self.noise_std, data, previous)
 
-    def _predictive(self, x: Tensor) -> NormalMixture:
+    def _fitted_likelihood(self, like: Tensor) -> Any:
+        """One of one's own at what was learned of it, in scaled units."""
+        assert not isinstance(self.likelihood, str)
+        if not self.likelihood.n_params:
+            return self.likelihood.to(like)
+        scale = np.atleast_1d(self.noise_std_) / self.y_scale_
+        return self.likelihood.at(torch.as_tensor(scale).log()).to(like)
+
+    def _predictive(self, x: Tensor) -> TargetPredictive:
+        if not isinstance(self.likelihood, str):
+            law: TargetPredictive = self._fitted_likelihood(x).predictive(self._drawn_outputs(x))
+            return law
         noise_variance = torch.as_tensor(np.atleast_1d(self.noise_std_) / self.y_scale_).to(x) ** 2
         return NormalMixture(*self._output_moments(x), noise_variance)
+
+    def _sample_targets(self, blocks: list[Tensor], n: int, seed: int) -> Array:
+        if isinstance(self.likelihood, str):
+            return super()._sample_targets(blocks, n, seed)
+        theta = self.posterior_.sample(n, generator=generator_from(seed)).to(blocks[0])
+        outputs = torch.cat([self.network_.forward(theta, x) for x in blocks], dim=1)
+        unit = [torch.as_tensor(a).to(outputs) for a in (self.y_mean_, self.y_scale_)]
+        likelihood, rng = self._fitted_likelihood(outputs), noise_stream(seed)
+        laws = (likelihood.predictive(drawn).in_units(*unit) for drawn in outputs.split(1))
+        return np.concatenate([law.sample(1, rng).cpu().double().numpy() for law in laws])
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         theta = self.posterior_.sample(n, generator=generator).to(x)
@@ -379,6 +419,12 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         beyond. "infonce" is the paper's estimator with permutations drawn without replacement,
         "soules" a deterministic lower bound. Objects set more: ``ExactUpTo(14, Importance(64))``,
         ``InfoNCE(20, replacement=True)`` (the paper's own draws), or one of yours.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is the softmax of one output
+        per class.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default normal with standard
+        deviation ``prior_scale``. It must be made of independent normals.
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
         per layer, or one per parameter. It must not tell the units of a layer apart.
@@ -498,6 +544,8 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         *,
         symmetry: str | SymmetryGroup | None = "auto",
         gap: GivenGap = "auto",
+        likelihood: str | Likelihood = "auto",
+        prior: UnboundPrior | None = None,
         prior_scale: float | Sequence[float] = 1.0,
         max_iter: int = 2000,
         batch_size: int | str = "auto",
@@ -517,6 +565,8 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         self.activation = activation
         self.symmetry = symmetry
         self.gap = gap
+        self.likelihood = likelihood
+        self.prior = prior
         self.prior_scale = prior_scale
         self.max_iter = max_iter
         self.batch_size = batch_size
@@ -532,7 +582,18 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         self.random_state = random_state
         self.verbose = verbose
 
+    def _likelihood(self, data: Training) -> Likelihood:
+        likelihood = super()._likelihood(data)
+        if likelihood.n_params:
+            raise ValueError(
+                f"likelihood={likelihood!r} has free parameters, which classifiers don't learn: "
+                "fix them."
+            )
+        return likelihood
+
     def _predictive(self, x: Tensor) -> CategoricalMixture:
-        mean, variance = self._output_moments(x)
-        outputs = mean.addcmul_(variance.sqrt_(), self._draws(x).noise[-1])
-        return CategoricalMixture(log_class_probabilities(outputs))
+        outputs = self._drawn_outputs(x)
+        if isinstance(self.likelihood, str):
+            return CategoricalMixture(log_class_probabilities(outputs))
+        law: Any = self.likelihood.to(x).predictive(outputs)
+        return cast(CategoricalMixture, law)

@@ -62,8 +62,10 @@ class MeanFieldFit:
         }
         if data.y_scaling is not None:
             likelihood = model.likelihood.at(torch.as_tensor(self.likelihood_params))
-            noise = likelihood.noise_scale.double().numpy() * data.y_scaling.scale
-            attributes["noise_std_"] = float(noise[0]) if len(noise) == 1 else noise
+            noise = likelihood.noise_scale.double().numpy()
+            if len(noise):  # counts have none
+                noise = noise * data.y_scaling.scale
+                attributes["noise_std_"] = float(noise[0]) if len(noise) == 1 else noise
         if self.bounds is not None:
             attributes.update(self.bounds.attributes(data.log_jacobian))
         if self.loss_curve is not None:

@@ -16,17 +16,14 @@ from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows
 from skbayes_sym.estimators.vi.found import Bounds, MeanFieldFit, found_so_far
 from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
 from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
-from skbayes_sym.inference.mean_field.elbo import SymmetrizedElbo, pack
+from skbayes_sym.inference.mean_field.elbo import NormalModel, SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.data import Batches
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
-from skbayes_sym.symmetry.base import SymmetryGroup
 
 FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
 SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
@@ -37,15 +34,6 @@ _EVALUATION_DRAWS = 128  # of the bounds reported after training, fewer where th
 _EVALUATION_ROWS = 1 << 20  # rows times draws; the rows' noise is independent and averages out
 _EVALUATION_ENTRIES = 1 << 17  # of the units' matrices: draws of the gap times width squared
 _ADAM = 4  # copies of what is optimised: values, gradient, two moments
-
-
-class _Model(NamedTuple):
-    """`Model` whose layers and prior have formulas."""
-
-    network: MLP
-    likelihood: Likelihood
-    prior: GaussianPrior
-    group: SymmetryGroup
 
 
 class _Seeds(NamedTuple):
@@ -77,7 +65,7 @@ class MeanFieldVI:
     start: MeanFieldGaussian | None = None
 
     def fit(self, data: Training, model: Model, run: Run) -> MeanFieldFit:
-        known = _Model(
+        known = NormalModel(
             fully_connected(model.network),
             model.likelihood,
             independent_normals(model.prior),
@@ -92,13 +80,12 @@ class MeanFieldVI:
         n = known.network.layout.n_params
         with torch.no_grad():
             objective = SymmetrizedElbo(
-                known.network, known.likelihood, known.prior, data.data,
+                known,
+                Batches(data.data, batch_size, generator_from(seeds.training, data.device)),
                 self._position(data, known, seeds.start),
-                batch_size=batch_size,
                 n_draws=self.steps.n_weight_samples,
-                generator=generator_from(seeds.training, data.device),
                 gap=gap,
-            )  # fmt: skip
+            )
             run.begin(
                 n_blocks(self.steps.max_iter),
                 lambda: found_so_far(objective.params, n, seeds.predict),
@@ -122,7 +109,7 @@ class MeanFieldVI:
         trained = gap.trained(self.steps.n_weight_samples)
         return GatedGap(trained, gap.certificate, generator=generator)
 
-    def _position(self, data: Training, model: _Model, seed: int) -> Tensor:
+    def _position(self, data: Training, model: NormalModel, seed: int) -> Tensor:
         """Starting point: random and narrow, or the posterior to go on from."""
         n_params = model.network.layout.n_params
         if self.start is not None:
@@ -160,7 +147,7 @@ class MeanFieldVI:
             report=lambda loss: ("training ELBO", offset - loss),
         )
 
-    def _require_memory(self, data: Training, model: _Model, batch_size: int) -> None:
+    def _require_memory(self, data: Training, model: NormalModel, batch_size: int) -> None:
         """Means, variances and what Adam keeps of both, P weights; a step's activations.
 
             8 P + 8 P b + 4 B S W b,        S = n_weight_samples, W units in all layers
@@ -183,7 +170,7 @@ class MeanFieldVI:
 
 
 def _bounds(
-    data: Training, model: _Model, symmetry_gap: SymmetryGap, params: Tensor, seeds: _Seeds
+    data: Training, model: NormalModel, symmetry_gap: SymmetryGap, params: Tensor, seeds: _Seeds
 ) -> Bounds:
     """The reported bounds, in float64 and with fresh draws."""
     n, final = model.network.layout.n_params, params.double()

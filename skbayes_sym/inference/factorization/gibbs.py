@@ -11,14 +11,14 @@ from torch import Tensor
 
 from skbayes_sym.inference.factorization.data import (
     ROW_BLOCK,
-    Entries,
     Side,
     packed_second_moments,
     products,
     sums_over_entries,
 )
+from skbayes_sym.inference.factorization.problem import FactorPosterior, FactorProblem
 from skbayes_sym.inference.factorization.rows import row_conditionals
-from skbayes_sym.inference.factorization.vi import FactorPosterior, OnStep
+from skbayes_sym.inference.factorization.vi import OnStep
 from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.numerics.random import normal_like, numpy_generator
 
@@ -33,31 +33,24 @@ class GibbsDraws(NamedTuple):
 
 
 def sample_factors(
-    data: Entries,
+    problem: FactorProblem,
     start: FactorPosterior,
     *,
-    prior_scale: float,
-    noise_range: tuple[float, float] | None,
     n_warmup: int,
-    n_sweeps: int,
     n_kept: int,
-    generator: torch.Generator,
     on_step: OnStep,
 ) -> GibbsDraws:
     """Alternate between the rows of U, of V and the noise.
 
     Parameters
     ----------
-    data : Entries
+    problem : FactorProblem
+        Its noise variance, if it has a range, is sampled (prior uniform in its logarithm); else it
+        is that of ``start``.
     start : FactorPosterior
         Its means are the starting point.
-    prior_scale : float
-    noise_range : (float, float), optional
-        Range of the noise variance if it is sampled (prior uniform in its logarithm); None keeps
-        that of ``start``.
-    n_warmup, n_sweeps, n_kept : int
-        Sweeps thrown away, sweeps in all, and draws kept of the others at equal distances.
-    generator : torch.Generator
+    n_warmup, n_kept : int
+        Sweeps thrown away, and draws kept of the others at equal distances.
     on_step : callable (sweep, info) -> bool
         Told ``{"rows": ..., "noise_variance": ...}`` of every sweep; True stops, with at least one
         draw kept.
@@ -66,6 +59,8 @@ def sample_factors(
     -------
     GibbsDraws
     """
+    data, (_, prior_scale, _, noise_range) = problem.data, problem.model
+    n_sweeps, generator = problem.max_iter, problem.generator("gibbs")
     mean, noise, n = start.mean.clone(), start.noise_variance, data.n_rows
     keep = set(torch.linspace(n_warmup, n_sweeps - 1, n_kept).round().long().tolist())
     kept, noises, n_made = list[Tensor](), list[float](), 0

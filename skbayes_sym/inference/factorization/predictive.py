@@ -69,8 +69,8 @@ def row_log_densities(
     parts = []
     for begin in range(0, data.n_rows, ROW_BLOCK):
         block = white.block(begin, min(begin + ROW_BLOCK, data.n_rows))
-        second, first = sums_over_entries(block, packed, scaled)
-        factor, _, target = row_conditionals((second, first), prior_scale, 1.0)
+        sums = sums_over_entries(block, packed, scaled)
+        factor, _, target = row_conditionals(sums, prior_scale, 1.0)
         explained = torch.linalg.solve_triangular(factor, target.unsqueeze(-1), upper=False)
         parts.append(
             log_det(factor) + 2.0 * k * log(prior_scale) - explained.square().sum((-2, -1))

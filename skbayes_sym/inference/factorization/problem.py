@@ -8,11 +8,23 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.factorization.data import Entries
-from skbayes_sym.inference.factorization.vi import FactorPosterior, start_at_random
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import Stopped
-from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.numerics.random import float64_normal, generator_from, spawn_seeds
 from skbayes_sym.symmetry.base import SymmetryGroup
+
+
+class FactorPosterior(NamedTuple):
+    """Independent Gaussian rows; those of U come first, then those of V."""
+
+    mean: Tensor  # (n + m, k)
+    cov: Tensor  # (n + m, k, k)
+    noise_variance: float
+
+    def to(self, dtype: torch.dtype) -> "FactorPosterior":
+        """The same in another precision."""
+        return self._replace(mean=self.mean.to(dtype), cov=self.cov.to(dtype))
+
 
 # Told the posterior of the moment, and the ELBO (nats, scaled) if there is one; True asks to stop.
 OnSweep = Callable[[FactorPosterior, float | None], bool]
@@ -24,7 +36,7 @@ class FactorModel(NamedTuple):
     n_components: int
     prior_scale: float
     noise_variance: float  # as given, or where learning starts
-    noise_range: tuple[float, float] | None  # if it is learned
+    noise_range: tuple[float, float] | None = None  # if it is learned
 
 
 class _Seeds(NamedTuple):
@@ -71,15 +83,12 @@ class FactorProblem:
 
     @property
     def start(self) -> FactorPosterior:
-        """A random one."""
-        return start_at_random(
-            (self.data.n_rows, self.data.n_columns),
-            self.model.n_components,
-            prior_scale=self.model.prior_scale,
-            noise_variance=self.model.noise_variance,
-            generator=self.generator("start"),
-            like=self.data.by_row.value,
-        )
+        """Means drawn from the prior, and narrower than it: away from the saddle at 0."""
+        k, scale, noise_variance, _ = self.model
+        like, n = self.data.by_row.value, self.data.n_rows + self.data.n_columns
+        mean = (scale * float64_normal((n, k), generator=self.generator("start"))).to(like)
+        identity = torch.eye(k, dtype=like.dtype, device=like.device)
+        return FactorPosterior(mean, (0.1 * scale**2 * identity).repeat(n, 1, 1), noise_variance)
 
 
 class FactorBounds(NamedTuple):

@@ -17,7 +17,6 @@ from math import log, pi, sqrt
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from skbayes_sym.inference.factorization.covariance import CovarianceFamily, kl_from_prior
 from skbayes_sym.inference.factorization.data import (
@@ -27,10 +26,10 @@ from skbayes_sym.inference.factorization.data import (
     packed_second_moments,
     sums_over_entries,
 )
-from skbayes_sym.inference.factorization.rows import row_conditionals
+from skbayes_sym.inference.factorization.problem import FactorPosterior, FactorProblem
+from skbayes_sym.inference.factorization.rows import gap_terms, row_conditionals
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.optimise import Loop, Stopped
-from skbayes_sym.numerics.random import float64_normal
 from skbayes_sym.symmetry.gaps.base import Gap, GapGradient, RowPosterior
 
 # Share of a new gradient in the running mean: its draws are fresh, so the mean holds those of some
@@ -49,18 +48,6 @@ WINDOW = 10  # sweeps averaged to judge convergence
 OnStep = Callable[[int, Mapping[str, Any]], bool]
 
 
-class FactorPosterior(NamedTuple):
-    """Independent Gaussian rows; those of U come first, then those of V."""
-
-    mean: Tensor  # (n + m, k)
-    cov: Tensor  # (n + m, k, k)
-    noise_variance: float
-
-    def to(self, dtype: torch.dtype) -> "FactorPosterior":
-        """The same in another precision."""
-        return self._replace(mean=self.mean.to(dtype), cov=self.cov.to(dtype))
-
-
 class GapStream(NamedTuple):
     """A gap to train on and the stream that it draws from."""
 
@@ -77,55 +64,25 @@ class FactorFit(NamedTuple):
     stopped: Stopped
 
 
-def start_at_random(
-    shape: tuple[int, int],
-    n_components: int,
-    *,
-    prior_scale: float,
-    noise_variance: float,
-    generator: torch.Generator,
-    like: Tensor,
-) -> FactorPosterior:
-    """Means drawn from the prior, and narrower than it: away from the saddle at 0."""
-    noise = float64_normal((sum(shape), n_components), generator=generator)
-    mean = (prior_scale * noise).to(like)
-    identity = torch.eye(n_components, dtype=like.dtype, device=like.device)
-    cov = (0.1 * prior_scale**2 * identity).repeat(len(mean), 1, 1)
-    return FactorPosterior(mean, cov, noise_variance)
-
-
 def fit_factors(
-    data: Entries,
+    problem: FactorProblem,
     start: FactorPosterior,
-    *,
-    prior_scale: float,
     covariance: CovarianceFamily,
+    *,
     gap: GapStream | None,
-    noise_range: tuple[float, float] | None,
-    max_iter: int,
-    tol: float,
     on_step: OnStep,
 ) -> FactorFit:
     """Sweep until the ELBO stalls.
 
     Parameters
     ----------
-    data : Entries
+    problem : FactorProblem
+        Its noise, if it is learned, maximises the ELBO; else it is that of ``start``.
     start : FactorPosterior
-    prior_scale : float
-        Standard deviation of every entry of U and V.
     covariance : CovarianceFamily
     gap : GapStream, optional
         None is plain mean-field inference, whose ELBO never falls (a diagonal family is turned
         to its axes twice, early on).
-    noise_range : (float, float), optional
-        Least and largest noise variance if it is learned (it maximises the ELBO); None keeps
-        that of ``start``.
-    max_iter : int
-        Sweeps.
-    tol : float
-        Nats: stop when the mean ELBO of `WINDOW` sweeps is not higher by ``tol`` than that of the
-        sweeps before.
     on_step : callable (sweep, info) -> bool
         Told ``{"elbo": ..., "posterior": ...}`` after every sweep; True stops.
 
@@ -137,21 +94,22 @@ def fit_factors(
     -----
     A sweep costs O(N k^2 + (n + m) k^3). A `KeyboardInterrupt` ends the loop between two sweeps.
     """
+    data, model = problem.data, problem.model
     posterior, curve, running = start, list[float](), None
     with Loop() as loop:
-        for sweep in loop.steps(range(max_iter)):
+        for sweep in loop.steps(range(problem.max_iter)):
             if sweep in _TURNS and covariance.is_elementwise and not covariance.is_isotropic:
                 posterior, running = _turn_to_axes(posterior, data.n_rows), None
             if gap is not None and sweep > 0:
                 running = _look(running, gap, posterior, sweep)
             added = None if running is None else running.mean
-            learned = noise_range if sweep >= _FIXED_NOISE_SWEEPS else None
-            posterior, elbo = _sweep(data, posterior, prior_scale, covariance, added, learned)
+            learned = model.noise_range if sweep >= _FIXED_NOISE_SWEEPS else None
+            posterior, elbo = _sweep(data, posterior, model.prior_scale, covariance, added, learned)
             curve.append(elbo + (0.0 if added is None else float(added.value)))
             loop.stop_if(
                 "callback", on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior})
             )
-            loop.stop_if("tol", stalled(curve[_FIXED_NOISE_SWEEPS:], WINDOW, tol))
+            loop.stop_if("tol", stalled(curve[_FIXED_NOISE_SWEEPS:], WINDOW, problem.tol))
     return FactorFit(posterior, curve, len(curve), loop.stopped)
 
 
@@ -239,7 +197,8 @@ def _update_side(
         end = min(begin + ROW_BLOCK, side.entries.n_rows)
         rows = slice(first_row + begin, first_row + end)
         sums = sums_over_entries(side.entries.block(begin, end), packed, others)
-        factor, precision, target = row_conditionals(sums, prior_scale, noise, added, rows, mean)
+        terms = None if added is None else gap_terms(added, mean, rows)
+        factor, precision, target = row_conditionals(sums, prior_scale, noise, terms)
         mean[rows] = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
         cov[rows] = covariance.project(precision, factor)
         second, first = sums

@@ -1,1 +1,11 @@
-""""""
+"""Laplace's approximation: a normal around a mode, and the evidence it implies.
+
+Reading order: `jacobian` (gradients of the outputs), `curvature` (the Gauss-Newton matrix from
+them: Kronecker, diagonal, full), `precision` (the matrix plus the prior's, as a distribution),
+`posterior` (its linearised predictions), `marginal_likelihood` (the evidence and its gradient),
+`training` (weights and hyperparameters by turns). For small regression networks `gauss_newton` and
+`evidence_modes` find many modes at once.
+
+In: a recording network, a likelihood, a normal prior, an augmentation. Out: `LaplacePosterior` and
+log evidences in nats.
+"""

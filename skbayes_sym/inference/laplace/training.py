@@ -66,14 +66,12 @@ class ModeObjective:
     Parameters
     ----------
     model : AveragedNetwork
-    data : Data
+    batches : Batches
+        Rows of every step; transformations come from their generator, too.
     theta, hyper : Tensor
         Starting weights (P,); hyperparameters, read at every call.
     rest_precision : float
         Prior precision of parameters in no Laplace layer.
-    batch_size : int
-    generator : torch.Generator
-        Stream of batches and transformations.
     reward : float or None
         rho; None leaves eta to the evidence.
     """
@@ -81,13 +79,11 @@ class ModeObjective:
     def __init__(
         self,
         model: AveragedNetwork,
-        data: Data,
+        batches: Batches,
         theta: Tensor,
         hyper: Tensor,
         *,
         rest_precision: float,
-        batch_size: int,
-        generator: torch.Generator,
         reward: float | None = None,
     ) -> None:
         self._model, self._hyper, self._reward = model, hyper, reward
@@ -96,12 +92,11 @@ class ModeObjective:
         self.params = torch.cat([theta, eta])
         self.gradient = torch.zeros_like(self.params)
         self._n = len(theta)
-        self._batches = Batches(data, batch_size, generator)
-        self._generator = generator
+        self._batches = batches
         self._likelihood = model.likelihood.to(theta)
         self._owner = model.owner.to(theta.device)
         self._rest = theta.new_tensor([rest_precision])
-        self._total_weight = float(data.weight.double().sum())
+        self._total_weight = float(batches.data.weight.double().sum())
         self._watch: OnlineEvidence | None = None
         self._is_watched: Callable[[int], bool] = lambda step: False
 
@@ -118,7 +113,7 @@ class ModeObjective:
         x, y, weight = batch = self._batches.next()
         leaf = self.params.detach().clone().requires_grad_()
         likelihood = self._likelihood.at(self._h["likelihood"])
-        noise = self._model.noise(len(x), x, self._generator)
+        noise = self._model.noise(len(x), x, self._batches.generator)
         with torch.enable_grad():
             eta = leaf[self._n :] if self._reward is not None else self._h["eta"]
             theta, recorded = leaf[: self._n], None
@@ -133,7 +128,7 @@ class ModeObjective:
             keep = recorded is not None  # its graph serves the evidence's gradient too
             gradient = torch.autograd.grad(loss, leaf, retain_graph=keep)[0]
         if self._watch is not None and recorded is not None:
-            self._watch.gather(recorded, self._generator)
+            self._watch.gather(recorded, self._batches.generator)
         self.gradient.copy_(gradient)
         return loss.detach() + self._add_prior()
 

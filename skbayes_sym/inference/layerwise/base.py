@@ -182,6 +182,7 @@ class LayerwiseElbo:
     ----------
     posterior : Layerwise
     batches : Batches
+        Rows of every step; draws come from their generator, too.
     params : Tensor
         See `Layerwise.split`; read at every call.
     n_draws : int
@@ -189,7 +190,6 @@ class LayerwiseElbo:
     warm_up : int
         Steps over which the KL's weight rises linearly from `_COLD` to 1. Without it wide
         networks can fall into the mode where the hidden weights stay at the prior.
-    generator : torch.Generator
     """
 
     _COLD = 0.02
@@ -202,19 +202,19 @@ class LayerwiseElbo:
         *,
         n_draws: int,
         warm_up: int,
-        generator: torch.Generator,
     ) -> None:
         self.params, self.gradient = params, torch.zeros_like(params)
         self._posterior, self._batches, self._n_draws = posterior, batches, n_draws
-        self._warm_up, self._generator = warm_up, generator
+        self._warm_up = warm_up
 
     def __call__(self, step: int) -> Tensor:
         share = min(1.0, step / self._warm_up) if self._warm_up else 1.0
         temperature = self._COLD + (1.0 - self._COLD) * share
         with torch.enable_grad():
             at = self.params.detach().requires_grad_()
+            batch, generator = self._batches.next(), self._batches.generator
             likelihood, kl = self._posterior.terms(
-                at, self._batches.next(), self._n_draws, generator=self._generator, training=True
+                at, batch, self._n_draws, generator=generator, training=True
             )
             loss = (temperature * kl - likelihood).mean()
             (gradient,) = torch.autograd.grad(loss, at)

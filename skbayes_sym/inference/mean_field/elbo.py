@@ -8,16 +8,27 @@ every other random number.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from skbayes_sym.inference.mean_field.gated import GatedGap
-from skbayes_sym.models.data import Batches, Data
+from skbayes_sym.models.data import Batches
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, LayerViews
 from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.symmetry.base import SymmetryGroup
+
+
+class NormalModel(NamedTuple):
+    """A `Model` whose passes and KL are written out: an MLP with independent normal weights."""
+
+    network: MLP
+    likelihood: Likelihood
+    prior: GaussianPrior
+    group: SymmetryGroup
 
 
 def pack(loc: Tensor, log_variance: Tensor, likelihood: Likelihood) -> Tensor:
@@ -30,35 +41,28 @@ class SymmetrizedElbo:
 
     Parameters
     ----------
-    network, likelihood, prior, data
-        The model and what it is conditioned on.
+    model : NormalModel
+    batches : Batches
+        Rows of every step; the likelihood's noise comes from their generator, too.
     params : Tensor of shape (2 P + n_params,)
         See `pack`; read at every call.
-    batch_size : int
-        Rows a step; N for full batches. Batches are drawn without replacement, a last incomplete
-        one is dropped.
     n_draws : int
         Local reparametrisation draws averaged a step.
-    generator : torch.Generator
-        Stream of batches and likelihood noise.
     gap : GatedGap, optional
         Adds the symmetrisation gap; without it this is plain mean-field variational inference.
     """
 
     def __init__(
         self,
-        network: MLP,
-        likelihood: Likelihood,
-        prior: GaussianPrior,
-        data: Data,
+        model: NormalModel,
+        batches: Batches,
         params: Tensor,
         *,
-        batch_size: int,
         n_draws: int,
-        generator: torch.Generator,
         gap: GatedGap | None = None,
     ) -> None:
-        n_params = network.layout.n_params
+        network, likelihood, prior, _ = model
+        n_params, n_rows = network.layout.n_params, batches.batch_size
         self.params, self.gradient = params, torch.zeros_like(params)
         self._likelihood, self._gap = likelihood.to(params), gap
         self._loc, self._log_variance = params[:n_params], params[n_params : 2 * n_params]
@@ -73,13 +77,13 @@ class SymmetrizedElbo:
         log_scale = float(prior.scale.double().log().sum())
         self._kl_constant = params.new_tensor(log_scale - 0.5 * n_params)
         self._minus_half = params.new_tensor(-0.5)
-        self._batches = Batches(data, batch_size, generator)
-        self._log_lik = ElboLikelihood(network, batch_size, n_draws, params)
+        self._batches = batches
+        self._log_lik = ElboLikelihood(network, n_rows, n_draws, params)
         self._noise = _NoiseBuffer(
             (*network.hidden_layer_sizes, likelihood.n_noise(network.n_outputs)),
-            batch_size * n_draws,
+            n_rows * n_draws,
             params,
-            generator,
+            batches.generator,
         )
 
     def __call__(self, step: int) -> Tensor:

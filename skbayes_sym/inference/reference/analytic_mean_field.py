@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.vi import FactorPosterior
+from skbayes_sym.inference.factorization.problem import FactorModel, FactorPosterior
 
 
 class _Components(NamedTuple):
@@ -48,26 +48,15 @@ def shrunk_singular_values(
     return (g - 0.5 * noise / g * (n + m + root)).clamp(min=0.0)
 
 
-def analytic_mean_field(
-    matrix: Tensor,
-    n_components: int,
-    *,
-    prior_scale: float,
-    noise_variance: float,
-    noise_range: tuple[float, float] | None,
-) -> FactorPosterior:
+def analytic_mean_field(matrix: Tensor, model: FactorModel) -> FactorPosterior:
     """The optimum itself, no iteration; one SVD of the matrix.
 
     Parameters
     ----------
     matrix : Tensor of shape (n, m)
         All entries observed.
-    n_components : int
-    prior_scale : float
-        Of u and v, ``R = U V' / sqrt(k) + noise``.
-    noise_variance : float
-        Kept if ``noise_range`` is None; else the noise maximises the ELBO within it.
-    noise_range : (float, float), optional
+    model : FactorModel
+        Its noise, if it is learned, maximises the ELBO.
 
     Returns
     -------
@@ -75,7 +64,8 @@ def analytic_mean_field(
         With diagonal covariances, the same for all rows of a side.
     """
     u, g, vt = torch.linalg.svd(matrix.double(), full_matrices=False)
-    k, shape = n_components, (matrix.shape[0], matrix.shape[1])
+    k, prior_scale, noise_variance, noise_range = model
+    shape = matrix.shape[0], matrix.shape[1]
     prior_variance = prior_scale**2 / sqrt(k)
     total = float(matrix.double().square().sum())
     if noise_range is not None:

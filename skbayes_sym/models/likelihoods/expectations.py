@@ -59,7 +59,8 @@ def by_autograd(
             leaves.append(leaf(rows))
             likelihood = likelihood.at(leaves[-1])
         if integrates:
-            nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
+            # Kept between calls, of which the first may have been in inference mode.
+            nodes, weights = (kept(t).to(mean) for t in gauss_hermite(N_NODES))
             outputs = mean + variance.sqrt() * nodes[:, None, None]
             value = weights @ likelihood.log_prob(outputs, y)
         else:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from habits import Watch
 from scipy import stats
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
@@ -208,29 +209,9 @@ def test_float32_is_close(estimator, data):
     )
 
 
-class StopAt:
-    """Ask to stop after so many blocks; counts tasks."""
-
-    def __init__(self, n_blocks):
-        self.n_blocks, self.begun, self.ended = n_blocks, 0, 0
-
-    def setup(self, estimator, context):
-        pass
-
-    def teardown(self, estimator, context):
-        pass
-
-    def on_fit_task_begin(self, estimator, context):
-        self.begun += 1
-
-    def on_fit_task_end(self, estimator, context):
-        self.ended += 1
-        return context.task_name == "block" and context.task_id + 1 >= self.n_blocks
-
-
 @every_estimator
 def test_a_callback_stops_the_fit(estimator, data):
-    stop = StopAt(7)
+    stop = Watch(7)
     fitted = clone(estimator).set_callbacks(stop).fit(*data)
     assert (fitted.stop_reason_, fitted.n_iter_) == ("callback", 14)  # blocks of 2 steps
     assert stop.begun == stop.ended == 8

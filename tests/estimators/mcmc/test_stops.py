@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from habits import Watch
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
@@ -115,26 +116,6 @@ def test_an_error_leaves_the_previous_fit(monkeypatch):
     assert np.array_equal(model.predict(DIABETES[0]), expected)
 
 
-class StopAt:
-    """Ask to stop after so many blocks; counts tasks."""
-
-    def __init__(self, n_blocks):
-        self.n_blocks, self.begun, self.ended = n_blocks, 0, 0
-
-    def setup(self, estimator, context):
-        pass
-
-    def teardown(self, estimator, context):
-        pass
-
-    def on_fit_task_begin(self, estimator, context):
-        self.begun += 1
-
-    def on_fit_task_end(self, estimator, context):
-        self.ended += 1
-        return context.task_name == "block" and context.task_id + 1 >= self.n_blocks
-
-
 @every_estimator
 @pytest.mark.parametrize(
     ("n_blocks", "n_iter", "n_draws"),
@@ -143,7 +124,7 @@ class StopAt:
 def test_a_callback_stops_the_fit(estimator, data, n_blocks, n_iter, n_draws):
     """70 of the hundred blocks are the 110 moves of the chains, 80 of them warm-up; every tenth
     move is reported. A draw a move is kept, and without any where the chains are."""
-    stop = StopAt(n_blocks)
+    stop = Watch(n_blocks)
     fitted = clone(estimator).set_callbacks(stop).fit(*data)
     assert fitted.stop_reason_ == "callback"
     assert fitted.n_iter_ == n_iter
@@ -156,12 +137,12 @@ def test_a_callback_stops_the_fit(estimator, data, n_blocks, n_iter, n_draws):
 def test_draws_before_a_stop_are_those_of_the_whole_fit(estimator, data):
     estimator = clone(estimator).set_params(remove_symmetries=False)
     whole = clone(estimator).fit(*data)
-    part = estimator.set_callbacks(StopAt(60)).fit(*data)
+    part = estimator.set_callbacks(Watch(60)).fit(*data)
     assert np.array_equal(part.samples_, whole.samples_[:, :20])
 
 
 def test_every_task_that_begins_ends():
-    watch = StopAt(10**9)
+    watch = Watch()
     fitted = MCMCRegressor(
         (1,), n_chains=8, n_warmup=60, n_draws=20, mode_weights=Evidence(2, 32), random_state=0
     )

@@ -1,81 +1,31 @@
-"""Sweeps, bounds and rivals of the factorisation against closed forms and independent sums."""
+"""Sweeps and bounds of the factorisation against closed forms and independent sums."""
 
 from math import log, pi, sqrt
 
 import pytest
 import torch
+from inference.factorization.factorization_problems import (
+    FAMILIES,
+    complete,
+    every_family,
+    fit,
+    incomplete,
+    noisy_matrices,
+    problem_of,
+)
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.covariance import (
-    DiagonalCovariance,
-    FullCovariance,
-    IsotropicCovariance,
-    PointMass,
-    RowCovariance,
-    kl_from_prior,
-)
-from skbayes_sym.inference.factorization.data import entries
-from skbayes_sym.inference.factorization.gibbs import sample_factors
-from skbayes_sym.inference.factorization.vi import (
-    FactorPosterior,
-    GapStream,
-    fit_factors,
-    mean_field_elbo,
-    start_at_random,
-)
-from skbayes_sym.inference.reference.analytic_mean_field import analytic_mean_field
-from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
+from skbayes_sym.inference.factorization.covariance import FullCovariance, PointMass, kl_from_prior
+from skbayes_sym.inference.factorization.problem import FactorPosterior
+from skbayes_sym.inference.factorization.vi import GapStream, fit_factors, mean_field_elbo
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
-
-FAMILIES = {
-    "isotropic": IsotropicCovariance(),
-    "row": RowCovariance(),
-    "diag": DiagonalCovariance(),
-    "full": FullCovariance(),
-}
-every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 
 # log p(R) of the first matrices by thermodynamic integration over Gibbs sampling, good to 1.5 nats.
 LOG_EVIDENCE = [
     -3561.3, -3532.2, -3555.25, -3478.27, -3559.5, -3591.83, -3491.27, -3596.48, -3587.4, -3550.78,
 ]  # fmt: skip
-
-
-def noisy_matrices():
-    """The paper's: 40 x 40, rank 20, noise 2."""
-    g = torch.Generator().manual_seed(0)
-    u, v, noise = (
-        torch.randn(80, 40, width, generator=g, dtype=torch.float64) for width in (20, 20, 40)
-    )
-    return u @ v.mT / sqrt(20) + 2.0 * noise
-
-
-def complete(matrix):
-    n, m = matrix.shape
-    rows, columns = torch.cartesian_prod(torch.arange(n), torch.arange(m)).T
-    return entries(rows, columns, matrix.flatten(), (n, m))
-
-
-def incomplete(generator, shape=(14, 9), k=3, share=0.6, noise=0.5):
-    u, v = (torch.randn(n, k, generator=generator, dtype=torch.float64) for n in shape)
-    rows, columns = (torch.rand(shape, generator=generator) < share).nonzero(as_tuple=True)
-    values = (u[rows] * v[columns]).sum(-1) / sqrt(k)
-    values = values + noise * torch.randn(len(rows), generator=generator, dtype=torch.float64)
-    return entries(rows, columns, values, shape)
-
-
-def fit(data, k, family, gap, *, noise=0.25, seed=0, **settings):
-    start = start_at_random(
-        (data.n_rows, data.n_columns), k, prior_scale=1.0, noise_variance=noise,
-        generator=torch.Generator().manual_seed(seed), like=data.by_row.value,
-    )  # fmt: skip
-    settings = {"noise_range": None, "max_iter": 500, "tol": 1e-7} | settings
-    return fit_factors(
-        data, start, prior_scale=1.0, covariance=family, gap=gap, on_step=lambda s, i: False,
-        **settings,
-    )  # fmt: skip
 
 
 @every_family
@@ -130,10 +80,10 @@ def test_rows_given_columns_are_bayesian_regression(generator):
     v = torch.randn(9, k, generator=generator, dtype=torch.float64)
     mean = torch.cat([torch.zeros(14, k, dtype=torch.float64), v])
     known = FactorPosterior(mean, 1e-14 * torch.eye(k, dtype=torch.float64).repeat(23, 1, 1), 0.3)
+    problem = problem_of(data, k, prior_scale=1.5, max_iter=1)
     after = fit_factors(
-        data, known, prior_scale=1.5, covariance=FullCovariance(), gap=None, noise_range=None,
-        max_iter=1, tol=0.0, on_step=lambda s, i: False,
-    ).posterior  # fmt: skip
+        problem, known, FullCovariance(), gap=None, on_step=lambda s, i: False
+    ).posterior
     for i in range(14):
         mine = slice(int(data.by_row.start[i]), int(data.by_row.start[i + 1]))
         design, r = v[data.by_row.other[mine]] / sqrt(k), data.by_row.value[mine]
@@ -141,39 +91,6 @@ def test_rows_given_columns_are_bayesian_regression(generator):
         cov = torch.linalg.inv(precision)
         assert_close(after.cov[i], cov, rtol=0, atol=1e-9)
         assert_close(after.mean[i], cov @ design.T @ r / 0.3, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("shape", [(40, 40), (25, 40), (40, 25)])
-@pytest.mark.parametrize("prior_scale", [1.0, 0.8])
-def test_analytic_solution_is_the_end_of_coordinate_ascent(shape, prior_scale):
-    """For a complete matrix, in value; all random starts lie below."""
-    matrix, k = noisy_matrices()[0, : shape[0], : shape[1]].contiguous(), 10
-    data = complete(matrix)
-    exact = analytic_mean_field(
-        matrix, k, prior_scale=prior_scale, noise_variance=1.0, noise_range=None
-    )
-    bound = mean_field_elbo(data, exact, prior_scale)
-    start = start_at_random(
-        shape, k, prior_scale=prior_scale, noise_variance=1.0,
-        generator=torch.Generator().manual_seed(0), like=matrix,
-    )  # fmt: skip
-    fitted = fit_factors(
-        data, start, prior_scale=prior_scale, covariance=FullCovariance(), gap=None,
-        noise_range=None, max_iter=600, tol=1e-6, on_step=lambda s, i: False,
-    )  # fmt: skip
-    assert bound - 0.01 < fitted.elbo_curve[-1] < bound + 1e-6
-
-
-def test_analytic_noise_is_a_maximum():
-    matrix, data = noisy_matrices()[1], complete(noisy_matrices()[1])
-    settings = {"prior_scale": 1.0, "noise_variance": 1.0}
-    best = analytic_mean_field(matrix, 20, noise_range=(0.01, 100.0), **settings)
-    assert sqrt(best.noise_variance) == pytest.approx(2.336, abs=2e-3)
-    bound = mean_field_elbo(data, best, 1.0)
-    for factor in (0.98, 1.02):
-        other = settings | {"noise_variance": factor * best.noise_variance}
-        beside = analytic_mean_field(matrix, 20, noise_range=None, **other)
-        assert mean_field_elbo(data, beside, 1.0) < bound
 
 
 @pytest.mark.parametrize("noise", [0.5, 4.0])
@@ -243,73 +160,10 @@ def test_finite_groups_raise_the_bound(permute, family, generator):
     assert mean_field_elbo(data, fitted.posterior, 1.0) + value > plain + 3.0 * error
 
 
-def exact_mean(r):
-    """E[uv | r]: with v given, r is N(0, 1 + v^2); trapezoidal rule over v."""
-    v = torch.linspace(-12.0, 12.0, 8001, dtype=torch.float64)
-    weight = torch.exp(-0.5 * v**2 - 0.5 * r**2 / (1.0 + v**2)) / (1.0 + v**2).sqrt()
-    return float((weight * r * v**2 / (1.0 + v**2)).sum() / weight.sum())
-
-
-# Moore's Figure 3: the exact posterior mean, by tests/oracles/gaps.py.
-@pytest.mark.parametrize(
-    ("r", "expected"), [(0.5, 0.14609664), (2.0, 0.83339463), (4.0, 2.80367299)]
-)
-def test_gibbs_has_the_posterior_of_one_number(r, expected, generator):
-    """Within 3 standard errors of independent chains."""
-    assert exact_mean(r) == pytest.approx(expected, abs=1e-7)
-    data = complete(torch.tensor([[r]], dtype=torch.float64))
-    means = []
-    for seed in range(20):
-        start = start_at_random(
-            (1, 1), 1, prior_scale=1.0, noise_variance=1.0,
-            generator=torch.Generator().manual_seed(seed), like=data.by_row.value,
-        )  # fmt: skip
-        draws = sample_factors(
-            data, start, prior_scale=1.0, noise_range=None, n_warmup=30, n_sweeps=230, n_kept=200,
-            generator=generator, on_step=lambda s, i: False,
-        )  # fmt: skip
-        means.append((draws.rows[:, 0, 0] * draws.rows[:, 1, 0]).mean())
-    means = torch.stack(means)
-    error = 3.0 * float(means.std()) / len(means) ** 0.5
-    assert abs(float(means.mean()) - expected) < error
-
-
-def test_gibbs_learns_the_noise(generator):
-    data = incomplete(generator, (60, 50), noise=0.5)
-    start = start_at_random(
-        (60, 50), 3, prior_scale=1.0, noise_variance=0.25, generator=generator,
-        like=data.by_row.value,
-    )  # fmt: skip
-    draws = sample_factors(
-        data, start, prior_scale=1.0, noise_range=(1e-4, 1e2), n_warmup=50, n_sweeps=150,
-        n_kept=100, generator=generator, on_step=lambda s, i: False,
-    )  # fmt: skip
-    spread = float(draws.noise_variance.std())
-    assert abs(float(draws.noise_variance.mean()) - 0.25) < 4.0 * spread
-
-
-def test_singular_precisions_name_a_remedy(generator):
-    """Fewer entries than components and next to no noise, in single precision."""
-    data = incomplete(generator)
-    single = data._replace(
-        by_row=data.by_row._replace(value=data.by_row.value.float()),
-        by_column=data.by_column._replace(value=data.by_column.value.float()),
-    )
-    with pytest.raises(NotPositiveDefiniteError, match=r"noise_std.*float64"):
-        fit(single, 9, FullCovariance(), None, noise=1e-12)
-
-
 def test_on_step_stops_and_interrupts_keep_the_state(generator):
-    data = incomplete(generator)
-    start = start_at_random(
-        (14, 9), 3, prior_scale=1.0, noise_variance=0.25, generator=generator,
-        like=data.by_row.value,
-    )  # fmt: skip
-    settings = {
-        "prior_scale": 1.0, "covariance": FullCovariance(), "gap": None, "noise_range": None,
-        "max_iter": 50, "tol": -1.0,
-    }  # fmt: skip
-    stopped = fit_factors(data, start, on_step=lambda s, i: s == 3, **settings)
+    problem = problem_of(incomplete(generator), 3, max_iter=50, tol=-1.0)
+    arguments = problem, problem.start, FullCovariance()
+    stopped = fit_factors(*arguments, gap=None, on_step=lambda s, i: s == 3)
     assert (stopped.n_iter, stopped.stopped) == (3, "callback")
 
     def interrupt(sweep, info):
@@ -317,5 +171,5 @@ def test_on_step_stops_and_interrupts_keep_the_state(generator):
             raise KeyboardInterrupt
         return False
 
-    broken = fit_factors(data, start, on_step=interrupt, **settings)
+    broken = fit_factors(*arguments, gap=None, on_step=interrupt)
     assert (broken.n_iter, broken.stopped) == (4, "interrupted")

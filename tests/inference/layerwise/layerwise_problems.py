@@ -79,9 +79,8 @@ def train(parts, data, log_noise, steps, *, warm_up=0, seed=0):
     ]
     params = torch.cat(start)
     objective = LayerwiseElbo(
-        parts, Batches(data, 10**6, generator()), params, n_draws=2, warm_up=warm_up,
-        generator=generator(),
-    )  # fmt: skip
+        parts, Batches(data, 10**6, generator()), params, n_draws=2, warm_up=warm_up
+    )
     groups = [ParamGroup(slice(0, -1), 0.03, -30, 30)]  # the noise is given
     minimise(objective, groups=groups, max_iter=steps, block_size=steps,
              on_step=lambda step, info: False)  # fmt: skip

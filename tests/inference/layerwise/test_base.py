@@ -52,9 +52,8 @@ def test_gradient_is_that_of_the_tempered_bound(name):
 
     generator = torch.Generator().manual_seed(3)
     objective = LayerwiseElbo(
-        parts, Batches(data, 10**6, generator), params.clone(), n_draws=2, warm_up=100,
-        generator=generator,
-    )  # fmt: skip
+        parts, Batches(data, 10**6, generator), params.clone(), n_draws=2, warm_up=100
+    )
     objective(0)
     for i in range(0, len(params), 3):
         step = torch.zeros_like(params)
@@ -71,7 +70,7 @@ def test_minibatches_are_unbiased():
     def objective(batch_size, seed):
         generator = torch.Generator().manual_seed(seed)
         batches = Batches(data, batch_size, generator)
-        return LayerwiseElbo(parts, batches, params, n_draws=8, warm_up=0, generator=generator)
+        return LayerwiseElbo(parts, batches, params, n_draws=8, warm_up=0)
 
     full = torch.stack([objective(6, s)(0) for s in range(300)])
     small = torch.stack([objective(2, s)(0) for s in range(1200)])

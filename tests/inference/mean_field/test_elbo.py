@@ -6,10 +6,10 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
-from skbayes_sym.inference.mean_field.elbo import SymmetrizedElbo, pack
+from skbayes_sym.inference.mean_field.elbo import NormalModel, SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import RELU, TANH
@@ -38,10 +38,9 @@ def params_of(network, likelihood, generator, scale=0.3, spread=1.0):
 
 
 def objective_of(network, data, prior, params, likelihood, *, gap=None, batch_size=None, seed=0):
-    return SymmetrizedElbo(
-        network, likelihood, prior, data, params, batch_size=batch_size or len(data.x), n_draws=1,
-        generator=generator_from(seed), gap=gap,
-    )  # fmt: skip
+    batches = Batches(data, batch_size or len(data.x), generator_from(seed))
+    model = NormalModel(network, likelihood, prior, network.symmetry())
+    return SymmetrizedElbo(model, batches, params, n_draws=1, gap=gap)
 
 
 def posterior_of(params, n):

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from cases import AUGMENTATIONS
 from torch import nn
 from torch.testing import assert_close
 
 from skbayes_sym.models.augmentations.affine import AXIS, SIMILARITY, Affine, _exponential
-from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
+from skbayes_sym.models.augmentations.base import Composed, InRescaledUnits
 from skbayes_sym.models.augmentations.half_width import HalfWidth, amplitude, stratified_noise
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
@@ -28,27 +29,17 @@ class Wobble(nn.Module):
 
 
 SCALE = (1.5, 2.0, 1.0)
-TABULAR = {
-    "none": Identity(),
-    "rotation": Rotation2D(columns=(2, 0), centre=(0.3, -1.0)),
-    "translation": ColumnShift(),
-    "translation-of-one": ColumnShift(columns=(1,)),
-    "log-scale": LogScale(),
-    "log-scales": LogScale(columns=(0, 2), joint=False),
-    "composed": Composed((Rotation2D(), ColumnShift(columns=(2,)), Rotation2D((1, 2)))),
-    "in-units": InRescaledUnits(Rotation2D(), (1.0, 0.0, 2.0), SCALE),
-}
 IMAGES = {
     "similarity": Affine(image_shape=(2, 5, 4)),
     "axis": Affine(AXIS, image_shape=(2, 5, 4)),
     "correlated": Affine(SIMILARITY, image_shape=(2, 5, 4), correlated=True),
 }
-every_family = pytest.mark.parametrize("name", [*TABULAR, *IMAGES])
+every_family = pytest.mark.parametrize("name", [*AUGMENTATIONS, *IMAGES])
 
 
 def family(name, generator, n=4, s=3):
     """A bound family with inputs, parameters and noise."""
-    augmentation = (TABULAR | IMAGES)[name].bind(SCALE)
+    augmentation = (AUGMENTATIONS | IMAGES)[name].bind(SCALE)
     shape = (2, 5, 4) if name in IMAGES else (3,)
     x = torch.randn(n, *shape, generator=generator, dtype=torch.float64)
     half_width = augmentation.half_width
@@ -92,7 +83,7 @@ def test_names_start_and_amplitudes(name, generator):
     assert (amplitude(half_width, half_width.start()) > 0).all()
 
 
-@pytest.mark.parametrize("name", [n for n in TABULAR if n != "none"])
+@pytest.mark.parametrize("name", [n for n in AUGMENTATIONS if n != "none"])
 def test_gradient_in_eta(name, generator):
     augmentation, x, eta, noise = family(name, generator)
 
@@ -143,7 +134,7 @@ def test_composition_applies_the_first_first(generator):
     expected = shifted * LogScale().bind(SCALE).half_width.mixing(eta[1:]).exp()
     assert_close(both.transform(x, eta, noise)[:, 0], expected, rtol=1e-4, atol=1e-4)
     assert both.half_width.names == ("translation_0", "log_scale")
-    assert TABULAR["composed"].half_width.names == ("rotation", "translation_2", "rotation 2")
+    assert AUGMENTATIONS["composed"].half_width.names == ("rotation", "translation_2", "rotation 2")
 
 
 def test_in_units_acts_on_the_inputs_as_given(generator):

@@ -1,0 +1,173 @@
+"""Likelihoods, priors, groups and gaps of one's own, and what doesn't go together."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from cases import LaplaceNoise, Softmax
+from sklearn.base import clone
+
+from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor, invariance_gap
+from skbayes_sym.models import BasePrior, Normal, Poisson, StudentT
+from skbayes_sym.numerics.permanent import log_permanent
+from skbayes_sym.symmetry.base import Product, Trivial
+from skbayes_sym.symmetry.gaps.permanent_estimates import DoublyStochastic, Exact, Importance
+from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.units import Units
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((40, 3))
+Y = X[:, 0] + 0.3 * rng.standard_normal(40)
+COUNTS = rng.poisson(np.exp(0.5 * X[:, 0])).astype(float)
+LABELS = (Y > 0).astype(int)
+
+FAST = {"hidden_layer_sizes": (3,), "activation": "tanh", "max_iter": 60, "tol": None,
+        "random_state": 0}  # fmt: skip
+
+
+def regressor(**kwargs):
+    return SymmetrizedVIRegressor(**(FAST | kwargs))
+
+
+NOISES = {
+    "student-t": StudentT(),
+    "own": LaplaceNoise(torch.zeros(1, dtype=torch.float64)),
+    "counts": Poisson(),
+}
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_a_likelihood_of_numbers(name):
+    y = COUNTS if name == "counts" else 20.0 * Y + 3.0
+    reg = regressor(likelihood=NOISES[name], max_iter=300).fit(X, y)
+    mean, std = reg.predict(X, return_std=True)
+    assert np.corrcoef(mean, np.exp(0.5 * X[:, 0]) if name == "counts" else y)[0, 1] > 0.6
+    assert reg.elbo_curve_[-1] > reg.elbo_curve_[0]
+    assert reg.elbo_ < reg.log_predictive_density(X, y).sum()
+    draws = reg.sample_y(X, 2000, random_state=1)
+    # 2000 draws of the target, against 200 of the hidden units.
+    error = np.sqrt(reg.predict_uncertainty(X).epistemic / 200 + std**2 / 2000)
+    assert (np.abs(draws.mean(1) - mean) < 5 * error).all()
+    assert hasattr(reg, "noise_std_") == (name != "counts")
+    if name == "counts":
+        assert (reg.y_mean_, reg.y_scale_) == (0.0, 1.0)
+    again = clone(reg).set_params(warm_start=True).fit(X, y).fit(X, y)
+    assert again.elbo_curve_[0] > reg.elbo_curve_[0]
+
+
+def test_a_scale_is_learned_in_the_units_of_the_targets():
+    reg = regressor(likelihood=NOISES["own"]).fit(X, Y)
+    scaled = clone(reg).fit(X, 10.0 * Y)
+    assert scaled.noise_std_ == pytest.approx(10.0 * reg.noise_std_)
+    assert scaled.elbo_ == pytest.approx(reg.elbo_ - 40 * np.log(10.0), abs=1e-6)
+    with pytest.raises(ValueError, match=r"noise_std=3.0 does not apply: likelihood= is given"):
+        clone(reg).set_params(noise_std=3.0).fit(X, Y)
+
+
+def test_a_likelihood_of_labels_is_the_softmax_written_again():
+    own = SymmetrizedVIClassifier(**FAST, likelihood=Softmax()).fit(X, LABELS)
+    ours = SymmetrizedVIClassifier(**FAST).fit(X, LABELS)
+    np.testing.assert_allclose(own.predict_proba(X), ours.predict_proba(X), rtol=1e-6)
+    assert own.elbo_ == pytest.approx(ours.elbo_, abs=1e-6)
+
+
+@dataclass(frozen=True)
+class HeavyTails(BasePrior):
+    def log_prob(self, theta):
+        return -2.0 * torch.log1p(theta**2).sum(-1)
+
+    def sample(self, n, *, generator):
+        raise NotImplementedError
+
+
+def test_a_prior_is_normal_or_refused():
+    reg = regressor(prior=Normal([0.5, 2.0])).fit(X, Y)
+    assert reg.elbo_ == regressor(prior_scale=[0.5, 2.0]).fit(X, Y).elbo_
+    with pytest.raises(ValueError, match=r"prior_scale=3.0 does not apply: prior= is given"):
+        regressor(prior=Normal(1.0), prior_scale=3.0).fit(X, Y)
+    with pytest.raises(ValueError, match=r"prior=HeavyTails isn't .* normals.*prior_scale"):
+        regressor(prior=HeavyTails()).fit(X, Y)
+    uneven = np.linspace(1.0, 2.0, 16)
+    with pytest.raises(ValueError, match=r"the prior is not invariant.*symmetry=None"):
+        regressor(prior=Normal(uneven)).fit(X, Y)
+
+
+def test_flips_alone_are_a_subgroup():
+    reg = regressor(symmetry="sign_flip").fit(X, Y)
+    assert reg.symmetry_.log_order == pytest.approx(3 * np.log(2.0))
+    assert 0.0 < reg.symmetry_gap_ <= reg.symmetry_.log_order + 1e-12
+    assert reg.elbo_ == reg.elbo_upper_  # no permanent in it
+    with pytest.raises(ValueError, match=r"'relu'.*odd"):
+        regressor(symmetry="sign_flip", activation="relu").fit(X, Y)
+    linear = regressor(symmetry="sign_flip", hidden_layer_sizes=()).fit(X, Y)
+    assert isinstance(linear.symmetry_, Trivial)
+
+
+def units(first=(0, 1)):
+    """Two of the three hidden units of the network: positions of W1, b1, W2."""
+    index = [[3 * i, 3 * i + 1, 3 * i + 2, 9 + i, 12 + i] for i in first]
+    return Units(torch.tensor(index))
+
+
+def test_a_group_of_ones_own_is_checked():
+    two = regressor(symmetry=Product((units(),))).fit(X, Y)
+    assert two.symmetry_.log_order == pytest.approx(np.log(2.0))
+    assert 0.0 < two.symmetry_gap_ <= np.log(2.0) + 1e-12
+    swapped_inputs = Units(torch.tensor([[0], [1]]))
+    with pytest.raises(ValueError, match=r"symmetry=Units changes what the network computes"):
+        regressor(symmetry=swapped_inputs).fit(X, Y)
+    with pytest.raises(ValueError, match=r"doesn't act on this network's 16 parameters"):
+        regressor(symmetry=Units(torch.tensor([[90], [91]]))).fit(X, Y)
+    with pytest.raises(ValueError, match="prior_scale is not invariant"):
+        regressor(symmetry=units(), prior_scale=np.linspace(1, 2, 16)).fit(X, Y)
+
+
+class Permanent:
+    """An estimate of one's own: the permanent itself."""
+
+    side = "exact"
+
+    def __call__(self, log_weights, *, generator):
+        return log_permanent(log_weights)
+
+
+def test_an_estimate_of_ones_own():
+    own, ours = regressor(gap=Permanent()).fit(X, Y), regressor(gap=Exact()).fit(X, Y)
+    assert own.elbo_ == ours.elbo_ == own.elbo_upper_
+    assert np.array_equal(own.posterior_.loc, ours.posterior_.loc)
+
+
+class Halved(UnitGap):
+    """A gap of one's own: a lower bound on another's."""
+
+    side = "lower"
+
+    def value_and_gradients(self, posterior, *, generator):
+        found = super().value_and_gradients(posterior, generator=generator)
+        return found._replace(
+            value=found.value / 2, d_mean=found.d_mean / 2,
+            added_precision=found.added_precision / 2,
+        )  # fmt: skip
+
+    def estimate(self, posterior, n_draws=None, *, generator):
+        found = super().estimate(posterior, n_draws, generator=generator)
+        return found._replace(value=found.value / 2)
+
+
+def test_a_gap_with_a_group_of_its_own():
+    gap = Halved(units(), Exact())
+    reg = regressor(gap=gap).fit(X, Y)
+    assert reg.symmetry_.log_order == pytest.approx(np.log(2.0))
+    assert 0.0 < reg.symmetry_gap_ <= 0.5 * np.log(2.0) + 1e-12
+    assert reg.elbo_upper_ == reg.elbo_mean_field_ + reg.symmetry_.log_order
+    assert invariance_gap(reg).value == pytest.approx(2 * reg.symmetry_gap_, abs=0.05)
+    with pytest.raises(ValueError, match=r"symmetry='permutation', but gap=Halved has a group"):
+        regressor(gap=gap, symmetry="permutation").fit(X, Y)
+
+
+def test_gaps_that_do_not_apply():
+    with pytest.raises(ValueError, match=r"gap=DoublyStochastic\(.*from above"):
+        regressor(gap=DoublyStochastic()).fit(X, Y)
+    with pytest.raises(ValueError, match=r"gap=Importance\(.*does not apply: symmetry=None"):
+        regressor(gap=Importance(), symmetry=None).fit(X, Y)

@@ -1,0 +1,44 @@
+"""The posterior of one number, and of the noise."""
+
+import pytest
+import torch
+from inference.factorization.factorization_problems import complete, incomplete, problem_of
+
+from skbayes_sym.inference.factorization.gibbs import sample_factors
+
+
+def exact_mean(r):
+    """E[uv | r]: with v given, r is N(0, 1 + v^2); trapezoidal rule over v."""
+    v = torch.linspace(-12.0, 12.0, 8001, dtype=torch.float64)
+    weight = torch.exp(-0.5 * v**2 - 0.5 * r**2 / (1.0 + v**2)) / (1.0 + v**2).sqrt()
+    return float((weight * r * v**2 / (1.0 + v**2)).sum() / weight.sum())
+
+
+# Moore's Figure 3: the exact posterior mean, by tests/oracles/gaps.py.
+@pytest.mark.parametrize(
+    ("r", "expected"), [(0.5, 0.14609664), (2.0, 0.83339463), (4.0, 2.80367299)]
+)
+def test_gibbs_has_the_posterior_of_one_number(r, expected):
+    """Within 3 standard errors of independent chains."""
+    assert exact_mean(r) == pytest.approx(expected, abs=1e-7)
+    data = complete(torch.tensor([[r]], dtype=torch.float64))
+    means = []
+    for seed in range(20):
+        problem = problem_of(data, 1, noise=1.0, max_iter=230, seed=seed)
+        draws = sample_factors(
+            problem, problem.start, n_warmup=30, n_kept=200, on_step=lambda s, i: False
+        )
+        means.append((draws.rows[:, 0, 0] * draws.rows[:, 1, 0]).mean())
+    means = torch.stack(means)
+    error = 3.0 * float(means.std()) / len(means) ** 0.5
+    assert abs(float(means.mean()) - expected) < error
+
+
+def test_gibbs_learns_the_noise(generator):
+    data = incomplete(generator, (60, 50), noise=0.5)
+    problem = problem_of(data, 3, noise_range=(1e-4, 1e2), max_iter=150)
+    draws = sample_factors(
+        problem, problem.start, n_warmup=50, n_kept=100, on_step=lambda s, i: False
+    )
+    spread = float(draws.noise_variance.std())
+    assert abs(float(draws.noise_variance.mean()) - 0.25) < 4.0 * spread

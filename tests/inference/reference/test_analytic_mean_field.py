@@ -1,0 +1,41 @@
+"""The closed form against coordinate ascent, and its noise."""
+
+from math import sqrt
+
+import pytest
+from inference.factorization.factorization_problems import (
+    complete,
+    noisy_matrices,
+    problem_of,
+)
+
+from skbayes_sym.inference.factorization.covariance import FullCovariance
+from skbayes_sym.inference.factorization.problem import FactorModel
+from skbayes_sym.inference.factorization.vi import fit_factors, mean_field_elbo
+from skbayes_sym.inference.reference.analytic_mean_field import analytic_mean_field
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (25, 40), (40, 25)])
+@pytest.mark.parametrize("prior_scale", [1.0, 0.8])
+def test_analytic_solution_is_the_end_of_coordinate_ascent(shape, prior_scale):
+    """For a complete matrix, in value; all random starts lie below."""
+    matrix, k = noisy_matrices()[0, : shape[0], : shape[1]].contiguous(), 10
+    data = complete(matrix)
+    problem = problem_of(data, k, noise=1.0, prior_scale=prior_scale, max_iter=600, tol=1e-6)
+    exact = analytic_mean_field(matrix, problem.model)
+    bound = mean_field_elbo(data, exact, prior_scale)
+    fitted = fit_factors(
+        problem, problem.start, FullCovariance(), gap=None, on_step=lambda s, i: False
+    )
+    assert bound - 0.01 < fitted.elbo_curve[-1] < bound + 1e-6
+
+
+def test_analytic_noise_is_a_maximum():
+    matrix, data = noisy_matrices()[1], complete(noisy_matrices()[1])
+    best = analytic_mean_field(matrix, FactorModel(20, 1.0, 1.0, (0.01, 100.0)))
+    assert sqrt(best.noise_variance) == pytest.approx(2.336, abs=2e-3)
+    bound = mean_field_elbo(data, best, 1.0)
+    for factor in (0.98, 1.02):
+        other = FactorModel(20, 1.0, factor * best.noise_variance)
+        beside = analytic_mean_field(matrix, other)
+        assert mean_field_elbo(data, beside, 1.0) < bound
