@@ -242,13 +242,10 @@ class EvidenceModes:
         factor = cholesky(system, what="The posterior's precision", remedy=_REMEDY)
         covariance = torch.cholesky_inverse(factor)
         alpha, n = hyper.log_precision.exp(), prior.sizes.to(theta)
-        determined = n - alpha * prior.sums(covariance.diagonal(dim1=1, dim2=2))
-        squares, a = prior.squares(theta), prior.shape
-        rate = 2.0 * a * prior.reference_variance.to(theta)
+        squares, variance = prior.squares(theta), covariance.diagonal(dim1=1, dim2=2)
         log_precision = hyper.log_precision
         if self.learn_prior:
-            target = (determined.clamp_min(0.0) + 2.0 * a) / (squares + rate)
-            log_precision = torch.lerp(log_precision, target.log(), _DAMPING)
+            log_precision = prior.evidence_step(theta, variance, log_precision, _DAMPING)
         noise = hyper.noise_precision
         if self.learn_noise:
             # What each target's rows determine; it adds up to what the groups have of it.

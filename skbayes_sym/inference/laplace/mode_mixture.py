@@ -1,7 +1,6 @@
 """Several Laplace approximations as one posterior: an equal mixture of normals around modes."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import log
 from typing import NamedTuple
 
@@ -40,7 +39,7 @@ class ModeMixture:
         """Number R of modes."""
         return len(self.loc)
 
-    @cached_property
+    @property
     def tensors(self) -> tuple[Tensor, Tensor]:
         """Modes and factors, float64 on the CPU."""
         return torch.as_tensor(self.loc), torch.as_tensor(self.factor)
