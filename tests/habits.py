@@ -43,8 +43,8 @@ VARIATIONAL = {
     "vi-classifier": SymmetrizedVIClassifier(**_VI),
 }
 LAPLACE = {
-    "laplace-regressor": LaplaceRegressor(**_LAPLACE),
-    "laplace-classifier": LaplaceClassifier(**_LAPLACE),
+    "laplace-regressor": LaplaceRegressor(**_LAPLACE, optimizer="adam"),
+    "laplace-classifier": LaplaceClassifier(**_LAPLACE, optimizer="adam"),
     "lila-plain": LILAClassifier(**_LAPLACE),
     "lila-regressor": LILARegressor(**_INVARIANT),
     "lila-classifier": LILAClassifier(hyper="exact", **_INVARIANT),
