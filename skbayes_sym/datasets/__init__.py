@@ -1,4 +1,7 @@
-"""The data of the papers: toy generators, and a loader for the sets the papers benchmark on."""
+"""The data of the papers: toy generators, and a loader for the sets the papers benchmark on.
+
+`_toy` draws anew; `_loading` reads a folder or OpenML.
+"""
 
 from skbayes_sym.datasets._loading import load_dataset
 from skbayes_sym.datasets._toy import (

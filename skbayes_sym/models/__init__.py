@@ -1,9 +1,11 @@
 """What is believed: networks, likelihoods, priors; immutable, without weights of their own.
 
-Reading order: `predictive` (mixtures that answer every question about new targets),
-`likelihoods` (outputs to targets), `priors`, `networks` (inputs and flat weights to outputs),
-`augmentations` (random transformations of inputs), `model` (the four nouns together), `data`
-(rows on the device, and minibatches).
+Reading order: `predictive` (mixtures that answer every question about new targets; `crps` scores
+any of them), `likelihoods` (outputs to targets), `priors` and `learned_scales`, `networks` (inputs
+and flat weights to outputs), `augmentations` (random transformations of inputs), `model` (the four
+nouns together), `data` (rows on the device, and minibatches).
+
+Tested elsewhere: `model` (fields only).
 
 In: groups of `skbayes_sym.symmetry`, which networks declare. Out: log densities in nats and their
 derivatives. One's own likelihood inherits from `TargetLikelihood` or `BaseLikelihood`, one's own

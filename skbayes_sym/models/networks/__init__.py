@@ -1,9 +1,12 @@
 """Functions of inputs and flat weights.
 
 Reading order: `base` (what a network is, and what one's own inherits), `activations`, `mlp`;
-its hand-written passes `mlp_moments` (mean and variance of the weights, for VI) and
-`mlp_batched` (many weight vectors, for sampling); `recording` (a forward pass with its
-intermediates, for Laplace), `modules` (any torch module) and `convolutional` (two of them).
+its hand-written passes `mlp_moments` (mean and variance of the weights, for VI), `mlp_batched`
+(many weight vectors, for sampling) and `mlp_jacobian` (for Gauss-Newton steps); `recording` (a
+forward pass with its intermediates, for Laplace), `modules` (any torch module) and `convolutional`
+(two of them).
+
+Tested elsewhere: `activations` (laws in `mlp` and `mlp_moments`), `recording` (with `modules`).
 
 In: ``theta`` (*B, P), inputs (N, *I). Out: outputs (*B, N, O); the group they don't change under.
 """

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.multimodal.bridge import NOT_ESTIMATED, bridge_evidence
+from skbayes_sym.inference.multimodal.bridge import NOT_ESTIMATED, Integrand, bridge_evidence
 from skbayes_sym.inference.multimodal.modes import find_modes, weigh_modes
 from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.orbits import enumerate_group
@@ -152,8 +152,7 @@ def test_evidence_weights_of_unequal_modes(generator):
     modes = find_modes(draws, log_density(draws), chains, UNITS)
     assert modes.regions.n_modes == 2
     estimates = [
-        bridge_evidence(
-            log_density, draws, UNITS, chains=chains, region=modes.regions.region(k),
+        bridge_evidence(Integrand(log_density, UNITS, modes.regions.region(k)), draws, chains=chains,
             generator=generator,
         )
         for k in range(2)
