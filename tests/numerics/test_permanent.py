@@ -15,8 +15,7 @@ from skbayes_sym.numerics.permanent_bounds import bethe_bound, gurvits_schrijver
 FUNCTIONS = [log_permanent, soules_bound, bethe_bound, gurvits_schrijver_bound]
 
 
-# shared/oracles/symmetrized_vi.json and note section 8 (O2), for L[i, j] = 2 sin(1 + 3i + 5j + ij).
-# The permanents are by enumeration to 1e-9; Soules raw rows to 1e-7, converged Bethe to 1e-6.
+# By tests/oracles/permanents.py, for L[i, j] = 2 sin(1 + 3i + 5j + ij).
 ORACLES = {  # d: log permanent, Soules, Bethe
     2: (0.6620320687, 0.87750388, 0.59489975),
     3: (3.5221145698, 3.89466391, 3.08835005),

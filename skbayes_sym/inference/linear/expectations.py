@@ -17,7 +17,7 @@ _CACHE_ROWS = _CACHE_NUMBERS // 64  # of likelihoods with one output, times the 
 
 
 class SiteTerms(NamedTuple):
-    """``E[l]``, ``E[l']`` and ``-E[l'']`` of ``l(f) = log p(y | f)``, one row a datum."""
+    """``E[l]``, ``E[l']`` and ``-E[l'']`` of ``l(f) = log p(y | f)``, one per row."""
 
     value: Tensor  # (N,), nats
     gradient: Tensor  # (N, C)
@@ -25,7 +25,7 @@ class SiteTerms(NamedTuple):
 
 
 class SiteLikelihood(Protocol):
-    """Likelihood of a datum with C outputs ``f ~ N(mean, covariance)``."""
+    """Likelihood of a row with C outputs ``f ~ N(mean, covariance)``."""
 
     @property
     def params(self) -> Tensor:
@@ -50,7 +50,7 @@ class SiteLikelihood(Protocol):
 
 @dataclass(frozen=True)
 class ScalarSites:
-    """One output a datum, by the likelihood's own expectations.
+    """One output per row, by the likelihood's own expectations.
 
     Bonnet's and Price's theorems turn derivatives by mean and variance into ``E[l']`` and
     ``E[l''] / 2``.

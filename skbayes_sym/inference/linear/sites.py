@@ -1,6 +1,6 @@
-r"""Variational inference for linear models by one Gaussian site a datum.
+r"""Variational inference for linear models by one Gaussian site per row.
 
-A datum sees the weights only through its outputs ``f_n = b + W x_n``. Marginalised over the
+A row sees the weights only through its outputs ``f_n = b + W x_n``. Marginalised over the
 translations it can't see (`skbayes_sym.symmetry.translation`), a Gaussian factor of the weights
 becomes a site of rank C, the number of outputs,
 
@@ -195,7 +195,7 @@ def first_sites(data: LinearData, likelihood: SiteLikelihood, intercept: Tensor)
     mean = intercept.expand(len(data.features), data.n_outputs)
     eye = torch.eye(data.n_outputs, dtype=mean.dtype, device=mean.device)
     terms = likelihood(mean, (_FIRST_VARIANCE * eye).expand(len(mean), -1, -1), data.y)
-    # Curvature is negative at a heavy tail: there the datum says nothing yet.
+    # Curvature is negative at a heavy tail: there the row says nothing yet.
     negative = torch.linalg.eigvalsh(terms.curvature)[:, 0] < 0.0
     keep = (~negative).to(mean)
     curvature = terms.curvature * keep[:, None, None]

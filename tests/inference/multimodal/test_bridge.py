@@ -92,9 +92,10 @@ def test_a_large_group_needs_one_hidden_layer(generator):
     prior = torch.randn(20 * n, n, generator=generator, dtype=torch.float64)
     domain = FundamentalDomain(wide.symmetry(), DiagonalReference(prior[0], torch.ones(n).double()))
     found = bridge_evidence(
-        lambda x: -0.5 * x.square().sum(-1), domain.enter(prior)[0], wide.symmetry(),
+        Integrand(lambda x: -0.5 * x.square().sum(-1), wide.symmetry()),
+        domain.enter(prior)[0],
         generator=generator,
-    )  # fmt: skip
+    )
     assert abs(found.log_evidence - 0.5 * n * log(2 * pi)) < 4 * found.standard_error
     assert found.standard_error < 0.3
     with pytest.raises(ValueError, match="hidden layers"):
@@ -252,9 +253,13 @@ def test_one_unit_network_by_quadrature(n_components, generator):
     aligned = domain.enter(draws)[0]
     found = {}
     for order in (10_000, 1):
-        found[order] = bridge_evidence(Integrand(log_density, group), aligned, n_components=n_components, max_order=order,
+        found[order] = bridge_evidence(
+            Integrand(log_density, group),
+            aligned,
+            n_components=n_components,
+            max_order=order,
             generator=generator,
-        )  # fmt: skip
+        )
         assert abs(found[order].log_evidence - exact) < 0.1
         assert abs(found[order].log_evidence - exact) < 4 * found[order].standard_error
     error = np.hypot(found[1].standard_error, found[10_000].standard_error)

@@ -31,7 +31,7 @@ def test_rotation_is_capped_at_pi_smoothly():
     assert float(reach[-1]) > 0.999 * pi
 
 
-def test_correlated_extents_hold_the_diagonal_ones(generator):
+def test_correlated_half_widths_hold_the_diagonal_ones(generator):
     names, limits = ("a", "b", "c"), (3.0, 2.0, 9.0)
     diagonal, full = HalfWidth(names, limits), HalfWidth(names, limits, correlated=True)
     eta = torch.randn(3, generator=generator, dtype=torch.float64)

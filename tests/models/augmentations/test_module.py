@@ -37,7 +37,7 @@ def test_any_module_with_eta(generator):
     assert_close(part.module.eta.detach(), part.half_width.start())  # the module is left alone
 
 
-def test_lower_limits_hold_known_extents_up_and_leave_modules_free():
+def test_lower_limits_hold_known_half_widths_up_and_leave_modules_free():
     joint = Composed((Rotation2D(), ModuleAugmentation(Wobble()))).bind((1.0, 1.0)).half_width
     assert_close(joint.lower_limit(), torch.tensor([0.05, 0.0, 0.0], dtype=torch.float64))
     correlated = Affine(SIMILARITY, image_shape=(1, 5, 4), correlated=True).half_width
