@@ -63,7 +63,12 @@ html_title = f"skbayes_sym {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
-html_sidebars: dict[str, list[str]] = {"install": [], "contributing": [], "changelog": []}
+html_sidebars: dict[str, list[str]] = {
+    "install": [],
+    "contributing": [],
+    "internals": [],
+    "changelog": [],
+}
 html_theme_options = {
     "logo": {"text": "skbayes_sym"},
     "navbar_end": ["theme-switcher"],

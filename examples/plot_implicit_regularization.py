@@ -24,13 +24,14 @@ import numpy as np
 import torch
 
 from skbayes_sym import SymVIMatrixFactorization
+from skbayes_sym.inference.solvers import VI, Gibbs
 
 FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
 
 SCALAR = {"center": False, "scale": False, "noise_std": 1.0, "tol": 1e-10, "random_state": 0}
 SOLVERS = {
     "MAP": {"solver": "map"},
-    "MFVI": {"solver": "mfvi_analytic"},
+    "MFVI": {"solver": "mean_field"},
     "SymVI": {"max_iter": 2000},
 }
 
@@ -71,10 +72,10 @@ N_MATRICES, SIZE, RANK, NOISE = 2 if FAST else 80, 40, 20, 2.0
 MATRIX = {"center": False, "scale": False, "noise_std": NOISE, "random_state": 0}
 METHODS = {
     "MAP": {"solver": "map", "max_iter": 3000, "tol": 1e-8},
-    "MFVI": {"solver": "mfvi_analytic"},
-    "SymVI isotropic": {"covariance": "isotropic"},
-    "SymVI full": {"covariance": "full"},
-    "Gibbs": {"solver": "gibbs", "max_iter": 1000, "n_draws": 400},
+    "MFVI": {"solver": "mean_field"},
+    "SymVI isotropic": {"solver": VI("isotropic")},
+    "SymVI full": {"solver": VI("full")},
+    "Gibbs": {"solver": Gibbs(400), "max_iter": 1000},
 }
 
 

@@ -88,7 +88,9 @@ def limit(split, X, X_test, y, y_test):
     def units(rows):
         return np.tanh(np.column_stack([rows, np.ones(len(rows))]) @ weights)
 
-    model = BayesianLinearRegressor(prior_scale=LIMIT_UNITS**-0.5, fit_intercept=False)
+    model = BayesianLinearRegressor(
+        prior_scale=LIMIT_UNITS**-0.5, fit_intercept=False, standardize=False, normalize_y=False
+    )
     return outcome(model, units(X), units(X_test), y, y_test)
 
 

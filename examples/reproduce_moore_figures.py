@@ -27,17 +27,18 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymVIMatrixFactorization, invariance_gap
+from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.numerics.random import random_orthogonal
 
 KNOWN = {"center": False, "scale": False, "random_state": 0}
 SCALAR = SymVIMatrixFactorization(1, noise_std=1.0, tol=1e-10, max_iter=4000, **KNOWN)
 METHODS = {
     "MAP": {"solver": "map", "max_iter": 3000, "tol": 1e-8},
-    "MFVI": {"solver": "mfvi_analytic"},
-    "MFVI isotropic": {"symmetry": None, "covariance": "isotropic", "max_iter": 3000},
-    "SymVI": {"covariance": "isotropic"},
-    "SymVI full": {"covariance": "full"},
-    "Gibbs": {"solver": "gibbs", "max_iter": 1000, "n_draws": 400},
+    "MFVI": {"solver": "mean_field"},
+    "MFVI isotropic": {"symmetry": None, "solver": VI("isotropic"), "max_iter": 3000},
+    "SymVI": {"solver": VI("isotropic")},
+    "SymVI full": {"solver": VI("full")},
+    "Gibbs": {"solver": Gibbs(400), "max_iter": 1000},
 }
 
 
@@ -75,7 +76,7 @@ def figure_2(fast: bool) -> None:
     matrix = np.array([[2.0 / 2**0.5, np.nan], [np.nan, np.nan]])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*no observed entry")
-        model = fitted(pair, matrix, covariance="isotropic")
+        model = fitted(pair, matrix, solver=VI("isotropic"))
     mean, cov = model.posterior_.rows.mean[0], model.posterior_.rows.cov[0]
     n = 2_000 if fast else 200_000
     rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)

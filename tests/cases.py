@@ -22,6 +22,13 @@ from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
+from skbayes_sym.models.augmentations.base import (
+    Augmentation,
+    Composed,
+    Identity,
+    InRescaledUnits,
+)
+from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -246,6 +253,19 @@ PRIORS: dict[str, UnboundPrior] = {
     "normal": Normal(0.7),
     "normal-by-layer": Normal([0.5, 1.5]),
     "own-laplace": LaplacePrior(),
+}
+
+
+# Of rows of three numbers.
+AUGMENTATIONS: dict[str, Augmentation] = {
+    "none": Identity(),
+    "rotation": Rotation2D(columns=(2, 0), centre=(0.3, -1.0)),
+    "translation": ColumnShift(),
+    "translation-of-one": ColumnShift(columns=(1,)),
+    "log-scale": LogScale(),
+    "log-scales": LogScale(columns=(0, 2), joint=False),
+    "composed": Composed((Rotation2D(), ColumnShift(columns=(2,)), Rotation2D((1, 2)))),
+    "in-units": InRescaledUnits(Rotation2D(), (1.0, 0.0, 2.0), (1.5, 2.0, 1.0)),
 }
 
 

@@ -21,6 +21,7 @@ _MEMBERS = {**_STEPS, "n_members": 3}
 _CHAINS = {**_NET, "n_chains": 4, "n_warmup": 12, "n_draws": 5, "mode_weights": "uniform"}
 _LAPLACE = {**_STEPS, "n_hyper_updates": 10}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6), "n_augmentations": 2}
+_AS_GIVEN = {"standardize": False, "normalize_y": False}
 _FACTORS = {"n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0}
 
 _rng = np.random.default_rng(0)
@@ -89,12 +90,17 @@ FITS: dict[str, FitCase] = {
     "factors-gibbs": FitCase(
         sk.SymVIMatrixFactorization(**_FACTORS, solver=Gibbs(5)), MATRIX, None
     ),
-    "linear-gaussian": FitCase(sk.BayesianLinearRegressor(), X, NUMBERS),
-    "linear-many-features": FitCase(sk.BayesianLinearRegressor("student-t"), IMAGES, NUMBERS),
-    "linear-counts": FitCase(sk.BayesianLinearRegressor("poisson"), X, COUNTS),
-    "linear-labels": FitCase(sk.BayesianLinearClassifier(random_state=0), X, LABELS),
+    "linear-gaussian": FitCase(sk.BayesianLinearRegressor(**_AS_GIVEN), X, NUMBERS),
+    "linear-many-features": FitCase(
+        sk.BayesianLinearRegressor("student-t", **_AS_GIVEN), IMAGES, NUMBERS
+    ),
+    "linear-counts": FitCase(sk.BayesianLinearRegressor("poisson", **_AS_GIVEN), X, COUNTS),
+    "linear-labels": FitCase(
+        sk.BayesianLinearClassifier(standardize=False, random_state=0), X, LABELS
+    ),
     "linear-three": FitCase(
-        sk.BayesianLinearClassifier(Categorical(n_points=64), random_state=0), X, THREE
+        sk.BayesianLinearClassifier(Categorical(n_points=64), standardize=False, random_state=0),
+        X, THREE,
     ),
 }  # fmt: skip
 

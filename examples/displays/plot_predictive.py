@@ -17,8 +17,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.model_selection import train_test_split
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import BayesianLinearRegressor, MCMCRegressor, SymmetrizedVIClassifier
 from skbayes_sym.inspection import PredictiveDisplay
@@ -41,7 +39,7 @@ PredictiveDisplay.from_estimator(chains.fit(x, y), x, y, grid=np.linspace(-7, 7,
 
 X, t = load_diabetes(return_X_y=True, as_frame=True)
 X_train, X_test, t_train, t_test = train_test_split(X, t, random_state=0)
-linear = make_pipeline(StandardScaler(), BayesianLinearRegressor()).fit(X_train, t_train)
+linear = BayesianLinearRegressor().fit(X_train, t_train)
 PredictiveDisplay.from_estimator(
     linear, X_test, t_test, y_name="disease progression after a year"
 )  # fmt: skip

@@ -19,7 +19,7 @@ X = signal + 2.0 * rng.standard_normal((40, 40))
 
 solvers = {
     "MAP": {"solver": "map", "max_iter": 3000, "tol": 1e-8},
-    "mean-field": {"solver": "mfvi_analytic"},
+    "mean-field": {"solver": "mean_field"},
     "symmetrised": {},
     "Gibbs": {"solver": "gibbs", "max_iter": 600},
 }

@@ -1,6 +1,5 @@
-"""The data of the papers: toy generators, and a loader for the sets the papers benchmark on.
-
-`_toy` draws anew; `_loading` reads a folder or OpenML.
+"""The data of the papers: toy generators (``_toy``), and a loader (``_loading``) for the sets the
+papers benchmark on.
 """
 
 from skbayes_sym.datasets._loading import load_dataset

@@ -43,7 +43,7 @@ class NetworkEstimator(RowEstimator):
     network: str | nn.Module | Network = "mlp"
     likelihood: str | Likelihood = "auto"
     prior: UnboundPrior | None = None
-    network_: Any  # MLP, or the Network that was given
+    network_: Network
 
     def _model(self, data: Training) -> Model:
         likelihood = self._likelihood(data)

@@ -1,14 +1,14 @@
-"""Posteriors of models: how they are found, drawn from and judged.
+"""How beliefs are updated: pure functions over explicit states.
 
-Reading order: `log_density` and `network_posterior` (what is approximated), `posteriors` (plain
-approximations), `map` (modes), `diagnostics` (have chains mixed), `effective_noise` (of a fitted
-network). Then one folder a method: `mean_field`, `layerwise`, `linear`, `laplace`, `factorization`,
-`mcmc`, `smc`, `multimodal`, none of which imports another; `kernels` is what samplers share, and
-`reference` what the papers printed. Over the methods: `mode_sampling` (chains that stay in their
-modes) and the objects of two constructor parameters, `samplers` and `solvers`.
+Reading order: `posteriors` (what every method ends with) and `log_density` (what samplers start
+from); `network_posterior` (both, of a network), `map` (its modes). Then a folder a method:
+`mean_field`, `layerwise`, `linear`, `laplace`, `factorization`; `kernels` (moves of chains), used
+by `mcmc`, `smc` and `mode_sampling`; `multimodal` (what each mode weighs), `diagnostics`,
+`effective_noise`. `samplers` and `solvers` are what a user gives to an estimator; `reference` is
+what papers printed and only comparisons use.
 
 Tested elsewhere: `samplers` (settings in `estimators/mcmc`, moves in `kernels`),
 `solvers` (in `estimators/factorization`, sweeps in `factorization`).
 
-In: a `Model` and `Data`. Out: frozen results; log densities and bounds in nats, summed over data.
+In: `skbayes_sym.models`, groups and gaps. Out: posteriors, and bounds or evidences in nats.
 """

@@ -1,14 +1,12 @@
 """Pictures of fitted estimators: arrays to keep, and ``plot(ax=None)`` to look at them.
 
-One Display a file: `predictive`, `calibration`, `elbo`, `gap`, `modes`, `symmetry`, `invariance`,
-`singular_values`, `model_comparison`. Two functions: `invariance_gap` (the price of a symmetry) and
-`symmetry_removal`. What they share: `_drawing` (axes and colours), `_fitted` (estimators at the end
-of pipelines), `_predictions` and `_orbit_draws` (the arrays of two of the pictures).
+A Display a file: `predictive`, `calibration`, `elbo`, `gap`, `invariance`, `symmetry`, `modes`,
+`singular_values`, `model_comparison`. They share ``_fitted`` (what is asked of an estimator),
+``_predictions``, ``_orbit_draws`` and ``_drawing``. Two functions look at a fit as
+`sklearn.inspection.permutation_importance` does: `invariance_gap` and `symmetry_removal`.
 
 Tested elsewhere: `_drawing` (with every Display, in `test_inspection`), `_fitted` (there, too),
 `_predictions` (with `predictive`), `_orbit_draws` (with `symmetry`).
-
-In: fitted estimators, or arrays. Out: Displays, whose arrays are NumPy's.
 """
 
 from skbayes_sym.inspection.calibration import IntervalCalibrationDisplay

@@ -1,14 +1,13 @@
 """Comparing and choosing models.
 
-Reading order: `_compare` (the table a user asks for), made of `_fits` (one to each fold and one to
-all rows), `_predictions` (what any fitted model says of new rows), `_loo` (leave-one-out densities
-from one fit) and `_table` (a row of numbers); `_scorers` and `_splits` for searches; `_entries`
-where the data are entries of a matrix.
+Reading order: ``_scorers`` (for ``scoring=``), ``_splits``, ``_entries`` (folds of a matrix's
+entries), ``_compare`` (several models, one table); it is made of ``_fits``, ``_predictions``,
+``_loo`` and ``_table``.
 
 Tested elsewhere: `_fits` (with `compare`), `_predictions` (with `scorers` and `compare`),
 `_loo` (with `compare`), `_table` (with `compare`).
 
-In: fitted or unfitted estimators, pipelines, searches. Out: tables and scores, nats per row.
+In: estimators, fitted or not, through their public interface. Out: scores in nats per row.
 """
 
 from skbayes_sym.model_selection._compare import compare_models

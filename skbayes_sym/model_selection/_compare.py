@@ -132,7 +132,7 @@ def compare_models(
     >>> X, y = load_diabetes(return_X_y=True)
     >>> models = {
     ...     "one feature": make_pipeline(SelectKBest(f_regression, k=1), BayesianRidge()),
-    ...     "linear": BayesianLinearRegressor(standardize=True),
+    ...     "linear": BayesianLinearRegressor(),
     ... }
     >>> table = compare_models(models, X, y)
     >>> for name in models:

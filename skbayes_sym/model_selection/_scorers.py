@@ -70,7 +70,7 @@ def evidence_scorer(estimator: Any, X: Any = None, y: Any = None) -> float:
     >>> from skbayes_sym import BayesianLinearRegressor
     >>> from skbayes_sym.model_selection import evidence_scorer
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> round(evidence_scorer(BayesianLinearRegressor(standardize=True).fit(X, y)))
+    >>> round(evidence_scorer(BayesianLinearRegressor().fit(X, y)))
     -2406
     """
     evidence = reported_evidence(estimator)

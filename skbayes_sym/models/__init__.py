@@ -1,9 +1,9 @@
 """What is believed: networks, likelihoods, priors; immutable, without weights of their own.
 
-Reading order: `predictive` (mixtures that answer every question about new targets; `crps` scores
-any of them), `likelihoods` (outputs to targets), `priors` and `learned_scales`, `networks` (inputs
-and flat weights to outputs), `augmentations` (random transformations of inputs), `model` (the four
-nouns together), `data` (rows on the device, and minibatches).
+Reading order: `predictive` (mixtures that answer every question about new targets; `crps` of
+them), `likelihoods` (outputs to targets), `priors`, `learned_scales` (priors that learn theirs),
+`networks` (inputs and flat weights to outputs), `augmentations` (random transformations of
+inputs), `model` (the four nouns together), `data` (rows on the device, and minibatches).
 
 Tested elsewhere: `model` (fields only).
 
@@ -40,6 +40,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetMixture
 from skbayes_sym.models.priors import BasePrior, GaussianPrior, LearnedPrior, Normal, Prior
+from skbayes_sym.numerics.layout import ParamLayout
 
 __all__ = [
     "ACTIVATIONS",
@@ -72,6 +73,7 @@ __all__ = [
     "Network",
     "Normal",
     "NormalMixture",
+    "ParamLayout",
     "Poisson",
     "Prior",
     "Rotation2D",

@@ -120,6 +120,23 @@ class ScalesByGroup:
         rate = 2.0 * a * self.reference_variance.to(spread)
         return replace(self, hyper=((n + 2.0 * a) / (spread + rate)).log())
 
+    def evidence_step(
+        self, theta: Tensor, variance: Tensor, hyper: Tensor, damping: float
+    ) -> Tensor:
+        """MacKay's step of log precisions ``hyper`` (*B, G) at a mode (*B, P), damped.
+
+        .. math:: \\alpha_g \\leftarrow \\alpha_g^{1 - d} \\left[ (\\gamma_g + 2a) /
+                  (|\\theta_g|^2 + 2 a s_g^2) \\right]^d, \\quad
+                  \\gamma_g = n_g - \\alpha_g \\textstyle\\sum_g \\mathrm{variance}
+
+        (MacKay 1992, "A practical Bayesian framework for backpropagation networks", eq. 21.)
+        """
+        determined = self.sizes.to(theta) - hyper.exp() * self.sums(variance)
+        a = self.shape
+        rate = 2.0 * a * self.reference_variance.to(theta)
+        target = (determined.clamp_min(0.0) + 2.0 * a) / (self.squares(theta) + rate)
+        return torch.lerp(hyper, target.log(), damping)
+
     def collapsed(self) -> "CollapsedScales":
         """The prior with its scales integrated out."""
         return CollapsedScales(self)

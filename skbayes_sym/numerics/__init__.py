@@ -1,15 +1,15 @@
-"""Numbers without models or data: torch, NumPy and SciPy only.
+"""Arithmetic that knows no model and no data; torch only.
 
-Whatever sits above starts from `layout` (names in one flat vector), `random` (explicit streams),
-`monte_carlo` (a number with its standard error), `optimise` (the one gradient loop, and what stops
-it), `convergence` (whether a curve still rises), `memory` (refused before it is allocated),
-`threads` and `jobs`.
+Reading order:
 
-* Linear algebra: `linalg` (Cholesky factors with a remedy in their errors), `gaussian`
-  (divergences), `ridge` (Bayesian regression in the smaller dimension), `resolvent` (many ridges
-  of one matrix), `quadrature`.
-* Permutations: `assignment` (the best one), `permanent` and `permanent_bounds` (sums over all),
-  `sinkhorn` (doubly stochastic matrices), `assignment_sampler` (random ones).
+* shapes and chance: `layout` (named shapes, one flat vector), `random` (explicit streams),
+  `monte_carlo` (a number and its error), `quadrature`;
+* linear algebra: `linalg` (Cholesky factors with a remedy), `gaussian` (divergences),
+  `ridge` (regression in the smaller dimension), `resolvent` (many such systems with one matrix);
+* loops: `optimise` (the one gradient loop), `convergence` (does a curve still rise);
+* sums over permutations: `permanent`, `permanent_bounds`, `sinkhorn`, `assignment`,
+  `assignment_sampler`;
+* the machine: `memory` (will it fit), `threads`, `jobs`.
 
-In: tensors with any batch axes first. Out: the same, and logarithms in nats.
+In and out: tensors; log weights and log densities in nats.
 """

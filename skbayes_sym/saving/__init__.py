@@ -1,11 +1,10 @@
-"""Fitted models in files, without pickle.
+"""Fitted models in one file without pickle.
 
-`save` and `load` are what a user meets; `file` is the format (safetensors with a JSON header),
-`values` what an attribute becomes in it, `classes` which classes a file may name, `first_edition`
-how old files read in today's words.
+Reading order: `save` and `load`, `file` (arrays and a JSON header), `values` (nouns as JSON and
+back), `classes` (what a file may name), `first_edition` (older files in today's words).
 
 Tested elsewhere: `save` (with `load`, in `test_saving` and `test_pipelines`), `load` (there, too),
 `file` (there, too), `values` (there, too), `classes` (there, too).
 
-In: a fitted estimator. Out: the same, bit for bit.
+In: a fitted estimator or pipeline. Out: a safetensors file; nothing in it is ever run.
 """

@@ -52,6 +52,7 @@ from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense
+from skbayes_sym.models.priors import GaussianPrior, Normal
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.saving.classes import PARTS, class_name, is_ufunc_name, rebuilt, state_of
 from skbayes_sym.saving.first_edition import translate_noun
@@ -70,7 +71,8 @@ NOUNS: dict[str, Any] = {
     noun.__name__: noun
     for noun in (
         MLP, ParamLayout, Dense, Convolution,
-        Gaussian, StudentT, Poisson, Bernoulli, Categorical, VI, MAP, MeanField, Gibbs,
+        Normal, GaussianPrior, Gaussian, StudentT, Poisson, Bernoulli, Categorical,
+        VI, MAP, MeanField, Gibbs,
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
         LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,
         CollapsedLast, InducingLast, AveragedKlLast,

@@ -9,6 +9,7 @@ Reading order: `base` (what a group is, `Trivial`, `Product`, the check that a p
 In: flat weights ``theta`` (*B, P). Out: the same, moved; elements with batch axes (*B,).
 """
 
+from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.symmetry.base import (
     NotInvariantError,
     Product,
@@ -16,18 +17,40 @@ from skbayes_sym.symmetry.base import (
     Trivial,
     check_invariant,
 )
+from skbayes_sym.symmetry.gaps.base import Gap, GapGradient
+from skbayes_sym.symmetry.gaps.permanent_estimates import (
+    DoublyStochastic,
+    Exact,
+    ExactUpTo,
+    Importance,
+    InfoNCE,
+    PermanentEstimate,
+    Soules,
+)
+from skbayes_sym.symmetry.gaps.units import UnitGap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, Units, unit_layers
 
 __all__ = [
+    "DoublyStochastic",
+    "Estimate",
+    "Exact",
+    "ExactUpTo",
+    "Gap",
+    "GapGradient",
+    "Importance",
+    "InfoNCE",
     "NotInvariantError",
     "Orthogonal",
+    "PermanentEstimate",
     "Product",
     "SignedPermutation",
+    "Soules",
     "SymmetryGroup",
     "Translation",
     "Trivial",
+    "UnitGap",
     "UnitGroup",
     "Units",
     "check_invariant",

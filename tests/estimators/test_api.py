@@ -28,13 +28,9 @@ SEVERAL_DEFAULTS = {
     "learning_rate": {"auto", 0.02, 0.03},  # of other objectives
     "likelihood": {"auto", "gaussian"},  # of labels, of numbers
     "max_iter": {2000, 1000, 500, 300},  # steps of Adam, of a finetuned one, updates, sweeps
-    "n_draws": {50, 200},  # of each of 64 chains, of one
     "n_weight_samples": {1, 2},  # 2 where a draw of the hidden layers conditions the last one
-    "normalize_y": {True, False},  # linear models show coefficients in the units given
     "prior_scale": {1.0, "learn"},  # learned by the evidence or bound, where there is one
-    "standardize": {True, False},  # linear models show coefficients in the units given
-    "symmetry": {"auto", "orthogonal"},  # of units, of factors
-    "tol": {0.01, 1e-3, 1e-4, 1e-6},  # nats a row; nats an entry; posterior standard deviations
+    "tol": {1e-3, 1e-4, 1e-6},  # nats per row; nats per entry; posterior standard deviations
 }
 
 # Too few steps to converge on purpose.

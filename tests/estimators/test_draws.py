@@ -16,6 +16,8 @@ from skbayes_sym import (
     DeepEnsembleRegressor,
     MCMCClassifier,
     MCMCRegressor,
+    load,
+    save,
 )
 from skbayes_sym.model_selection._loo import has_posterior_draws
 from skbayes_sym.models import BaseNetwork, Normal, Poisson, StudentT, TargetLikelihood
@@ -238,3 +240,16 @@ def test_what_an_object_lacks_is_named(name):
     kind = type(REGRESSORS[name])
     with pytest.raises(TypeError, match=r"network=.*Half.* has no layout and no .*BaseNetwork"):
         kind(network=Half()).fit(X, Y)
+
+
+@regressors
+def test_objects_survive_a_file(name, tmp_path):
+    pytest.importorskip("safetensors")
+    own = {"prior": Normal([1.0, 0.5]), "likelihood": StudentT(df=4.0)}
+    model = clone(REGRESSORS[name]).set_params(**own).fit(X, Y)
+    save(model, tmp_path / "model")
+    restored = load(tmp_path / "model")
+    assert np.array_equal(restored.predict(X), model.predict(X))
+    density = model.log_predictive_density(X, Y)
+    assert np.array_equal(restored.log_predictive_density(X, Y), density)
+    assert np.array_equal(restored.sample_y(X, 3), model.sample_y(X, 3))

@@ -20,11 +20,9 @@ from skbayes_sym.model_selection import (
 )
 
 X, y = (a[:80] for a in load_diabetes(return_X_y=True))
-
-
-LINEAR = BayesianLinearRegressor(prior_scale=400.0, noise_std=55.0, fit_intercept=False)
-
-
+LINEAR = BayesianLinearRegressor(
+    prior_scale=400.0, noise_std=55.0, fit_intercept=False, standardize=False, normalize_y=False
+)
 IRIS = load_iris(return_X_y=True)
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from skbayes_sym.inference.samplers import SMC, Evidence
 from skbayes_sym.models import Affine, Augerino
 from skbayes_sym.saving.first_edition import translate
 
@@ -35,3 +36,25 @@ def test_a_prior_that_was_given_stays():
     assert parameters["prior_scale"] == 2.0
     assert parameters["activation"] == "tanh"
     assert attributes["prior_scale_"].tolist() == [2.0]
+
+
+def sampled(**changes):
+    parameters = {
+        "sampler": "hmc", "n_islands": 2, "n_particles": 64, "mode_weights": "evidence",
+        "remove_symmetries": True, "n_warmup": 60, "warm_start": True,
+    }  # fmt: skip
+    parameters |= changes
+    translate("MCMCRegressor", parameters, {})
+    assert "n_islands" not in parameters
+    assert "n_particles" not in parameters
+    return parameters
+
+
+def test_islands_become_replicates_of_what_looks_for_modes():
+    assert sampled()["mode_weights"] == Evidence(2, 64)
+    assert sampled(mode_weights="chains")["mode_weights"] == "uniform"
+    assert sampled(remove_symmetries=False)["mode_weights"] == "uniform"
+    particles = sampled(sampler="smc")
+    assert (particles["sampler"], particles["mode_weights"]) == (SMC(64, 2), "evidence")
+    assert (particles["n_warmup"], particles["warm_start"]) == (1000, False)  # had no meaning
+    assert sampled(sampler="smc", mode_weights="chains")["mode_weights"] == "uniform"

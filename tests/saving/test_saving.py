@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -25,7 +26,7 @@ from skbayes_sym.estimators.base import is_fitted_name
 from skbayes_sym.models import Categorical
 from skbayes_sym.saving.classes import ESTIMATORS
 from skbayes_sym.saving.file import FORMAT
-from skbayes_sym.saving.first_edition import NOUN_NAMES
+from skbayes_sym.saving.first_edition import NOUN_NAMES, translate
 from skbayes_sym.saving.values import NOUNS, Encoder, decode
 
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -280,3 +281,37 @@ def test_without_safetensors_the_message_names_the_extra(tmp_path, monkeypatch):
 def test_nouns_of_the_first_edition_have_a_name_now(first, now):
     assert first not in NOUNS
     assert now in NOUNS
+
+
+_POSTERIOR = {"posterior_": SimpleNamespace(loc=np.zeros((3, 2)))}
+_MATRIX = {"solver": "vi", "symmetry": "orthogonal", "covariance": "full", "n_draws": 200}
+SATELLITES = {
+    "df": ("InvarianceAbidingRegressor", {"likelihood": "student-t", "noise_std": 2.0, "df": 3.0},
+           {"likelihood": ("StudentT", 3.0), "noise_std": 2.0}),
+    "no df": ("InvarianceAbidingRegressor", {"likelihood": "poisson", "noise_std": 2.0, "df": 3.0},
+              {"likelihood": "poisson", "noise_std": "learn"}),
+    "points": ("InvarianceAbidingClassifier", {"likelihood": "auto", "n_points": 64},
+               {"likelihood": ("Categorical", 64)}),
+    "points by default": ("InvarianceAbidingClassifier", {"likelihood": "auto", "n_points": 1024},
+                          {"likelihood": "auto"}),
+    "flips": ("SymVIMatrixFactorization",
+              {**_MATRIX, "symmetry": "signflip", "covariance": "diag"},
+              {"solver": ("VI", "diag"), "symmetry": "sign_flip"}),
+    "gibbs": ("SymVIMatrixFactorization", {**_MATRIX, "solver": "gibbs", "n_draws": 9},
+              {"solver": ("Gibbs", 9), "symmetry": "auto"}),
+    "analytic": ("SymVIMatrixFactorization", {**_MATRIX, "solver": "mfvi_analytic"},
+                 {"solver": "mean_field", "symmetry": "auto"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given", "expected"), SATELLITES.values(), ids=SATELLITES)
+def test_satellites_of_the_first_edition_are_in_their_objects(name, given, expected):
+    parameters = dict(given)
+    kind = ESTIMATORS[translate(name, parameters, dict(_POSTERIOR))]
+    for key, value in parameters.items():
+        if not isinstance(value, (str, float)):
+            own = {"StudentT": "df", "Categorical": "n_points", "VI": "covariance"}
+            kind_of = type(value).__name__
+            parameters[key] = kind_of, getattr(value, own.get(kind_of, "n_draws"))
+    assert parameters == expected
+    assert set(parameters) <= set(kind._get_param_names())

@@ -66,8 +66,7 @@ class SymVIMatrixFactorization(
         posterior itself up to Monte Carlo error. Objects have settings of their own, such as
         ``VI(covariance="diag")``, ``VI(gap=...)`` and ``Gibbs(n_draws=500)``
         (`skbayes_sym.inference.solvers`).
-    symmetry : {"auto", "orthogonal", "signed_permutation", "sign_flip"}, SymmetryGroup or None, \
-default="auto"
+    symmetry : str, SymmetryGroup or None, default="auto"
         Group the posterior of "vi" is averaged over; "auto" is "orthogonal".
         "signed_permutation" (k up to 14) and "sign_flip" are finite parts of it, for diagonal
         covariances; None is plain mean-field inference.
@@ -129,7 +128,7 @@ default="auto"
         Draws of U over V, each rotated to the others; of "gibbs" only.
     n_iter_ : int
         Sweeps made.
-    stop_reason_ : {"tol", "max_iter", "callback", "interrupted"}
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
         Why they ended.
     mean_, scale_ : float
         Centring and scaling of the entries.

@@ -1,7 +1,7 @@
 """What the Laplace and LILA estimators share: constructor to model and method, and predictions."""
 
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,38 +13,42 @@ from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, gaussian_nois
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.laplace.curvature import CURVATURES
 from skbayes_sym.estimators.laplace.method import Laplace, Rates, Updates
-from skbayes_sym.estimators.laplace.networks import chosen_network, layer_prior
+from skbayes_sym.estimators.laplace.networks import chosen_network, layer_prior, recording
 from skbayes_sym.estimators.laplace.predict import (
+    N_OUTPUT_DRAWS,
     Transformations,
     linearised,
     moderated,
     output_draws,
+    output_nodes,
 )
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.predictors import (
     BayesianClassifierMixin,
     BayesianRegressorMixin,
     SampledOutputs,
+    noise_stream,
 )
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior, LinearisedNetwork
 from skbayes_sym.models.augmentations.base import Identity, ImageShape
 from skbayes_sym.models.augmentations.objectives import OBJECTIVES
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import ACTIVATIONS
+from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.recording import RecordingNetwork
-from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
-from skbayes_sym.numerics.random import spawn_seeds
-from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetPredictive
+from skbayes_sym.models.priors import Prior
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
     "prior_scale": [StrOptions({"learn"}), *NETWORK_CONSTRAINTS["prior_scale"]],
+    "likelihood": OBJECT_CONSTRAINTS["likelihood"],
     "curvature": [StrOptions(set(CURVATURES))],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
@@ -67,15 +71,11 @@ CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-class LaplaceEstimator(RowEstimator):
+class LaplaceEstimator(NetworkEstimator):
     """A network with a normal posterior around its mode."""
 
-    hidden_layer_sizes: Any
-    activation: str
-    network: Any
     curvature: str
     layers: str = "all"
-    prior_scale: Any
     max_iter: int
     batch_size: int | str
     learning_rate: float
@@ -92,29 +92,20 @@ class LaplaceEstimator(RowEstimator):
     log_evidence_curve_: Array
     _predict_seed_: int
 
-    def _model(self, data: Training) -> Model:
-        likelihood = self._likelihood(data)
-        n_outputs = self._n_outputs(data) * likelihood.n_outputs_per_target
-        network = self._network(data.n_features, n_outputs)
-        return Model(network, likelihood, layer_prior(self.prior_scale, network), Trivial())
-
-    def _network(self, n_features: int, n_outputs: int) -> RecordingNetwork:
-        shape = self._image_shape(n_features)
+    def _network(self, data: Training, n_outputs: int) -> RecordingNetwork:
+        shape = self._image_shape(data.n_features)
         if isinstance(self.network, str) and self.network == "mlp":
             sizes, activation = layer_sizes(self.hidden_layer_sizes), ACTIVATIONS[self.activation]
-            return MLP(n_features, sizes, n_outputs, activation)
-        refuse(
-            self, ["hidden_layer_sizes", "activation"], "network brings its own layers",
-            "network='mlp'",
-        )  # fmt: skip
-        return chosen_network(self.network, n_features, shape, n_outputs)
+            return MLP(data.n_features, sizes, n_outputs, activation)
+        names = ("hidden_layer_sizes", "activation")
+        refuse(self, names, "network brings its own layers", "network='mlp'")
+        return chosen_network(self.network, data.n_features, shape, n_outputs)
+
+    def _prior(self, network: Network) -> Prior:
+        return layer_prior(self.prior_scale, recording(network))
 
     def _image_shape(self, n_features: int) -> ImageShape | None:
         return None
-
-    def _likelihood(self, data: Training) -> Likelihood:
-        """At its starting parameters, in scaled units."""
-        return Categorical()
 
     def _method(self) -> Laplace:
         return Laplace(
@@ -151,27 +142,55 @@ class LaplaceEstimator(RowEstimator):
 
 
 class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
-    """Numbers with normal noise."""
+    """Numbers: normal noise in closed form, other likelihoods by averages over the outputs."""
 
     noise_std: Any
     noise_std_: Any
 
-    def _likelihood(self, data: Training) -> Likelihood:
+    def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)
 
-    def _predictive(self, x: Tensor) -> NormalMixture:
-        """One normal a row: the linearised posterior and the noise."""
+    def _fitted_likelihood(self, like: Tensor) -> Likelihood:
+        """The one that was given, in scaled units."""
+        likelihood = cast(Likelihood, self.likelihood).to(like)
+        if not likelihood.n_params:
+            return likelihood
+        scale = torch.as_tensor(np.atleast_1d(self.noise_std_ / self.y_scale_))
+        return likelihood.at(scale.log().to(like))
+
+    def _predictive(self, x: Tensor) -> TargetPredictive:
         law = self._linearised(x).outputs(x)
-        variance = law.covariance.diagonal(dim1=-2, dim2=-1)
-        noise = torch.as_tensor(self.noise_std_ / self.y_scale_).to(x)
-        return NormalMixture(law.mean.unsqueeze(0), variance.unsqueeze(0), noise.square())
+        if isinstance(self.likelihood, str):  # one normal a row
+            variance = law.covariance.diagonal(dim1=-2, dim2=-1)
+            noise = torch.as_tensor(self.noise_std_ / self.y_scale_).to(x)
+            return NormalMixture(law.mean.unsqueeze(0), variance.unsqueeze(0), noise.square())
+        if law.mean.shape[-1] == 1:
+            outputs, weights = output_nodes(law)
+        else:
+            outputs, weights = output_draws(law, N_OUTPUT_DRAWS, self._predict_seeds()[1]), None
+        mixture = self._fitted_likelihood(x).predictive(outputs, weights)
+        return cast(TargetPredictive, mixture)
 
     def _output_covariance(self, x: Tensor) -> Tensor:
+        if not isinstance(self.likelihood, str):
+            return super()._output_covariance(x)
         return self._linearised(x).covariance(x)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         functions = self._linearised(x).functions(x, n, generator=generator)
         return SampledOutputs(functions, np.atleast_1d(self.noise_std_))
+
+    def _sample_targets(self, blocks: list[Tensor], n: int, seed: int) -> Array:
+        if isinstance(self.likelihood, str):
+            return super()._sample_targets(blocks, n, seed)
+        network = self._linearised(blocks[0])
+        parts = [network.functions(x, n, generator=generator_from(seed)) for x in blocks]
+        outputs, rng = torch.cat(parts, 1), noise_stream(seed)
+        likelihood = self._fitted_likelihood(outputs)
+        unit = [torch.as_tensor(a).to(outputs) for a in (self.y_mean_, self.y_scale_)]
+        laws = (cast(TargetPredictive, likelihood.predictive(f.unsqueeze(0))) for f in outputs)
+        draws = [law.in_units(*unit).sample(1, rng).cpu().double().numpy() for law in laws]
+        return np.concatenate(draws)
 
 
 class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
@@ -180,7 +199,7 @@ class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
     predictive: str
     n_predict_samples: int
 
-    def _predictive(self, x: Tensor) -> CategoricalMixture:
+    def _predictive(self, x: Tensor) -> Predictive:
         network = self._linearised(x)
         if self.predictive == "plugin":
             logits = network.mean(x).unsqueeze(0)
@@ -189,4 +208,6 @@ class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
         else:
             seed = self._predict_seeds()[1]
             logits = output_draws(network.outputs(x), self.n_predict_samples, seed)
-        return CategoricalMixture(logits.log_softmax(-1))
+        given = self.likelihood
+        likelihood = Categorical() if isinstance(given, str) else given
+        return likelihood.to(x).predictive(logits)

@@ -12,10 +12,11 @@ from skbayes_sym.estimators.laplace.base import (
     LaplaceClassification,
     LaplaceRegression,
 )
+from skbayes_sym.models.likelihoods.base import Likelihood
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
-    "network": [StrOptions({"mlp"}), torch.nn.Module, HasMethods(["record", "forward"])],
+    "network": [StrOptions({"mlp"}), torch.nn.Module, HasMethods("forward")],
     "layers": [StrOptions({"all", "last"})],
 }
 
@@ -42,6 +43,9 @@ class LaplaceRegressor(LaplaceRegression):
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
         weights are drawn anew at their own scale.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of a sum over
         outputs), "kron-ef" (empirical Fisher), "diag" or "full" (small networks).
@@ -108,7 +112,8 @@ class LaplaceRegressor(LaplaceRegression):
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
         Why training ended.
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in the units of ``y``.
+        Standard deviation of the noise, in the units of ``y``; of another likelihood its scale, if
+        it has one.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)
@@ -158,6 +163,7 @@ class LaplaceRegressor(LaplaceRegression):
         activation: str = "tanh",
         *,
         network: Any = "mlp",
+        likelihood: str | Likelihood = "auto",
         curvature: str = "auto",
         layers: str = "all",
         prior_scale: Any = "learn",
@@ -180,6 +186,7 @@ class LaplaceRegressor(LaplaceRegression):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.network = network
+        self.likelihood = likelihood
         self.curvature = curvature
         self.layers = layers
         self.prior_scale = prior_scale
@@ -222,6 +229,9 @@ class LaplaceClassifier(LaplaceClassification):
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
         weights are drawn anew at their own scale.
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is the softmax of one output
+        per class.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of a sum over
         outputs), "kron-ef" (empirical Fisher), "diag" or "full" (small networks).
@@ -335,6 +345,7 @@ class LaplaceClassifier(LaplaceClassification):
         activation: str = "tanh",
         *,
         network: Any = "mlp",
+        likelihood: str | Likelihood = "auto",
         curvature: str = "auto",
         layers: str = "all",
         prior_scale: Any = "learn",
@@ -357,6 +368,7 @@ class LaplaceClassifier(LaplaceClassification):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.network = network
+        self.likelihood = likelihood
         self.curvature = curvature
         self.layers = layers
         self.prior_scale = prior_scale

@@ -23,12 +23,13 @@ from skbayes_sym.estimators.laplace.method import Laplace, Rates, Updates
 from skbayes_sym.estimators.laplace.predict import Transformations
 from skbayes_sym.models.augmentations.base import Augmentation, ImageShape
 from skbayes_sym.models.augmentations.objectives import OBJECTIVES, Objective
+from skbayes_sym.models.likelihoods.base import Likelihood
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
     "image_shape": ["array-like", None],
     "network": [
-        StrOptions({"mlp", "cnn", "resnet"}), torch.nn.Module, HasMethods(["record", "forward"]),
+        StrOptions({"mlp", "cnn", "resnet"}), torch.nn.Module, HasMethods("forward"),
     ],
     "invariances": [StrOptions({"auto"}), None, list, tuple, object],
     "objective": [StrOptions(set(OBJECTIVES)), object],
@@ -120,6 +121,9 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         hidden layer; "resnet": three residual blocks with Fixup initialisation. A module of Linear
         and Conv2d layers and elementwise activations is taken as an architecture: it is copied, its
         weights are drawn anew at their own scale, and it gets images as (C, H, W).
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says.
     invariances : "auto", None, augmentation or list, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
@@ -224,7 +228,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
         Why training ended.
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in the units of ``y``.
+        Standard deviation of the noise, in the units of ``y``; of another likelihood its scale, if
+        it has one.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)
@@ -281,6 +286,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         *,
         image_shape: Any = None,
         network: Any = "mlp",
+        likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
         n_augmentations: int = 8,
         objective: str = "evidence",
@@ -308,6 +314,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         self.activation = activation
         self.image_shape = image_shape
         self.network = network
+        self.likelihood = likelihood
         self.invariances = invariances
         self.n_augmentations = n_augmentations
         self.objective = objective
@@ -359,6 +366,9 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         hidden layer; "resnet": three residual blocks with Fixup initialisation. A module of Linear
         and Conv2d layers and elementwise activations is taken as an architecture: it is copied, its
         weights are drawn anew at their own scale, and it gets images as (C, H, W).
+    likelihood : "auto" or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is the softmax of one output
+        per class.
     invariances : "auto", None, augmentation or list, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
@@ -517,6 +527,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         *,
         image_shape: Any = None,
         network: Any = "mlp",
+        likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
         n_augmentations: int = 8,
         objective: str = "evidence",
@@ -544,6 +555,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         self.activation = activation
         self.image_shape = image_shape
         self.network = network
+        self.likelihood = likelihood
         self.invariances = invariances
         self.n_augmentations = n_augmentations
         self.objective = objective

@@ -16,8 +16,12 @@ from skbayes_sym.inference.laplace.posterior import (
 from skbayes_sym.models.augmentations.base import Augmentation
 from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.networks.recording import RecordingNetwork
+from skbayes_sym.numerics.quadrature import gauss_hermite
 from skbayes_sym.numerics.random import generator_from
+
+N_OUTPUT_DRAWS = 200  # of several outputs per row, where no rule integrates over them
 
 
 class Transformations(NamedTuple):
@@ -65,6 +69,12 @@ def output_draws(law: LinearisedOutputs, n: int, seed: int) -> Tensor:
     values, vectors = torch.linalg.eigh(law.covariance)
     root = (vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)) @ vectors.mT
     return law.mean + torch.einsum("nok,sk->sno", root, noise)
+
+
+def output_nodes(law: LinearisedOutputs) -> tuple[Tensor, Tensor]:
+    """Gauss-Hermite nodes (S, N, 1) of one output per row, and their log weights (S,)."""
+    nodes, weights = (t.to(law.mean) for t in gauss_hermite(N_NODES))
+    return law.mean + law.covariance[..., 0].sqrt() * nodes[:, None, None], weights.log()
 
 
 def moderated(law: LinearisedOutputs) -> Tensor:

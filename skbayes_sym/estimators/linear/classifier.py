@@ -1,4 +1,4 @@
-"""Linear classification whose posterior abides by the translations that no datum can see."""
+"""Bayesian linear classification: two classes or more."""
 
 from typing import Any, cast
 
@@ -26,11 +26,11 @@ LIKELIHOODS: dict[str, Likelihood | None] = {
 
 
 class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
-    r"""Bayesian linear classification with one Gaussian site a datum.
+    r"""Bayesian logistic and softmax regression with a posterior of full covariance.
 
-    Optimal Gaussian variational inference, full covariance included, for logistic and softmax
-    regression: the posterior is the prior times one site a datum in the outputs
-    ``f_n = W x_n + b`` that the datum sees (the product form of Kurle et al. 2022),
+    Optimal Gaussian variational inference: the posterior is the prior times one Gaussian site per
+    row in the outputs ``f_n = W x_n + b`` that the row sees (the invariance-abiding product of
+    Kurle et al. 2022),
 
     .. math:: q(W) \propto N(W; 0, s^2 I) \prod_n \exp\left(-\tfrac12 (f_n - a_n)^T N_n^{-1}
               (f_n - a_n)\right),
@@ -39,28 +39,30 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     Parameters
     ----------
-    likelihood : {"auto", "bernoulli", "multinomial"}, default="auto"
-        "bernoulli" has one output and two classes; "multinomial" one output a class (softmax).
-        "auto" takes "bernoulli" for two classes.
-    prior_scale : "learn", float or array-like of shape (n_features,), default="learn"
-        Prior standard deviation of the coefficients; "learn" maximises the ELBO over one for all.
+    likelihood : {"auto", "bernoulli", "multinomial"} or Likelihood, default="auto"
+        Distribution of a class given the outputs: "bernoulli" has one output and two classes,
+        "multinomial" one output per class (softmax); "auto" takes "bernoulli" for two classes.
+        ``Categorical(n_points=4096)`` is "multinomial" with as many quasi-Monte Carlo points.
+    prior_scale : "learn", float or ndarray of shape (n_features,), default="learn"
+        Prior standard deviation of the coefficients, in standardised units: one number, or one per
+        feature. "learn" maximises the ELBO over one for all.
     fit_intercept : bool, default=True
         Whether there is an intercept: a parameter without prior that maximises the ELBO. The
         columns of ``X`` are centred.
     max_iter : int, default=500
-        Most natural gradient updates of the sites.
-    tol : float, default=1e-6
+        Largest number of natural gradient updates of the sites.
+    tol : float or None, default=1e-6
         An update that moves no output by as many posterior standard deviations, nor a learned log
-        scale by as much, is the last.
-    standardize : bool, default=False
-        Whether to scale the columns of ``X`` to unit variance first; `prior_scale` then refers to
-        scaled columns.
+        scale by as much, is the last. None never stops.
+    standardize : bool, default=True
+        Whether to scale the columns of ``X`` to unit variance first.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
-        Of predictions; "auto" follows ``X``. Fits are always in float64.
+        Arithmetic of prediction; "auto" follows ``X``. Fits are always in float64.
     random_state : int, RandomState instance or None, default=None
-        Seed of the quasi-Monte Carlo points; "bernoulli" uses none.
+        Source of all randomness; the global state is left alone. It draws the quasi-Monte Carlo
+        points; "bernoulli" uses none.
     verbose : int, default=0
         1 logs a summary to stderr.
 
@@ -101,12 +103,12 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         ELBO after every update.
     n_iter_ : int
         Updates made.
-    stop_reason_ : {"tol", "max_iter", "callback", "interrupted"}
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
         Why they ended.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Centre and scale of the inputs.
+        Standardisation of the inputs.
     device_, dtype_ : str
-        Where the model was fitted, and the precision of its predictions.
+        Where and in which precision the model was fitted.
     n_features_in_ : int
         Number of features seen in `fit`.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -135,7 +137,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     >>> from sklearn.datasets import load_breast_cancer
     >>> from skbayes_sym import BayesianLinearClassifier
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> clf = BayesianLinearClassifier(standardize=True).fit(X, y)
+    >>> clf = BayesianLinearClassifier().fit(X, y)
     >>> clf.predict_proba(X[:2]).shape, bool(clf.elbo_ > clf.elbo_mean_field_)
     ((2, 2), True)
     """
@@ -153,7 +155,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         fit_intercept: bool = True,
         max_iter: int = 500,
         tol: float | None = 1e-6,
-        standardize: bool = False,
+        standardize: bool = True,
         device: str = "auto",
         dtype: str = "auto",
         random_state: Any = None,

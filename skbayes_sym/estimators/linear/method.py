@@ -1,8 +1,6 @@
 """Site inference as a method: its start, its updates, and the mean-field optimum beside it."""
 
 from dataclasses import dataclass
-from math import log
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +13,9 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.linear.design import Design
 from skbayes_sym.estimators.linear.found import Bounds, SiteFit
+from skbayes_sym.estimators.linear.start import Start
 from skbayes_sym.inference.linear.expectations import ScalarSites, SiteLikelihood, SoftmaxSites
-from skbayes_sym.inference.linear.hyperparameters import Learning, Range, SitesFit, fit_sites
+from skbayes_sym.inference.linear.hyperparameters import Learning, SitesFit, fit_sites
 from skbayes_sym.inference.linear.sites import (
     LinearData,
     State,
@@ -32,24 +31,10 @@ from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.quadrature import sobol_normal
 from skbayes_sym.numerics.random import spawn_seeds
 
-# Learned noise, relative to the standard deviation of the targets.
-_NOISE_RANGE = (1e-6, 1e2)
-# Learned prior standard deviation of the outputs, relative to their scale (1 on a log or logit
-# scale). Beyond the upper end the quadrature and the data say nothing any more.
-_OUTPUT_RANGE = (1e-5, 1e5)
-_LOGIT_RANGE = (1e-5, 30.0)
 _AT_THE_END = 1e-3  # a log scale this close to an end has reached it
 _MEAN_FIELD_UPDATES = 500
 _REPLICATES = 8  # of the quasi-Monte Carlo rule behind the reported bound
 _DOUBLE = 8  # bytes
-
-
-class _Start(NamedTuple):
-    """Where the updates begin."""
-
-    log_prior_variance: float
-    intercept: Array  # (C,)
-    learning: Learning
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +65,7 @@ class SiteInference:
             design = Design.of(data, self._prior_unit(data.n_features))
             problem = design.problem(data, n_outputs, self.fit_intercept)
             sites, *replicates = self._rules(model.likelihood, n_outputs, data.seed)
-            start = self._start(data, model.likelihood, problem)
+            start = Start.of(data, model.likelihood, problem, self.prior_scale)
             fitted = self._update(problem, sites, start, design, run)
             bounds = self._bounds(design, problem, fitted.state, replicates)
         self._report(fitted, bounds, start.learning, data.log_jacobian)
@@ -104,26 +89,8 @@ class SiteInference:
         seeds = spawn_seeds(seed, _REPLICATES + 1)
         return [SoftmaxSites(sobol_normal(n_points, n_outputs - 1, seed=s)) for s in seeds]
 
-    def _start(self, data: Training, likelihood: Likelihood, problem: LinearData) -> _Start:
-        """Prior variance at which the outputs have the scale expected of them, best constant."""
-        is_scaled = likelihood.scales_targets
-        output_scale = float(data.target_spread[0]) if is_scaled else 1.0
-        share = problem.weight / problem.weight.sum()
-        typical = float(share @ (problem.features**2).sum(1))
-        start = 2.0 * log(output_scale) - (log(typical) if typical > 0.0 else 0.0)
-        ends = _OUTPUT_RANGE if is_scaled else _LOGIT_RANGE
-        prior_range = Range(*(start + 2.0 * log(end) for end in ends))
-        noise_range = Range(*(log(output_scale) + log(end) for end in _NOISE_RANGE))
-        # Without a feature that varies there is nothing to learn.
-        learns_prior = self.prior_scale is None and typical > 0.0
-        return _Start(
-            start if self.prior_scale is None else 0.0,
-            _constant(data, likelihood, problem.n_outputs) * self.fit_intercept,
-            Learning(prior_range if learns_prior else None, noise_range),
-        )
-
     def _update(
-        self, problem: LinearData, sites: SiteLikelihood, start: _Start, design: Design, run: Run
+        self, problem: LinearData, sites: SiteLikelihood, start: Start, design: Design, run: Run
     ) -> SitesFit:
         last: list[State] = []
 
@@ -132,7 +99,8 @@ class SiteInference:
             return run.end_block()
 
         run.begin(self.max_iter, lambda: SiteFit(design, last[0], self.prior_scale))
-        intercept = torch.as_tensor(start.intercept, device=problem.weight.device)
+        constant = start.constant * self.fit_intercept
+        intercept = torch.as_tensor(constant, device=problem.weight.device)
         fitted = fit_sites(
             problem, sites, first_sites(problem, sites, intercept), start.log_prior_variance,
             start.learning, tol=self.tol or 0.0, max_iter=self.max_iter, on_step=on_step,
@@ -176,17 +144,6 @@ class SiteInference:
                 "max_iter."
             )
         _warn_of_ends(fitted.state, learning)
-
-
-def _constant(data: Training, likelihood: Likelihood, n_outputs: int) -> Array:
-    """The best constant function, about, (C,): the likelihood's own, or the targets' mean."""
-    own = getattr(likelihood, "constant_outputs", None)
-    y, weight = data.rows.y, data.rows.weight
-    if own is not None:
-        return np.asarray(own(y, weight))
-    if data.y_scaling is None or not likelihood.scales_targets:
-        return np.zeros(n_outputs)
-    return np.atleast_1d(weight @ data.y_scaling.apply(y)[:, 0] / weight.sum())
 
 
 def _estimate(values: Array) -> Estimate:

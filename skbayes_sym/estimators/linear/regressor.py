@@ -1,4 +1,4 @@
-"""Linear regression whose posterior abides by the translations that no datum can see."""
+"""Bayesian linear regression: numbers and counts."""
 
 from numbers import Real
 from typing import Any, cast
@@ -32,50 +32,51 @@ LIKELIHOODS: dict[str, Likelihood] = {
 
 
 class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
-    r"""Bayesian linear model with one rank-one Gaussian site a datum.
+    r"""Bayesian linear regression with a posterior that abides by what no row can see.
 
-    The likelihood of a datum doesn't change when the weights move orthogonally to its input. A
+    The likelihood of a row doesn't change when the weights move orthogonally to its input. A
     mean-field posterior ignores that, and pays more the more weights there are. This model takes
-    the posterior that abides by it (the product form of Kurle et al. 2022),
+    the invariance-abiding posterior (the product form of Kurle et al. 2022),
 
     .. math:: q(w) \propto N(w; 0, s^2 I) \prod_n \exp\left(-\frac{(x_n^T w + b - a_n)^2}
               {2 \nu_n}\right),
 
-    with a location ``a_n`` and a variance ``nu_n`` for each datum. It is the best Gaussian there
-    is, full covariance included: for a Gaussian likelihood the exact posterior (that of
-    `sklearn.linear_model.BayesianRidge` at the same hyperparameters), for the others optimal
-    Gaussian variational inference.
+    with a location ``a_n`` and a variance ``nu_n``, a Gaussian site of rank one, for each row. It
+    is the best Gaussian there is, full covariance included: for a Gaussian likelihood the exact
+    posterior (that of `sklearn.linear_model.BayesianRidge` at the same hyperparameters), for the
+    others optimal Gaussian variational inference.
 
     Parameters
     ----------
-    likelihood : {"gaussian", "student-t", "poisson"}, default="gaussian"
-        Law of a target given ``f = x'w + b``: its mean, its centre with heavy tails, or the log
-        of its rate.
-    prior_scale : "learn", float or array-like of shape (n_features,), default="learn"
-        Prior standard deviation of the coefficients; "learn" maximises the ELBO over one for all.
+    likelihood : {"gaussian", "student-t", "poisson"} or Likelihood, default="gaussian"
+        Distribution of a target given the output ``f = x'w + b``: its mean, its centre with heavy
+        tails, or the log of its rate. Objects have settings of their own, such as
+        ``StudentT(df=3)``; one's own law inherits from `skbayes_sym.models.TargetLikelihood`.
+    prior_scale : "learn", float or ndarray of shape (n_features,), default="learn"
+        Prior standard deviation of the coefficients, in standardised units: one number, or one per
+        feature. "learn" maximises the ELBO over one for all.
     noise_std : "learn" or float, default="learn"
-        Standard deviation of the noise ("gaussian") or its scale ("student-t"), in the units of
-        ``y``; "learn" maximises the ELBO over it. Not used by "poisson".
-    df : float, default=4.0
-        Degrees of freedom of "student-t".
+        Standard deviation of the observation noise in the units of ``y`` (the scale of heavier
+        tails); "learn" estimates it. Refused where the likelihood has none.
     fit_intercept : bool, default=True
         Whether there is an intercept: a parameter without prior that maximises the ELBO. The
         columns of ``X`` are centred.
     max_iter : int, default=500
-        Most natural gradient updates of the sites.
-    tol : float, default=1e-6
+        Largest number of natural gradient updates of the sites.
+    tol : float or None, default=1e-6
         An update that moves no output by as many posterior standard deviations, nor a learned log
-        scale by as much, is the last.
-    standardize : bool, default=False
-        Whether to scale the columns of ``X`` to unit variance first; `prior_scale` then refers to
-        scaled columns.
-    normalize_y : bool, default=False
-        Whether to centre and scale ``y`` first; a given `prior_scale` then refers to scaled
-        targets. Everything reported is in the units of ``y``. Not for "poisson".
+        scale by as much, is the last. None never stops.
+    standardize : bool, default=True
+        Whether to scale the columns of ``X`` to unit variance first.
+    normalize_y : bool, default=True
+        Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
+        Counts, and targets of a likelihood without a scale to learn, are taken as they are.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
-        Of predictions; "auto" follows ``X``. Fits are always in float64.
+        Arithmetic of prediction; "auto" follows ``X``. Fits are always in float64.
+    random_state : int, RandomState instance or None, default=None
+        Source of all randomness; the global state is left alone. Of these fits none has any.
     verbose : int, default=0
         1 logs a summary to stderr.
 
@@ -105,7 +106,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     site_location_, site_variance_ : ndarray of shape (n_samples,)
         ``a_n`` and ``nu_n`` of every row of ``X``, in units of the outputs, per unit of sample
         weight. A variance is infinite where the weight is 0 (the location is then NaN), and
-        negative at an outlier of a "student-t" fit: there the posterior is wider for the datum.
+        negative at an outlier of a "student-t" fit: there the posterior is wider for the row.
     prior_scale_, noise_std_ : float or ndarray
         Learned or given scales (no `noise_std_` for "poisson").
     posterior_ : LowRankGaussian
@@ -115,14 +116,14 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         ELBO after every update.
     n_iter_ : int
         Updates made: 1 for "gaussian" with given scales.
-    stop_reason_ : {"tol", "max_iter", "callback", "interrupted"}
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
         Why they ended.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Centre and scale of the inputs.
+        Standardisation of the inputs.
     y_mean_, y_scale_ : ndarray of shape (1,)
         Scaling of the targets.
     device_, dtype_ : str
-        Where the model was fitted, and the precision of its predictions.
+        Where and in which precision the model was fitted.
     n_features_in_ : int
         Number of features seen in `fit`.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -178,8 +179,8 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         fit_intercept: bool = True,
         max_iter: int = 500,
         tol: float | None = 1e-6,
-        standardize: bool = False,
-        normalize_y: bool = False,
+        standardize: bool = True,
+        normalize_y: bool = True,
         device: str = "auto",
         dtype: str = "auto",
         random_state: Any = None,

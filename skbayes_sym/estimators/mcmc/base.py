@@ -222,7 +222,11 @@ class SampledEstimator(WeightedDraws):
 
     def _positions(self) -> Tensor:
         """All draws as the sampler had them, (C, S, D)."""
-        parts = [torch.as_tensor(self.samples_).double()]
-        if self._fitted_likelihood().n_params:
-            parts.append(torch.as_tensor(self.noise_std_samples_ / self.y_scale_).log())
-        return torch.cat(parts, dim=-1)
+        theta, n_params = (
+            torch.as_tensor(self.samples_).double(),
+            self._fitted_likelihood().n_params,
+        )
+        if not n_params:
+            return theta
+        noise = torch.as_tensor(self.noise_std_samples_ / self.y_scale_)[..., :n_params]
+        return torch.cat([theta, noise.log()], dim=-1)

@@ -1,12 +1,14 @@
-"""Laplace approximations, and the evidence that they give.
+"""Laplace's approximation: a normal around a mode, and the evidence it implies.
 
-Reading order: `jacobian` (of a recorded pass through the network), `curvature` (Gauss-Newton in
-three structures), `marginal_likelihood` (the evidence and its gradient), `training` (weights and
-hyperparameters by turns), `precision` and `posterior` (what is kept, and the linearised
-predictive). Beside them, for small regressions, many restarts at once: `gauss_newton` and
-`evidence_modes`.
+Reading order: `jacobian` (gradients of the outputs), `curvature` (the Gauss-Newton matrix from
+them: Kronecker, diagonal, full), `precision` (the matrix plus the prior's, as a distribution),
+`posterior` (its linearised predictions), `marginal_likelihood` (the evidence and its gradient),
+`training` (weights and hyperparameters by turns). For small regression networks `gauss_newton` and
+`evidence_modes` find many modes at once; for small classifying ones `class_terms`,
+`class_evidence`, `class_modes`, `class_refinement` and `class_predictive` do.
 
 Tested elsewhere: `precision` (with `posterior`).
 
-In: a network that records its passes. Out: log evidence in nats; Gaussian weights and functions.
+In: a recording network, a likelihood, a normal prior, an augmentation. Out: `LaplacePosterior` and
+log evidences in nats.
 """

@@ -134,11 +134,8 @@ def update(
     factor = cholesky(system, what="The posterior's precision", remedy=_REMEDY)
     covariance = torch.cholesky_inverse(factor)
     alpha, n = hyper.log_precision.exp(), prior.sizes.to(theta)
-    determined = n - alpha * prior.sums(covariance.diagonal(dim1=1, dim2=2))
-    squares, a = prior.squares(theta), prior.shape
-    rate = 2.0 * a * prior.reference_variance.to(theta)
-    target = (determined.clamp_min(0.0) + 2.0 * a) / (squares + rate)
-    log_precision = torch.lerp(hyper.log_precision, target.log(), _DAMPING)
+    squares, variance = prior.squares(theta), covariance.diagonal(dim1=1, dim2=2)
+    log_precision = prior.evidence_step(theta, variance, hyper.log_precision, _DAMPING)
     noise = hyper.noise_precision
     if learn_noise:
         # Degrees of freedom that each target's rows determine; they add up to those of the groups.

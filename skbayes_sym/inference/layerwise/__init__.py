@@ -1,7 +1,8 @@
-"""Posteriors of a network layer by layer (Ober & Aitchison 2021).
+"""Posteriors of wide networks, each layer conditional on draws of those before it.
 
-Reading order: `base` (the parts, and the ELBO they train on), `collapsed` (the last layer
-integrated out), `global_inducing` (inducing points for every layer), `posterior` (a fitted one).
+Reading order: `base` (a hidden posterior and a last layer together, and their bound), `collapsed`
+(mean-field hidden layers, the last one exact), `global_inducing` (sites at inducing points in every
+layer), `posterior` (as kept after a fit).
 
-In: an MLP, a Gaussian likelihood, `Batches`. Out: draws of all weights; moments of the outputs.
+In: an MLP, a Gaussian likelihood, rows. Out: a lower bound in nats, and draws of functions.
 """

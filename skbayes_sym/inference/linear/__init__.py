@@ -1,7 +1,8 @@
-"""Variational inference of linear models by Gaussian sites.
+"""Linear models by one Gaussian site a row (Kurle et al. 2022).
 
-Reading order: `expectations` (what a site asks of a likelihood), `sites` (their fixed point),
-`hyperparameters` (prior scale and noise learned at sites), `posterior` (of more weights than rows).
+Reading order: `expectations` (what a site asks of a likelihood), `sites` (their updates and the
+bound), `hyperparameters` (prior scale and noise at given sites), `posterior` (with more weights
+than rows, without a K x K array).
 
-In: features, targets and weights of rows. Out: a Gaussian over coefficients; ELBO in nats.
+In: rows in the space they span, a likelihood. Out: `LowRankGaussian`, bounds in nats.
 """

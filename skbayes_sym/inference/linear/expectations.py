@@ -17,7 +17,7 @@ _CACHE_ROWS = _CACHE_NUMBERS // 64  # of likelihoods with one output, times the 
 
 
 class SiteTerms(NamedTuple):
-    """``E[l]``, ``E[l']`` and ``-E[l'']`` of ``l(f) = log p(y | f)``, one per row."""
+    """``E[l]``, ``E[l']`` and ``-E[l'']`` of ``l(f) = log p(y | f)``, row by row."""
 
     value: Tensor  # (N,), nats
     gradient: Tensor  # (N, C)

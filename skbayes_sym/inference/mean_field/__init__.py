@@ -1,7 +1,7 @@
-"""Independent normals under the symmetrised ELBO (Gelberg et al. 2024).
+"""Mean-field variational inference with the symmetrised bound (Gelberg et al. 2024).
 
-Reading order: `elbo` (the objective and its gradient), `gated` (the gap as one of its terms),
-`bounds` (what is reported after training).
+Reading order: `elbo` (the objective and its gradient), `gated` (its gap, skipped while it is
+certified saturated), `bounds` (what is reported, from fresh draws).
 
-In: an MLP, a likelihood, normal priors, `Batches`. Out: means and variances; bounds in nats.
+In: a network, a likelihood, a normal prior, a `Gap`. Out: `MeanFieldGaussian`, bounds in nats.
 """

@@ -1,7 +1,8 @@
-"""What the papers printed, kept to compare with; no estimator needs it to be right.
+"""What papers printed, to compare with; no estimator trains on it unless asked to by name.
 
-`analytic_mean_field` (a factorisation's optimum in closed form, Nakajima et al. 2013),
-`averaged_kl` (Kurle et al.'s heuristic objective) and `repeated_datum` (their example in closed
-form), `svm_knn`, `spectral` and `predictive_convergence` (Wiese et al. 2023). They may import
-any method; none imports them.
+`averaged_kl` (an objective that is no bound) and `repeated_datum` (a translation in closed form) of
+Kurle et al. 2022, `spectral`, `svm_knn` and `predictive_convergence` of Wiese et al. 2023,
+`analytic_mean_field` of Nakajima et al. 2013.
+
+It varies the methods and may import them; none of them imports it.
 """

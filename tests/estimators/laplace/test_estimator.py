@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from skbayes_sym import DeepEnsembleRegressor, LaplaceClassifier, LaplaceRegressor
+from skbayes_sym.models import MLP, TANH, Poisson, StudentT
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
@@ -157,6 +158,84 @@ def test_any_module_of_linear_layers():
     clf = LaplaceClassifier(network=module, random_state=0, max_iter=400).fit(A, b)
     assert clf.score(A, b) > 0.93
     assert clf.prior_scale_.shape == (3,)
+
+
+def test_stopping_by_tol_costs_no_evidence():
+    A, b = load_iris(return_X_y=True)
+    stopped = LaplaceClassifier((10,), random_state=0).fit(A, b)
+    whole = LaplaceClassifier((10,), tol=None, random_state=0).fit(A, b)
+    assert (stopped.stop_reason_, whole.stop_reason_) == ("tol", "max_iter")
+    assert 500 < stopped.n_iter_ < whole.n_iter_ == 1000
+    assert stopped.log_evidence_ > whole.log_evidence_ - 1e-3 * len(A)
+
+
+def test_without_anything_to_learn_the_log_posterior_stops_training():
+    reg = clone(LINEAR).set_params(tol=1e-3).fit(X, Y)
+    assert reg.stop_reason_ == "tol"
+    assert not len(reg.log_evidence_curve_)
+    exact = linear_posterior(X, Y)[1]
+    np.testing.assert_allclose(reg.posterior_.loc, exact, atol=0.1)
+
+
+def test_counts_by_a_poisson_likelihood():
+    """The mode of a linear model satisfies the score equations; targets are whole numbers."""
+    counts = np.random.default_rng(1).poisson(np.exp(0.5 + 0.8 * X[:, 0])).astype(float)
+    reg = LaplaceRegressor(
+        (), likelihood=Poisson(), prior_scale=100.0, standardize=False, max_iter=3000, tol=None,
+        random_state=0,
+    ).fit(X, counts)  # fmt: skip
+    design = np.column_stack([X, np.ones(len(X))])
+    rate = np.exp(design @ reg.posterior_.loc)
+    np.testing.assert_allclose(design.T @ (counts - rate), 0.0, atol=0.3)
+    assert (reg.predict_interval(X) % 1.0 == 0.0).all()
+    assert (reg.sample_y(X, 3) % 1.0 == 0.0).all()
+    # Law of total variance: at least that of the counts given their rate.
+    mean, std = reg.predict(X, return_std=True)
+    assert (std**2 > 0.99 * mean).all()
+    assert not hasattr(reg, "noise_std_")
+    with pytest.raises(ValueError, match="return_cov=True needs a normal posterior"):
+        reg.predict(X, return_cov=True)
+
+
+def test_outliers_by_a_student_t_likelihood():
+    b = Y.copy()
+    b[:3] += 20.0
+    params = {"hidden_layer_sizes": (), "random_state": 0}
+    robust = LaplaceRegressor(likelihood=StudentT(df=2.0), **params).fit(X, b)
+    normal = LaplaceRegressor(**params).fit(X, b)
+    assert robust.noise_std_ < 0.5 < 2.0 < normal.noise_std_
+    truth = X @ [1.0, -2.0, 0.5]
+    assert np.abs(robust.predict(X) - truth).mean() < 0.5 * np.abs(normal.predict(X) - truth).mean()
+    draws = robust.sample_y(X[:2], 2000, random_state=0)
+    middle = np.median(draws, axis=1)
+    np.testing.assert_allclose(middle, robust.predict_quantiles(X[:2], [0.5])[:, 0], atol=0.1)
+
+
+def test_a_network_object():
+    reg = LaplaceRegressor(network=MLP(3, (4,), 1, TANH), max_iter=200, tol=None, random_state=0)
+    same = LaplaceRegressor((4,), max_iter=200, tol=None, random_state=0)
+    assert np.array_equal(reg.fit(X, Y).predict(X), same.fit(X, Y).predict(X))
+
+
+class NoLayers:
+    """Has a forward pass, and shows nothing of it."""
+
+    def forward(self, theta, x):
+        return x[:, :1]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"network": NoLayers()}, "network=.*has no layout.*Linear and Conv2d"),
+        ({"network": nn.Linear(3, 1), "hidden_layer_sizes": (7,)}, r"hidden_layer_sizes=\(7,\)"),
+        ({"network": MLP(5, (2,), 1, TANH)}, r"inputs of shape \(5,\), but X has 3 columns"),
+        ({"likelihood": Poisson(), "noise_std": 0.3}, "noise_std=0.3 does not apply"),
+    ],
+)
+def test_objects_that_dont_fit_are_named(params, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        LaplaceRegressor(max_iter=10, **params).fit(X, Y)
 
 
 @pytest.mark.parametrize(

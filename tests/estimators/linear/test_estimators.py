@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 
 from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
-from skbayes_sym.models import Categorical
+from skbayes_sym.models import Bernoulli, Categorical, Gaussian, Poisson, StudentT, TargetLikelihood
+
+AS_GIVEN = {"standardize": False, "normalize_y": False}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def at(ridge):
     """Our model at a BayesianRidge's hyperparameters."""
     return BayesianLinearRegressor(
         prior_scale=ridge.lambda_**-0.5, noise_std=ridge.alpha_**-0.5,
-        fit_intercept=ridge.fit_intercept,
+        fit_intercept=ridge.fit_intercept, **AS_GIVEN,
     )  # fmt: skip
 
 
@@ -60,7 +63,7 @@ def test_learned_scales_are_those_of_bayesian_ridge_without_hyperpriors(diabetes
     X, y = diabetes
     none = dict.fromkeys(("alpha_1", "alpha_2", "lambda_1", "lambda_2"), 0.0)
     ridge = BayesianRidge(max_iter=5000, tol=1e-12, **none).fit(X, y)
-    reg = BayesianLinearRegressor().fit(X, y)
+    reg = BayesianLinearRegressor(**AS_GIVEN).fit(X, y)
     assert reg.prior_scale_ == pytest.approx(ridge.lambda_**-0.5, rel=1e-6)
     assert reg.noise_std_ == pytest.approx(ridge.alpha_**-0.5, rel=1e-6)
     assert reg.score(X, y) == pytest.approx(ridge.score(X, y), abs=1e-8)
@@ -68,7 +71,9 @@ def test_learned_scales_are_those_of_bayesian_ridge_without_hyperpriors(diabetes
 
 def test_elbo_is_the_log_evidence(diabetes):
     X, y = diabetes
-    reg = BayesianLinearRegressor(prior_scale=300.0, noise_std=50.0, fit_intercept=False)
+    reg = BayesianLinearRegressor(
+        prior_scale=300.0, noise_std=50.0, fit_intercept=False, **AS_GIVEN
+    )
     reg.fit(X, y - 100.0)
     covariance = 300.0**2 * X @ X.T + 50.0**2 * np.eye(len(y))
     evidence = stats.multivariate_normal(np.zeros(len(y)), covariance).logpdf(y - 100.0)
@@ -84,7 +89,10 @@ def test_closed_form_oracle():
     X = [[1.0, 2.0, -1.0, 0.5], [0.0, 1.0, 1.0, -2.0], [0.5, -1.0, 2.0, 1.0]]
     y = [1.0, -0.5, 2.0]
     reg = BayesianLinearRegressor(
-        prior_scale=np.sqrt([1.0, 0.5, 2.0, 1.0]), noise_std=0.5, fit_intercept=False
+        prior_scale=np.sqrt([1.0, 0.5, 2.0, 1.0]),
+        noise_std=0.5,
+        fit_intercept=False,
+        **AS_GIVEN,
     ).fit(X, y)
     coef = [0.6447578499201697, 0.24720596061734995, 0.583288983501863, 0.6620542841937204]
     variance = [0.584752527940394, 0.1874667376263971, 0.09686003193187871, 0.13810537519957428]
@@ -99,7 +107,9 @@ def test_closed_form_oracle():
 
 def test_logistic_oracle():
     X = [[1.0, 0.5], [-1.0, 2.0], [0.3, -1.0], [2.0, 1.0], [-0.5, -0.5], [1.5, -2.0]]
-    clf = BayesianLinearClassifier(prior_scale=2**0.5, fit_intercept=False, tol=1e-10)
+    clf = BayesianLinearClassifier(
+        prior_scale=2**0.5, fit_intercept=False, tol=1e-10, standardize=False
+    )
     clf.fit(X, ["yes", "no", "yes", "yes", "no", "yes"])
     assert clf.elbo_ == pytest.approx(-2.8029370525398725, abs=1e-6)
     assert clf.elbo_mean_field_ == pytest.approx(-2.8056618024528994, abs=1e-6)
@@ -109,10 +119,112 @@ def test_logistic_oracle():
     np.testing.assert_allclose(clf.site_location_, location, atol=2e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("gaussian", Gaussian()), ("student-t", StudentT(df=4.0)), ("poisson", Poisson())],
+)
+def test_names_are_shorthand_for_objects(name, given, diabetes):
+    X, y = diabetes
+    X, y = X[:80], np.round(y[:80] / 20)
+    named, objects = (BayesianLinearRegressor(k).fit(X, y) for k in (name, given))
+    assert named.elbo_ == objects.elbo_
+    assert np.array_equal(named.predict(X), objects.predict(X))
+    assert np.array_equal(named.sample_y(X, 2), objects.sample_y(X, 2))
+
+
+def test_few_degrees_of_freedom_resist_outliers_better(diabetes):
+    X, y = diabetes
+    y = y.copy()
+    y[::20] += 2000.0
+    heavy, light = (BayesianLinearRegressor(StudentT(df=df)).fit(X, y) for df in (2.0, 200.0))
+    assert heavy.elbo_ > light.elbo_ + 50.0
+    assert heavy.noise_std_ < 0.5 * light.noise_std_
+
+
+@dataclass(frozen=True, eq=False)
+class LaplaceNoise(TargetLikelihood):
+    """Noise of density ``exp(-|y - f| / b) / 2 b``."""
+
+    log_scale: torch.Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
+    learn: bool = True
+
+    @property
+    def params(self):
+        return self.log_scale if self.learn else self.log_scale[:0]
+
+    def at(self, params):
+        return LaplaceNoise(params)
+
+    def distribution(self, outputs):
+        return torch.distributions.Laplace(
+            outputs, self.log_scale.exp().to(outputs), validate_args=False
+        )
+
+
+def test_ones_own_likelihood(diabetes):
+    """Laplace noise: its mean absolute deviation is the scale that is learned."""
+    X, _ = diabetes
+    rng = np.random.default_rng(0)
+    y = 300.0 * X[:, 2] + rng.laplace(scale=5.0, size=len(X))
+    own = BayesianLinearRegressor(LaplaceNoise()).fit(X, y)
+    normal = BayesianLinearRegressor().fit(X, y)
+    assert own.noise_std_ == pytest.approx(np.abs(y - own.predict(X)).mean(), rel=0.05)
+    assert own.elbo_ > normal.elbo_ + 10.0
+    assert own.log_predictive_density(X, y).mean() > normal.log_predictive_density(X, y).mean()
+    draws = own.sample_y(X[:3], 4000, random_state=0)
+    std = own.predict(X[:3], return_std=True)[1]
+    np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.1)
+    fixed = BayesianLinearRegressor(LaplaceNoise(), noise_std=5.0).fit(X, y)
+    assert fixed.noise_std_ == pytest.approx(5.0, rel=1e-12)
+    assert fixed.elbo_ < own.elbo_ + 0.1
+    # Without a scale of its own to learn, it is in the units of y.
+    constant = BayesianLinearRegressor(LaplaceNoise(torch.tensor([np.log(5.0)]), learn=False))
+    assert constant.fit(X, y).y_scale_ == 1.0
+    assert constant.predict_uncertainty(X).aleatoric == pytest.approx(2 * 5.0**2)
+
+
+class OnlyDensity:
+    def log_prob(self, outputs, y):
+        return outputs.squeeze(-1)
+
+
+def test_an_object_that_lacks_something_is_refused_by_name():
+    with pytest.raises(TypeError, match=r"likelihood=.*OnlyDensity.*expected_log_prob.*Target"):
+        BayesianLinearRegressor(OnlyDensity()).fit(X, Y)
+    with pytest.raises(ValueError, match=r"has two classes, y has 3"):
+        BayesianLinearClassifier(Bernoulli()).fit(X, np.arange(20) % 3)
+
+
+def test_covariance_of_new_targets(diabetes):
+    X, y = diabetes
+    reg = BayesianLinearRegressor().fit(X[:200], y[:200])
+    mean, std = reg.predict(X[200:230], return_std=True)
+    again, cov = reg.predict(X[200:230], return_cov=True)
+    np.testing.assert_allclose(np.sqrt(np.diag(cov)), std, rtol=1e-9)
+    assert np.array_equal(mean, again)
+    centred = X[200:230] - X[:200].mean(0)
+    expected = centred @ reg.coef_cov_ @ centred.T + reg.noise_std_**2 * np.eye(30)
+    np.testing.assert_allclose(cov, expected, rtol=1e-8, atol=1e-8 * cov.max())
+    Xw, yw = wide_data()
+    wide = BayesianLinearRegressor(prior_scale=0.1, noise_std=0.3).fit(Xw, yw)
+    _, cov = wide.predict(Xw[:9], return_cov=True)
+    centred = Xw[:9] - Xw.mean(0)
+    expected = centred @ wide.coef_cov_ @ centred.T + 0.3**2 * np.eye(9)
+    np.testing.assert_allclose(cov, expected, rtol=1e-8)
+    with pytest.raises(ValueError, match="return_cov=True needs a normal posterior of functions"):
+        BayesianLinearRegressor("student-t").fit(X, y).predict(X, return_cov=True)
+
+
+def test_without_tol_all_updates_are_made(recwarn):
+    reg = BayesianLinearRegressor("student-t", tol=None, max_iter=30).fit(X, Y)
+    assert (reg.n_iter_, reg.stop_reason_) == (30, "max_iter")
+    assert not [w for w in recwarn if issubclass(w.category, ConvergenceWarning)]
+
+
 def test_units_of_the_data_dont_matter(diabetes):
     X, y = diabetes
     plain = BayesianLinearRegressor(prior_scale=2.0, noise_std=55.0)
-    plain = plain.set_params(standardize=True, normalize_y=True).fit(X, y)
+    plain = plain.fit(X, y)
     scaled = clone(plain).set_params(noise_std=550.0)
     units = np.geomspace(1e-3, 1e3, 10)
     scaled.fit(X * units + 7.0, 10.0 * y - 3.0)
@@ -131,7 +243,7 @@ def test_units_of_the_data_dont_matter(diabetes):
 def test_every_regression_predicts_consistently(likelihood, diabetes):
     X, y = diabetes
     X, y = X[:120], np.round(y[:120] / 20)
-    reg = BayesianLinearRegressor(likelihood, standardize=True).fit(X, y)
+    reg = BayesianLinearRegressor(likelihood).fit(X, y)
     assert reg.elbo_mean_field_ < reg.elbo_
     assert reg.symmetry_gap_ == pytest.approx(reg.elbo_ - reg.elbo_mean_field_)
     assert hasattr(reg, "log_evidence_") == (likelihood == "gaussian")
@@ -157,7 +269,7 @@ def test_every_regression_predicts_consistently(likelihood, diabetes):
 @pytest.mark.parametrize("likelihood", ["gaussian", "student-t"])
 def test_predictive_density_integrates_to_one(likelihood, diabetes):
     X, y = diabetes
-    reg = BayesianLinearRegressor(likelihood, normalize_y=True).fit(X, y)
+    reg = BayesianLinearRegressor(likelihood).fit(X, y)
     grid = np.linspace(-6000, 6000, 20_001)
     density = np.exp(reg.log_predictive_density(np.repeat(X[:1], 20_001, 0), grid))
     assert np.trapezoid(density, grid) == pytest.approx(1.0, abs=1e-4)
@@ -166,7 +278,7 @@ def test_predictive_density_integrates_to_one(likelihood, diabetes):
 def test_counts_add_up(diabetes):
     X, y = diabetes
     y = np.round(y[:60] / 40)
-    reg = BayesianLinearRegressor("poisson", standardize=True).fit(X[:60], y)
+    reg = BayesianLinearRegressor("poisson").fit(X[:60], y)
     counts = np.arange(200.0)
     density = np.exp(reg.log_predictive_density(np.repeat(X[:1], 200, 0), counts))
     assert density.sum() == pytest.approx(1.0, abs=1e-9)
@@ -231,7 +343,7 @@ def test_sites_rebuild_the_posterior():
     """Prior times sites is the posterior, in the rows' own order."""
     X, y = load_breast_cancer(return_X_y=True)
     X, y = X[:80, :5] / X[:80, :5].std(0), y[:80]
-    clf = BayesianLinearClassifier(prior_scale=1.5, tol=1e-10).fit(X, y)
+    clf = BayesianLinearClassifier(prior_scale=1.5, tol=1e-10, standardize=False).fit(X, y)
     centred = X - X.mean(0)
     precision = np.eye(5) / 1.5**2 + centred.T @ (centred / clf.site_variance_[:, None])
     np.testing.assert_allclose(clf.coef_cov_, np.linalg.inv(precision), rtol=1e-6)
@@ -245,7 +357,7 @@ def test_many_more_features_than_rows():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 20_000))
     y = X[:, :50].sum(axis=1) + rng.normal(size=40)
-    reg = BayesianLinearRegressor(prior_scale=0.05, noise_std=1.0).fit(X, y)
+    reg = BayesianLinearRegressor(prior_scale=0.05, noise_std=1.0, **AS_GIVEN).fit(X, y)
     assert reg.coef_.shape == reg.coef_std_.shape == (20_000,)
     kernel = 0.05**2 * (X - X.mean(0)) @ (X - X.mean(0)).T
     weights = np.linalg.solve(kernel + np.eye(40), y - y.mean())
@@ -268,7 +380,7 @@ def test_gap_grows_with_the_number_of_weights():
     for k in (5, 50, 500):
         features = np.cos(np.outer(x, rng.normal(size=k)) + rng.uniform(0, 6.28, k))
         reg = BayesianLinearRegressor(
-            prior_scale=(2 / k) ** 0.5, noise_std=0.1, fit_intercept=False
+            prior_scale=(2 / k) ** 0.5, noise_std=0.1, fit_intercept=False, **AS_GIVEN
         ).fit(features, y)
         gaps.append(reg.symmetry_gap_)
         evidences.append(reg.log_evidence_)
@@ -280,8 +392,8 @@ def test_gap_grows_with_the_number_of_weights():
 
 X = np.random.default_rng(0).standard_normal((20, 3))
 Y, LABELS = X[:, 0] + 0.3 * np.sin(9 * X[:, 1]), (X[:, 0] + X[:, 1] ** 2 > 0.5).astype(int)
-REG = BayesianLinearRegressor(prior_scale=1.0, noise_std=0.5)
-CLF = BayesianLinearClassifier(prior_scale=1.0, random_state=0)
+REG = BayesianLinearRegressor(prior_scale=1.0, noise_std=0.5, **AS_GIVEN)
+CLF = BayesianLinearClassifier(prior_scale=1.0, standardize=False, random_state=0)
 every_estimator = pytest.mark.parametrize(
     ("estimator", "y"), [(REG, Y), (CLF, LABELS)], ids=["regressor", "classifier"]
 )

@@ -1,25 +1,12 @@
 """Augmentations that their laws are tested on."""
 
 import torch
+from cases import AUGMENTATIONS
 
 from skbayes_sym.models.augmentations.affine import AXIS, SIMILARITY, Affine
-from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
 from skbayes_sym.models.augmentations.half_width import stratified_noise
-from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 
 SCALE = (1.5, 2.0, 1.0)
-
-
-TABULAR = {
-    "none": Identity(),
-    "rotation": Rotation2D(columns=(2, 0), centre=(0.3, -1.0)),
-    "translation": ColumnShift(),
-    "translation-of-one": ColumnShift(columns=(1,)),
-    "log-scale": LogScale(),
-    "log-scales": LogScale(columns=(0, 2), joint=False),
-    "composed": Composed((Rotation2D(), ColumnShift(columns=(2,)), Rotation2D((1, 2)))),
-    "in-units": InRescaledUnits(Rotation2D(), (1.0, 0.0, 2.0), SCALE),
-}
 
 
 IMAGES = {
@@ -31,7 +18,7 @@ IMAGES = {
 
 def family(name, generator, n=4, s=3):
     """A bound family with inputs, parameters and noise."""
-    augmentation = (TABULAR | IMAGES)[name].bind(SCALE)
+    augmentation = (AUGMENTATIONS | IMAGES)[name].bind(SCALE)
     shape = (2, 5, 4) if name in IMAGES else (3,)
     x = torch.randn(n, *shape, generator=generator, dtype=torch.float64)
     half_width = augmentation.half_width

@@ -2,14 +2,15 @@
 
 import pytest
 import torch
-from models.augmentations.families import IMAGES, SCALE, TABULAR, family
+from cases import AUGMENTATIONS
+from models.augmentations.families import IMAGES, SCALE, family
 from torch.testing import assert_close
 
 from skbayes_sym.models.augmentations.base import Composed, InRescaledUnits
 from skbayes_sym.models.augmentations.half_width import amplitude, stratified_noise
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 
-every_family = pytest.mark.parametrize("name", [*TABULAR, *IMAGES])
+every_family = pytest.mark.parametrize("name", [*AUGMENTATIONS, *IMAGES])
 
 
 @every_family
@@ -47,7 +48,7 @@ def test_names_start_and_amplitudes(name, generator):
     assert (amplitude(half_width, half_width.start()) > 0).all()
 
 
-@pytest.mark.parametrize("name", [n for n in TABULAR if n != "none"])
+@pytest.mark.parametrize("name", [n for n in AUGMENTATIONS if n != "none"])
 def test_gradient_in_eta(name, generator):
     augmentation, x, eta, noise = family(name, generator)
 
@@ -66,7 +67,7 @@ def test_composition_applies_the_first_first(generator):
     expected = shifted * LogScale().bind(SCALE).half_width.mixing(eta[1:]).exp()
     assert_close(both.transform(x, eta, noise)[:, 0], expected, rtol=1e-4, atol=1e-4)
     assert both.half_width.names == ("translation_0", "log_scale")
-    assert TABULAR["composed"].half_width.names == ("rotation", "translation_2", "rotation 2")
+    assert AUGMENTATIONS["composed"].half_width.names == ("rotation", "translation_2", "rotation 2")
 
 
 def test_in_units_acts_on_the_inputs_as_given(generator):

@@ -1,0 +1,59 @@
+"""Where the updates of a linear model begin, and between what ends its scales are learned."""
+
+from math import log
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.inference.linear.hyperparameters import Learning, Range
+from skbayes_sym.inference.linear.sites import LinearData
+from skbayes_sym.models.likelihoods.base import Likelihood
+
+# Learned noise, relative to the standard deviation of the targets.
+_NOISE_RANGE = (1e-6, 1e2)
+# Learned prior standard deviation of the outputs, relative to their scale (1 on a log or logit
+# scale). Beyond the upper end the quadrature and the data say nothing any more.
+_OUTPUT_RANGE = (1e-5, 1e5)
+_LOGIT_RANGE = (1e-5, 30.0)
+
+
+class Start(NamedTuple):
+    """Where the updates begin."""
+
+    log_prior_variance: float
+    constant: Array  # (C,), the best function without features, about
+    learning: Learning
+
+    @classmethod
+    def of(
+        cls, data: Training, likelihood: Likelihood, problem: LinearData, prior_scale: Array | None
+    ) -> Self:
+        """Prior variance at which the outputs have the scale expected of them, best constant."""
+        is_scaled = likelihood.scales_targets
+        output_scale = float(data.target_spread[0]) if is_scaled else 1.0
+        share = problem.weight / problem.weight.sum()
+        typical = float(share @ (problem.features**2).sum(1))
+        start = 2.0 * log(output_scale) - (log(typical) if typical > 0.0 else 0.0)
+        ends = _OUTPUT_RANGE if is_scaled else _LOGIT_RANGE
+        prior_range = Range(*(start + 2.0 * log(end) for end in ends))
+        noise_range = Range(*(log(output_scale) + log(end) for end in _NOISE_RANGE))
+        # Without a feature that varies there is nothing to learn.
+        learns_prior = prior_scale is None and typical > 0.0
+        return cls(
+            start if prior_scale is None else 0.0,
+            _constant(data, likelihood, problem.n_outputs),
+            Learning(prior_range if learns_prior else None, noise_range),
+        )
+
+
+def _constant(data: Training, likelihood: Likelihood, n_outputs: int) -> Array:
+    """The likelihood's own, or the targets' mean."""
+    own = getattr(likelihood, "constant_outputs", None)
+    y, weight = data.rows.y, data.rows.weight
+    if own is not None:
+        return np.asarray(own(y, weight))
+    if data.y_scaling is None or not likelihood.scales_targets:
+        return np.zeros(n_outputs)
+    return np.atleast_1d(weight @ data.y_scaling.apply(y)[:, 0] / weight.sum())

@@ -1,0 +1,191 @@
+r"""Modes of a classification network with the prior's scales set by the evidence.
+
+The sibling of `skbayes_sym.inference.laplace.evidence_modes`: after every step, or every few where
+weights are many, the precisions of the prior's groups follow
+
+.. math:: \gamma_g = n_g - \alpha_g \operatorname{tr}_g A^{-1}, \quad
+          \alpha_g \leftarrow \frac{\gamma_g + 2a}{|\theta_g|^2 + 2 a s_g^2},
+
+damped geometrically (MacKay 1992, "The evidence framework applied to classification networks").
+On separable classes the scales run away under a weak hyperprior, the evidence falling while they
+do: take `LayerScales(shape=8.0, output_variance=64.0)`. For the same reason the iterate of the
+highest evidence is kept here and not the last.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
+from skbayes_sym.inference.laplace.gauss_newton import INITIAL_DAMPING, Expansion, step
+from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.optimise import OnStep
+
+_HYPER_START = 8  # iterations before scales move: the weights first
+_BEST_START = 16  # before the best is kept: the evidence away from a mode says too much
+_PATIENCE_START, _PATIENCE = 24, 8  # updates without a new best that end the search
+_DAMPING = 0.7  # share of the logarithmic step of a precision
+_SETTLED, _LEAST_UPDATES = 2, 5
+_MANY_PARAMS, _SELDOM = 1000, 3  # beyond, an update costs as much as a step: one in three
+
+
+class ClassModes(NamedTuple):
+    """R modes with the scales of their priors."""
+
+    theta: Tensor  # (R, P)
+    hyper: Tensor  # (R, G), log precisions of the prior's groups
+    factor: Tensor  # (R, P, P), Cholesky factor of the posterior's precision A
+    log_evidence: Tensor  # (R,), Laplace's estimate, nats, of one mode
+    n_iter: Tensor  # int64 (R,)
+    curves: list[Tensor]  # of every mode, the log evidence after every update
+
+    @property
+    def covariance(self) -> Tensor:
+        """Of the weights, (R, P, P); O(R P^3)."""
+        return torch.cholesky_inverse(self.factor)
+
+
+def starting_points(network: MLP, n: int, *, generator: torch.Generator) -> Tensor:
+    """``n`` starts (n, P): every layer's outputs of order one, the logits without bias."""
+    theta = LayerScales().bind(network.layout).sample(n, generator=generator)
+    theta[:, network.layout.slices[f"b{network.n_layers}"]] = 0.0
+    return theta
+
+
+@dataclass(eq=False)
+class _Search:
+    """Where one search is, and the best place it has been."""
+
+    theta: Tensor  # (P,)
+    log_precision: Tensor  # (G,)
+    expansion: Expansion
+    damping: Tensor  # (1,)
+    curve: list[float] = field(default_factory=list)
+    best: tuple[float, Tensor, Tensor] | None = None
+    n_iter: int = 0
+
+    def stopped(self, tol: float | None) -> bool:
+        """Whether the last updates changed little, or brought no new best."""
+        if tol is None or len(self.curve) < _LEAST_UPDATES:
+            return False
+        last = self.curve[-_SETTLED - 2 :]
+        settled = all(abs(last[i + _SETTLED] - last[i]) < tol for i in range(2))
+        since = len(self.curve) - 1 - max(range(len(self.curve)), key=self.curve.__getitem__)
+        exhausted = self.best is not None and self.n_iter > _PATIENCE_START and since >= _PATIENCE
+        return settled or exhausted
+
+
+@dataclass(frozen=True)
+class ClassModeSearch:
+    """How modes are searched for.
+
+    Parameters
+    ----------
+    max_iter : int
+        Largest number of Gauss-Newton steps.
+    tol : float or None
+        A search ends when its log evidence moves by less than this many nats over two updates,
+        twice in a row, or after eight updates without a new best. None never stops.
+    update_every : int, optional
+        Steps from one update of the scales to the next; by default 1, and 3 beyond 1,000 weights.
+    learn_scales : bool
+        Whether scales move. If they don't the last iterate is kept: it is the nearest to a mode.
+    """
+
+    max_iter: int = 60
+    tol: float | None = 0.1
+    update_every: int | None = None
+    learn_scales: bool = True
+
+    def search(
+        self, problem: ClassEvidence, theta: Tensor, on_step: OnStep | None = None
+    ) -> ClassModes:
+        """Modes from starting points ``theta`` (R, P), one after the other.
+
+        Together they would take as long: the sums over rows, O(N P^2), fill a processor alone.
+        ``on_step`` is told the steps of all searches so far; True ends the search where it is, and
+        the starts that haven't had their turn are left out.
+        """
+        found: list[ClassModes] = []
+        n_steps, ended = 0, False
+        for start in theta:
+            state = _Search(
+                start, problem.prior.hyper.to(theta), problem.expansion(start),
+                theta.new_full((1,), INITIAL_DAMPING),
+            )  # fmt: skip
+            stopped = False
+            while not (ended or stopped) and state.n_iter < self.max_iter:
+                stopped = self._iterate(problem, state) and state.stopped(self.tol)
+                n_steps += 1
+                loss = -state.curve[-1] if state.curve else float(state.expansion.value)
+                ended = on_step is not None and on_step(n_steps, {"loss": loss})
+            found.append(_end(problem, state))
+            if ended:
+                break
+        return stacked(found)
+
+    def _iterate(self, problem: ClassEvidence, state: _Search) -> bool:
+        """One step, and whether the scales were updated after it."""
+        precision = state.log_precision.exp()[problem.prior.group].unsqueeze(0)
+        made = step(
+            lambda theta, _: torch.stack([problem.misfit(t) for t in theta]),
+            state.theta.unsqueeze(0), state.expansion, precision, state.damping,
+        )  # fmt: skip
+        state.theta, state.damping = made.theta[0], made.damping
+        if bool(made.moved):
+            state.expansion = problem.expansion(state.theta)
+        since, state.n_iter = state.n_iter - _HYPER_START, state.n_iter + 1
+        every = self.update_every or (_SELDOM if len(state.theta) > _MANY_PARAMS else 1)
+        if since < 0 or since % every:
+            return False
+        factor = _record(problem, state)
+        if self.learn_scales:
+            _update(problem, state, factor)
+        return True
+
+
+def _record(problem: ClassEvidence, state: _Search) -> Tensor:
+    """The evidence where the search is; returns the Cholesky factor of the precision there."""
+    here, expansion = state.log_precision, state.expansion
+    factor = problem.factor(expansion.curvature[0], here)
+    value = problem.log_evidence(state.theta, expansion.value[0], here, factor)
+    state.curve.append(float(value))
+    return factor
+
+
+def _update(problem: ClassEvidence, state: _Search, factor: Tensor) -> None:
+    """Keeps the best place so far and makes MacKay's step of the scales; O(P^3)."""
+    here, value = state.log_precision, state.curve[-1]
+    if state.n_iter > _BEST_START and (state.best is None or value > state.best[0]):
+        state.best = value, state.theta, here
+    variance = torch.cholesky_inverse(factor).diagonal()
+    state.log_precision = problem.prior.evidence_step(state.theta, variance, here, _DAMPING)
+
+
+def _end(problem: ClassEvidence, state: _Search) -> ClassModes:
+    """Evidence and curvature at the best place, of a batch of one."""
+    theta, hyper = state.theta, state.log_precision
+    expansion = state.expansion
+    if state.best is not None:
+        _, theta, hyper = state.best
+        expansion = problem.expansion(theta)
+    factor = problem.factor(expansion.curvature[0], hyper)
+    value = problem.log_evidence(theta, expansion.value[0], hyper, factor)
+    curve = torch.tensor(state.curve, dtype=torch.float64)
+    return ClassModes(
+        theta.unsqueeze(0), hyper.unsqueeze(0), factor.unsqueeze(0), value.unsqueeze(0),
+        torch.tensor([state.n_iter]), [curve],
+    )  # fmt: skip
+
+
+def stacked(modes: Sequence[ClassModes]) -> ClassModes:
+    """All modes in one."""
+    theta, hyper, factor, log_evidence, n_iter, curves = zip(*modes, strict=True)
+    return ClassModes(
+        torch.cat(theta), torch.cat(hyper), torch.cat(factor), torch.cat(log_evidence),
+        torch.cat(n_iter), [curve for part in curves for curve in part],
+    )  # fmt: skip

@@ -1,0 +1,80 @@
+"""Sums of classification networks against autograd; weights are repetitions; blocks add up."""
+
+import pytest
+import torch
+from inference.laplace.class_problems import class_data, class_problem, grid_log_evidence, repeated
+
+from skbayes_sym.inference.laplace import class_evidence
+from skbayes_sym.inference.laplace.class_terms import ClassTerms, symmetric_root
+
+
+def start(problem):
+    return problem.network.init(1, generator=torch.Generator().manual_seed(0))[0]
+
+
+@pytest.mark.parametrize(("n_outputs", "n_classes"), [(1, 2), (3, 3)], ids=["logistic", "softmax"])
+@pytest.mark.parametrize("widths", [(), (3,), (2, 3)], ids=str)
+def test_the_expansion_is_autograds_with_the_curvature_of_the_linearised_network(
+    widths, n_outputs, n_classes
+):
+    data, _ = repeated(class_data(n=9, n_classes=n_classes))
+    problem = class_problem(data, widths, n_outputs)
+    theta = start(problem)
+
+    def misfit(t):
+        outputs = problem.network.forward(t, data.x)
+        return data.weight @ ClassTerms(outputs).value(data.y)
+
+    found = problem.expansion(theta)
+    torch.testing.assert_close(found.value[0], misfit(theta))
+    torch.testing.assert_close(problem.misfit(theta), misfit(theta))
+    slope = torch.autograd.functional.jacobian(misfit, theta)
+    torch.testing.assert_close(found.gradient[0], slope)
+    # Linearised, the network's Hessian is the Gauss-Newton matrix.
+    mean, dense = (
+        problem.network.forward(theta, data.x),
+        torch.autograd.functional.jacobian(lambda t: problem.network.forward(t, data.x), theta),
+    )
+
+    def linearised(t):
+        return data.weight @ ClassTerms(mean + dense @ (t - theta)).value(data.y)
+
+    hessian = torch.autograd.functional.hessian(linearised, theta)
+    torch.testing.assert_close(found.curvature[0], hessian)
+
+
+def test_weights_are_repetitions():
+    weighted, rows = repeated(class_data(n=7))
+    one, other = class_problem(weighted, (3,)), class_problem(rows, (3,))
+    for a, b in zip(one.expansion(start(one)), other.expansion(start(one)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_blocks_of_rows_add_up(monkeypatch):
+    problem = class_problem(class_data(n=7), (3,))
+    theta = start(problem)
+    covariance = torch.eye(len(theta)).double()
+    logits = problem.logits(theta, covariance)
+    root = symmetric_root(logits.covariance)
+    whole = (*problem.expansion(theta, root), problem.misfit(theta, root), *logits)
+    monkeypatch.setattr(class_evidence, "_NUMBERS", 600)
+    assert 1 < class_evidence.rows_per_block(problem.network) < 7
+    logits = problem.logits(theta, covariance)
+    blocks = (*problem.expansion(theta, root), problem.misfit(theta, root), *logits)
+    for a, b in zip(whole, blocks, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_the_evidence_is_the_normal_integral_where_the_posterior_is_sharp():
+    """Two weights, quadrature of the exact integrand against Laplace's estimate."""
+    data = class_data(n=400, n_inputs=1, n_classes=2)
+    problem = class_problem(data, n_outputs=1)
+    theta, hyper = torch.zeros(2).double(), problem.prior.hyper
+    for _ in range(20):
+        expansion = problem.expansion(theta)
+        factor = problem.factor(expansion.curvature[0], hyper)
+        slope = expansion.gradient[0] + hyper.exp()[problem.prior.group] * theta
+        theta = theta - torch.cholesky_solve(slope[:, None], factor)[:, 0]
+    found = problem.log_evidence(theta, problem.misfit(theta), hyper, factor)
+    exact = grid_log_evidence(problem, hyper, theta, (1.5, 1.5))
+    torch.testing.assert_close(found, exact, atol=0.03, rtol=0.0)

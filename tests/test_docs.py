@@ -1,0 +1,99 @@
+"""The API page has every public name, and no other."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import cases
+import fits
+import pytest
+
+import skbayes_sym
+
+DOCS = Path(__file__).parents[1] / "docs"
+PACKAGE = Path(skbayes_sym.__file__).parent
+PUBLIC = [
+    "skbayes_sym",
+    "skbayes_sym.datasets",
+    "skbayes_sym.inference.samplers",
+    "skbayes_sym.inference.solvers",
+    "skbayes_sym.inspection",
+    "skbayes_sym.metrics",
+    "skbayes_sym.model_selection",
+    "skbayes_sym.models",
+    "skbayes_sym.symmetry",
+]
+
+pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="a checkout has the pages")
+
+
+def documented() -> list[str]:
+    """Full names on the API page, in its order: entries of summaries and lone data."""
+    names, module, directive = [], "", ""
+    for line in (DOCS / "api" / "index.rst").read_text(encoding="utf-8").splitlines():
+        entry = re.fullmatch(r"\s+(\w+)", line)
+        if found := re.match(r"\.\. ([\w:]+):: ?(.*)", line):
+            directive, argument = found.groups()
+            if directive == "currentmodule":
+                module = argument
+            elif directive == "py:data":
+                names.append(f"{module}.{argument}")
+        elif line and not line.startswith(" "):
+            directive = ""
+        elif entry and directive in {"autosummary", "py:data"}:
+            names.append(f"{module}.{entry[1]}")
+    return names
+
+
+def public_names(module: str) -> set[str]:
+    """``__all__``, or what a module without one defines."""
+    found = import_module(module)
+    own = [n for n, v in vars(found).items() if getattr(v, "__module__", "") == module]
+    names = getattr(found, "__all__", [n for n in own if not n.startswith("_")])
+    return {f"{module}.{name}" for name in names}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_the_api_page_has_every_public_name(module: str) -> None:
+    assert public_names(module) - set(documented()) == set()
+
+
+def test_every_name_on_the_api_page_exists_and_stands_there_once() -> None:
+    names = documented()
+    assert len(names) == len(set(names)) > 50
+    for name in names:
+        module, _, last = name.rpartition(".")
+        assert hasattr(import_module(module), last), name
+
+
+def folders() -> set[str]:
+    return {
+        ".".join(["skbayes_sym", *path.parent.relative_to(PACKAGE).parts])
+        for path in PACKAGE.rglob("__init__.py")
+    }
+
+
+def test_the_internals_page_has_every_folder() -> None:
+    text = (DOCS / "internals.rst").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^\.\. automodule:: (\S+)$", text, flags=re.MULTILINE))
+    assert shown == folders() - {"skbayes_sym"}
+
+
+@pytest.mark.parametrize("folder", sorted(folders() - {"skbayes_sym"}))
+def test_a_folders_map_names_its_files(folder: str) -> None:
+    path = PACKAGE.joinpath(*folder.split(".")[1:])
+    named = set(re.findall(r"\w+", import_module(folder).__doc__ or ""))
+    inside = {p.stem for p in path.glob("*.py")} | {p.parent.name for p in path.glob("*/*.py")}
+    assert inside - {"__init__"} - named == set()
+
+
+def test_the_table_of_costs_names_what_exists() -> None:
+    text = (DOCS / "contributing.rst").read_text(encoding="utf-8")
+    table = text.partition("What adding something costs")[2].partition("Add a group")[0]
+    for path in re.findall(r"``([a-z_]+/[\w/.]+)``", table):
+        root = PACKAGE.parent if path.startswith("tests/") else PACKAGE
+        assert (root / path).exists() or path == "tests/test_extension.py", path
+    tables = set(re.findall(r"``([A-Z_]+)``", table))
+    assert len(tables) > 8
+    in_tests = {name for module in (cases, fits) for name in vars(module)}
+    assert tables - in_tests <= {"NOUNS", "ESTIMATORS"}
