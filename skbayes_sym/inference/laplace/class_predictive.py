@@ -1,17 +1,18 @@
-"""Predictions of classes by linearised networks, and how much of their variance to keep.
+r"""Predictions of classes by linearised networks, and how much of their variance to keep.
 
 The variance of the logits that a normal posterior gives is a matter of the approximation; a factor
 on it, the variance scale, is chosen by leaving rows out, approximately:
 
-.. math:: \\tilde S = (I - S \\Lambda)^{-1} S, \\quad \\tilde f = f + \\tilde S g
+.. math:: \tilde S = (I - S \Lambda)^{-1} S, \quad \tilde f = f + \tilde S g
 
 are mean and covariance of a row's logits without its own term (slope g and curvature Lambda of the
 negative log likelihood), as exact as the quadratic approximation is (Opper & Winther 2000; Rad &
-Maleki 2020).
+Maleki 2020). That holds where the weights are stationary, which a few variational steps don't
+reach: f and g are those after a last Newton step of the linearised network.
 """
 
 from math import log
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -79,23 +80,40 @@ class LeftOut(NamedTuple):
     root: Tensor  # (N, K, K), of the covariance: root root'
 
 
-def leave_one_out(
-    problem: ClassEvidence, theta: Tensor, covariance: Tensor, root: Tensor | None
-) -> LeftOut:
-    """Approximately, from one normal law of the weights (P,), (P, P).
+class NormalLaws(Protocol):
+    """R normal laws of the weights and what they came from: modes, or refined modes."""
 
-    ``root`` (N, K, K) is that of the logits' covariances over which the law's curvature was
-    averaged, None for a mode: only with the same curvature is a row's leverage below one. Of a row
-    with weight w one of its w repetitions is left out.
-    """
-    mean, spread = problem.logits(theta, covariance)
-    terms = ClassTerms(mean, root).terms(problem.data.y)
-    own = symmetric_root(spread)
-    leverage, vectors = torch.linalg.eigh(own @ terms.curvature @ own)
-    wider = (1.0 - leverage.clamp(0.0, _LARGEST_LEVERAGE)).rsqrt()
-    left = own @ (vectors * wider.unsqueeze(-2)) @ vectors.mT
-    shift = left @ (left.mT @ terms.slope.unsqueeze(-1))
-    return LeftOut(mean + shift.squeeze(-1), left)
+    @property
+    def theta(self) -> Tensor: ...  # (R, P)
+    @property
+    def hyper(self) -> Tensor: ...  # (R, G), log precisions of the prior's groups
+    @property
+    def covariance(self) -> Tensor: ...  # (R, P, P)
+    @property
+    def root(self) -> Tensor | None:
+        """Roots (R, N, K, K) of the logits' covariances that the curvature is averaged over.
+
+        None at modes. Only with the law's own curvature is a row's leverage below one.
+        """
+        ...
+
+
+def leave_one_out(problem: ClassEvidence, laws: NormalLaws) -> list[LeftOut]:
+    """Approximately, by every law. Of a row with weight w one of its w repetitions is left out."""
+    found = []
+    for i, covariance in enumerate(laws.covariance):
+        theta, root = laws.theta[i], None if laws.root is None else laws.root[i]
+        mean, spread = problem.logits(theta, covariance)
+        terms = ClassTerms(mean, root).terms(problem.data.y)
+        newton = problem.newton_shift(theta, laws.hyper[i], covariance, root).unsqueeze(-1)
+        slope = terms.slope.unsqueeze(-1) + terms.curvature @ newton
+        own = symmetric_root(spread)
+        leverage, vectors = torch.linalg.eigh(own @ terms.curvature @ own)
+        wider = (1.0 - leverage.clamp(0.0, _LARGEST_LEVERAGE)).rsqrt()
+        left = own @ (vectors * wider.unsqueeze(-2)) @ vectors.mT
+        shift = newton + left @ (left.mT @ slope)
+        found.append(LeftOut(mean + shift.squeeze(-1), left))
+    return found
 
 
 class VarianceScale(NamedTuple):
@@ -105,24 +123,17 @@ class VarianceScale(NamedTuple):
     log_losses: Tensor  # approximate leave-one-out, nats per row, of all `VARIANCE_SCALES`
 
 
-def choose_variance_scale(
-    problem: ClassEvidence, posteriors: Posteriors, roots: Tensor | None = None
-) -> VarianceScale:
-    """The scale whose mixture of the R laws says most of rows left out.
+def choose_variance_scale(problem: ClassEvidence, laws: NormalLaws) -> VarianceScale:
+    """The scale whose mixture of the laws says most of rows left out.
 
-    ``roots`` (R, N, K, K) are those of refined modes.
-
-    One pass over the rows for ``J C J'``, O(N R P^2), then O(N R S C^2).
+    A pass over the rows for ``J C J'`` and one for the Newton step, O(N R P^2).
     """
-    laws = [
-        leave_one_out(problem, *law, None if roots is None else roots[i])
-        for i, law in enumerate(zip(*posteriors, strict=True))
-    ]
+    left_out = leave_one_out(problem, laws)
     weight, losses = problem.data.weight, []
     rule = points_for_prediction(problem.network.n_outputs)
     for scale in VARIANCE_SCALES:
-        log_p = torch.stack([_log_likelihood(law, problem.data.y, scale, rule) for law in laws])
-        losses.append(log(len(laws)) - log_p.logsumexp(0) @ weight / weight.sum())
+        log_p = torch.stack([_log_likelihood(law, problem.data.y, scale, rule) for law in left_out])
+        losses.append(log(len(left_out)) - log_p.logsumexp(0) @ weight / weight.sum())
     log_losses = torch.stack(losses)
     return VarianceScale(VARIANCE_SCALES[int(log_losses.argmin())], log_losses)
 
