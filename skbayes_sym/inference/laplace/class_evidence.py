@@ -106,21 +106,6 @@ class ClassEvidence:
         """Of the training rows, at ``theta`` (P,) with the weights' covariance (P, P)."""
         return linearised_logits(self.network, theta, covariance, self.data.x)
 
-    def newton_shift(
-        self, theta: Tensor, hyper: Tensor, covariance: Tensor, root: Tensor | None
-    ) -> Tensor:
-        """How a last Newton step of the linearised network moves the logits, (N, K).
-
-        From ``theta`` (P,) with the weights' covariance (P, P), the inverse of the curvature.
-        """
-        slope = self.expansion(theta, root).gradient[0] + hyper.exp()[self.prior.group] * theta
-        direction = -(covariance @ slope)
-        parts = [
-            outputs_and_factors(self.network, theta, rows)[1].times(direction)
-            for rows in self.data.x.split(rows_per_block(self.network))
-        ]
-        return torch.cat(parts)
-
     def factor(self, curvature: Tensor, log_precision: Tensor) -> Tensor:
         """Cholesky factor (P, P) of the posterior's precision A; O(P^3)."""
         system = curvature.clone()

@@ -7,11 +7,12 @@ on it, the variance scale, is chosen by leaving rows out, approximately:
 
 are mean and covariance of a row's logits without its own term (slope g and curvature Lambda of the
 negative log likelihood), as exact as the quadratic approximation is (Opper & Winther 2000; Rad &
-Maleki 2020). That holds where the weights are stationary, which a few variational steps don't
-reach: f and g are those after a last Newton step of the linearised network.
+Maleki 2020). The
+refined modes aren't stationary to the last, and a row that nearly determines its own logits is then
+thrown far away; so that a few such rows don't decide alone, every class has a small probability.
 """
 
-from math import log
+from math import log, log1p
 from typing import NamedTuple, Protocol
 
 import torch
@@ -34,6 +35,7 @@ from skbayes_sym.numerics.memory import rows_within
 
 VARIANCE_SCALES = (0.0, 0.1, 0.3, 1.0)
 _LARGEST_LEVERAGE = 1.0 - 1e-6  # a row that determines its own logits leaves none behind
+_OUTLIERS = 1e-3  # share of rows left out that say nothing
 _NUMBERS = 1 << 22  # of probabilities at once: 32 MB
 
 
@@ -86,8 +88,6 @@ class NormalLaws(Protocol):
     @property
     def theta(self) -> Tensor: ...  # (R, P)
     @property
-    def hyper(self) -> Tensor: ...  # (R, G), log precisions of the prior's groups
-    @property
     def covariance(self) -> Tensor: ...  # (R, P, P)
     @property
     def root(self) -> Tensor | None:
@@ -105,13 +105,11 @@ def leave_one_out(problem: ClassEvidence, laws: NormalLaws) -> list[LeftOut]:
         theta, root = laws.theta[i], None if laws.root is None else laws.root[i]
         mean, spread = problem.logits(theta, covariance)
         terms = ClassTerms(mean, root).terms(problem.data.y)
-        newton = problem.newton_shift(theta, laws.hyper[i], covariance, root).unsqueeze(-1)
-        slope = terms.slope.unsqueeze(-1) + terms.curvature @ newton
         own = symmetric_root(spread)
         leverage, vectors = torch.linalg.eigh(own @ terms.curvature @ own)
         wider = (1.0 - leverage.clamp(0.0, _LARGEST_LEVERAGE)).rsqrt()
         left = own @ (vectors * wider.unsqueeze(-2)) @ vectors.mT
-        shift = newton + left @ (left.mT @ slope)
+        shift = left @ (left.mT @ terms.slope.unsqueeze(-1))
         found.append(LeftOut(mean + shift.squeeze(-1), left))
     return found
 
@@ -126,14 +124,17 @@ class VarianceScale(NamedTuple):
 def choose_variance_scale(problem: ClassEvidence, laws: NormalLaws) -> VarianceScale:
     """The scale whose mixture of the laws says most of rows left out.
 
-    A pass over the rows for ``J C J'`` and one for the Newton step, O(N R P^2).
+    A pass over the rows for ``J C J'``, O(N R P^2).
     """
     left_out = leave_one_out(problem, laws)
     weight, losses = problem.data.weight, []
+    n_classes = max(2, problem.network.n_outputs)
     rule = points_for_prediction(problem.network.n_outputs)
     for scale in VARIANCE_SCALES:
         log_p = torch.stack([_log_likelihood(law, problem.data.y, scale, rule) for law in left_out])
-        losses.append(log(len(left_out)) - log_p.logsumexp(0) @ weight / weight.sum())
+        log_p = log_p.logsumexp(0) - log(len(left_out)) + log1p(-_OUTLIERS)
+        bounded = log_p.logaddexp(torch.full_like(log_p, log(_OUTLIERS / n_classes)))
+        losses.append(-(bounded @ weight) / weight.sum())
     log_losses = torch.stack(losses)
     return VarianceScale(VARIANCE_SCALES[int(log_losses.argmin())], log_losses)
 

@@ -65,15 +65,6 @@ class FactoredJacobian:
         parts = [(torch.einsum("nk,nkh->hn", values, d) @ a).flatten() for a, d in self.layers]
         return torch.cat(parts)[self.order.argsort()]
 
-    def times(self, direction: Tensor) -> Tensor:
-        """``J d`` of every row, (P,) -> (N, K)."""
-        parts = direction[self.order].split([layer.n_params for layer in self.layers])
-        moved = [
-            d @ (a @ part.view(d.shape[-1], -1).T).unsqueeze(-1)
-            for (a, d), part in zip(self.layers, parts, strict=True)
-        ]
-        return torch.stack(moved).sum(0).squeeze(-1)
-
     def gauss_newton(self, weight: Tensor) -> Tensor:
         """``J' Lambda J`` summed over rows, symmetric Lambda (N, K, K) -> (P, P)."""
         p = len(self.order)

@@ -4,10 +4,11 @@ import pytest
 import torch
 from inference.laplace.class_problems import class_data, class_problem, repeated
 
-from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
+from skbayes_sym.inference.laplace import class_predictive
 from skbayes_sym.inference.laplace.class_modes import ClassModeSearch, starting_points
 from skbayes_sym.inference.laplace.class_predictive import (
     VARIANCE_SCALES,
+    LeftOut,
     Posteriors,
     choose_variance_scale,
     class_mixture,
@@ -104,19 +105,6 @@ def test_leaving_out_is_near_to_fitting_without_the_row(n_outputs, n_classes, av
     assert (log_p - exact).abs().mean() < 0.25 * (within - exact).abs().mean()
 
 
-def test_leaving_out_starts_from_where_newton_leads(monkeypatch):
-    """A law short of its stationary point says of a linear model what the one there says."""
-    problem = class_problem(class_data())
-    modes = modes_of(problem, learn_scales=False, max_iter=12)
-    shifted = modes._replace(theta=modes.theta + 1e-3)
-    (there,), (short,) = leave_one_out(problem, modes), leave_one_out(problem, shifted)
-    torch.testing.assert_close(short.mean, there.mean, atol=1e-4, rtol=0.0)
-    still = torch.zeros(40, 3, dtype=torch.float64)
-    monkeypatch.setattr(ClassEvidence, "newton_shift", lambda *_: still)
-    (wrong,) = leave_one_out(problem, shifted)
-    assert (wrong.mean - there.mean).abs().max() > 1e-3
-
-
 def test_the_scale_with_the_least_loss_is_chosen_and_weights_are_repetitions():
     weighted, rows = repeated(class_data(n=12))
     found = []
@@ -125,6 +113,18 @@ def test_the_scale_with_the_least_loss_is_chosen_and_weights_are_repetitions():
         found.append(choose_variance_scale(problem, modes_of(problem, n=2, max_iter=8)))
     torch.testing.assert_close(found[0].log_losses, found[1].log_losses)
     assert found[0].chosen == VARIANCE_SCALES[int(found[0].log_losses.argmin())]
+
+
+def test_a_row_thrown_far_away_does_not_decide(monkeypatch):
+    problem = class_problem(class_data())
+    far = torch.zeros(40, 3, dtype=torch.float64)
+    far[torch.arange(40), problem.data.y] = 8.0
+    far[0] *= -1e6
+    law = LeftOut(far, torch.eye(3, dtype=torch.float64).expand(40, 3, 3))
+    monkeypatch.setattr(class_predictive, "leave_one_out", lambda *_: [law])
+    found = choose_variance_scale(problem, modes_of(problem, max_iter=1))
+    assert found.chosen == 0.0  # as 39 of 40 rows say
+    assert found.log_losses.max() < 1.0
 
 
 def test_labels_at_random_keep_the_variance_and_a_clear_rule_does_not():
