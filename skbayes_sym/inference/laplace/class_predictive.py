@@ -7,9 +7,9 @@ on it, the variance scale, is chosen by leaving rows out, approximately:
 
 are mean and covariance of a row's logits without its own term (slope g and curvature Lambda of the
 negative log likelihood), as exact as the quadratic approximation is (Opper & Winther 2000; Rad &
-Maleki 2020). The
-refined modes aren't stationary to the last, and a row that nearly determines its own logits is then
-thrown far away; so that a few such rows don't decide alone, every class has a small probability.
+Maleki 2020). Refined modes aren't stationary to the last, and a row that nearly determines its own
+logits is then thrown far away; so that a few such rows don't decide alone, every class has a small
+probability.
 """
 
 from math import log, log1p
