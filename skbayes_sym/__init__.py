@@ -1,5 +1,6 @@
 """Bayesian models that know their own symmetries, with scikit-learn's interface."""
 
+from skbayes_sym.estimators.bayesian_mlp.estimator import BayesianMLPRegressor
 from skbayes_sym.estimators.ensemble.estimator import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.estimators.factorization.estimator import SymVIMatrixFactorization
 from skbayes_sym.estimators.laplace.estimator import LaplaceClassifier, LaplaceRegressor
@@ -19,6 +20,7 @@ from skbayes_sym.saving.save import save
 __all__ = [
     "BayesianLinearClassifier",
     "BayesianLinearRegressor",
+    "BayesianMLPRegressor",
     "DeepEnsembleClassifier",
     "DeepEnsembleRegressor",
     "LILAClassifier",

@@ -50,9 +50,9 @@ LAPLACE = {
     "lila-classifier": LILAClassifier(hyper="exact", **_INVARIANT),
 }
 LINEAR = {
-    "linear-gaussian": BayesianLinearRegressor(),
-    "linear-student-t": BayesianLinearRegressor("student-t"),
-    "linear-poisson": BayesianLinearRegressor("poisson"),
+    "linear-gaussian": BayesianLinearRegressor(random_state=0),
+    "linear-student-t": BayesianLinearRegressor("student-t", random_state=0),
+    "linear-poisson": BayesianLinearRegressor("poisson", random_state=0),
     "linear-auto": BayesianLinearClassifier(random_state=0),
     "linear-multinomial": BayesianLinearClassifier(Categorical(n_points=128), random_state=0),
 }

@@ -75,26 +75,20 @@ class NetworkPosterior:
 
     def evaluate(self, position: Tensor) -> Evaluation:
         with torch.no_grad():
-            gradient = torch.empty_like(position)
-            value, ratio = self._prior_terms(position, gradient)  # before it is overwritten
-            if self.beta:
-                value.add_(self._log_lik.gradient(position, gradient), alpha=self.beta)
-            else:
-                gradient.zero_()
-            if self.beta not in (0.0, 1.0):
-                gradient.mul_(self.beta)
-            gradient.addcmul_(position, self._minus_precision)
-            if self.likelihood.n_params:
-                gradient[:, self._n_theta :].add_(1.0 - ratio)
+            value, gradient = self._prior_terms(position)
             if self._gaussian is None:
                 other = self._evaluate_prior(position)
                 value.add_(other.value)
                 gradient[:, : self._n_theta].add_(other.gradient)
+            if self.beta:
+                d_log_lik = torch.empty_like(position)
+                value.add_(self._log_lik.gradient(position, d_log_lik), alpha=self.beta)
+                gradient.add_(d_log_lik, alpha=self.beta)
             return Evaluation(_finite_or_minus_inf(value), gradient.nan_to_num_(0.0, 0.0, 0.0))
 
     def log_prior(self, position: Tensor) -> Tensor:
         with torch.no_grad():
-            value = self._prior_terms(position, torch.empty_like(position))[0]
+            value = self._prior_terms(position).value
             if self._gaussian is None:
                 value = value + self.prior.log_prob(position[:, : self._n_theta])
             return _finite_or_minus_inf(value)
@@ -111,15 +105,22 @@ class NetworkPosterior:
     def tempered(self, beta: float) -> "NetworkPosterior":
         return replace(self, beta=beta)
 
-    def _prior_terms(self, position: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
-        """Log prior (C,), of ``theta`` too if Gaussian, and (sigma / s)^2 (C, n_params)."""
-        squares = torch.mul(position, position, out=scratch)
-        value = torch.addmv(self._constant, squares, self._minus_precision, alpha=0.5)
-        log_sigma = position[:, self._n_theta :]
-        ratio = log_sigma.exp().mul_(self._inverse_scale).square_()
-        if self.likelihood.n_params:
-            value.add_(torch.add(log_sigma, ratio, alpha=-0.5).sum(1))
-        return value, ratio
+    def _prior_terms(self, position: Tensor) -> Evaluation:
+        """Log prior (C,), of ``theta`` too if Gaussian, and its gradient (C, D).
+
+        A coordinate's is ``-precision x^2 / 2``; at the noise ``x - ratio / 2``, with ``ratio``
+        the square of sigma / s.
+        """
+        gradient = torch.addcmul(self._slope, position, self._minus_precision)
+        twice = torch.add(gradient, self._slope).mul_(position)
+        if n_noise := self.likelihood.n_params:
+            log_sigma, own, d_own = (
+                t.narrow(1, self._n_theta, n_noise) for t in (position, twice, gradient)
+            )
+            ratio = torch.add(self._log_inverse_square, log_sigma, alpha=2.0).exp_()
+            own.sub_(ratio)
+            d_own.sub_(ratio)
+        return Evaluation(torch.add(self._constant, twice.sum(1), alpha=0.5), gradient)
 
     def _evaluate_prior(self, position: Tensor) -> Evaluation:
         """Log prior of ``theta`` and its gradient, (C,) and (C, P), by autograd."""
@@ -155,8 +156,16 @@ class NetworkPosterior:
         return scale.expand(self.likelihood.n_params)
 
     @cached_property
-    def _inverse_scale(self) -> Tensor:
-        return self._noise_scale.reciprocal().to(self.data.x)
+    def _slope(self) -> Tensor:
+        """1 at the noise, 0 elsewhere, (D,)."""
+        slope = self.data.x.new_zeros(self.n_dims)
+        slope[self._n_theta :] = 1.0
+        return slope
+
+    @cached_property
+    def _log_inverse_square(self) -> Tensor:
+        """``-2 log s`` (n_params,)."""
+        return -2.0 * self._noise_scale.log().to(self.data.x)
 
     @cached_property
     def _constant(self) -> Tensor:

@@ -135,8 +135,9 @@ def minimise(
     schedule : callable
         Factor of the step sizes as a function of progress in [0, 1).
     tol : float, optional
-        Stop when the mean loss of the last tenth of ``max_iter`` is not lower by at least ``tol``
-        than that of the tenth before.
+        Once the mean loss of the last tenth of ``max_iter`` is not lower by at least ``tol`` than
+        that of the tenth before, the schedule runs out within another tenth, and the loop stops.
+        (Stopping dead leaves parameters as noisy as large steps make them.)
 
     Returns
     -------
@@ -155,7 +156,7 @@ def minimise(
     adam = FlatAdam(objective.params, objective.gradient, groups)
     total = objective.params.new_zeros(())
     curve: list[float] = []
-    n_iter, loop = 0, Loop()
+    n_iter, loop, progress = 0, Loop(), _Progress(max_iter)
     window = max(1, max_iter // (10 * block_size))
     with loop:
         for start in loop.steps(range(0, max_iter, block_size)):
@@ -163,12 +164,37 @@ def minimise(
             total.zero_()
             for step in range(start, start + block):
                 total += objective(step)
-                adam.step(schedule(step / max_iter))
+                adam.step(schedule(progress.at(step)))
                 n_iter = step + 1
             curve.append(_finite(float(total) / block, n_iter))
             loop.stop_if("callback", on_step(n_iter, {"loss": curve[-1]}))
-            loop.stop_if("tol", tol is not None and stalled([-c for c in curve], window, tol))
+            if tol is not None and stalled([-c for c in curve], window, tol):
+                progress.hasten(n_iter, window * block_size)
+            loop.stop_if("tol", progress.has_run_out(n_iter))
     return OptimiseResult(objective.params, n_iter, curve, loop.stopped)
+
+
+class _Progress:
+    """How far the schedule has come, in [0, 1]; what is left of it can be hastened once."""
+
+    def __init__(self, max_iter: int) -> None:
+        self._first, self._last, self._start = 0, max_iter, 0.0
+        self._is_hastened = False
+
+    def at(self, step: int) -> float:
+        share = (step - self._first) / (self._last - self._first)
+        return self._start + (1.0 - self._start) * share
+
+    def hasten(self, step: int, n_steps: int) -> None:
+        """Run out within ``n_steps`` from ``step`` on, or when it would have if that is sooner."""
+        if not self._is_hastened and step < self._last:
+            start = self.at(step)
+            self._first, self._last, self._start = step, min(step + n_steps, self._last), start
+        self._is_hastened = True
+
+    def has_run_out(self, step: int) -> bool:
+        """Whether there is nothing left of a hastened schedule."""
+        return self._is_hastened and step >= self._last
 
 
 def _finite(loss: float, n_iter: int) -> float:

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -113,6 +114,23 @@ def test_stops_when_the_loss_stalls(quadratic):
     assert result.stopped == "tol"
     assert result.n_iter < 4000
     assert_close(result.params, quadratic.target, atol=1e-3, rtol=0)
+
+
+def test_a_stalled_schedule_runs_out_within_a_tenth(quadratic):
+    seen = []
+
+    def schedule(progress):
+        seen.append(progress)
+        return 1.0 if progress < 0.5 else 0.02
+
+    result = run(quadratic, max_iter=4000, tol=1e-6, schedule=schedule)
+    steps = np.diff(seen)
+    slow = np.isclose(steps, 1 / 4000)
+    n_fast = int((~slow).sum())
+    assert slow[:-n_fast].all()  # all at once, at the end
+    assert n_fast == pytest.approx(400, abs=1)
+    assert (result.stopped, len(seen)) == ("tol", result.n_iter)
+    assert 1.0 - seen[-1] < 2 * steps[-1]
 
 
 def test_interrupt_is_reported_between_steps(quadratic):

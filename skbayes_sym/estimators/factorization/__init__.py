@@ -1,10 +1,10 @@
 """Matrix factorisation with a posterior that knows its rotations (Moore 2016).
 
-    estimator    what a user meets
-    training     `MatrixTraining`: the matrix, checked, centred and scaled
-    entries      which entries are observed
-    groups       groups of components by name
-    method       `Factorization`: a solver under the callbacks, and its findings as attributes
+* `estimator`: what a user meets
+* `training`: `MatrixTraining`: the matrix, checked, centred and scaled
+* `entries`: which entries are observed
+* `groups`: groups of components by name
+* `method`: `Factorization`: a solver under the callbacks, and its findings as attributes
 
 In: a matrix with holes, and a solver of `skbayes_sym.inference.solvers`. Out: Gaussian rows.
 """

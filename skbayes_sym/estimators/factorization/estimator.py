@@ -128,7 +128,7 @@ class SymVIMatrixFactorization(
         Draws of U over V, each rotated to the others; of "gibbs" only.
     n_iter_ : int
         Sweeps made.
-    stop_reason_ : {"tol", "max_iter", "callback", "interrupted"}
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
         Why they ended.
     mean_, scale_ : float
         Centring and scaling of the entries.

@@ -112,8 +112,8 @@ class LaplaceRegressor(LaplaceRegression):
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
         Why training ended.
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of normal noise, or the scale of another one, in the units of ``y``; only
-        where the likelihood has it.
+        Standard deviation of the noise, in the units of ``y``; of another likelihood its scale, if
+        it has one.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)

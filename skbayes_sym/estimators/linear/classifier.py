@@ -103,12 +103,12 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         ELBO after every update.
     n_iter_ : int
         Updates made.
-    stop_reason_ : {"tol", "max_iter", "callback", "interrupted"}
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
         Why they ended.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     device_, dtype_ : str
-        Where the model was fitted, and in which precision it predicts.
+        Where and in which precision the model was fitted.
     n_features_in_ : int
         Number of features seen in `fit`.
     feature_names_in_ : ndarray of shape (n_features,)

@@ -243,7 +243,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
         Why training ended.
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise (of another likelihood its scale), in the units of ``y``.
+        Standard deviation of the noise, in the units of ``y``; of another likelihood its scale.
     posterior_ : MeanFieldGaussian
         Base distribution q over the network's P weights, acting on standardised inputs and targets:
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The

@@ -1,10 +1,10 @@
 """Gaussian posteriors and draws of the factors of a matrix.
 
-data          observed entries, grouped by row and by column
-rows          a row's conditional given the other side
-covariance    families of covariances
-vi            sweeps of variational inference, symmetrised or not
-gibbs         sweeps of Gibbs sampling
-problem       what a solver gets and what it finds (`skbayes_sym.inference.solvers` has them)
-predictive    entries and rows from the posterior
+* `data`: observed entries, grouped by row and by column
+* `rows`: a row's conditional given the other side
+* `covariance`: families of covariances
+* `vi`: sweeps of variational inference, symmetrised or not
+* `gibbs`: sweeps of Gibbs sampling
+* `problem`: what a solver gets and what it finds (`skbayes_sym.inference.solvers` has them)
+* `predictive`: entries and rows from the posterior
 """

@@ -100,14 +100,18 @@ class GaussianTerm:
     def _constant(self) -> Tensor:
         return self.y.new_tensor(-0.5 * log(2 * pi) * self.total_weight * len(self.y))
 
+    @cached_property
+    def _log_weight(self) -> Tensor:
+        return self.weight.log()
+
     def value(self, outputs: Tensor, params: Tensor) -> Tensor:
         return self.gradient(outputs, params, torch.empty_like(outputs))[0]
 
     def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
         log_noise = params if self.fixed is None else self.fixed.expand(len(params), -1)
-        precision = (-2.0 * log_noise).exp_().unsqueeze(2)
+        precision = torch.add(self._log_weight, log_noise.unsqueeze(2), alpha=-2.0).exp_()
         residual = torch.sub(self.y, outputs, out=outputs)
-        torch.mul(residual, precision * self.weight, out=out)
+        torch.mul(residual, precision, out=out)
         squares = residual.mul_(out).sum(2)  # (C, O)
         minus_twice = torch.add(squares, log_noise, alpha=2.0 * self.total_weight).sum(1)
         value = torch.add(self._constant, minus_twice, alpha=-0.5)

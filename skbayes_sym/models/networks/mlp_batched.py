@@ -10,15 +10,14 @@ core's L2 cache.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import pairwise
-from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.base import DataTerm, Likelihood
 from skbayes_sym.models.networks.activations import SIGMOID, TANH, Activation
 
 if TYPE_CHECKING:  # an MLP makes these
@@ -29,10 +28,6 @@ if TYPE_CHECKING:  # an MLP makes these
 # memory.
 _BLOCK_BYTES = {"cpu": 1 << 19}
 _ACCELERATOR_BYTES = 1 << 28
-
-# torch.bmm leaves BLAS below so many multiplications a matrix, for loops four times as slow as
-# elementwise passes.
-_SMALLEST_BLAS = 400
 
 
 class _Unit(NamedTuple):
@@ -45,6 +40,11 @@ class _Unit(NamedTuple):
     inner: float = 1.0
     outer: float = 1.0
     offset: float = 0.0
+
+    @property
+    def slope(self) -> float:
+        """Factor of the derivative beside the base's."""
+        return self.inner * self.outer
 
 
 # tanh(z) = 2 sigmoid(2 z) - 1: torch's float32 tanh takes, from processor to processor, between
@@ -67,9 +67,9 @@ class MLPChainLikelihood:
 
     Notes
     -----
-    A position is ``[theta | params]``, (C, P + likelihood.n_params). Scratch arrays are kept from
-    call to call (a fresh array an operation costs more in page faults than the arithmetic it
-    holds), one set a thread: twice the units of all layers of a block of chains.
+    A position is ``[theta | params]``, (C, P + likelihood.n_params). Scratch arrays and their views
+    are kept from call to call (for small networks making them costs more than the arithmetic), one
+    set a thread: twice the units of all layers of a block of chains.
 
     A position that isn't finite spoils its own chain only.
     """
@@ -78,18 +78,7 @@ class MLPChainLikelihood:
         self, network: "MLP", likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
     ) -> None:
         self._arguments = network, likelihood, x, y, weight
-        self._network = network
-        self._unit = _CHEAPER.get(network.activation.name, _Unit(network.activation))
-        self._term = likelihood.to(x).given(y, weight, network.n_outputs)
-        self._x = torch.cat([x.T, x.new_ones(1, len(x))]).contiguous()
-        self._slope = x.new_tensor(self._unit.inner * self._unit.outer)
-        deep = bool(network.hidden_layer_sizes)
-        self._x_scaled = self._x * self._unit.inner if deep else self._x
-        self._x_slope = self._x * self._slope if deep else self._x
-        self._shapes = [(-1, n_out, n_in) for n_in, n_out in pairwise(network.sizes)]
-        self._sizes = [prod(shape) for shape in network.layout.shapes.values()]
-        self._sizes.append(likelihood.n_params)
-        self._is_tiny = network.n_outputs == 1 and network.sizes[-2] * len(x) < _SMALLEST_BLAS
+        self._problem = _Problem.of(network, likelihood, x, y, weight)
         self._scratch = _Scratch()
         self.block_size = chains_per_block(network, x)
 
@@ -100,13 +89,9 @@ class MLPChainLikelihood:
     def value(self, position: Tensor) -> Tensor:
         """Log likelihoods (C,) at ``position`` (C, D), nats; nan or inf where a chain is lost."""
         with torch.no_grad():
-            first, deeper, params = self._parameters(position)
-            values = []
-            for rows in self._blocks(len(position)):
-                at = self._arrays(rows)
-                self._forward(first[rows], [layer.of(rows) for layer in deeper], at)
-                values.append(self._term.value(at.layers[-1], params[rows]))
-            return torch.cat(values)
+            blocks = self._blocks(position)
+            values = [self._passes(len(block)).value(block) for block in blocks]
+            return values[0] if len(values) == 1 else torch.cat(values)
 
     def gradient(self, position: Tensor, out: Tensor) -> Tensor:
         """The same; the gradient overwrites ``out`` (C, D).
@@ -114,130 +99,184 @@ class MLPChainLikelihood:
         Cost ``6 N P`` multiplications and about 5 passes over its hidden units a chain.
         """
         with torch.no_grad():
-            first, deeper, params = self._parameters(position)
-            d_deeper = [_Affine(*map(torch.empty_like, layer)) for layer in deeper]
-            d_first, values, d_params = [], [], []
-            for rows in self._blocks(len(position)):
-                at, layers = self._arrays(rows), [layer.of(rows) for layer in deeper]
-                self._forward(first[rows], layers, at)
-                value, d_own = self._term.gradient(at.layers[-1], params[rows], at.gradients[-1])
-                values.append(value)
-                d_params.append(d_own)
-                d_first.append(self._backward(layers, [d.of(rows) for d in d_deeper], at))
-            self._join(d_first, d_deeper, d_params, out)
-            return torch.cat(values)
+            blocks = zip(self._blocks(position), self._blocks(out), strict=True)
+            values = [self._passes(len(block)).gradient(block, d) for block, d in blocks]
+            return values[0] if len(values) == 1 else torch.cat(values)
 
-    def _parameters(self, position: Tensor) -> tuple[Tensor, list["_Affine"], Tensor]:
-        """First layer as [W | b], the others with the offset of their inputs added to b; params."""
-        pieces, unit = position.split(self._sizes, 1), self._unit
-        weights = [w.view(shape) for w, shape in zip(pieces[0::2], self._shapes, strict=False)]
+    def _blocks(self, position: Tensor) -> Sequence[Tensor]:
+        """Blocks of equal size, but for the last."""
+        n_blocks = -(-len(position) // self.block_size)
+        return position.split(-(-len(position) // n_blocks)) if n_blocks > 1 else (position,)
+
+    def _passes(self, n_chains: int) -> "_Passes":
+        """Passes of this many chains; all share one set of units, for the most chains so far."""
+        scratch = self._scratch
+        if n_chains not in scratch.passes:
+            with torch.inference_mode(False):  # tensors made in that mode can't be reused outside
+                if n_chains > scratch.n_chains:
+                    scratch.passes.clear()
+                    scratch.n_chains = n_chains
+                    scratch.units, scratch.gradients = self._problem.units(n_chains)
+                units, gradients = (
+                    [t[:n_chains] for t in arrays] for arrays in (scratch.units, scratch.gradients)
+                )
+                scratch.passes[n_chains] = _Passes(self._problem, units, gradients)
+        return scratch.passes[n_chains]
+
+
+class _Problem(NamedTuple):
+    """What stays: the data as the passes take them."""
+
+    sizes: Sequence[int]
+    n_params: int  # of the likelihood
+    unit: _Unit
+    term: DataTerm
+    x: Tensor  # (p + 1, N), a row of ones last, times the unit's inner factor
+    x_slope: Tensor  # the same times the outer factor too: for the gradient
+
+    @classmethod
+    def of(
+        cls, network: "MLP", likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
+    ) -> "_Problem":
+        unit = _CHEAPER.get(network.activation.name, _Unit(network.activation))
+        if not network.hidden_layer_sizes:
+            unit = _Unit(network.activation)  # no factors
+        term = likelihood.to(x).given(y, weight, network.n_outputs)
+        x_ones = torch.cat([x.T, x.new_ones(1, len(x))]).contiguous()
+        x_scaled, x_slope = x_ones * unit.inner, x_ones * unit.slope
+        return cls(network.sizes, likelihood.n_params, unit, term, x_scaled, x_slope)
+
+    def units(self, n_chains: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Arrays of all layers' units, outputs last, and of the gradients by them."""
+        shapes = [(n_chains, width, self.x.shape[1]) for width in self.sizes[1:]]
+        units, gradients = ([self.x.new_empty(shape) for shape in shapes] for _ in range(2))
+        return units, gradients
+
+    def layer(
+        self, i: int, weight: Tensor, bias: Tensor, units: list[Tensor], gradients: list[Tensor]
+    ) -> "_Layer":
+        """Layer ``i`` between two sets of units, with arrays of its own for its derivatives."""
+        return _Layer(
+            weight=weight,
+            weight_turned=weight.mT,
+            bias=bias,
+            d_weight=weight.new_empty(weight.shape),
+            d_bias=bias.new_empty(bias.shape),
+            below=units[0],
+            below_turned=units[0].mT,
+            above=units[1],
+            d_below=gradients[0],
+            d_above=gradients[1],
+            inner=self.unit.inner if i < len(self.sizes) - 2 else 1.0,
+            slope=self.unit.slope if i > 1 else 1.0,
+        )
+
+
+class _Layer(NamedTuple):
+    """A layer after the first: parameters and derivatives by them, the units around it."""
+
+    weight: Tensor  # (C, out, in)
+    weight_turned: Tensor
+    bias: Tensor  # (C, out, 1)
+    d_weight: Tensor
+    d_bias: Tensor
+    below: Tensor  # (C, in, N)
+    below_turned: Tensor
+    above: Tensor  # (C, out, N)
+    d_below: Tensor
+    d_above: Tensor
+    inner: float  # of the units above; 1 for outputs
+    slope: float  # of the units below; 1 for the first layer, which has it in its inputs
+
+
+class _Passes:
+    """Passes of a fixed number of chains, all arrays and views made once."""
+
+    def __init__(self, problem: _Problem, units: list[Tensor], gradients: list[Tensor]) -> None:
+        self._problem, self._outputs, self._d_outputs = problem, units[-1], gradients[-1]
+        n_chains, shapes = len(units[0]), list(pairwise(problem.sizes))
+        lengths = [n for n_in, n_out in shapes for n in (n_in * n_out, n_out)]
+        self._position = units[0].new_empty(n_chains, sum(lengths) + problem.n_params)
+        *pieces, self._params = self._position.split([*lengths, problem.n_params], 1)
+        weights = [w.view(-1, b, a) for w, (a, b) in zip(pieces[0::2], shapes, strict=True)]
         biases = [b.unsqueeze(2) for b in pieces[1::2]]
-        first = torch.cat([weights[0], biases[0]], 2)
-        if unit.offset:
-            for i, weight in enumerate(weights[1:], start=1):
-                biases[i] = torch.add(biases[i], weight.sum(2, keepdim=True), alpha=unit.offset)
-        return first, list(map(_Affine, weights[1:], biases[1:])), pieces[-1]
 
-    def _forward(self, first: Tensor, deeper: list["_Affine"], at: "_Arrays") -> None:
-        """Fill ``at.layers``: hidden units (without outer and offset), then the outputs."""
-        unit, last = self._unit, len(deeper)
-        torch.mm(first.view(-1, len(self._x)), self._x_scaled, out=at.layers[0].flatten(0, 1))
-        for i, (weight, bias) in enumerate(deeper, start=1):
-            h, out = unit.base.apply_(at.layers[i - 1]), at.layers[i]
-            inner = unit.inner if i < last else 1.0
-            if i == last and self._is_tiny:
-                products = torch.mul(weight.mT, h, out=at.gradients[i - 1])
-                torch.sum(products, 1, keepdim=True, out=out)
-                torch.add(bias, out, alpha=unit.outer, out=out)
-            else:
-                torch.baddbmm(bias, weight, h, beta=inner, alpha=inner * unit.outer, out=out)
+        self._first_parts = weights[0], biases[0]
+        self._first = torch.cat(self._first_parts, 2)
+        self._first_flat = self._first.flatten(0, 1)
+        self._first_units = units[0].flatten(0, 1)
+        self._d_first_units_turned = gradients[0].flatten(0, 1).T
+        # (p + 1, C h): in float32 two to three times as fast as its transpose.
+        self._d_first = torch.empty_like(self._first_flat.T.contiguous())
+        d_first = self._d_first.unflatten(1, (n_chains, -1))
+        self._d_first_weight_turned = d_first[:-1].permute(1, 2, 0)
+        self._d_first_weight = self._d_first_weight_turned.contiguous()
 
-    def _backward(
-        self, deeper: list["_Affine"], d_deeper: list["_Affine"], at: "_Arrays"
-    ) -> Tensor:
-        """Carry ``at.gradients[-1]`` back to the inputs; returns d[W | b] of the first layer.
+        self._layers = [
+            problem.layer(i, weights[i], biases[i], units[i - 1 : i + 1], gradients[i - 1 : i + 1])
+            for i in range(1, len(shapes))
+        ]
+        self._d_pieces = [self._d_first_weight.flatten(1), d_first[-1]]
+        self._d_pieces += [d.flatten(1) for ly in self._layers for d in (ly.d_weight, ly.d_bias)]
 
-        That is (p + 1, C h): in float32 two to three times as fast as its transpose.
-        """
-        unit = self._unit
-        for i in range(len(deeper), 0, -1):
-            g, h, below = at.gradients[i], at.layers[i - 1], at.gradients[i - 1]
-            weight, (d_weight, d_bias) = deeper[i - 1].weight.mT, d_deeper[i - 1]
-            torch.sum(g, 2, keepdim=True, out=d_bias)
-            torch.baddbmm(d_bias, g, h.mT, beta=unit.offset, alpha=unit.outer, out=d_weight)
-            if i > 1:  # the first layer's slope is in its inputs
-                weight = weight * self._slope
+    def value(self, position: Tensor) -> Tensor:
+        """Log likelihoods (C,) at ``position`` (C, D)."""
+        self._forward(position)
+        return self._problem.term.value(self._outputs, self._params)
+
+    def gradient(self, position: Tensor, out: Tensor) -> Tensor:
+        """The same; the gradient overwrites ``out`` (C, D)."""
+        self._forward(position)
+        term = self._problem.term
+        value, d_params = term.gradient(self._outputs, self._params, self._d_outputs)
+        self._backward()
+        torch.cat([*self._d_pieces, d_params], 1, out=out)
+        return value
+
+    def _forward(self, position: Tensor) -> None:
+        """Fill the units: hidden ones without outer and offset, then the outputs."""
+        unit = self._problem.unit
+        self._position.copy_(position)
+        torch.cat(self._first_parts, 2, out=self._first)
+        torch.mm(self._first_flat, self._problem.x, out=self._first_units)
+        for layer in self._layers:
+            h = unit.base.apply_(layer.below)
+            if unit.offset:
+                layer.bias.add_(layer.weight.sum(2, keepdim=True), alpha=unit.offset)
+            alpha = layer.inner * unit.outer
+            torch.baddbmm(
+                layer.bias, layer.weight, h, beta=layer.inner, alpha=alpha, out=layer.above
+            )
+
+    def _backward(self) -> None:
+        """Carry the gradient by the outputs back to all weights and biases."""
+        unit = self._problem.unit
+        for layer in reversed(self._layers):
+            g, weight, below = layer.d_above, layer.weight_turned, layer.d_below
+            torch.sum(g, 2, keepdim=True, out=layer.d_bias)
+            torch.baddbmm(
+                layer.d_bias, g, layer.below_turned, beta=unit.offset, alpha=unit.outer,
+                out=layer.d_weight,
+            )  # fmt: skip
+            if layer.slope != 1.0:
+                weight = weight * layer.slope
             if g.shape[1] == 1:
                 torch.mul(weight, g, out=below)
             else:
                 torch.bmm(weight, g, out=below)
-            unit.base.backward_(below, h)
-        return torch.mm(self._x_slope, at.gradients[0].flatten(0, 1).T)
-
-    def _join(
-        self,
-        d_first: list[Tensor],
-        d_deeper: list["_Affine"],
-        d_params: list[Tensor],
-        out: Tensor,
-    ) -> None:
-        """The gradient (C, D) in the order of a position."""
-        first = torch.cat(d_first, 1).unflatten(1, (-1, self._shapes[0][1]))
-        pieces = [first[:-1].permute(1, 2, 0).flatten(1), first[-1]]
-        pieces += [t.flatten(1) for layer in d_deeper for t in layer]
-        torch.cat([*pieces, torch.cat(d_params)], 1, out=out)
-
-    def _blocks(self, n_chains: int) -> Iterator[slice]:
-        """Blocks of equal size, but for the last."""
-        n_blocks = max(1, -(-n_chains // self.block_size))
-        size = max(1, -(-n_chains // n_blocks))
-        return (slice(i, min(i + size, n_chains)) for i in range(0, n_chains, size))
-
-    def _arrays(self, rows: slice) -> "_Arrays":
-        """Scratch for these chains: views of one set of arrays, for as many as ever were asked."""
-        views, n_chains = self._scratch.views, rows.stop - rows.start
-        if n_chains not in views:
-            largest = max(views, default=0)
-            if n_chains > largest:
-                views.clear()
-                views[n_chains] = _allocate(self._network, n_chains, self._x)
-            else:
-                layers, gradients = views[largest]
-                views[n_chains] = _Arrays(
-                    [t[:n_chains] for t in layers], [t[:n_chains] for t in gradients]
-                )
-        return views[n_chains]
-
-
-class _Affine(NamedTuple):
-    """A layer's parameters, or the derivatives by them."""
-
-    weight: Tensor  # (C, out, in)
-    bias: Tensor  # (C, out, 1)
-
-    def of(self, rows: slice) -> "_Affine":
-        return _Affine(self.weight[rows], self.bias[rows])
-
-
-class _Arrays(NamedTuple):
-    """Scratch of a block: every layer's units, outputs last, and the gradients by them."""
-
-    layers: list[Tensor]  # (C, width, N) each
-    gradients: list[Tensor]
+            unit.base.backward_(below, layer.below)
+        torch.mm(self._problem.x_slope, self._d_first_units_turned, out=self._d_first)
+        self._d_first_weight.copy_(self._d_first_weight_turned)
 
 
 class _Scratch(threading.local):
-    """Arrays of this thread, by number of chains."""
+    """Units of this thread, and the passes that work on them, by number of chains."""
 
     def __init__(self) -> None:
-        self.views: dict[int, _Arrays] = {}
-
-
-def _allocate(network: "MLP", n_chains: int, x: Tensor) -> _Arrays:
-    with torch.inference_mode(False):  # tensors made in that mode could not be reused outside
-        shapes = [(n_chains, width, x.shape[1]) for width in network.sizes[1:]]
-        layers = [x.new_empty(shape) for shape in shapes]
-        return _Arrays(layers, [torch.empty_like(t) for t in layers])
+        self.n_chains = 0
+        self.units: list[Tensor] = []
+        self.gradients: list[Tensor] = []
+        self.passes: dict[int, _Passes] = {}
 
 
 def chains_per_block(network: "MLP", x: Tensor) -> int:
