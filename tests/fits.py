@@ -14,6 +14,7 @@ import skbayes_sym as sk
 from skbayes_sym.inference.samplers import Evidence
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import Affine, Categorical, ColumnShift, LogScale, Rotation2D
+from skbayes_sym.models.learned_scales import ARD
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": None}
@@ -54,7 +55,19 @@ FITS: dict[str, FitCase] = {
                                 n_predict_samples=20),
         X, NUMBERS,
     ),
-    "ensemble-regressor": FitCase(sk.DeepEnsembleRegressor(**_MEMBERS), X, TWO_NUMBERS),
+    "ensemble-regressor": FitCase(
+        sk.DeepEnsembleRegressor(**_MEMBERS, noise_std="learn"), X, TWO_NUMBERS
+    ),
+    "ensemble-minibatches": FitCase(
+        sk.DeepEnsembleRegressor(**_MEMBERS, batch_size=10), X, NUMBERS
+    ),
+    "bayesian-mlp": FitCase(
+        sk.BayesianMLPRegressor((3,), n_modes=2, n_members=2, random_state=0), X, TWO_NUMBERS
+    ),
+    "bayesian-mlp-ard": FitCase(
+        sk.BayesianMLPRegressor((3,), prior=ARD(), n_modes=2, n_members=0, random_state=0),
+        X, NUMBERS,
+    ),
     "ensemble-classifier": FitCase(sk.DeepEnsembleClassifier(**_MEMBERS), X, LABELS),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
     "mcmc-classifier": FitCase(sk.MCMCClassifier(**_CHAINS, sampler="nuts"), X, LABELS),

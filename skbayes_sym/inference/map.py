@@ -4,10 +4,14 @@ A network whose inputs are transformed at random is trained on minibatches inste
 `skbayes_sym.inference.laplace.training.ModeObjective`.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.inference.log_density import Evaluation, LogDensity
+from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.models.data import Batches
 from skbayes_sym.numerics.optimise import lbfgs
 
 _GTOL = 1e-8  # of the gradient, at a maximum
@@ -80,3 +84,30 @@ def find_maximum(log_density: LogDensity, start: Tensor) -> Tensor:
         return -value[0], -gradient[0]
 
     return lbfgs(loss, start.detach().double(), max_iter=2000, ftol=1e-15, gtol=_GTOL)
+
+
+class MinibatchDensity:
+    """A log posterior density estimated from the rows of a batch, another one at every call.
+
+    Unbiased: the rows' weights are scaled to the whole data set.
+
+    Parameters
+    ----------
+    posterior : NetworkPosterior
+        Of all rows.
+    batches : Batches
+    """
+
+    def __init__(self, posterior: NetworkPosterior, batches: Batches) -> None:
+        self._posterior, self._batches = posterior, batches
+
+    @property
+    def n_dims(self) -> int:
+        """Length of a position."""
+        return self._posterior.n_dims
+
+    def __call__(self, position: Tensor) -> Tensor:
+        return self._posterior(position)
+
+    def evaluate(self, position: Tensor) -> Evaluation:
+        return replace(self._posterior, data=self._batches.next()).evaluate(position)

@@ -17,6 +17,7 @@ from skbayes_sym.models.augmentations.base import Augmentation, Composed
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
 from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
+from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -44,6 +45,7 @@ from skbayes_sym.numerics.layout import ParamLayout
 
 __all__ = [
     "ACTIVATIONS",
+    "ARD",
     "IDENTITY",
     "MLP",
     "RELU",
@@ -64,6 +66,7 @@ __all__ = [
     "Composed",
     "Gaussian",
     "GaussianPrior",
+    "LayerScales",
     "LearnedPrior",
     "Likelihood",
     "LogScale",

@@ -41,6 +41,8 @@ class ScalesByGroup:
         Shape ``a`` of the Gamma hyperprior of the precisions.
     hyper : Tensor of shape (G,)
         Log precisions.
+    is_learned : bool, default=True
+        False where the scales were given: the hyperprior then doesn't count.
     """
 
     group: Tensor
@@ -48,6 +50,15 @@ class ScalesByGroup:
     reference_variance: Tensor
     shape: float
     hyper: Tensor
+    is_learned: bool = True
+
+    @classmethod
+    def given(cls, scale: Tensor) -> "ScalesByGroup":
+        """Scales (P,) that stay: every parameter is a group."""
+        names = tuple(str(i) for i in range(len(scale)))
+        variance = scale.double().square()
+        group = torch.arange(len(scale))
+        return cls(group, names, variance, 1.0, -variance.log(), is_learned=False)
 
     def bind(self, layout: ParamLayout) -> "ScalesByGroup":
         if self.group.shape != (layout.n_params,):
@@ -120,6 +131,10 @@ class ScalesByGroup:
         rate = 2.0 * a * self.reference_variance.to(spread)
         return replace(self, hyper=((n + 2.0 * a) / (spread + rate)).log())
 
+    def gaussian(self) -> GaussianPrior:
+        """The normal prior at the present scales."""
+        return self.at(self.hyper)
+
     def evidence_step(
         self, theta: Tensor, variance: Tensor, hyper: Tensor, damping: float
     ) -> Tensor:
@@ -160,8 +175,7 @@ class CollapsedScales:
         self.scales.bind(layout)
         return self
 
-    @property
-    def precision(self) -> None:
+    def gaussian(self) -> None:
         """None: the weights of a group aren't independent."""
         return None
 

@@ -32,6 +32,7 @@ from sklearn.preprocessing import (
 )
 
 from skbayes_sym.estimators.base import is_fitted_name
+from skbayes_sym.estimators.bayesian_mlp.estimator import BayesianMLPRegressor
 from skbayes_sym.estimators.ensemble.estimator import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.estimators.factorization.estimator import SymVIMatrixFactorization
 from skbayes_sym.estimators.laplace.estimator import LaplaceClassifier, LaplaceRegressor
@@ -45,6 +46,7 @@ from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, Symmetr
 ESTIMATORS: dict[str, type] = {
     estimator.__name__: estimator
     for estimator in (
+        BayesianMLPRegressor,
         BayesianLinearClassifier, BayesianLinearRegressor, DeepEnsembleClassifier,
         DeepEnsembleRegressor, LaplaceClassifier, LaplaceRegressor, LILAClassifier,
         LILARegressor, LayerwiseVIRegressor, MCMCClassifier, MCMCRegressor, SymmetrizedVIClassifier,

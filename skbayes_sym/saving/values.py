@@ -20,6 +20,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.modes import Mode
 from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, State
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
+from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import (
     DiagonalPrecision,
@@ -42,6 +43,7 @@ from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
 from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
+from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
@@ -76,6 +78,7 @@ NOUNS: dict[str, Any] = {
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
         LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,
         CollapsedLast, InducingLast, AveragedKlLast,
+        ARD, LayerScales, ModeMixture,
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
         Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,

@@ -140,6 +140,36 @@ class Run:
         )
 
 
+class Stage(Run):
+    """One of several methods in a fit: its blocks count as a share of the whole fit's.
+
+    Parameters
+    ----------
+    whole : Run
+        Begun and ended by whoever makes the stages.
+    share : float
+        Of the hundred blocks of ``whole``.
+    """
+
+    def __init__(self, whole: Run, share: float) -> None:
+        self._whole, self._most = whole, max(1, round(share * _BLOCKS))
+        self._n_blocks, self._done, self._told = 1, 0, 0
+
+    def begin(self, n_blocks: int = _BLOCKS, so_far: Callable[[], Any] | None = None) -> None:
+        self._n_blocks = n_blocks
+
+    def end_block(self) -> bool:
+        self._done += 1
+        stop = False
+        while not stop and self._told < self._most * self._done // self._n_blocks:
+            self._told += 1
+            stop = self._whole.end_block()
+        return stop
+
+    def end(self, found: Any = None) -> None:
+        """Nothing: the whole fit goes on."""
+
+
 def steps_per_block(max_iter: int) -> int:
     """Steps between two looks at the loss."""
     return max(1, max_iter // _BLOCKS)

@@ -4,7 +4,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
 from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, NOISE_CONSTRAINTS
@@ -23,6 +23,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **OBJECT_CONSTRAINTS,
     "n_members": [Interval(Integral, 1, None, closed="left")],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
     "learning_rate": [Interval(Real, 0, None, closed="neither")],
     "tol": [Interval(Real, 0, None, closed="left"), None],
@@ -40,6 +41,7 @@ class _DeepEnsemble(WeightedDraws):
     noise_prior_scale: float = 1.0  # a classifier has none
     learning_rate: float
     max_iter: int
+    batch_size: int | str
     tol: float | None
     warm_start: bool
 
@@ -58,8 +60,13 @@ class _DeepEnsemble(WeightedDraws):
             self.learning_rate,
             self.max_iter,
             self.tol,
+            self.batch_size,
+            self._has_effective_noise(),
             start=self._previous() if self.warm_start and hasattr(self, "samples_") else None,
         )
+
+    def _has_effective_noise(self) -> bool:
+        return False
 
     def _previous(self) -> Members:
         """The members of the fit before."""
@@ -98,14 +105,19 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
         per layer, or one per parameter.
-    noise_std : "learn", float or sequence of float, default="learn"
+    noise_std : "effective", "learn", float or sequence of float, default="effective"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
-        target. "learn" estimates it.
+        target. "learn" estimates it, each member from its own residuals. "effective" corrects
+        that for the freedoms the member's weights have taken of the rows, where the network is
+        "mlp" and the likelihood "auto".
     noise_prior_scale : float, default=1.0
         Scale of the half-normal prior of the noise's standard deviation, in scaled target units; of
         a noise that is learned.
     max_iter : int, default=2000
         Largest number of optimiser steps.
+    batch_size : int or "auto", default="auto"
+        Rows per step. "auto" is all of them up to 2000 distinct rows, 500 beyond; learning rates
+        of minibatches are 0.3 times as large.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     normalize_y : bool, default=True
@@ -192,6 +204,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
         **NOISE_CONSTRAINTS,
+        "noise_std": [StrOptions({"effective"}), *NOISE_CONSTRAINTS["noise_std"]],
         "noise_prior_scale": [Interval(Real, 0, None, closed="neither")],
         "normalize_y": ["boolean"],
     }
@@ -206,9 +219,10 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         likelihood: str | Likelihood = "auto",
         prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,
-        noise_std: Any = "learn",
+        noise_std: Any = "effective",
         noise_prior_scale: float = 1.0,
         max_iter: int = 2000,
+        batch_size: int | str = "auto",
         standardize: bool = True,
         normalize_y: bool = True,
         learning_rate: float = 0.03,
@@ -229,6 +243,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         self.noise_std = noise_std
         self.noise_prior_scale = noise_prior_scale
         self.max_iter = max_iter
+        self.batch_size = batch_size
         self.standardize = standardize
         self.normalize_y = normalize_y
         self.learning_rate = learning_rate
@@ -238,6 +253,12 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+
+    def _has_effective_noise(self) -> bool:
+        plain = isinstance(self.network, str) and isinstance(self.likelihood, str)
+        wanted = isinstance(self.noise_std, str) and self.noise_std == "effective"
+        is_normal = self.prior is None or hasattr(self.prior, "scale")
+        return plain and wanted and is_normal
 
     def _previous(self) -> Members:
         noise_std = getattr(self, "noise_std_samples_", np.ones((len(self.samples_), 0)))
@@ -277,6 +298,9 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         per layer, or one per parameter.
     max_iter : int, default=2000
         Largest number of optimiser steps.
+    batch_size : int or "auto", default="auto"
+        Rows per step. "auto" is all of them up to 2000 distinct rows, 500 beyond; learning rates
+        of minibatches are 0.3 times as large.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     learning_rate : float, default=0.03
@@ -364,6 +388,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,
         max_iter: int = 2000,
+        batch_size: int | str = "auto",
         standardize: bool = True,
         learning_rate: float = 0.03,
         tol: float | None = 1e-3,
@@ -381,6 +406,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         self.prior = prior
         self.prior_scale = prior_scale
         self.max_iter = max_iter
+        self.batch_size = batch_size
         self.standardize = standardize
         self.learning_rate = learning_rate
         self.tol = tol

@@ -1,6 +1,6 @@
 """Deep ensembles as a method: one posterior, many starting points, one loop."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,15 +9,24 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.memory import Part, prior_part, require_memory, rows_part
+from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.inference.map import MapObjective
+from skbayes_sym.estimators._fit.training import Training, rows_per_step
+from skbayes_sym.inference.effective_noise import effective_noise
+from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.inference.map import MapObjective, MinibatchDensity
 from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.models.data import Batches
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
-from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
+# batch_size="auto": all rows up to here, and this many beyond.
+FULL_BATCH_ROWS, MINIBATCH_ROWS = 2000, 500
+_MINIBATCH_FACTOR = (
+    0.3  # of the learning rate, whose noise would otherwise keep members from a mode
+)
 _ADAM = 4  # copies of what is optimised: values, gradient, two moments
 
 
@@ -58,6 +67,9 @@ class DeepEnsemble:
     max_iter : int
     tol : float or None
         Nats per unit of sample weight; None never stops early.
+    batch_size : int or "auto"
+    has_effective_noise : bool
+        Whether each member's noise is corrected for the freedoms its weights have taken.
     start : Members, optional
         Where to go on from, in the scaled units of this fit.
     """
@@ -67,6 +79,8 @@ class DeepEnsemble:
     learning_rate: float
     max_iter: int
     tol: float | None
+    batch_size: int | str = "auto"
+    has_effective_noise: bool = False
     start: Members | None = None
 
     def fit(self, data: Training, model: Model, run: Run) -> Members:
@@ -75,14 +89,18 @@ class DeepEnsemble:
             model.network, model.likelihood, model.prior, data.data,  # type: ignore[arg-type]
             self.noise_prior_scale,
         )  # fmt: skip
+        start_seed, batch_seed = data.seed, spawn_seeds(data.seed, 1)[0]
         with torch.no_grad():
-            position = self._position(model, data.seed).to(data.data.x)
-            objective = MapObjective(posterior, model.network.layout.n_params, position)
+            position = self._position(model, start_seed).to(data.data.x)
+            density = self._density(posterior, data, batch_seed)
+            objective = MapObjective(density, model.network.layout.n_params, position)
             run.begin(n_blocks(self.max_iter), lambda: _members(objective))
             result = self._optimise(objective, data, run)
             run.end()
             log_posterior = objective.log_posterior(objective.position)
-        found = _members(objective, log_posterior, result)
+            found = _members(objective, log_posterior, result)
+            if self.has_effective_noise:
+                found = corrected(found, data, model)
         values = log_posterior + data.log_jacobian
         logger.info(
             "log posterior of the members from %.6g to %.6g, stopped by %s after %d steps",
@@ -110,13 +128,26 @@ class DeepEnsemble:
         parts = (self.start.theta, self.start.log_noise[:, :n_params])
         return torch.cat([torch.as_tensor(p, dtype=torch.float64) for p in parts], 1)
 
+    def _rows_per_step(self, data: Training) -> int:
+        auto = data.n_rows if data.n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
+        return rows_per_step(self.batch_size, data.n_rows, auto)
+
+    def _density(self, posterior: NetworkPosterior, data: Training, seed: int) -> LogDensity:
+        size = self._rows_per_step(data)
+        if size >= data.n_rows:
+            return posterior
+        generator = generator_from(seed, data.device)
+        return MinibatchDensity(posterior, Batches(data.data, size, generator))
+
     def _optimise(self, objective: MapObjective, data: Training, run: Run) -> OptimiseResult:
-        n, offset = objective.n_theta, data.log_jacobian
+        n, offset, rate = objective.n_theta, data.log_jacobian, self.learning_rate
+        if self._rows_per_step(data) < data.n_rows:
+            rate *= _MINIBATCH_FACTOR
         return run.minimise(
             objective,
             [
-                ParamGroup(slice(0, n), self.learning_rate),
-                ParamGroup(slice(n, None), self.learning_rate, *data.log_noise_range),
+                ParamGroup(slice(0, n), rate),
+                ParamGroup(slice(n, None), rate, *data.log_noise_range),
             ],
             Schedule(self.max_iter, None if self.tol is None else self.tol * data.total_weight),
             report=lambda loss: ("mean log posterior", offset - loss),
@@ -145,3 +176,12 @@ def _members(
     values = log_posterior.double().cpu().numpy()
     curve = np.array(result.loss_curve)
     return Members(theta, log_noise, values, curve, result.n_iter, result.stopped)
+
+
+def corrected(members: Members, data: Training, model: Model) -> Members:
+    """The members with noise that counts the freedoms their weights have taken."""
+    network, prior = fully_connected(model.network), independent_normals(model.prior)
+    theta = torch.as_tensor(members.theta).to(data.device, torch.float64)
+    scale = prior.scale.to(theta)
+    std = [effective_noise(network, t, data.double_data, scale).std for t in theta]
+    return replace(members, log_noise=torch.stack(std).log().cpu().numpy())

@@ -11,7 +11,9 @@ prior's groups and :math:`\beta_t` of the noise follow
 damped geometrically, with :math:`A = \sum_t \beta_t J_t' J_t + \mathrm{diag}\,\alpha`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from math import log, pi
 from typing import NamedTuple
 
@@ -24,7 +26,7 @@ from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
 from skbayes_sym.numerics.linalg import cholesky, log_det
-from skbayes_sym.numerics.optimise import OnStep
+from skbayes_sym.numerics.optimise import Loop, Stopped
 
 _HYPER_START = 8  # iterations before scales and noise move: the weights first
 _DAMPING = 0.7  # share of the logarithmic step of a hyperparameter
@@ -46,7 +48,17 @@ class Modes(NamedTuple):
     factor: Tensor  # (R, P, P), Cholesky factor of the posterior's precision A
     log_evidence: Tensor  # (R,), Laplace's estimate, nats, of one mode
     n_iter: Tensor  # int64 (R,)
-    curves: list[Tensor]  # log evidences (R,) after every update
+
+
+OnModes = Callable[[int, Callable[[], Modes]], bool]
+
+
+class Search(NamedTuple):
+    """What a search ended with."""
+
+    modes: Modes
+    curves: list[Tensor]  # log evidences (R,) after every step; nan of restarts that have ended
+    stopped: Stopped
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,32 +136,6 @@ class Updated(NamedTuple):
     factor: Tensor  # (R, P, P), Cholesky factor of A
 
 
-def update(
-    problem: RegressionEvidence, theta: Tensor, sums: Sums, hyper: Hyper, *, learn_noise: bool
-) -> Updated:
-    """Laplace's evidence of every restart and MacKay's step of its hyperparameters; O(P^3)."""
-    prior, weight = problem.prior, problem.total_weight
-    system = sums.expansion(hyper.noise_precision).curvature
-    system.diagonal(dim1=1, dim2=2).add_(hyper.log_precision.exp()[:, prior.group])
-    factor = cholesky(system, what="The posterior's precision", remedy=_REMEDY)
-    covariance = torch.cholesky_inverse(factor)
-    alpha, n = hyper.log_precision.exp(), prior.sizes.to(theta)
-    squares, variance = prior.squares(theta), covariance.diagonal(dim1=1, dim2=2)
-    log_precision = prior.evidence_step(theta, variance, hyper.log_precision, _DAMPING)
-    noise = hyper.noise_precision
-    if learn_noise:
-        # Degrees of freedom that each target's rows determine; they add up to those of the groups.
-        used = noise * (sums.product * covariance.unsqueeze(1)).sum((2, 3))
-        left = (weight - used).clamp_min(0.0) + 2.0 * _NOISE_SHAPE
-        goal = left / (sums.squares + 2.0 * _NOISE_RATE)
-        noise = torch.lerp(noise.log(), goal.log(), _DAMPING).exp()
-    beta = hyper.noise_precision
-    log_lik = 0.5 * (weight * (beta.log() - log(2.0 * pi)) - beta * sums.squares).sum(1)
-    log_prior = 0.5 * (n * hyper.log_precision - alpha * squares).sum(1)
-    value = log_lik + log_prior - 0.5 * log_det(factor) + prior.log_hyperprior(hyper.log_precision)
-    return Updated(value, Hyper(log_precision, noise), factor)
-
-
 class _State(NamedTuple):
     """Restarts that are still moving."""
 
@@ -174,6 +160,12 @@ class _State(NamedTuple):
     def of(self, which: Tensor) -> "_State":
         return _State(*(t[which] for t in self))
 
+    def put(self, which: Tensor, moved: "_State") -> "_State":
+        """The same with the restarts ``which`` replaced."""
+        if len(which) == len(self.theta):
+            return moved
+        return _State(*(t.index_copy(0, which, m) for t, m in zip(self, moved, strict=True)))
+
 
 @dataclass(frozen=True, eq=False)
 class EvidenceModes:
@@ -186,41 +178,88 @@ class EvidenceModes:
     tol : float or None
         A restart ends when its log evidence moves by less than this many nats per unit of weight,
         over three updates and three times in a row. None never stops.
-    learn_noise : bool
+    learn_noise, learn_prior : bool
+        Whether the evidence moves the noise, and the scales of the prior.
     """
 
     max_iter: int = 100
     tol: float | None = 5e-6
     learn_noise: bool = True
+    learn_prior: bool = True
 
     def search(
         self,
         problem: RegressionEvidence,
         theta: Tensor,
         noise_precision: Tensor | None = None,
-        on_step: OnStep | None = None,
-    ) -> Modes:
+        on_step: OnModes | None = None,
+    ) -> Search:
         """Modes from starting points ``theta`` (R, P).
 
         The last iterate is kept, not the one of highest evidence: away from a mode Laplace's
-        approximation says too much.
+        approximation says too much. Restarts that have settled leave the batch.
+
+        Parameters
+        ----------
+        problem : RegressionEvidence
+        theta : Tensor of shape (R, P)
+        noise_precision : Tensor of shape (T,), optional
+            Where it starts, or stays.
+        on_step : callable (step, modes) -> bool, optional
+            Told the number of steps and a function that gives the modes as they are; True stops.
         """
         state = _start(problem, theta, noise_precision)
         curves: list[Tensor] = []
-        done: list[tuple[Tensor, _State]] = []
-        alive = torch.arange(len(theta))
-        while len(alive) and len(curves) < self.max_iter:
-            state = self._iterate(problem, state, len(curves))
-            curves.append(_scattered(state.log_evidence, alive, len(theta)))
-            ended = self._settled(curves, problem.total_weight)[alive]
-            done.append((alive[ended], state.of(ended)))
-            alive, state = alive[~ended], state.of(~ended)
-            if on_step is not None and on_step(len(curves), {"loss": -float(curves[-1].nanmean())}):
-                break
-        done.append((alive, state))
-        order = torch.cat([which for which, _ in done]).argsort()
-        parts = zip(*(s for _, s in done), strict=True)
-        return _modes(problem, _State(*(torch.cat(p)[order] for p in parts)), curves)
+        ended = torch.zeros(len(theta), dtype=torch.bool)
+        loop = Loop()
+        with loop:
+            for iteration in loop.steps(range(self.max_iter)):
+                alive = (~ended).nonzero().flatten()
+                moved = self._iterate(problem, state.of(alive), iteration)
+                state = state.put(alive, moved)
+                curves.append(torch.where(ended, torch.nan, state.log_evidence))
+                ended = ended | self._settled(curves, problem.total_weight)
+                loop.stop_if("tol", bool(ended.all()))
+                if on_step is not None:
+                    so_far = partial(self._modes, problem, state)
+                    loop.stop_if("callback", on_step(iteration + 1, so_far))
+        return Search(self._modes(problem, state), curves, loop.stopped)
+
+    def _modes(self, problem: RegressionEvidence, state: _State) -> Modes:
+        """Evidence and curvature at the hyperparameters reached."""
+        fixed = replace(self, learn_noise=False, learn_prior=False)
+        final = fixed.update(problem, state.theta, state.sums, state.hyper)
+        value = final.log_evidence
+        return Modes(state.theta, *state.hyper, final.factor, value, state.n_iter)
+
+    def update(
+        self, problem: RegressionEvidence, theta: Tensor, sums: Sums, hyper: Hyper
+    ) -> Updated:
+        """Laplace's evidence of every restart and MacKay's step of its hyperparameters; O(P^3)."""
+        prior, weight = problem.prior, problem.total_weight
+        system = sums.expansion(hyper.noise_precision).curvature
+        system.diagonal(dim1=1, dim2=2).add_(hyper.log_precision.exp()[:, prior.group])
+        factor = cholesky(system, what="The posterior's precision", remedy=_REMEDY)
+        covariance = torch.cholesky_inverse(factor)
+        alpha, n = hyper.log_precision.exp(), prior.sizes.to(theta)
+        squares, variance = prior.squares(theta), covariance.diagonal(dim1=1, dim2=2)
+        log_precision = hyper.log_precision
+        if self.learn_prior:
+            log_precision = prior.evidence_step(theta, variance, log_precision, _DAMPING)
+        noise = hyper.noise_precision
+        if self.learn_noise:
+            # What each target's rows determine; it adds up to what the groups have of it.
+            used = noise * (sums.product * covariance.unsqueeze(1)).sum((2, 3))
+            left = (weight - used).clamp_min(0.0) + 2.0 * _NOISE_SHAPE
+            goal = left / (sums.squares + 2.0 * _NOISE_RATE)
+            noise = torch.lerp(noise.log(), goal.log(), _DAMPING).exp()
+        beta = hyper.noise_precision
+        log_lik = 0.5 * (weight * (beta.log() - log(2.0 * pi)) - beta * sums.squares).sum(1)
+        log_prior = 0.5 * (n * hyper.log_precision - alpha * squares).sum(1)
+        value = log_lik + log_prior - 0.5 * log_det(factor)
+        if prior.is_learned:
+            value = value + prior.log_hyperprior(hyper.log_precision)
+        return Updated(value, Hyper(log_precision, noise), factor)
 
     def _iterate(self, problem: RegressionEvidence, state: _State, iteration: int) -> _State:
         def misfit(theta: Tensor, which: Tensor) -> Tensor:
@@ -235,7 +274,7 @@ class EvidenceModes:
         )
         if iteration < _HYPER_START:
             return state
-        found = update(problem, taken.theta, sums, state.hyper, learn_noise=self.learn_noise)
+        found = self.update(problem, taken.theta, sums, state.hyper)
         return state._replace(
             log_evidence=found.log_evidence,
             log_precision=found.hyper.log_precision,
@@ -252,12 +291,6 @@ class EvidenceModes:
         return (change < self.tol * weight).all(0)  # False where nan: before updates, or ended
 
 
-def _scattered(values: Tensor, where: Tensor, n: int) -> Tensor:
-    full = values.new_full((n,), float("nan"))
-    full[where] = values
-    return full
-
-
 def _start(problem: RegressionEvidence, theta: Tensor, noise_precision: Tensor | None) -> _State:
     n, n_targets = len(theta), problem.data.y.shape[1]
     spread = problem.data.y.var(0, correction=0).clamp_min(torch.finfo(theta.dtype).tiny)
@@ -271,21 +304,3 @@ def _start(problem: RegressionEvidence, theta: Tensor, noise_precision: Tensor |
         theta.new_full((n,), float("nan")),
         *problem.sums(theta),
     )
-
-
-def _modes(problem: RegressionEvidence, state: _State, curves: list[Tensor]) -> Modes:
-    """The end of the search: evidence and curvature at the hyperparameters reached."""
-    final = update(problem, state.theta, state.sums, state.hyper, learn_noise=False)
-    return Modes(
-        state.theta, state.log_precision, state.noise_precision, final.factor,
-        final.log_evidence, state.n_iter, curves,
-    )  # fmt: skip
-
-
-def output_variance(network: MLP, modes: Modes, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs of every mode's linearised network and their variances, each (R, N, T)."""
-    outputs, jacobian = outputs_and_jacobian(network, modes.theta, x)
-    n_restarts, n, n_targets, p = jacobian.shape
-    columns = jacobian.reshape(n_restarts, n * n_targets, p).mT
-    solved = torch.linalg.solve_triangular(modes.factor, columns, upper=False)
-    return outputs, solved.square().sum(1).view(n_restarts, n, n_targets)

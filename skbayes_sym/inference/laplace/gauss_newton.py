@@ -68,7 +68,7 @@ def step(
     energy = expansion.value + 0.5 * (precision * theta.square()).sum(1)
     unit = expansion.curvature.diagonal(dim1=1, dim2=2).mean(1)
     moved = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
-    theta, damping = theta.clone(), damping.clone()
+    start, theta, damping = damping, theta.clone(), damping.clone()
     for _ in range(_MOST_TRIES):
         left = (~moved).nonzero().flatten()
         if not len(left):
@@ -87,4 +87,6 @@ def step(
         factors = torch.where(failed[~better] > 0, _UNDEFINED, _GROW).to(damping)
         damping[worse] = damping[worse].clamp_min(_LEAST_DAMPING) * factors
     damping[moved] = (damping[moved] / _SHRINK).clamp_min(_LEAST_DAMPING)
+    # At a minimum nothing is lower: the damping found there says nothing about the next step.
+    damping[~moved] = start[~moved]
     return Step(theta, damping, moved)

@@ -9,12 +9,11 @@ from skbayes_sym.inference.laplace.evidence_modes import (
     EvidenceModes,
     Hyper,
     RegressionEvidence,
-    output_variance,
-    update,
 )
+from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.data import Data
-from skbayes_sym.models.learned_scales import ARD, LayerScales
+from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
 
 
 def linear_data(n=40, n_targets=1):
@@ -40,15 +39,11 @@ def exact_log_evidence(problem, hyper):
     return value + float(problem.prior.log_hyperprior(hyper.log_precision[0]))
 
 
-def hyper_of(modes):
-    return Hyper(modes.hyper, modes.noise_precision)
-
-
 @pytest.mark.parametrize("prior", [LayerScales(), ARD(shape=2.0)])
 def test_of_a_linear_model_the_evidence_is_exact_and_at_its_maximum_in_the_scales(prior):
     problem = problem_of(linear_data(), prior=prior)
     start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
-    modes = EvidenceModes(max_iter=400, tol=None).search(problem, start)
+    modes = EvidenceModes(max_iter=400, tol=None).search(problem, start).modes
     hyper = Hyper(modes.hyper[:1], modes.noise_precision[:1])
     exact = exact_log_evidence(problem, hyper)
     np.testing.assert_allclose(modes.log_evidence[0].item(), exact, rtol=1e-10)
@@ -64,12 +59,12 @@ def test_of_a_linear_model_the_evidence_is_exact_and_at_its_maximum_in_the_scale
 def test_restarts_agree_on_a_convex_problem_and_stop():
     problem = problem_of(linear_data(n_targets=2))
     start = problem.network.init(3, generator=torch.Generator().manual_seed(0))
-    modes = EvidenceModes(max_iter=500, tol=None).search(problem, start)
+    modes = EvidenceModes(max_iter=500, tol=None).search(problem, start).modes
     torch.testing.assert_close(modes.theta, modes.theta[:1].expand(3, -1), atol=1e-6, rtol=0.0)
     torch.testing.assert_close(modes.log_evidence, modes.log_evidence[:1].expand(3))
     stopped = EvidenceModes(max_iter=500).search(problem, start)
-    assert int(stopped.n_iter.max()) < 500
-    assert torch.isnan(stopped.curves[-1]).any() or len(set(stopped.n_iter.tolist())) == 1
+    assert stopped.stopped == "tol"
+    assert int(stopped.modes.n_iter.max()) == len(stopped.curves) < 500
 
 
 def test_weights_are_repetitions():
@@ -83,7 +78,7 @@ def test_weights_are_repetitions():
         sums = problem.sums(start)
         noise = torch.full((2, 1), 4.0, dtype=torch.float64)
         hyper = Hyper(problem.prior.hyper.expand(2, -1), noise)
-        found.append(update(problem, start, sums, hyper, learn_noise=True))
+        found.append(EvidenceModes().update(problem, start, sums, hyper))
     torch.testing.assert_close(found[0].log_evidence, found[1].log_evidence)
     torch.testing.assert_close(found[0].hyper.noise_precision, found[1].hyper.noise_precision)
     torch.testing.assert_close(found[0].hyper.log_precision, found[1].hyper.log_precision)
@@ -96,8 +91,8 @@ def test_a_planted_function_its_noise_and_its_column_are_found():
     data = Data(*(torch.as_tensor(a) for a in (x, y, np.ones(200))))
     problem = problem_of(data, widths=(10,), prior=ARD())
     start = problem.prior.sample(4, generator=torch.Generator().manual_seed(0))
-    modes = EvidenceModes(max_iter=60).search(problem, start)
-    outputs, variance = output_variance(problem.network, modes, data.x)
+    modes = EvidenceModes(max_iter=60).search(problem, start).modes
+    outputs, variance = LinearisedModes(problem.network, modes.theta, modes.factor).outputs(data.x)
     error = (outputs.mean(0)[:, 0] - torch.sin(2 * data.x[:, 0])).square().mean().sqrt()
     assert error < 0.05
     assert torch.all(variance > 0)
@@ -111,5 +106,40 @@ def test_given_noise_stays():
     problem = problem_of(linear_data())
     start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
     given = torch.tensor([2.0], dtype=torch.float64)
-    modes = EvidenceModes(max_iter=20, learn_noise=False).search(problem, start, given)
+    modes = EvidenceModes(max_iter=20, learn_noise=False).search(problem, start, given).modes
     assert torch.equal(modes.noise_precision, given.expand(2, 1))
+
+
+def test_given_scales_stay_and_have_no_hyperprior():
+    data = linear_data()
+    network = MLP(3, (), 1, TANH)
+    scale = torch.tensor([1.0, 2.0, 0.5, 1.0], dtype=torch.float64)
+    problem = RegressionEvidence(network, data, ScalesByGroup.given(scale))
+    start = network.init(2, generator=torch.Generator().manual_seed(0))
+    modes = EvidenceModes(max_iter=300, tol=None, learn_prior=False).search(problem, start).modes
+    torch.testing.assert_close((-0.5 * modes.hyper[0]).exp(), scale)
+    x = torch.cat([data.x, torch.ones(len(data.x), 1, dtype=torch.float64)], 1)
+    cov = (x * scale.square()) @ x.T
+    cov.diagonal().add_(1.0 / modes.noise_precision[0, 0])
+    exact = stats.multivariate_normal(np.zeros(len(x)), cov.numpy()).logpdf(data.y[:, 0].numpy())
+    np.testing.assert_allclose(modes.log_evidence[0].item(), exact, rtol=1e-10)
+
+
+def test_a_callback_and_an_interrupt_end_the_search_with_what_there_is():
+    problem = problem_of(linear_data())
+    start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
+    seen = []
+
+    def stop(n_steps, modes):
+        seen.append((n_steps, modes().theta.shape))
+        return n_steps == 3
+
+    found = EvidenceModes().search(problem, start, on_step=stop)
+    assert (found.stopped, len(found.curves), seen[-1]) == ("callback", 3, (3, start.shape))
+
+    def interrupt(n_steps, modes):
+        raise KeyboardInterrupt
+
+    found = EvidenceModes().search(problem, start, on_step=interrupt)
+    assert found.stopped == "interrupted"
+    assert torch.isfinite(found.modes.theta).all()

@@ -1,0 +1,174 @@
+"""Laplace approximations of several modes, found by Gauss-Newton and the evidence, as a method."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from skbayes_sym.estimators._fit.memory import Part, require_memory, rows_part
+from skbayes_sym.estimators._fit.model import fully_connected
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.inference.laplace.evidence_modes import (
+    EvidenceModes,
+    Modes,
+    RegressionEvidence,
+    Search,
+)
+from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
+from skbayes_sym.models.learned_scales import LayerScales, ScalesByGroup
+from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.priors import Prior
+from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
+
+# Multiplications that "auto" takes Gauss-Newton steps for: some twenty seconds of one core.
+MOST_WORK = 1e12
+_DOUBLE = 8  # bytes
+
+
+def work(n_restarts: int, max_iter: int, n_rows: int, network: MLP) -> float:
+    """Multiplications of all Gauss-Newton systems, about: R I (N T P^2 + P^3)."""
+    p = network.layout.n_params
+    return float(n_restarts * max_iter * (n_rows * network.n_outputs * p**2 + p**3))
+
+
+@dataclass(frozen=True, eq=False)
+class ModesFit:
+    """What the search has found (so far)."""
+
+    modes: Modes
+    prior: ScalesByGroup
+    predict_seed: int
+    search: Search | None = None  # once it has ended
+
+    @property
+    def n_iter(self) -> int:
+        return int(self.modes.n_iter.max())
+
+    @property
+    def stop_reason(self) -> Stopped:
+        return "max_iter" if self.search is None else self.search.stopped
+
+    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        assert data.y_scaling is not None
+        modes, unit, offset = self.modes, data.y_scaling.scale, data.log_jacobian
+        noise = modes.noise_precision.rsqrt().numpy() * unit
+        overall = np.sqrt((noise**2).mean(axis=0))
+        attributes: dict[str, Any] = {
+            "posterior_": ModeMixture(modes.theta.numpy(), modes.factor.contiguous().numpy()),
+            "noise_std_modes_": noise,
+            "noise_std_": float(overall[0]) if len(overall) == 1 else overall,
+            "log_evidence_modes_": modes.log_evidence.numpy() + offset,
+            "_predict_seed_": self.predict_seed,
+            **self._scales(),
+        }
+        if self.search is not None:
+            curve = torch.stack(self.search.curves).numpy() + offset
+            best = int(modes.log_evidence.argmax())
+            attributes["log_evidence_"] = float(attributes["log_evidence_modes_"][best])
+            attributes["log_evidence_curve_"] = curve[np.isfinite(curve[:, best]), best]
+        return attributes
+
+    def _scales(self) -> dict[str, Array]:
+        """Learned standard deviations of the weights: of groups, and of input columns."""
+        if not self.prior.is_learned:
+            return {"prior_scale_": self.prior.scale.numpy()}
+        scale = (-0.5 * self.modes.hyper).exp().numpy()
+        found = {
+            "prior_scale_": np.exp(np.log(scale).mean(axis=0)),
+            "prior_scale_modes_": scale,
+            "prior_groups_": np.array(self.prior.names),
+        }
+        columns = [i for i, name in enumerate(self.prior.names) if "[" in name]
+        if columns:
+            found["relevance_"] = scale[:, columns]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceLaplace:
+    """Modes from several starts, each with scales and noise set by its evidence (MacKay 1992).
+
+    Parameters
+    ----------
+    n_restarts : int
+    max_iter : int
+        Largest number of Gauss-Newton steps.
+    tol : float or None
+        Nats per unit of sample weight by which a log evidence still moves when it has settled.
+    learn_prior : bool
+    """
+
+    n_restarts: int
+    max_iter: int
+    tol: float | None
+    learn_prior: bool
+
+    def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
+        network = fully_connected(model.network)
+        self._require_memory(data, network)
+        prior = scales_of(model.prior)
+        problem = RegressionEvidence(network, data.double_data, prior)
+        start_seed, predict_seed = spawn_seeds(data.seed, 2)
+        learns_noise = model.likelihood.n_params > 0
+        how = EvidenceModes(self.max_iter, self.tol, learns_noise, self.learn_prior)
+        noise = None if learns_noise else model.likelihood.noise_scale.double() ** -2
+        with torch.no_grad():
+            theta = starts(network, self.n_restarts, start_seed)
+            run.begin(self.max_iter, lambda: ModesFit(so_far[-1](), prior, predict_seed))
+            so_far: list[Any] = []
+
+            def on_step(n_steps: int, modes: Any) -> bool:
+                so_far[:] = [modes]
+                return run.end_block()
+
+            search = how.search(problem, theta.to(data.device), noise, on_step)
+            modes = Modes(*(t.cpu() for t in search.modes))
+            found = ModesFit(modes, prior, predict_seed, search)
+            run.end(found)
+        values = modes.log_evidence + data.log_jacobian
+        logger.info(
+            "log evidence of %d modes from %.6g to %.6g, stopped by %s after %d steps",
+            len(values), values.min(), values.max(), search.stopped, found.n_iter,
+        )  # fmt: skip
+        return found
+
+    def _require_memory(self, data: Training, network: MLP) -> None:
+        """Systems of R modes, their factors and inverses: 5 R (T + 1) P^2 numbers, float64."""
+        p, r = network.layout.n_params, self.n_restarts
+        systems = Part(
+            f"Gauss-Newton systems of {r} modes of {p:,} weights",
+            5 * r * (network.n_outputs + 1) * p**2 * _DOUBLE,
+            "Lower n_restarts or hidden_layer_sizes, or use optimizer='adam'.",
+        )
+        require_memory([rows_part(data), systems], data.device)
+
+
+def scales_of(prior: Prior) -> ScalesByGroup:
+    """The prior as scales by group; one that learns nothing keeps its own.
+
+    Raises
+    ------
+    ValueError
+        If it isn't made of independent zero-mean normals.
+    """
+    if hasattr(prior, "log_hyperprior"):
+        return prior  # type: ignore[return-value]
+    normals = prior.gaussian()
+    if normals is None:
+        raise ValueError(
+            f"prior={type(prior).__name__} isn't made of independent zero-mean normals, which "
+            "Gauss-Newton steps need. Use LayerScales(), ARD() or Normal(scale)."
+        )
+    return ScalesByGroup.given(normals.scale)
+
+
+def starts(network: MLP, n: int, seed: int) -> torch.Tensor:
+    """Starting points (n, P): draws of the reference prior, output biases at 0."""
+    theta = LayerScales().bind(network.layout).sample(n, generator=generator_from(seed))
+    theta[:, network.layout.positions(f"b{network.n_layers}")] = 0.0
+    return theta

@@ -1,0 +1,94 @@
+"""Several Laplace approximations as one posterior: an equal mixture of normals around modes."""
+
+from dataclasses import dataclass
+from math import log
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
+from skbayes_sym.numerics.gaussian import log_normal_multivariate
+from skbayes_sym.numerics.linalg import log_det
+from skbayes_sym.numerics.memory import rows_within
+
+_JACOBIAN_ENTRIES = 1 << 22  # of a block of modes
+
+
+@dataclass(frozen=True, eq=False)
+class ModeMixture:
+    """``1/R sum_r N(loc_r, (L_r L_r')^-1)``, the modes found from R starts.
+
+    Equal weights: Laplace's evidence of a mode is wrong by more than modes differ.
+
+    Parameters
+    ----------
+    loc : ndarray of shape (R, P)
+        The modes, in the network's flat order.
+    factor : ndarray of shape (R, P, P)
+        Lower Cholesky factors of their precisions.
+    """
+
+    loc: np.ndarray
+    factor: np.ndarray
+
+    @property
+    def n_modes(self) -> int:
+        """Number R of modes."""
+        return len(self.loc)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Modes and factors, float64 on the CPU."""
+        return torch.as_tensor(self.loc), torch.as_tensor(self.factor)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws, (n, P)."""
+        loc, factor = self.tensors
+        mode = torch.randint(self.n_modes, (n,), generator=generator)
+        noise = torch.randn((n, loc.shape[1], 1), generator=generator, dtype=torch.float64)
+        moved = torch.linalg.solve_triangular(factor[mode].mT, noise, upper=True)
+        return loc[mode] + moved.squeeze(2)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log density in nats, (*B, P) -> (*B,)."""
+        loc, factor = self.tensors
+        away = torch.as_tensor(theta).double().unsqueeze(-2) - loc
+        squares = torch.einsum("...rp,rpq->...rq", away, factor).square().sum(-1)
+        each = log_normal_multivariate(squares, -log_det(factor), loc.shape[1])
+        return each.logsumexp(-1) - log(self.n_modes)
+
+
+class LinearisedModes(NamedTuple):
+    """Networks linearised at the modes, on the device that predicts."""
+
+    network: MLP
+    loc: Tensor  # (R, P), float64
+    factor: Tensor  # (R, P, P)
+
+    def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and variances of every mode's outputs, each (R, N, O)."""
+        parts = [self._outputs(which, x.double()) for which in self._blocks(len(x))]
+        return torch.cat([m for m, _ in parts]), torch.cat([v for _, v in parts])
+
+    def functions(self, x: Tensor, mode: Tensor, noise: Tensor) -> Tensor:
+        """Functions (n, N, O) of the modes ``mode`` (n,), from standard normals (n, P)."""
+        drawn = []
+        for r, eps in zip(mode.tolist(), noise, strict=True):
+            outputs, jacobian = outputs_and_jacobian(self.network, self.loc[r : r + 1], x.double())
+            shift = torch.linalg.solve_triangular(self.factor[r].mT, eps.unsqueeze(1), upper=True)
+            drawn.append(outputs[0] + (jacobian[0] @ shift).squeeze(-1))
+        return torch.stack(drawn)
+
+    def _blocks(self, n_rows: int) -> list[Tensor]:
+        per_mode = n_rows * self.network.n_outputs * self.loc.shape[1]
+        size = rows_within(_JACOBIAN_ENTRIES, per_mode)
+        return list(torch.arange(len(self.loc)).split(size))
+
+    def _outputs(self, which: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        outputs, jacobian = outputs_and_jacobian(self.network, self.loc[which], x)
+        columns = jacobian.flatten(1, 2).mT
+        solved = torch.linalg.solve_triangular(self.factor[which], columns, upper=False)
+        return outputs, solved.square().sum(1).view_as(outputs)
