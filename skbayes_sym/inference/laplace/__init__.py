@@ -4,16 +4,9 @@ Reading order: `jacobian` (gradients of the outputs), `curvature` (the Gauss-New
 them: Kronecker, diagonal, full), `precision` (the matrix plus the prior's, as a distribution),
 `posterior` (its linearised predictions), `marginal_likelihood` (the evidence and its gradient),
 `training` (weights and hyperparameters by turns). For small regression networks `gauss_newton` and
-<<<<<<< HEAD
-`evidence_modes` find many modes at once; for small classifying ones `class_terms`,
-`class_evidence`, `class_modes`, `class_refinement` and `class_predictive` do.
-
-Tested elsewhere: `precision` (with `posterior`).
-=======
-`evidence_modes` find many modes at once; for classes `class_terms` (labels given logits),
-`class_evidence` (sums over rows), `class_modes`, `class_refinement` (a Gaussian better than
-Laplace's) and `class_predictive`.
->>>>>>> main
+`evidence_modes` find many modes at once, which `mode_mixture` puts together; for classes
+`class_terms` (labels given logits), `class_evidence` (sums over rows), `class_modes`,
+`class_refinement` (a Gaussian better than Laplace's) and `class_predictive`.
 
 Tested elsewhere: `precision` (with `posterior`).
 

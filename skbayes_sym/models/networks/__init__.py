@@ -2,17 +2,9 @@
 
 Reading order: `base` (what a network is, and what one's own inherits), `activations`, `mlp`;
 its hand-written passes `mlp_moments` (mean and variance of the weights, for VI), `mlp_batched`
-<<<<<<< HEAD
-(many weight vectors, for sampling), `mlp_jacobian` (outputs by weights) and `mlp_factors` (the same
-without forming it); `recording` (a forward pass with its intermediates, for Laplace), `modules`
-(any torch module) and `convolutional` (two of them).
-
-Tested elsewhere: `activations` (laws in `mlp` and `mlp_moments`), `recording` (with `modules`).
-=======
 (many weight vectors, for sampling), `mlp_jacobian` (outputs by weights) and `mlp_factors` (the
 same, never formed); `recording` (a forward pass with its intermediates, for Laplace), `modules`
 (any torch module) and `convolutional` (two of them).
->>>>>>> main
 
 Tested elsewhere: `activations` (laws in `mlp` and `mlp_moments`), `recording` (with `modules`).
 
