@@ -4,7 +4,8 @@ Reading order: `base` (what `fit` says, in four lines, and how state is kept), `
 mixins: all that may be asked of a posterior), `networks` and `draws` (what estimators of networks,
 and of weighted draws, share), `predictive` (one predictive distribution for any fitted model). Then
 ``_fit`` (rows, model, run: what every fit shares) and a folder a method, the shortest being
-`ensemble`; `vi`, `layerwise`, `mcmc`, `laplace`, `linear` and `factorization` have the same parts.
+`ensemble`; `bayesian_mlp`, `vi`, `layerwise`, `mcmc`, `laplace`, `linear` and `factorization` have
+the same parts.
 
 In: arrays and constructor parameters. Out: fitted attributes, NumPy and small objects.
 """

@@ -120,7 +120,9 @@ class RowEstimator(BayesianEstimator):
         with self._fitting():
             data = Training.open(self, X, y, sample_weight)
             model = self._model(data)
-            found = self._method().fit(data, model, self._run(data, model))
+            method = self._method()
+            method.needs.check(model)
+            found = method.fit(data, model, self._run(data, model))
             self._keep(data, model, found)
         return self
 

@@ -5,7 +5,12 @@ from typing import Any
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from torch import nn
 
-from skbayes_sym.estimators._fit.compatibility import refuse, require_members
+from skbayes_sym.estimators._fit.compatibility import (
+    ANY_LIKELIHOOD,
+    ANY_NETWORK,
+    ANY_PRIOR,
+    refuse,
+)
 from skbayes_sym.estimators._fit.memory import prior_part, require_memory, rows_part
 from skbayes_sym.estimators._fit.model import layer_sizes, network_prior
 from skbayes_sym.estimators._fit.training import Training
@@ -25,10 +30,6 @@ OBJECT_CONSTRAINTS: dict[str, list[Any]] = {
     "likelihood": [StrOptions({"auto"}), HasMethods("log_prob")],
     "prior": [HasMethods("bind"), None],
 }
-
-_NETWORK = ("layout", "n_outputs", "init", "forward", "symmetry", "chain_likelihood")
-_LIKELIHOOD = ("params", "n_params", "at", "to", "log_prob", "predictive", "given")
-_PRIOR = ("bind", "log_prob", "sample")
 
 
 class NetworkEstimator(RowEstimator):
@@ -60,8 +61,7 @@ class NetworkEstimator(RowEstimator):
         refuse(self, ("hidden_layer_sizes", "activation"), "network= is given", "network='mlp'")
         if isinstance(given, nn.Module):
             given = ModuleNetwork(given, (data.n_features,))
-        remedy = "Inherit from skbayes_sym.models.BaseNetwork."
-        require_members(given, _NETWORK, parameter="network", remedy=remedy)
+        ANY_NETWORK.require(given, "network")
         if given.n_outputs != n_outputs:
             raise ValueError(
                 f"network has {given.n_outputs} outputs, but the targets and the likelihood ask "
@@ -74,8 +74,7 @@ class NetworkEstimator(RowEstimator):
         if isinstance(self.likelihood, str):
             return self._default_likelihood(data)
         refuse(self, ("noise_std",), "likelihood= is given", "its own parameters")
-        remedy = "Inherit from skbayes_sym.models.BaseLikelihood or TargetLikelihood."
-        require_members(self.likelihood, _LIKELIHOOD, parameter="likelihood", remedy=remedy)
+        ANY_LIKELIHOOD.require(self.likelihood, "likelihood")
         return self.likelihood
 
     def _prior(self, network: Network) -> Prior:
@@ -83,8 +82,7 @@ class NetworkEstimator(RowEstimator):
             return network_prior(self.prior_scale, network)
         refuse(self, ("prior_scale",), "prior= is given", "its own scales")
         bound = self.prior.bind(network.layout)
-        remedy = "Inherit from skbayes_sym.models.BasePrior."
-        require_members(bound, _PRIOR, parameter="prior", remedy=remedy)
+        ANY_PRIOR.require(bound, "prior")
         return bound
 
     def _group(self, network: Network, prior: Prior) -> SymmetryGroup:

@@ -1,15 +1,17 @@
 """The objects of ``sampler=`` and ``mode_weights=``: what looks for modes, what they count for.
 
-`HMC` and `NUTS` move chains, and so does any other `Kernel` (`skbayes_sym.inference.kernels.base`).
+`HMC` and `NUTS` move chains, and so does any other `Kernel` (`skbayes_sym.inference.kernels.base`),
+which makes a `State` and an `Info`.
 """
 
 from dataclasses import dataclass
+from numbers import Integral
 
-from skbayes_sym.inference.kernels.base import Kernel
+from skbayes_sym.inference.kernels.base import Info, Kernel, State
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.kernels.nuts import NUTS
 
-__all__ = ["HMC", "NUTS", "SMC", "Evidence", "Kernel"]
+__all__ = ["HMC", "NUTS", "SMC", "Evidence", "Info", "Kernel", "State"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,6 @@ class Evidence:
 
 def _require_at_least(least: int, settings: object, name: str) -> None:
     value = getattr(settings, name)
-    if not isinstance(value, int) or value < least:
+    if not isinstance(value, Integral) or value < least:
         kind = type(settings).__name__
         raise ValueError(f"{kind}: {name} must be an int of at least {least}, got {value!r}.")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.base import is_classifier
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.estimators._fit.rows import Array
@@ -12,7 +12,7 @@ from skbayes_sym.estimators._fit.unwrap import Innermost, innermost
 from skbayes_sym.estimators.predictive import predictive, predicts_distribution
 
 
-def fitted_model(estimator: Any) -> Innermost:
+def fitted_model(estimator: BaseEstimator) -> Innermost:
     """The fitted estimator inside a search or a pipeline.
 
     Raises
@@ -26,7 +26,7 @@ def fitted_model(estimator: Any) -> Innermost:
     return found
 
 
-def regression_law(estimator: Any, X: Any, display: str) -> tuple[Any, Any]:
+def regression_law(estimator: BaseEstimator, X: Any, display: str) -> tuple[Any, Any]:
     """The regressor inside, and its predictive distribution at ``X``.
 
     Raises
@@ -58,7 +58,7 @@ def require(model: Any, attributes: Sequence[str], display: str, need: str) -> N
         raise TypeError(f"{display} needs {need}; {type(model).__name__} has no `{missing[0]}`.")
 
 
-def feature_names(estimator: Any, X: Any) -> list[str]:
+def feature_names(estimator: BaseEstimator, X: Any) -> list[str]:
     """Names of the columns of ``X``."""
     if hasattr(X, "columns"):
         return [str(name) for name in X.columns]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.base import is_classifier
+from sklearn.base import BaseEstimator, is_classifier
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.predictive import predictive
@@ -22,7 +22,7 @@ def _levels(coverages: Sequence[float]) -> Array:
 
 
 def _quantiles(
-    estimator: Any, X: Any, y: Any, coverages: Sequence[float], target: int
+    estimator: BaseEstimator, X: Any, y: Any, coverages: Sequence[float], target: int
 ) -> dict[str, Any]:
     _, law = regression_law(estimator, X, "PredictiveDisplay")
     levels = _levels(coverages)
@@ -32,7 +32,7 @@ def _quantiles(
 
 
 def over_feature(
-    estimator: Any, X: Any, coverages: Sequence[float], target: int, y: Array | None
+    estimator: BaseEstimator, X: Any, coverages: Sequence[float], target: int, y: Array | None
 ) -> dict[str, Any]:
     """Predictions along the values of one feature."""
     if not is_classifier(fitted_model(estimator).model):
@@ -48,7 +48,7 @@ def over_feature(
 
 
 def of_rows(
-    estimator: Any, X: Any, y: Any, coverages: Sequence[float], target: int
+    estimator: BaseEstimator, X: Any, y: Any, coverages: Sequence[float], target: int
 ) -> dict[str, Any]:
     """Predictions of every row, placed at their medians."""
     model = fitted_model(estimator).model

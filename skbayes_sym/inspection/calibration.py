@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import binom
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length
 
 from skbayes_sym.estimators._fit.rows import Array
@@ -86,7 +87,7 @@ class IntervalCalibrationDisplay:
     @classmethod
     def from_estimator(
         cls,
-        estimator: Any,
+        estimator: BaseEstimator,
         X: Any,
         y: Any,
         *,

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, legend_on_top, no_box, open_axes
@@ -75,7 +76,13 @@ class ELBODisplay:
 
     @classmethod
     def from_estimator(
-        cls, estimator: Any, X: Any = None, y: Any = None, *, ax: Any = None, **kwargs: Any
+        cls,
+        estimator: BaseEstimator,
+        X: Any = None,
+        y: Any = None,
+        *,
+        ax: Any = None,
+        **kwargs: Any,
     ) -> "ELBODisplay":
         """Read the curve off a fit and plot.
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import (
@@ -88,7 +89,13 @@ class ModesDisplay:
 
     @classmethod
     def from_estimator(
-        cls, estimator: Any, X: Any = None, y: Any = None, *, ax: Any = None, **kwargs: Any
+        cls,
+        estimator: BaseEstimator,
+        X: Any = None,
+        y: Any = None,
+        *,
+        ax: Any = None,
+        **kwargs: Any,
     ) -> "ModesDisplay":
         """Read the modes off a fit and plot.
 

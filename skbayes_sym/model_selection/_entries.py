@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array
 
@@ -82,7 +82,7 @@ class EntryKFold:
 
 
 def cross_validate_entries(
-    estimator: Any,
+    estimator: BaseEstimator,
     X: Any,
     *,
     cv: Any = 5,
@@ -142,7 +142,7 @@ def cross_validate_entries(
 
 
 def _fit_and_score(
-    estimator: Any, X: Any, observed: Observed, train: Array, test: Array
+    estimator: BaseEstimator, X: Any, observed: Observed, train: Array, test: Array
 ) -> dict[str, Any]:
     start = time.perf_counter()
     estimator.fit(with_entries(X, train))

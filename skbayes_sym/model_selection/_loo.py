@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.unwrap import innermost
@@ -18,7 +19,7 @@ class LeaveOneOut(NamedTuple):
     n_unreliable: int  # rows whose Pareto shape is too large for their estimate
 
 
-def leave_one_out(estimator: Any, X: Any, y: Any) -> LeaveOneOut | None:
+def leave_one_out(estimator: BaseEstimator, X: Any, y: Any) -> LeaveOneOut | None:
     """PSIS-LOO of a sampled posterior on the rows it was fitted to.
 
     With draws theta_s of weight w_s of the posterior given all rows,

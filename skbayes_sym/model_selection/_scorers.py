@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.model_selection._predictions import log_densities
@@ -17,7 +18,7 @@ class Evidence(NamedTuple):
     side: str  # "exact", "estimate" or "lower" (a lower bound)
 
 
-def reported_evidence(estimator: Any) -> Evidence | None:
+def reported_evidence(estimator: BaseEstimator) -> Evidence | None:
     """``log_evidence_`` if it is a number, else ``elbo_``, else None."""
     model = innermost(estimator).model
     bound = getattr(model, "elbo_", np.nan)
@@ -31,7 +32,7 @@ def reported_evidence(estimator: Any) -> Evidence | None:
     return None
 
 
-def evidence_scorer(estimator: Any, X: Any = None, y: Any = None) -> float:
+def evidence_scorer(estimator: BaseEstimator, X: Any = None, y: Any = None) -> float:
     """Log evidence of a fitted model, or its lower bound; for ``scoring=``.
 
     Parameters
@@ -86,7 +87,7 @@ def evidence_scorer(estimator: Any, X: Any = None, y: Any = None) -> float:
     raise ValueError(f"{name} has neither log_evidence_ nor elbo_. {remedy}")
 
 
-def log_predictive_density_scorer(estimator: Any, X: Any, y: Any) -> float:
+def log_predictive_density_scorer(estimator: BaseEstimator, X: Any, y: Any) -> float:
     """Mean log predictive density of observed targets; for ``scoring=``.
 
     Parameters

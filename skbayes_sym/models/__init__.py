@@ -5,6 +5,8 @@ them), `likelihoods` (outputs to targets), `priors`, `learned_scales` (priors th
 `networks` (inputs and flat weights to outputs), `augmentations` (random transformations of
 inputs), `model` (the four nouns together), `data` (rows on the device, and minibatches).
 
+Tested elsewhere: `model` (fields only).
+
 In: groups of `skbayes_sym.symmetry`, which networks declare. Out: log densities in nats and their
 derivatives. One's own likelihood inherits from `TargetLikelihood` or `BaseLikelihood`, one's own
 network from `BaseNetwork`, one's own prior from `BasePrior`.
@@ -12,6 +14,7 @@ network from `BaseNetwork`, one's own prior from `BasePrior`.
 
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.base import Augmentation, Composed
+from skbayes_sym.models.augmentations.half_width import HalfWidth
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
 from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
@@ -64,6 +67,7 @@ __all__ = [
     "Composed",
     "Gaussian",
     "GaussianPrior",
+    "HalfWidth",
     "LayerScales",
     "LearnedPrior",
     "Likelihood",

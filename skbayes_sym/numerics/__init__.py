@@ -4,7 +4,8 @@ Reading order:
 
 * shapes and chance: `layout` (named shapes, one flat vector), `random` (explicit streams),
   `monte_carlo` (a number and its error), `quadrature`;
-* linear algebra: `linalg` (Cholesky factors with a remedy), `gaussian` (divergences),
+* linear algebra: `linalg` (Cholesky factors with a remedy), `products` (of linear layers, in the
+  faster orientation), `gaussian` (divergences),
   `ridge` (regression in the smaller dimension), `resolvent` (many such systems with one matrix);
 * loops: `optimise` (the one gradient loop), `convergence` (does a curve still rise);
 * sums over permutations: `permanent`, `permanent_bounds`, `sinkhorn`, `assignment`,

@@ -28,21 +28,14 @@ SEVERAL_DEFAULTS = {
     "learning_rate": {"auto", 0.02, 0.03},  # of other objectives
     "likelihood": {"auto", "gaussian"},  # of labels, of numbers
     "keep_best": {True, False},  # away from a mode the evidence of a regression says too much
-    "max_iter": {
-        "auto",
-        2000,
-        1000,
-        500,
-        300,
-    },  # steps of Adam, of a finetuned one, updates, sweeps
+    # Steps of either optimiser, of Adam, of a finetuned one, updates, sweeps.
+    "max_iter": {"auto", 2000, 1000, 500, 300},
+    "n_restarts": {10, 4},  # classifiers gain little beyond 4
     "n_weight_samples": {1, 2},  # 2 where a draw of the hidden layers conditions the last one
+    "noise_std": {"learn", "effective"},  # of members whose weights take freedoms from it
     "prior_scale": {1.0, "learn"},  # learned by the evidence or bound, where there is one
-    "tol": {
-        "auto",
-        1e-3,
-        1e-4,
-        1e-6,
-    },  # nats per row; nats per entry; posterior standard deviations
+    # Of either optimiser; nats per row; nats per entry; posterior standard deviations.
+    "tol": {"auto", 1e-3, 1e-4, 1e-6},
 }
 
 # Too few steps to converge on purpose.

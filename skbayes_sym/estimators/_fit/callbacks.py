@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sklearn.base import BaseEstimator
+
 Reconstruct = Callable[[], Mapping[str, Any]]
 
 
@@ -19,7 +21,12 @@ class FitTask:
     """
 
     def __init__(
-        self, estimator: Any, X: Any, y: Any, metadata: Mapping[str, Any] | None, n_blocks: int
+        self,
+        estimator: BaseEstimator,
+        X: Any,
+        y: Any,
+        metadata: Mapping[str, Any] | None,
+        n_blocks: int,
     ) -> None:
         self._estimator = estimator
         self._data = {"X": X, "y": y, "metadata": metadata}

@@ -1,10 +1,18 @@
-"""What doesn't apply, or lacks what a method asks of it, is refused by name, never ignored."""
+"""What doesn't apply, or lacks what a method asks of it, is refused by name, never ignored.
 
-from collections.abc import Sequence
+What a method asks of a model is data, its `Needs`: one check at the start of `fit` turns a mismatch
+into an error, and `table` makes the page that says what goes with what.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from inspect import signature
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
+
+from skbayes_sym.models.model import Model
 
 
 def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: str) -> None:
@@ -51,3 +59,127 @@ def require_members(given: object, members: Sequence[str], *, parameter: str, re
             f"{parameter}={given!r} has no {' and no '.join(missing)}, which this estimator asks "
             f"of it. {remedy}"
         )
+
+
+@dataclass(frozen=True)
+class Need:
+    """What is asked of a likelihood, a network or a prior.
+
+    Parameters
+    ----------
+    words : str
+        In a table: "Any", "Normal".
+    remedy : str
+        What to do where it isn't met: a sentence.
+    members : tuple of str
+        That the object must have.
+    holds : callable, optional
+        What else must hold of it, if having the members isn't enough.
+    """
+
+    words: str
+    remedy: str
+    members: tuple[str, ...] = ()
+    holds: Callable[..., bool] | None = None
+
+    def require(self, given: object, parameter: str) -> None:
+        """Ask the object.
+
+        Raises
+        ------
+        TypeError
+            If it lacks a member.
+        ValueError
+            If it has all and yet isn't what is needed.
+        """
+        require_members(given, self.members, parameter=parameter, remedy=self.remedy)
+        if self.holds is not None and not self.holds(given):
+            raise ValueError(
+                f"{parameter}={given!r} doesn't go with this estimator, which asks for: "
+                f"{self.words}. {self.remedy}"
+            )
+
+
+class Needs(NamedTuple):
+    """What a method asks of the three."""
+
+    likelihood: Need
+    network: Need
+    prior: Need
+
+    def check(self, model: Model) -> None:
+        """Raise where the model isn't what the method needs (see `Need.require`)."""
+        self.likelihood.require(model.likelihood, "likelihood")
+        self.network.require(model.network, "network")
+        self.prior.require(model.prior, "prior")
+
+
+_OWN_LIKELIHOOD = "Inherit from skbayes_sym.models.BaseLikelihood or TargetLikelihood."
+_LIKELIHOOD = ("params", "n_params", "at", "to", "log_prob", "predictive", "given")
+
+ANY_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, _LIKELIHOOD)
+EXPECTED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "n_noise", "expected_log_prob"))
+CURVED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "score", "hessian_root"))
+ONE_OUTPUT = Need(
+    "Any of one output, or softmax",
+    "A linear model has one output per target and learns at most one scale.",
+    ("params", "n_params", "at", "to", "expected_log_prob", "predictive", "n_outputs_per_target"),
+    lambda likelihood: likelihood.n_outputs_per_target == 1 and likelihood.n_params <= 1,
+)
+NORMAL_NOISE = Need(
+    "Normal noise",
+    "Use SymmetrizedVIRegressor, which takes any likelihood.",
+    holds=lambda likelihood: getattr(likelihood, "is_conjugate", False),
+)
+
+ANY_NETWORK = Need(
+    "Any",
+    "Inherit from skbayes_sym.models.BaseNetwork.",
+    ("layout", "n_outputs", "init", "forward", "symmetry", "chain_likelihood"),
+)
+RECORDED = Need(
+    "MLP, or a module of Linear and Conv2d layers",
+    "The Laplace approximation has to see a network's layers: give a torch.nn.Module of "
+    "Linear and Conv2d layers, or an MLP.",
+    ("layout", "input_shape", "weight_layers", "init", "forward", "record"),
+)
+FULLY_CONNECTED = Need(
+    "MLP",
+    "It needs a fully connected network (MLP): MCMCRegressor and DeepEnsembleRegressor take any.",
+    ("layout", "hidden_layer_sizes", "sizes", "layers"),
+)
+LINEAR = Need("None: it is linear", "Use hidden_layer_sizes=().", ("layout",))
+
+ANY_PRIOR = Need(
+    "Any", "Inherit from skbayes_sym.models.BasePrior.", ("bind", "log_prob", "sample")
+)
+NORMAL_PRIOR = Need(
+    "Independent zero-mean normals",
+    "Use prior_scale, or Normal(scale).",
+    ("gaussian",),
+    lambda prior: prior.gaussian() is not None,
+)
+NORMAL_OR_LEARNED = Need(
+    "Independent zero-mean normals, scales given or learned",
+    "Use LayerScales(), ARD() or Normal(scale).",
+    ("gaussian",),
+    lambda prior: hasattr(prior, "log_hyperprior") or prior.gaussian() is not None,
+)
+
+
+def table(rows: Mapping[str, Needs]) -> str:
+    """What goes with what as a table of the user guide (reStructuredText).
+
+    Parameters
+    ----------
+    rows : mapping of str to Needs
+        By the estimators, as the page writes them.
+    """
+    lines = [
+        ".. list-table::", "   :header-rows: 1", "   :stub-columns: 1", "   :class: sk-wrap",
+        "   :widths: 34 20 26 20", "",
+    ]  # fmt: skip
+    columns = ("", *(name.capitalize() for name in Needs._fields))
+    for cells in (columns, *((name, *(need.words for need in rows[name])) for name in rows)):
+        lines += [f"   {' ' if i else '*'} - {cell}".rstrip() for i, cell in enumerate(cells)]
+    return "\n".join(lines)

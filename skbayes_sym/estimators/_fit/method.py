@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+from skbayes_sym.estimators._fit.compatibility import Needs
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.models.model import Model
@@ -28,6 +29,11 @@ class Fitted(Protocol):
 
 class Method(Protocol):
     """A frozen dataclass of a method's parameters, made from a constructor in one place."""
+
+    @property
+    def needs(self) -> Needs:
+        """What it asks of a likelihood, a network and a prior."""
+        ...
 
     def fit(self, data: Training, model: Model, run: Run) -> Fitted:
         """The mathematics: no estimator and no scikit-learn in it."""

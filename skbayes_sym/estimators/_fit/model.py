@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from skbayes_sym.estimators._fit.compatibility import FULLY_CONNECTED, NORMAL_PRIOR
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.training import INITIAL_NOISE, Training
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
@@ -99,10 +100,7 @@ def fully_connected(network: Network) -> MLP:
     TypeError
         If it isn't fully connected.
     """
-    if not hasattr(network, "hidden_layer_sizes"):
-        raise TypeError(
-            f"this method needs a fully connected network (MLP), got {type(network).__name__}."
-        )
+    FULLY_CONNECTED.require(network, "network")
     return cast(MLP, network)
 
 
@@ -114,13 +112,8 @@ def independent_normals(prior: Prior) -> GaussianPrior:
     ValueError
         If it is another law.
     """
-    normals = prior.gaussian()
-    if normals is None:
-        raise ValueError(
-            f"prior={type(prior).__name__} isn't made of independent zero-mean normals, which this "
-            "method needs. Use prior_scale, or Normal(scale)."
-        )
-    return normals
+    NORMAL_PRIOR.require(prior, "prior")
+    return cast(GaussianPrior, prior.gaussian())
 
 
 def declared_group(

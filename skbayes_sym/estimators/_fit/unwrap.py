@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
 
@@ -13,7 +14,7 @@ class Innermost(NamedTuple):
     prepare: Callable[[Any], Any]  # rows as the user has them -> inputs of the model
 
 
-def innermost(estimator: Any) -> Innermost:
+def innermost(estimator: BaseEstimator) -> Innermost:
     """Unwrap fitted searches and pipelines.
 
     A `TransformedTargetRegressor` stays closed: what is inside has other units.

@@ -1,10 +1,16 @@
 """Evidence-trained modes and ensemble members, pooled equally."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from skbayes_sym.estimators._fit.compatibility import (
+    FULLY_CONNECTED,
+    NORMAL_NOISE,
+    NORMAL_OR_LEARNED,
+    Needs,
+)
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Stage, logger
@@ -76,6 +82,8 @@ class Pool:
         Restarts of the evidence-trained network, as far as the rows allow them.
     n_members : int
     """
+
+    needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_modes: int
     n_members: int

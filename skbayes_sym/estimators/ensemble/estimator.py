@@ -257,8 +257,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     def _has_effective_noise(self) -> bool:
         plain = isinstance(self.network, str) and isinstance(self.likelihood, str)
         wanted = isinstance(self.noise_std, str) and self.noise_std == "effective"
-        is_normal = self.prior is None or hasattr(self.prior, "scale")
-        return plain and wanted and is_normal
+        return plain and wanted
 
     def _previous(self) -> Members:
         noise_std = getattr(self, "noise_std_samples_", np.ones((len(self.samples_), 0)))

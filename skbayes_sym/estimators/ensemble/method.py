@@ -1,12 +1,13 @@
 """Deep ensembles as a method: one posterior, many starting points, one loop."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.compatibility import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Needs
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.memory import Part, prior_part, require_memory, rows_part
 from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
@@ -74,6 +75,8 @@ class DeepEnsemble:
         Where to go on from, in the scaled units of this fit.
     """
 
+    needs: ClassVar[Needs] = Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
+
     n_members: int
     noise_prior_scale: float
     learning_rate: float
@@ -99,7 +102,7 @@ class DeepEnsemble:
             run.end()
             log_posterior = objective.log_posterior(objective.position)
             found = _members(objective, log_posterior, result)
-            if self.has_effective_noise:
+            if self.has_effective_noise and model.prior.gaussian() is not None:
                 found = corrected(found, data, model)
         values = log_posterior + data.log_jacobian
         logger.info(

@@ -4,7 +4,8 @@ Reading order: `estimator` and `lila` (the four faces), `base` (what they share:
 model and method), `networks` and `invariances` (what ``network`` and ``invariances`` stand for),
 `method` (a fit), `problem` (its nouns), `curvature` (what is kept of H), `alternation` (weights and
 hyperparameters by turns), `evaluation` (the evidence as reported), `found` (fitted attributes),
-`convergence` (warnings), `predict` (the linearised network). The parts are tested through the four
+`convergence` (warnings), `predict` (the linearised network); `modes` (a
+fit of several modes). The parts are tested through the four
 estimators, the mathematics below them in ``tests/inference/laplace``.
 
 In: `Training`, `Model` and `Run` of ``_fit``; `skbayes_sym.inference.laplace`. Out: a normal

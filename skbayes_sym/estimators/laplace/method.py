@@ -2,12 +2,18 @@
 
 from dataclasses import dataclass
 from math import pi
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.compatibility import (
+    CURVED_LIKELIHOOD,
+    NORMAL_PRIOR,
+    RECORDED,
+    Needs,
+)
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
@@ -86,6 +92,8 @@ class Laplace:
     tol : float or None
         Nats per unit of sample weight; None never stops.
     """
+
+    needs: ClassVar[Needs] = Needs(CURVED_LIKELIHOOD, RECORDED, NORMAL_PRIOR)
 
     curvature: str
     n_last: int | None

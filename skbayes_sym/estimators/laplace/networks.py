@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skbayes_sym.estimators._fit.compatibility import require_members
+from skbayes_sym.estimators._fit.compatibility import RECORDED
 from skbayes_sym.estimators._fit.model import scale_array
 from skbayes_sym.models.augmentations.base import ImageShape
 from skbayes_sym.models.networks.base import Network
@@ -18,8 +18,6 @@ from skbayes_sym.models.priors import GaussianPrior
 
 START_SCALE = 3.0  # of priors that are learned: from a small one the network collapses
 
-_NEEDED = ("layout", "input_shape", "weight_layers", "init", "forward", "record")
-
 
 def recording(network: Network | Any) -> RecordingNetwork:
     """The same network, as one that shows its layers.
@@ -29,11 +27,7 @@ def recording(network: Network | Any) -> RecordingNetwork:
     TypeError
         Naming what it lacks.
     """
-    require_members(
-        network, _NEEDED, parameter="network",
-        remedy="The Laplace approximation has to see a network's layers: give a torch.nn.Module of "
-        "Linear and Conv2d layers, or an MLP.",
-    )  # fmt: skip
+    RECORDED.require(network, "network")
     return network  # type: ignore[return-value]
 
 

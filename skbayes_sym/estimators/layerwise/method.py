@@ -2,10 +2,17 @@
 
 from dataclasses import dataclass
 from math import cos, pi
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.compatibility import (
+    FULLY_CONNECTED,
+    NORMAL_NOISE,
+    NORMAL_PRIOR,
+    Needs,
+)
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.memory import Part, prior_part, require_memory, rows_part
 from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
@@ -39,6 +46,8 @@ class LayerwiseVI:
     parts : Parts
     steps : Steps
     """
+
+    needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_PRIOR)
 
     parts: Parts
     steps: Steps

@@ -1,11 +1,13 @@
 """Site inference as a method: its start, its updates, and the mean-field optimum beside it."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
+from skbayes_sym.estimators._fit.compatibility import LINEAR, NORMAL_PRIOR, ONE_OUTPUT, Needs
 from skbayes_sym.estimators._fit.memory import Part, require_memory
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
@@ -51,6 +53,8 @@ class SiteInference:
     tol : float or None
         Posterior standard deviations; None never stops early.
     """
+
+    needs: ClassVar[Needs] = Needs(ONE_OUTPUT, LINEAR, NORMAL_PRIOR)
 
     prior_scale: Array | None
     learns_noise: bool

@@ -1,10 +1,12 @@
 """Sampling as a method: explore, weigh what was found, and draw from it."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 
+from skbayes_sym.estimators._fit.compatibility import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Needs
 from skbayes_sym.estimators._fit.convergence import warn_unconverged
 from skbayes_sym.estimators._fit.memory import Part, prior_part, require_memory, rows_part
 from skbayes_sym.estimators._fit.run import Run, logger
@@ -30,6 +32,8 @@ class Sampling:
     noise_prior_scale : float
         Scale of the half-normal prior of the noise's standard deviation, scaled target units.
     """
+
+    needs: ClassVar[Needs] = Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
 
     search: Search
     chains: Chains

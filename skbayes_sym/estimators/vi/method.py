@@ -2,11 +2,17 @@
 
 from dataclasses import dataclass, replace
 from math import log
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.compatibility import (
+    EXPECTED_LIKELIHOOD,
+    FULLY_CONNECTED,
+    NORMAL_PRIOR,
+    Needs,
+)
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.memory import Part, prior_part, require_memory, rows_part
 from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
@@ -59,6 +65,8 @@ class MeanFieldVI:
     start : MeanFieldGaussian, optional
         Where to go on from, in the scaled units of this fit.
     """
+
+    needs: ClassVar[Needs] = Needs(EXPECTED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_PRIOR)
 
     gap: GivenGap
     steps: Steps

@@ -4,7 +4,11 @@ Reading order: `jacobian` (gradients of the outputs), `curvature` (the Gauss-New
 them: Kronecker, diagonal, full), `precision` (the matrix plus the prior's, as a distribution),
 `posterior` (its linearised predictions), `marginal_likelihood` (the evidence and its gradient),
 `training` (weights and hyperparameters by turns). For small regression networks `gauss_newton` and
-`evidence_modes` find many modes at once.
+`evidence_modes` find many modes at once, which `mode_mixture` puts together; for classes
+`class_terms` (labels given logits), `class_evidence` (sums over rows), `class_modes`,
+`class_refinement` (a Gaussian better than Laplace's) and `class_predictive`.
+
+Tested elsewhere: `precision` (with `posterior`).
 
 In: a recording network, a likelihood, a normal prior, an augmentation. Out: `LaplacePosterior` and
 log evidences in nats.

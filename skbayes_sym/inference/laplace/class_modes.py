@@ -48,6 +48,11 @@ class ClassModes(NamedTuple):
         """Of the weights, (R, P, P); O(R P^3)."""
         return torch.cholesky_inverse(self.factor)
 
+    @property
+    def root(self) -> None:
+        """None: the curvature is that at the mode, averaged over nothing."""
+        return None
+
 
 def starting_points(network: MLP, n: int, *, generator: torch.Generator) -> Tensor:
     """``n`` starts (n, P): every layer's outputs of order one, the logits without bias."""

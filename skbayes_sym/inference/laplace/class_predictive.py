@@ -1,17 +1,19 @@
-"""Predictions of classes by linearised networks, and how much of their variance to keep.
+r"""Predictions of classes by linearised networks, and how much of their variance to keep.
 
 The variance of the logits that a normal posterior gives is a matter of the approximation; a factor
 on it, the variance scale, is chosen by leaving rows out, approximately:
 
-.. math:: \\tilde S = (I - S \\Lambda)^{-1} S, \\quad \\tilde f = f + \\tilde S g
+.. math:: \tilde S = (I - S \Lambda)^{-1} S, \quad \tilde f = f + \tilde S g
 
 are mean and covariance of a row's logits without its own term (slope g and curvature Lambda of the
 negative log likelihood), as exact as the quadratic approximation is (Opper & Winther 2000; Rad &
-Maleki 2020).
+Maleki 2020). Refined modes aren't stationary to the last, and a row that nearly determines its own
+logits is then thrown far away; so that a few such rows don't decide alone, every class has a small
+probability.
 """
 
-from math import log, pi
-from typing import NamedTuple
+from math import log, log1p, pi
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -33,6 +35,7 @@ from skbayes_sym.numerics.memory import rows_within
 
 VARIANCE_SCALES = (0.0, 0.1, 0.3, 1.0)
 _LARGEST_LEVERAGE = 1.0 - 1e-6  # a row that determines its own logits leaves none behind
+_OUTLIERS = 1e-3  # share of rows left out that say nothing
 _NUMBERS = 1 << 22  # of probabilities at once: 32 MB
 
 
@@ -92,23 +95,36 @@ class LeftOut(NamedTuple):
     root: Tensor  # (N, K, K), of the covariance: root root'
 
 
-def leave_one_out(
-    problem: ClassEvidence, theta: Tensor, covariance: Tensor, root: Tensor | None
-) -> LeftOut:
-    """Approximately, from one normal law of the weights (P,), (P, P).
+class NormalLaws(Protocol):
+    """R normal laws of the weights and what they came from: modes, or refined modes."""
 
-    ``root`` (N, K, K) is that of the logits' covariances over which the law's curvature was
-    averaged, None for a mode: only with the same curvature is a row's leverage below one. Of a row
-    with weight w one of its w repetitions is left out.
-    """
-    mean, spread = problem.logits(theta, covariance)
-    terms = ClassTerms(mean, root).terms(problem.data.y)
-    own = symmetric_root(spread)
-    leverage, vectors = torch.linalg.eigh(own @ terms.curvature @ own)
-    wider = (1.0 - leverage.clamp(0.0, _LARGEST_LEVERAGE)).rsqrt()
-    left = own @ (vectors * wider.unsqueeze(-2)) @ vectors.mT
-    shift = left @ (left.mT @ terms.slope.unsqueeze(-1))
-    return LeftOut(mean + shift.squeeze(-1), left)
+    @property
+    def theta(self) -> Tensor: ...  # (R, P)
+    @property
+    def covariance(self) -> Tensor: ...  # (R, P, P)
+    @property
+    def root(self) -> Tensor | None:
+        """Roots (R, N, K, K) of the logits' covariances that the curvature is averaged over.
+
+        None at modes. Only with the law's own curvature is a row's leverage below one.
+        """
+        ...
+
+
+def leave_one_out(problem: ClassEvidence, laws: NormalLaws) -> list[LeftOut]:
+    """Approximately, by every law. Of a row with weight w one of its w repetitions is left out."""
+    found = []
+    for i, covariance in enumerate(laws.covariance):
+        theta, root = laws.theta[i], None if laws.root is None else laws.root[i]
+        mean, spread = problem.logits(theta, covariance)
+        terms = ClassTerms(mean, root).terms(problem.data.y)
+        own = symmetric_root(spread)
+        leverage, vectors = torch.linalg.eigh(own @ terms.curvature @ own)
+        wider = (1.0 - leverage.clamp(0.0, _LARGEST_LEVERAGE)).rsqrt()
+        left = own @ (vectors * wider.unsqueeze(-2)) @ vectors.mT
+        shift = left @ (left.mT @ terms.slope.unsqueeze(-1))
+        found.append(LeftOut(mean + shift.squeeze(-1), left))
+    return found
 
 
 class VarianceScale(NamedTuple):
@@ -118,24 +134,20 @@ class VarianceScale(NamedTuple):
     log_losses: Tensor  # approximate leave-one-out, nats per row, of all `VARIANCE_SCALES`
 
 
-def choose_variance_scale(
-    problem: ClassEvidence, posteriors: Posteriors, roots: Tensor | None = None
-) -> VarianceScale:
-    """The scale whose mixture of the R laws says most of rows left out.
+def choose_variance_scale(problem: ClassEvidence, laws: NormalLaws) -> VarianceScale:
+    """The scale whose mixture of the laws says most of rows left out.
 
-    ``roots`` (R, N, K, K) are those of refined modes.
-
-    One pass over the rows for ``J C J'``, O(N R P^2), then O(N R S C^2).
+    A pass over the rows for ``J C J'``, O(N R P^2).
     """
-    laws = [
-        leave_one_out(problem, *law, None if roots is None else roots[i])
-        for i, law in enumerate(zip(*posteriors, strict=True))
-    ]
+    left_out = leave_one_out(problem, laws)
     weight, losses = problem.data.weight, []
+    n_classes = max(2, problem.network.n_outputs)
     rule = points_for_prediction(problem.network.n_outputs)
     for scale in VARIANCE_SCALES:
-        log_p = torch.stack([_log_likelihood(law, problem.data.y, scale, rule) for law in laws])
-        losses.append(log(len(laws)) - log_p.logsumexp(0) @ weight / weight.sum())
+        log_p = torch.stack([_log_likelihood(law, problem.data.y, scale, rule) for law in left_out])
+        log_p = log_p.logsumexp(0) - log(len(left_out)) + log1p(-_OUTLIERS)
+        bounded = log_p.logaddexp(torch.full_like(log_p, log(_OUTLIERS / n_classes)))
+        losses.append(-(bounded @ weight) / weight.sum())
     log_losses = torch.stack(losses)
     return VarianceScale(VARIANCE_SCALES[int(log_losses.argmin())], log_losses)
 

@@ -28,6 +28,7 @@ class RefinedModes(NamedTuple):
     """R normal laws of the weights."""
 
     theta: Tensor  # (R, P)
+    hyper: Tensor  # (R, G), log precisions of the prior's groups
     factor: Tensor  # (R, P, P), Cholesky factor of the precision
     root: Tensor  # (R, N, K, K), of the logits' covariances that the curvature is averaged over
     bound: Tensor  # (R,), nats: see `gaussian_bound`
@@ -44,7 +45,8 @@ def refine(problem: ClassEvidence, modes: ClassModes, n_steps: int = _N_STEPS) -
     Each costs what two steps of the search cost and one pass for ``J C J'``.
     """
     found = [_refined(problem, *mode, n_steps) for mode in zip(*modes[:3], strict=True)]
-    return RefinedModes(*(torch.stack(t) for t in zip(*found, strict=True)))
+    theta, factor, root, bound = (torch.stack(t) for t in zip(*found, strict=True))
+    return RefinedModes(theta, modes.hyper, factor, root, bound)
 
 
 def _refined(

@@ -19,6 +19,7 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.products import affine, weight_gradient
 
 # Hidden units of a block of draws: 1 to 2 MB, a core's L2 cache.
 _CACHE_NUMBERS = 1 << 18
@@ -114,8 +115,8 @@ class ElboLikelihood:
         h, h2 = x, torch.mul(x, x, out=self._x2)
         pairs = list(zip(views.loc, views.variance, strict=True))
         for (loc, variance), units, eps in zip(pairs[:-1], self._hidden, noise, strict=False):
-            torch.addmm(loc[1], h, loc[0].T, out=units.mean)
-            torch.addmm(variance[1], h2, variance[0].T, out=units.sd).sqrt_()
+            affine(loc[1], h, loc[0], out=units.mean)
+            affine(variance[1], h2, variance[0], out=units.sd).sqrt_()
             units.draw(eps)
             h = self._network.activation.apply_(units.h)
             h2 = torch.mul(h, h, out=units.h2)
@@ -128,9 +129,9 @@ class ElboLikelihood:
         """Carry ``dm = d/d mean`` and ``dv = 2 d/d variance`` of the outputs back to the inputs."""
         for layer in range(len(self._hidden), -1, -1):
             below = self._hidden[layer - 1] if layer else None
-            torch.mm(dm.T, below.h if below else x, out=views.d_loc[layer][0])
+            weight_gradient(dm, below.h if below else x, out=views.d_loc[layer][0])
             torch.sum(dm, 0, out=views.d_loc[layer][1])
-            torch.mm(dv.T, below.h2 if below else self._x2, out=views.d_variance[layer][0])
+            weight_gradient(dv, below.h2 if below else self._x2, out=views.d_variance[layer][0])
             torch.sum(dv, 0, out=views.d_variance[layer][1])
             if below is None:
                 return

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import factorial, lgamma, log
+from numbers import Integral
 from typing import ClassVar, Protocol
 
 import torch
@@ -63,6 +64,9 @@ class Importance:
     n_permutations: int = 16
     side: ClassVar[Side] = "lower"
 
+    def __post_init__(self) -> None:
+        _require_permutations(self)
+
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
         d = log_weights.shape[-1]
         identity = torch.arange(d, device=log_weights.device).expand(1, *log_weights.shape[:-1])
@@ -92,6 +96,9 @@ class InfoNCE:
     n_permutations: int = 16
     replacement: bool = False
     side: ClassVar[Side] = "lower"
+
+    def __post_init__(self) -> None:
+        _require_permutations(self)
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
         d = log_weights.shape[-1]
@@ -150,3 +157,12 @@ def _assignment_weight(log_weights: Tensor, permutations: Tensor) -> Tensor:
     """``sum_i L[i, g(i)]``: (*B, d, d) and (K, *B, d) -> (K, *B)."""
     expanded = log_weights.expand(*permutations.shape, log_weights.shape[-1])
     return expanded.gather(-1, permutations.unsqueeze(-1)).squeeze(-1).sum(-1)
+
+
+def _require_permutations(estimate: Importance | InfoNCE) -> None:
+    n = estimate.n_permutations
+    if not isinstance(n, Integral) or n < 1:
+        raise ValueError(
+            f"{type(estimate).__name__}: n_permutations must be an int of at least 1 (the identity "
+            f"counts), got {n!r}."
+        )

@@ -27,7 +27,10 @@ def row_gap(group: SymmetryGroup, *, is_isotropic: bool) -> Gap[RowPosterior]:
     TypeError
         If no gap is known for the group.
     """
-    raise TypeError(f"no gap of independent rows is known under {type(group).__name__}.")
+    raise TypeError(
+        f"no gap of independent rows is known under {type(group).__name__}: give one of your own, "
+        "solver=VI(gap=...)."
+    )
 
 
 @row_gap.register

@@ -4,9 +4,11 @@ import pytest
 import torch
 from inference.laplace.class_problems import class_data, class_problem, repeated
 
+from skbayes_sym.inference.laplace import class_predictive
 from skbayes_sym.inference.laplace.class_modes import ClassModeSearch, starting_points
 from skbayes_sym.inference.laplace.class_predictive import (
     VARIANCE_SCALES,
+    LeftOut,
     Posteriors,
     choose_variance_scale,
     class_mixture,
@@ -85,20 +87,18 @@ def test_leaving_out_is_near_to_fitting_without_the_row(n_outputs, n_classes, av
     def law(rows):
         problem = class_problem(rows, n_outputs=n_outputs)
         modes = modes_of(problem, learn_scales=False, max_iter=12)
-        found = refine(problem, modes, 15) if averaged else modes
-        root = found.root[0] if averaged else None
-        return problem, found.theta[0], found.covariance[0], root
+        return problem, refine(problem, modes, 15) if averaged else modes
 
-    problem, theta, covariance, root = law(data)
-    approximate = leave_one_out(problem, theta, covariance, root)
+    problem, laws = law(data)
+    theta, (approximate,) = laws.theta[0], leave_one_out(problem, laws)
     log_p = ClassTerms(*approximate).log_likelihood(data.y)
     within = ClassTerms(problem.network.forward(theta, data.x)).log_likelihood(data.y)
     exact = []
     for row in range(15):
         kept = torch.arange(15) != row
-        _, theta, covariance, _ = law(Data(*(t[kept] for t in data)))
-        laws = Posteriors(theta.unsqueeze(0), covariance.unsqueeze(0))
-        probabilities = class_mixture(problem.network, laws, data.x, 1.0).probabilities()
+        _, found = law(Data(*(t[kept] for t in data)))
+        mixture = class_mixture(problem.network, posteriors(found), data.x, 1.0)
+        probabilities = mixture.probabilities()
         exact.append(probabilities[row, data.y[row]].log())
     exact = torch.stack(exact)
     assert (log_p - exact).abs().mean() < 0.1
@@ -110,10 +110,21 @@ def test_the_scale_with_the_least_loss_is_chosen_and_weights_are_repetitions():
     found = []
     for data in (weighted, rows):
         problem = class_problem(data, (3,))
-        laws = posteriors(modes_of(problem, n=2, max_iter=8))
-        found.append(choose_variance_scale(problem, laws))
+        found.append(choose_variance_scale(problem, modes_of(problem, n=2, max_iter=8)))
     torch.testing.assert_close(found[0].log_losses, found[1].log_losses)
     assert found[0].chosen == VARIANCE_SCALES[int(found[0].log_losses.argmin())]
+
+
+def test_a_row_thrown_far_away_does_not_decide(monkeypatch):
+    problem = class_problem(class_data())
+    far = torch.zeros(40, 3, dtype=torch.float64)
+    far[torch.arange(40), problem.data.y] = 8.0
+    far[0] *= -1e6
+    law = LeftOut(far, torch.eye(3, dtype=torch.float64).expand(40, 3, 3))
+    monkeypatch.setattr(class_predictive, "leave_one_out", lambda *_: [law])
+    found = choose_variance_scale(problem, modes_of(problem, max_iter=1))
+    assert found.chosen == 0.0  # as 39 of 40 rows say
+    assert found.log_losses.max() < 1.0
 
 
 def test_labels_at_random_keep_the_variance_and_a_clear_rule_does_not():
@@ -124,6 +135,6 @@ def test_labels_at_random_keep_the_variance_and_a_clear_rule_does_not():
     for y in (torch.randint(0, 2, (60,), generator=generator), (x[:, 0] > 0.0).long()):
         problem = class_problem(Data(x, y, weight), (10,), n_outputs=1)
         modes = modes_of(problem, learn_scales=False)
-        chosen.append(choose_variance_scale(problem, posteriors(modes)).chosen)
+        chosen.append(choose_variance_scale(problem, modes).chosen)
     assert chosen[0] == 1.0
     assert chosen[1] < 1.0
