@@ -1,10 +1,16 @@
 """Laplace approximations of several modes of a classification network, refined, as a method."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
+from skbayes_sym.estimators._fit.compatibility import (
+    CURVED_LIKELIHOOD,
+    FULLY_CONNECTED,
+    NORMAL_OR_LEARNED,
+    Needs,
+)
 from skbayes_sym.estimators._fit.memory import Part, require_memory, rows_part
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.run import Run, logger
@@ -17,7 +23,7 @@ from skbayes_sym.inference.laplace.class_modes import (
     stacked,
     starting_points,
 )
-from skbayes_sym.inference.laplace.class_predictive import Posteriors, choose_variance_scale
+from skbayes_sym.inference.laplace.class_predictive import choose_variance_scale
 from skbayes_sym.inference.laplace.class_refinement import RefinedModes, refine
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.models.learned_scales import ScalesByGroup
@@ -65,7 +71,9 @@ class ClassModesFit:
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         evidence = self.modes.log_evidence.cpu().numpy()
         best = int(evidence.argmax())
-        theta, factor = (t.cpu().contiguous().numpy() for t in self.refined[:2])
+        theta, factor = (
+            t.cpu().contiguous().numpy() for t in (self.refined.theta, self.refined.factor)
+        )
         return {
             "posterior_": ModeMixture(theta, factor),
             "variance_scale_": self.variance_scale,
@@ -91,6 +99,8 @@ class EvidenceLaplaceClasses:
     variance_scale : "loo" or float
         Of the logits' variance in predictions; "loo" chooses it by approximate leave-one-out.
     """
+
+    needs: ClassVar[Needs] = Needs(CURVED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_restarts: int
     max_iter: int | str
@@ -155,8 +165,7 @@ class EvidenceLaplaceClasses:
     def _scale(self, problem: ClassEvidence, refined: RefinedModes) -> float:
         if not isinstance(self.variance_scale, str):
             return float(self.variance_scale)
-        posteriors = Posteriors(refined.theta, refined.covariance)
-        return choose_variance_scale(problem, posteriors, refined.root).chosen
+        return choose_variance_scale(problem, refined).chosen
 
     def _require_memory(self, data: Training, network: MLP) -> None:
         """Factors of R modes, found and refined, and covariances: 3 R P^2 numbers, float64."""

@@ -1,11 +1,17 @@
 """Laplace approximations of several modes, found by Gauss-Newton and the evidence, as a method."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from skbayes_sym.estimators._fit.compatibility import (
+    FULLY_CONNECTED,
+    NORMAL_NOISE,
+    NORMAL_OR_LEARNED,
+    Needs,
+)
 from skbayes_sym.estimators._fit.memory import Part, require_memory, rows_part
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.rows import Array
@@ -85,6 +91,8 @@ class EvidenceLaplace:
     tol : float or None
         Nats per unit of sample weight by which a log evidence still moves when it has settled.
     """
+
+    needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_restarts: int
     max_iter: int
