@@ -1,4 +1,9 @@
-"""Bayesian models that know their own symmetries, with scikit-learn's interface."""
+"""Bayesian models that know their own symmetries, with scikit-learn's interface.
+
+Every folder's ``__init__`` is its map. From the bottom: `numerics`, `symmetry`, `models`,
+`inference`, then `metrics` and `datasets`, `estimators`, `saving`, `inspection` and
+`model_selection`; each imports only what stands before it.
+"""
 
 from skbayes_sym.estimators.bayesian_mlp.estimator import BayesianMLPRegressor
 from skbayes_sym.estimators.ensemble.estimator import DeepEnsembleClassifier, DeepEnsembleRegressor

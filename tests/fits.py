@@ -76,11 +76,24 @@ FITS: dict[str, FitCase] = {
                          mode_weights=Evidence(2, 32), random_state=0),
         X, NUMBERS,
     ),
-    "laplace-kronecker": FitCase(sk.LaplaceRegressor(**_LAPLACE), X, TWO_NUMBERS),
-    "laplace-full": FitCase(sk.LaplaceClassifier(**_LAPLACE, curvature="full"), X, LABELS),
-    "laplace-diagonal-last": FitCase(
-        sk.LaplaceClassifier(**_LAPLACE, curvature="diag", layers="last"), X, THREE
+    "laplace-kronecker": FitCase(
+        sk.LaplaceRegressor(**_LAPLACE, optimizer="adam", keep_best=True), X, TWO_NUMBERS
     ),
+    "laplace-full": FitCase(
+        sk.LaplaceClassifier(**_LAPLACE, optimizer="adam", curvature="full"), X, LABELS
+    ),
+    "laplace-diagonal-last": FitCase(
+        sk.LaplaceClassifier(**_LAPLACE, optimizer="adam", curvature="diag", layers="last"),
+        X, THREE,
+    ),
+    "laplace-modes": FitCase(sk.LaplaceRegressor(**_NET, n_restarts=2), X, TWO_NUMBERS),
+    "laplace-modes-ard": FitCase(
+        sk.LaplaceRegressor(**_NET, prior=ARD(), n_restarts=2), X, NUMBERS
+    ),
+    "laplace-classes": FitCase(
+        sk.LaplaceClassifier(**_NET, prior=ARD(8.0, 64.0), n_restarts=2), X, THREE
+    ),
+    "laplace-two-classes": FitCase(sk.LaplaceClassifier(**_NET, n_restarts=2), X, LABELS),
     "lila-regressor": FitCase(
         sk.LILARegressor(**_LAPLACE, invariances=[ColumnShift((1,)), LogScale()],
                          n_augmentations=2),

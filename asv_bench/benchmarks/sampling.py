@@ -12,7 +12,7 @@ from skbayes_sym.inference.kernels.particle_alignment import align_particles
 from skbayes_sym.inference.mcmc.adaptation import PooledDiagonal
 from skbayes_sym.inference.mcmc.blocks import Block, Sampler
 from skbayes_sym.inference.mcmc.chains import sample_chains, start_blocks
-from skbayes_sym.inference.multimodal.bridge import bridge_evidence
+from skbayes_sym.inference.multimodal.bridge import Integrand, bridge_evidence
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
@@ -105,7 +105,7 @@ class Evidence(SingleThread):
     def time_align_and_bridge(self, n_draws: int) -> None:
         generator = torch.Generator().manual_seed(0)
         prior = self.posterior.tempered(0.0)
-        bridge_evidence(prior, self._aligned(), self.group, generator=generator)
+        bridge_evidence(Integrand(prior, self.group), self._aligned(), generator=generator)
 
     def peakmem_align_and_bridge(self, n_draws: int) -> None:
         self.time_align_and_bridge(n_draws)

@@ -57,7 +57,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _replace_fit(self, attributes: Mapping[str, Any]) -> None:
         """Swap in a finished fit at once; validation has set the ``*_in_`` names already."""
-        self.__dict__.pop("_cache", None)
+        for name in [k for k in vars(self) if is_fitted_name(k) and not _is_set_before(k)]:
+            delattr(self, name)  # a fit by other parameters may have found what this one doesn't
         self.__dict__.update({**attributes, "_cache": {}})
 
     def _predict_device(self) -> torch.device:
@@ -172,6 +173,11 @@ class RowEstimator(BayesianEstimator):
 def is_fitted_name(name: str) -> bool:
     """Whether an attribute of this name is set by `fit`."""
     return (name.endswith("_") and not name.startswith("__")) or name == "_cache"
+
+
+def _is_set_before(name: str) -> bool:
+    """Whether validation sets it, before a fit."""
+    return name in ("classes_", "_y_ndim_") or name.endswith("_in_")
 
 
 @contextmanager

@@ -7,5 +7,8 @@ by `mcmc`, `smc` and `mode_sampling`; `multimodal` (what each mode weighs), `dia
 `effective_noise`. `samplers` and `solvers` are what a user gives to an estimator; `reference` is
 what papers printed and only comparisons use.
 
+Tested elsewhere: `samplers` (settings in `estimators/mcmc`, moves in `kernels`),
+`solvers` (in `estimators/factorization`, sweeps in `factorization`).
+
 In: `skbayes_sym.models`, groups and gaps. Out: posteriors, and bounds or evidences in nats.
 """

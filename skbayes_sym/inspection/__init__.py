@@ -4,6 +4,9 @@ A Display a file: `predictive`, `calibration`, `elbo`, `gap`, `invariance`, `sym
 `singular_values`, `model_comparison`. They share ``_fitted`` (what is asked of an estimator),
 ``_predictions``, ``_orbit_draws`` and ``_drawing``. Two functions look at a fit as
 `sklearn.inspection.permutation_importance` does: `invariance_gap` and `symmetry_removal`.
+
+Tested elsewhere: `_drawing` (with every Display, in `test_inspection`), `_fitted` (there, too),
+`_predictions` (with `predictive`), `_orbit_draws` (with `symmetry`).
 """
 
 from skbayes_sym.inspection.calibration import IntervalCalibrationDisplay

@@ -4,6 +4,9 @@ Reading order: ``_scorers`` (for ``scoring=``), ``_splits``, ``_entries`` (folds
 entries), ``_compare`` (several models, one table); it is made of ``_fits``, ``_predictions``,
 ``_loo`` and ``_table``.
 
+Tested elsewhere: `_fits` (with `compare`), `_predictions` (with `scorers` and `compare`),
+`_loo` (with `compare`), `_table` (with `compare`).
+
 In: estimators, fitted or not, through their public interface. Out: scores in nats per row.
 """
 

@@ -106,7 +106,9 @@ class ScalesByGroup:
         return total.index_add_(-1, self.group.to(values.device), values)
 
     def log_hyperprior(self, hyper: Tensor) -> Tensor:
-        """Density of the log precisions, (*B, G) -> (*B,) nats."""
+        """Density of the log precisions, (*B, G) -> (*B,) nats; 0 of scales that were given."""
+        if not self.is_learned:
+            return hyper.new_zeros(hyper.shape[:-1])
         a = self.shape
         rate = a * self.reference_variance.to(hyper)
         constant = (a * rate.log()).sum() - self.n_groups * torch.lgamma(hyper.new_tensor(a))

@@ -113,6 +113,12 @@ def _laplace(parameters: Values, attributes: Values) -> None:
         attributes.pop(name, None)
 
 
+def _trained_by_adam(parameters: Values, attributes: Values) -> None:
+    """There was no other optimiser."""
+    parameters["optimizer"] = "adam"
+    attributes["optimizer_"] = "adam"
+
+
 def _no_transformations(parameters: Values, attributes: Values) -> None:
     del attributes["_augmentation_"], attributes["_eta_"]
 
@@ -173,8 +179,8 @@ FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),
     "DeepEnsembleClassifier": (_tol_stops,),
-    "LaplaceRegressor": (_laplace, _no_transformations),
-    "LaplaceClassifier": (_laplace, _no_transformations),
+    "LaplaceRegressor": (_laplace, _no_transformations, _trained_by_adam),
+    "LaplaceClassifier": (_laplace, _no_transformations, _trained_by_adam),
     "LILARegressor": (_laplace, _invariances),
     "LILAClassifier": (_laplace, _invariances),
     "SymmetrizedVIRegressor": (_tol_stops, _gap_is_an_object),

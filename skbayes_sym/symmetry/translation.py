@@ -1,6 +1,6 @@
 """Translations of a linear model's weights that no training input can see.
 
-The likelihood of a datum depends on ``x' w`` only, so ``w`` may move orthogonally to ``x`` (Kurle
+The likelihood of a row depends on ``x' w`` only, so ``w`` may move orthogonally to ``x`` (Kurle
 et al. 2022, eq. 12 and appendix D). Data with inputs x_1, ..., x_N leave the K - rank(X)
 directions with ``X v = 0`` free. The group isn't compact: the average of a posterior over it is
 improper, and its gap is a difference of two optima instead of a KL at one posterior.
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Site(NamedTuple):
-    """Gaussian factor ``exp(-(x' w - location)^2 / (2 variance))`` of one datum."""
+    """Gaussian factor ``exp(-(x' w - location)^2 / (2 variance))`` of one row."""
 
     location: float
     variance: float

@@ -23,14 +23,19 @@ ESTIMATORS = {
 # A default that differs does so for a reason that the class' documentation gives.
 SEVERAL_DEFAULTS = {
     "activation": {"relu", "tanh"},  # curvature and chains want a smooth one
-    "hidden_layer_sizes": {(50,), (5,)},  # more units than 5 defeat a sampler
+    "hidden_layer_sizes": {(50,), (20,), (5,)},  # 20 by Gauss-Newton; more than 5 defeat a sampler
     "hyper_learning_rate": {0.1, 0.3},  # slower where transformations are learned beside it
     "learning_rate": {"auto", 0.02, 0.03},  # of other objectives
     "likelihood": {"auto", "gaussian"},  # of labels, of numbers
-    "max_iter": {2000, 1000, 500, 300},  # steps of Adam, of a finetuned one, updates, sweeps
+    "keep_best": {True, False},  # away from a mode the evidence of a regression says too much
+    # Steps of either optimiser, of Adam, of a finetuned one, updates, sweeps.
+    "max_iter": {"auto", 2000, 1000, 500, 300},
+    "n_restarts": {10, 4},  # classifiers gain little beyond 4
     "n_weight_samples": {1, 2},  # 2 where a draw of the hidden layers conditions the last one
+    "noise_std": {"learn", "effective"},  # of members whose weights take freedoms from it
     "prior_scale": {1.0, "learn"},  # learned by the evidence or bound, where there is one
-    "tol": {1e-3, 1e-4, 1e-6},  # nats per row; nats per entry; posterior standard deviations
+    # Of either optimiser; nats per row; nats per entry; posterior standard deviations.
+    "tol": {"auto", 1e-3, 1e-4, 1e-6},
 }
 
 # Too few steps to converge on purpose.

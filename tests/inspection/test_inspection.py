@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -59,8 +58,3 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
     with pytest.raises(ImportError, match=r'ELBODisplay.*pip install "skbayes-sym\[plot\]"'):
         inspection.ELBODisplay(np.arange(3.0), np.arange(3.0)).plot()
-
-
-@pytest.mark.parametrize("name", inspection.__all__)
-def test_every_name_is_importable(name):
-    assert hasattr(import_module("skbayes_sym.inspection"), name)

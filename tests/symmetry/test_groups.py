@@ -9,9 +9,6 @@ from torch.testing import assert_close
 
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.symmetry.base import Product, Trivial
-from skbayes_sym.symmetry.orthogonal import Orthogonal
-from skbayes_sym.symmetry.units import Units, split_units
 
 every_group = pytest.mark.parametrize("case", GROUPS.values(), ids=GROUPS)
 FINITE = {name: case for name, case in GROUPS.items() if isfinite(case.group.log_order)}
@@ -170,13 +167,3 @@ def test_generators_generate(case):
                 seen.add(tuple(moved.tolist()))
                 frontier.append(moved)
     assert log(len(seen)) == pytest.approx(case.group.log_order)
-
-
-def test_units_and_other_factors():
-    units = Units(torch.arange(6).view(3, 2))
-    rotations = Orthogonal(torch.arange(6, 10).view(2, 2))
-    assert split_units(units) == (units, ())
-    assert split_units(Trivial()) == (Trivial(), ())
-    assert split_units(rotations) == (Trivial(), (rotations,))
-    mixed, others = split_units(Product((units, rotations)))
-    assert (mixed.factors, others) == ((units,), (rotations,))

@@ -5,7 +5,6 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.numerics.random import random_orthogonal
-from skbayes_sym.symmetry.gaps.haar_integral import log_haar_integral
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 N = 40_000
@@ -60,7 +59,3 @@ def test_generators_and_other_entries(generator):
         assert_close(group.act(g, theta)[6:], theta[6:], rtol=0, atol=0)
     assert len(names) == len(set(names)) == 3
     assert group.log_order == float("inf")
-
-
-def test_the_integral_is_reached_from_the_group():
-    assert float(log_haar_integral(torch.zeros(4))) == 0.0

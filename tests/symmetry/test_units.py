@@ -9,11 +9,13 @@ from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.random import random_permutations
 from skbayes_sym.symmetry.base import Product, Trivial
+from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import (
     SignedPermutation,
     UnitGroup,
     Units,
     entries_shared_with_no_later_layer,
+    split_units,
     unit_layers,
 )
 
@@ -79,3 +81,13 @@ def test_coordinate_orbits_of_a_network():
     linear = MLP(2, (), 2, TANH).symmetry().coordinate_orbits(6)
     assert linear.tolist() == list(range(6))
     assert Units(INDEX, False, True).coordinate_orbits(8).tolist() == list(range(8))
+
+
+def test_units_and_other_factors():
+    units = Units(torch.arange(6).view(3, 2))
+    rotations = Orthogonal(torch.arange(6, 10).view(2, 2))
+    assert split_units(units) == (units, ())
+    assert split_units(Trivial()) == (Trivial(), ())
+    assert split_units(rotations) == (Trivial(), (rotations,))
+    mixed, others = split_units(Product((units, rotations)))
+    assert (mixed.factors, others) == ((units,), (rotations,))

@@ -10,13 +10,13 @@ from sklearn.utils._param_validation import HasMethods, Interval
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
-from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, fully_connected
+from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators.bayesian_mlp.method import Pool
-from skbayes_sym.estimators.networks import NetworkEstimator
+from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
-from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
+from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
@@ -34,7 +34,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-class BayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
+class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     r"""Bayesian neural network regression with nothing to tune.
 
     Pools two kinds of networks, all counted alike: modes of a small tanh network whose prior
@@ -117,7 +117,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
 
     See Also
     --------
-    LaplaceRegressor : One mode, any network.
+    LaplaceRegressor : The modes alone, or one mode of any network.
     DeepEnsembleRegressor : The members alone.
     MCMCRegressor : Draws of the posterior.
 
@@ -199,14 +199,6 @@ class BayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
             refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=10")
         return Pool(self.n_modes, self.n_members)
 
-    def _modes(self, like: Tensor) -> LinearisedModes:
-        def make() -> LinearisedModes:
-            loc, factor = (t.to(like.device) for t in self.posterior_.tensors)
-            return LinearisedModes(fully_connected(self.network_), loc, factor)
-
-        found: LinearisedModes = self._cached(f"modes on {like.device}", make)
-        return found
-
     def _members(self, x: Tensor) -> Tensor:
         """Every member's outputs, (n_members, N, T)."""
         theta = self._cached(f"members on {x.device}", lambda: torch.as_tensor(self.samples_).to(x))
@@ -237,9 +229,8 @@ class BayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         outputs = x.new_empty(n, len(x), noise.shape[1])
         is_mode = chosen < n_modes
         if bool(is_mode.any()):
-            shape = (int(is_mode.sum()), self.network_.layout.n_params)
-            eps = torch.randn(shape, generator=generator, dtype=torch.float64).to(x.device)
-            outputs[is_mode] = self._modes(x).functions(x, chosen[is_mode], eps).to(x)
+            drawn = self._modes(x).draw(x, chosen[is_mode], generator=generator)
+            outputs[is_mode] = drawn.to(x)
         if not bool(is_mode.all()):
             outputs[~is_mode] = self._members(x)[chosen[~is_mode] - n_modes]
         return SampledOutputs(outputs, noise[chosen.numpy()][:, None, :] * self.y_scale_)

@@ -98,7 +98,7 @@ class Pool:
         share = 0.5 if n_modes and self.n_members else 1.0
         modes = members = None
         if n_modes:
-            found = EvidenceLaplace(n_modes, _MODE_STEPS, _MODE_TOL, learn_prior=True)
+            found = EvidenceLaplace(n_modes, _MODE_STEPS, _MODE_TOL)
             modes = found.fit(data, model, Stage(run, share))
         interrupted = modes is not None and modes.stop_reason in ("interrupted", "callback")
         if self.n_members and not interrupted:
@@ -117,7 +117,8 @@ class Pool:
 
     def _affordable(self, n_rows: int, network: MLP) -> int:
         """How many modes some twenty seconds of one core are enough for."""
-        n = int(MOST_WORK / work(1, _MODE_STEPS, n_rows, network))
+        n_terms, p = n_rows * network.n_outputs, network.layout.n_params
+        n = int(MOST_WORK / work(1, _MODE_STEPS, n_terms, p))
         n = min(self.n_modes, n)
         return n if n >= min(_FEWEST_MODES, self.n_modes) or not self.n_members else 0
 

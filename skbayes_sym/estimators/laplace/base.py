@@ -31,6 +31,7 @@ from skbayes_sym.estimators.predictors import (
     SampledOutputs,
     noise_stream,
 )
+from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior, LinearisedNetwork
 from skbayes_sym.models.augmentations.base import Identity, ImageShape
 from skbayes_sym.models.augmentations.objectives import OBJECTIVES
@@ -76,17 +77,15 @@ class LaplaceEstimator(NetworkEstimator):
 
     curvature: str
     layers: str = "all"
-    max_iter: int
     batch_size: int | str
     learning_rate: float
     hyper_learning_rate: float
     n_hyper_updates: int
     burn_in: float
     keep_best: bool
-    tol: float | None
 
     network_: RecordingNetwork
-    posterior_: LaplacePosterior
+    posterior_: LaplacePosterior | ModeMixture
     prior_scale_: Array
     log_evidence_: float
     log_evidence_curve_: Array
@@ -107,18 +106,18 @@ class LaplaceEstimator(NetworkEstimator):
     def _image_shape(self, n_features: int) -> ImageShape | None:
         return None
 
-    def _method(self) -> Laplace:
+    def _adam(self, max_iter: int, tol: float | None) -> Laplace:
         return Laplace(
             curvature=self.curvature,
             n_last=1 if self.layers == "last" else None,
-            learn_prior=isinstance(self.prior_scale, str),
+            learn_prior=isinstance(self.prior_scale, str) and self.prior is None,
             objective=OBJECTIVES["evidence"],
             invariances=None,
             rates=Rates(self.learning_rate, self.hyper_learning_rate),
             updates=Updates(self.n_hyper_updates, self.burn_in, self.keep_best),
-            max_iter=self.max_iter,
+            max_iter=max_iter,
             batch_size=self.batch_size,
-            tol=self.tol,
+            tol=tol,
         )
 
     def _linearised(self, like: Tensor) -> LinearisedNetwork:
@@ -127,7 +126,8 @@ class LaplaceEstimator(NetworkEstimator):
         def make() -> LinearisedNetwork:
             n_layers, seed = len(self.prior_scale_), self._predict_seeds()[0]
             transformations = self._transformations(like)
-            return linearised(self.network_, self.posterior_, n_layers, transformations, seed)
+            posterior = cast(LaplacePosterior, self.posterior_)
+            return linearised(self.network_, posterior, n_layers, transformations, seed)
 
         found: LinearisedNetwork = self._cached(f"laplace on {like.device}", make)
         return found

@@ -1,41 +1,51 @@
-"""Laplace approximation with evidence-tuned hyperparameters, as scikit-learn estimators."""
+"""Laplace approximations with evidence-tuned hyperparameters, as scikit-learn estimators."""
 
+from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import torch
-from sklearn.utils._param_validation import HasMethods, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor
 
+from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
-    CONSTRAINTS,
     REGRESSOR_CONSTRAINTS,
     LaplaceClassification,
     LaplaceRegression,
 )
+from skbayes_sym.estimators.laplace.class_method import EvidenceLaplaceClasses, most_steps
+from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
+from skbayes_sym.estimators.laplace.modes import EvidenceLaplace
+from skbayes_sym.estimators.laplace.optimizers import OWN_CONSTRAINTS, ChoosesOptimizer
+from skbayes_sym.estimators.predictors import SampledOutputs
+from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetPredictive
+from skbayes_sym.models.priors import UnboundPrior
 
-_OWN_CONSTRAINTS: dict[str, list[Any]] = {
-    **CONSTRAINTS,
-    "network": [StrOptions({"mlp"}), torch.nn.Module, HasMethods("forward")],
-    "layers": [StrOptions({"all", "last"})],
-}
+_STEPS, _TOL = 100, 5e-6  # of regression; see ``inference.laplace.evidence_modes``
 
 
-class LaplaceRegressor(LaplaceRegression):
-    r"""Bayesian neural network regression by a Laplace approximation.
+class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
+    r"""Bayesian neural network regression by Laplace approximations.
 
-    Finds a mode of the posterior, approximates the posterior there by a normal distribution whose
-    precision is the generalised Gauss-Newton matrix plus the prior's, and maximises the evidence
+    Finds modes of the posterior from several starts, approximates the posterior at each by a normal
+    distribution whose precision is the generalised Gauss-Newton matrix plus the prior's, and
+    maximises the evidence
 
     .. math:: \log p(y \mid \theta^*) + \log p(\theta^*)
               - \tfrac12 \log \left| \tfrac{1}{2\pi} (H + \Delta) \right|
 
-    over the prior precision of every layer and the noise while training. Predictions are those of
-    the network linearised at the mode.
+    over the prior's scales and the noise while training. Predictions are those of the networks
+    linearised at their modes, all counted alike. Small fully connected networks are trained by
+    Gauss-Newton steps; others by Adam, from one start.
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(50,)
+    hidden_layer_sizes : int or sequence of int, default=(20,)
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
@@ -47,22 +57,33 @@ class LaplaceRegressor(LaplaceRegression):
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says.
     curvature : str, default="auto"
-        "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of a sum over
-        outputs), "kron-ef" (empirical Fisher), "diag" or "full" (small networks).
+        Of Adam's fits: "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of
+        a sum over outputs), "kron-ef" (empirical Fisher), "diag" or "full" (small networks).
+        Gauss-Newton steps take the matrix in full.
     layers : {"all", "last"}, default="all"
         What the posterior covers. "last" keeps the other layers at the mode, and their prior as
-        it starts.
+        it starts; by Adam.
+    optimizer : {"auto", "gauss-newton", "adam"}, default="auto"
+        "auto" takes Gauss-Newton steps for a fully connected network with the likelihood,
+        curvature and layers of the defaults, unless they'd take long (some twenty seconds) or a
+        parameter that only Adam has is given; `optimizer_` says what was taken.
+    n_restarts : int, default=10
+        Modes, from as many random starts. Adam trains one.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default ``LayerScales()``,
+        one learned scale per layer's weights and per layer's biases. ``ARD()`` learns one per
+        column of ``X``: `relevance_`. By Adam normal ones only, with one scale a layer.
     prior_scale : "learn", float or sequence of float, default="learn"
         Prior standard deviation of the weights and biases, in standardised units: one number or
-        one per layer. "learn" maximises the evidence over it, layer by layer, from 3.0.
+        one per layer. "learn" maximises the evidence over it, layer by layer; by Adam from 3.0.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
-    max_iter : int, default=1000
-        Largest number of optimiser steps.
+    max_iter : int or "auto", default="auto"
+        Largest number of optimiser steps; "auto" is 100, and 3000 by Adam.
     batch_size : int or "auto", default="auto"
-        Rows per step; "auto" is all of them up to 1000 distinct rows, 200 beyond. Memory is that of
-        one batch.
+        Rows per step of Adam; "auto" is all of them up to 1000 distinct rows, 200 beyond. Memory is
+        that of one batch.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     normalize_y : bool, default=True
@@ -71,18 +92,19 @@ class LaplaceRegressor(LaplaceRegression):
         Adam's step size for the weights: constant over the first half of the steps, then falling
         linearly.
     hyper_learning_rate : float, default=0.3
-        Likewise for the logarithms of prior precision and noise.
+        Adam's likewise for the logarithms of prior precision and noise.
     n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
+        Times the hyperparameters move, evenly over Adam's steps.
     burn_in : float, default=0.1
         Share of them that is left out at the start.
-    keep_best : bool, default=True
-        Whether to return to the point of highest evidence on the way, if that is higher than at
-        the end.
-    tol : float or None, default=0.001
-        Training stops when the log evidence (the log posterior, where nothing is learned by the
-        evidence) gains less than this many nats per unit of sample weight from one tenth of
-        ``max_iter`` to the next. None never stops.
+    keep_best : bool, default=False
+        Whether Adam returns to the point of highest evidence on the way, if that is higher than at
+        the end: away from a mode the approximation says too much.
+    tol : "auto", float or None, default="auto"
+        A restart ends when its log evidence moves by less than this many nats per unit of sample
+        weight over three steps, three times in a row; "auto" is 5e-6. Adam stops when the log
+        evidence gains less than this many from one tenth of ``max_iter`` to the next; "auto" is
+        1e-3. None never stops.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -96,24 +118,38 @@ class LaplaceRegressor(LaplaceRegression):
     ----------
     log_evidence_ : float
         Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
-        bound.
+        bound; the largest of the modes'.
+    log_evidence_modes_ : ndarray of shape (n_restarts,)
+        Of every mode; after Gauss-Newton steps only, like the next four. They differ by more than
+        they are right, so modes aren't weighed by them.
+    prior_scale_modes_ : ndarray of shape (n_restarts, n_groups)
+        Learned prior standard deviations of every mode; only where they are learned.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share one.
+    relevance_ : ndarray of shape (n_restarts, n_features)
+        Scale of the weights from every column of ``X``; only with ``prior=ARD()``.
+    noise_std_modes_ : ndarray of shape (n_restarts, n_targets)
+        Standard deviation of each mode's noise, in the units of ``y``.
     log_evidence_curve_ : ndarray of shape (n_updates,)
-        The same at every update.
-    prior_scale_ : ndarray of shape (n_layers,)
-        Prior standard deviation of every covered layer's weights and biases.
-    posterior_ : LaplacePosterior
-        Normal distribution over the network's P weights, acting on standardised inputs and
-        targets:
+        That mode's after every update.
+    prior_scale_ : ndarray of shape (n_groups,) or (n_layers,)
+        Prior standard deviation of every group of weights, geometric mean over the modes (every
+        weight's own where it was given); by Adam that of every covered layer.
+    posterior_ : ModeMixture or LaplacePosterior
+        Equal mixture of normal distributions over the network's P weights, by Adam one of them,
+        acting on standardised inputs and targets:
         ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
     network_ : MLP or ModuleNetwork
         Architecture, with ``forward(theta, x)``.
+    optimizer_ : {"gauss-newton", "adam"}
+        What trained it.
     n_iter_ : int
-        Steps made.
+        Steps made, by the restart with the most.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
         Why training ended.
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in the units of ``y``; of another likelihood its scale, if
-        it has one.
+        Standard deviation of the noise, in the units of ``y``: root of the modes' mean variance; of
+        another likelihood its scale, if it has one.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)
@@ -131,8 +167,13 @@ class LaplaceRegressor(LaplaceRegression):
 
     Notes
     -----
-    A step costs as much as a deterministic network's, an update about as much as one look at the
-    data, and two more where there is noise to learn.
+    Gauss-Newton steps of R restarts take O(R (n_samples n_targets P^2 + P^3)) for P weights, and
+    each sets the hyperparameters anew (MacKay 1992). One of Adam's costs as much as a
+    deterministic network's, an update about as much as one look at the data, and two more where
+    there is noise to learn.
+
+    Modes count alike. Their evidences differ by tens of nats, but mostly by the approximation's own
+    error: weights in proportion to them leave one mode, and not the one that predicts best.
 
     References
     ----------
@@ -146,29 +187,32 @@ class LaplaceRegressor(LaplaceRegression):
     >>> from sklearn.datasets import load_diabetes
     >>> from skbayes_sym import LaplaceRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> reg = LaplaceRegressor((5,), max_iter=300, random_state=0).fit(X, y)
+    >>> reg = LaplaceRegressor((5,), n_restarts=2, random_state=0).fit(X, y)
     >>> mean, std = reg.predict(X[:3], return_std=True)
     >>> mean.shape, bool((std > reg.noise_std_).all())
     ((3,), True)
     """
 
     _parameter_constraints: dict[str, list[Any]] = {
-        **_OWN_CONSTRAINTS,
+        **OWN_CONSTRAINTS,
         **REGRESSOR_CONSTRAINTS,
     }
 
     def __init__(
         self,
-        hidden_layer_sizes: Any = (50,),
+        hidden_layer_sizes: int | Sequence[int] = (20,),
         activation: str = "tanh",
         *,
         network: Any = "mlp",
         likelihood: str | Likelihood = "auto",
         curvature: str = "auto",
         layers: str = "all",
+        optimizer: str = "auto",
+        n_restarts: int = 10,
+        prior: UnboundPrior | None = None,
         prior_scale: Any = "learn",
         noise_std: Any = "learn",
-        max_iter: int = 1000,
+        max_iter: int | str = "auto",
         batch_size: Any = "auto",
         standardize: bool = True,
         normalize_y: bool = True,
@@ -176,8 +220,8 @@ class LaplaceRegressor(LaplaceRegression):
         hyper_learning_rate: float = 0.3,
         n_hyper_updates: int = 100,
         burn_in: float = 0.1,
-        keep_best: bool = True,
-        tol: float | None = 1e-3,
+        keep_best: bool = False,
+        tol: float | str | None = "auto",
         device: str = "auto",
         dtype: str = "auto",
         random_state: Any = None,
@@ -189,6 +233,9 @@ class LaplaceRegressor(LaplaceRegression):
         self.likelihood = likelihood
         self.curvature = curvature
         self.layers = layers
+        self.optimizer = optimizer
+        self.n_restarts = n_restarts
+        self.prior = prior
         self.prior_scale = prior_scale
         self.noise_std = noise_std
         self.max_iter = max_iter
@@ -206,22 +253,54 @@ class LaplaceRegressor(LaplaceRegression):
         self.random_state = random_state
         self.verbose = verbose
 
+    def _most_steps(self, network: MLP) -> int:
+        return self._steps_up_to(_STEPS)
 
-class LaplaceClassifier(LaplaceClassification):
-    r"""Bayesian neural network classification by a Laplace approximation.
+    def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
+        return super()._work(n_steps, n_rows * network.n_outputs, network)
 
-    Finds a mode of the posterior, approximates the posterior there by a normal distribution whose
-    precision is the generalised Gauss-Newton matrix plus the prior's, and maximises the evidence
+    def _gauss_newton(self) -> EvidenceLaplace:
+        tol = _TOL if isinstance(self.tol, str) else self.tol
+        return EvidenceLaplace(self.n_restarts, self._steps_up_to(_STEPS), tol)
+
+    def _predictive(self, x: Tensor) -> TargetPredictive:
+        if self.optimizer_ == "adam":
+            return super()._predictive(x)
+        mean, variance = self._modes(x).outputs(x)
+        noise = torch.as_tensor(self._noise_of_modes()).to(x).square().unsqueeze(1)
+        return NormalMixture(mean.to(x), variance.to(x), noise)
+
+    def _output_covariance(self, x: Tensor) -> Tensor:
+        if self.optimizer_ == "adam":
+            return super()._output_covariance(x)
+        return self._modes(x).covariance(x)
+
+    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
+        if self.optimizer_ == "adam":
+            return super()._sample_outputs(x, n, generator)
+        mode = torch.randint(len(self.noise_std_modes_), (n,), generator=generator)
+        functions = self._modes(x).draw(x, mode, generator=generator).to(x)
+        return SampledOutputs(functions, self.noise_std_modes_[mode.numpy()][:, None, :])
+
+
+class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassification):
+    r"""Bayesian neural network classification by Laplace approximations.
+
+    Finds modes of the posterior from several starts, with the prior's scales set by the evidence
 
     .. math:: \log p(y \mid \theta^*) + \log p(\theta^*)
-              - \tfrac12 \log \left| \tfrac{1}{2\pi} (H + \Delta) \right|
+              - \tfrac12 \log \left| \tfrac{1}{2\pi} (H + \Delta) \right|,
 
-    over the prior precision of every layer while training. Predictions are those of the network
-    linearised at the mode.
+    :math:`H` the generalised Gauss-Newton matrix, and approximates the posterior at each by a
+    normal distribution: that of a few variational steps of the network linearised at the mode,
+    since where classes are separated the curvature at the mode itself says next to nothing.
+    Predictions are those of the linearised networks, all counted alike. Small fully connected
+    networks are trained by Gauss-Newton steps; others by Adam, from one start and without the
+    variational steps.
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(50,)
+    hidden_layer_sizes : int or sequence of int, default=(20,)
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
@@ -233,42 +312,60 @@ class LaplaceClassifier(LaplaceClassification):
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
         per class.
     curvature : str, default="auto"
-        "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of a sum over
-        outputs), "kron-ef" (empirical Fisher), "diag" or "full" (small networks).
+        Of Adam's fits: "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of
+        a sum over outputs), "kron-ef" (empirical Fisher), "diag" or "full" (small networks).
+        Gauss-Newton steps take the matrix in full.
     layers : {"all", "last"}, default="all"
         What the posterior covers. "last" keeps the other layers at the mode, and their prior as
-        it starts.
+        it starts; by Adam.
+    optimizer : {"auto", "gauss-newton", "adam"}, default="auto"
+        "auto" takes Gauss-Newton steps for a fully connected network with the likelihood,
+        curvature and layers of the defaults, unless they'd take long (some twenty seconds) or a
+        parameter that only Adam has is given; `optimizer_` says what was taken.
+    n_restarts : int, default=4
+        Modes, from as many random starts. Adam trains one.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default ``LayerScales(8.0,
+        64.0)``, one learned scale per layer's weights and per layer's biases, held more closely
+        than in regression since on separated classes scales run away. ``ARD(8.0, 64.0)`` learns
+        one per column of ``X``: `relevance_`. By Adam normal ones only, with one scale a layer.
     prior_scale : "learn", float or sequence of float, default="learn"
         Prior standard deviation of the weights and biases, in standardised units: one number or
-        one per layer. "learn" maximises the evidence over it, layer by layer, from 3.0.
+        one per layer. "learn" maximises the evidence over it, layer by layer; by Adam from 3.0.
     predictive : {"sampling", "probit", "plugin"}, default="sampling"
         How class probabilities are averaged over the linearised posterior: by
-        ``n_predict_samples`` draws, by the probit approximation, or not at all.
+        draws, by the probit approximation, or not at all.
     n_predict_samples : int, default=200
-        Draws of "sampling"; the same ones for every row.
-    max_iter : int, default=1000
-        Largest number of optimiser steps.
+        Draws of "sampling" after Adam, the same ones for every row; otherwise there are 256
+        quasi-Monte Carlo points a mode, for two classes a quadrature.
+    variance_scale : "loo" or float, default="loo"
+        Factor on the variance of the logits in predictions; "loo" takes that of 0, 0.1, 0.3 and 1
+        whose predictions of left-out rows are best, approximately. Adam's fits have no such factor.
+    max_iter : int or "auto", default="auto"
+        Largest number of optimiser steps; "auto" is 60,
+        40 beyond 1,000 weights, and 3000 by Adam.
     batch_size : int or "auto", default="auto"
-        Rows per step; "auto" is all of them up to 1000 distinct rows, 200 beyond. Memory is that of
-        one batch.
+        Rows per step of Adam; "auto" is all of them up to 1000 distinct rows, 200 beyond. Memory is
+        that of one batch.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     learning_rate : float, default=0.02
         Adam's step size for the weights: constant over the first half of the steps, then falling
         linearly.
     hyper_learning_rate : float, default=0.3
-        Likewise for the logarithms of prior precision.
+        Adam's likewise for the logarithms of prior precision.
     n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
+        Times the hyperparameters move, evenly over Adam's steps.
     burn_in : float, default=0.1
         Share of them that is left out at the start.
     keep_best : bool, default=True
-        Whether to return to the point of highest evidence on the way, if that is higher than at
-        the end.
-    tol : float or None, default=0.001
-        Training stops when the log evidence (the log posterior, where nothing is learned by the
-        evidence) gains less than this many nats per unit of sample weight from one tenth of
-        ``max_iter`` to the next. None never stops.
+        Whether Adam returns to the point of highest evidence on the way, if that is higher than at
+        the end. Gauss-Newton steps do.
+    tol : "auto", float or None, default="auto"
+        A restart ends when its log evidence moves by less than this many nats per unit of sample
+        weight over two updates of the scales, twice in a row; "auto" is a tenth of a nat in all.
+        Adam stops when the log evidence gains less than this many from one tenth of ``max_iter``
+        to the next; "auto" is 1e-3. None never stops.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -282,18 +379,33 @@ class LaplaceClassifier(LaplaceClassification):
     ----------
     log_evidence_ : float
         Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
-        bound.
+        bound; the largest of the modes'.
+    log_evidence_modes_ : ndarray of shape (n_restarts,)
+        Of every mode; after Gauss-Newton steps only, like the next three. They differ by more than
+        they are right, so modes aren't weighed by them.
+    prior_scale_modes_ : ndarray of shape (n_restarts, n_groups)
+        Learned prior standard deviations of every mode; only where they are learned.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share one.
+    relevance_ : ndarray of shape (n_restarts, n_features)
+        Scale of the weights from every column of ``X``; only with ``prior=ARD(...)``.
+    variance_scale_ : float
+        Factor on the variance of the logits in predictions; after Gauss-Newton steps only.
     log_evidence_curve_ : ndarray of shape (n_updates,)
-        The same at every update.
-    prior_scale_ : ndarray of shape (n_layers,)
-        Prior standard deviation of every covered layer's weights and biases.
-    posterior_ : LaplacePosterior
-        Normal distribution over the network's P weights, acting on standardised inputs:
+        That mode's after every update.
+    prior_scale_ : ndarray of shape (n_groups,) or (n_layers,)
+        Prior standard deviation of every group of weights, geometric mean over the modes (every
+        weight's own where it was given); by Adam that of every covered layer.
+    posterior_ : ModeMixture or LaplacePosterior
+        Equal mixture of normal distributions over the network's P weights, by Adam one of them,
+        acting on standardised inputs:
         ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
     network_ : MLP or ModuleNetwork
         Architecture, with ``forward(theta, x)``.
+    optimizer_ : {"gauss-newton", "adam"}
+        What trained it.
     n_iter_ : int
-        Steps made.
+        Steps made, by the restart with the most.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
         Why training ended.
     classes_ : ndarray of shape (n_classes,)
@@ -313,9 +425,14 @@ class LaplaceClassifier(LaplaceClassification):
 
     Notes
     -----
-    A step costs as much as a deterministic network's, an update about as much as C looks at the
-    data for C classes, and the predictive covariance O(C D^2 + C G^2) a row and layer of D inputs
-    and G units.
+    Gauss-Newton steps of R restarts take O(R (n_samples P^2 + P^3)) for P weights, however many
+    classes there are. One of Adam's costs as much as a deterministic network's, an update about as
+    much as C looks at the data for C classes, and the predictive covariance O(C D^2 + C G^2) a row
+    and layer of D inputs and G units.
+
+    Modes count alike: their evidences differ mostly by the approximation's own error.
+
+    Two classes have one output after Gauss-Newton steps, and two after Adam's.
 
     References
     ----------
@@ -329,29 +446,34 @@ class LaplaceClassifier(LaplaceClassification):
     >>> from sklearn.datasets import load_iris
     >>> from skbayes_sym import LaplaceClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> clf = LaplaceClassifier((5,), max_iter=300, random_state=0).fit(X, y)
-    >>> clf.predict_proba(X[:2]).shape, clf.prior_scale_.shape
-    ((2, 3), (2,))
+    >>> clf = LaplaceClassifier((5,), n_restarts=2, random_state=0).fit(X, y)
+    >>> clf.predict_proba(X[:2]).shape, clf.optimizer_
+    ((2, 3), 'gauss-newton')
     """
 
     _parameter_constraints: dict[str, list[Any]] = {
-        **_OWN_CONSTRAINTS,
+        **OWN_CONSTRAINTS,
         **CLASSIFIER_CONSTRAINTS,
+        "variance_scale": [StrOptions({"loo"}), Interval(Real, 0, None, closed="left")],
     }
 
     def __init__(
         self,
-        hidden_layer_sizes: Any = (50,),
+        hidden_layer_sizes: int | Sequence[int] = (20,),
         activation: str = "tanh",
         *,
         network: Any = "mlp",
         likelihood: str | Likelihood = "auto",
         curvature: str = "auto",
         layers: str = "all",
+        optimizer: str = "auto",
+        n_restarts: int = 4,
+        prior: UnboundPrior | None = None,
         prior_scale: Any = "learn",
         predictive: str = "sampling",
         n_predict_samples: int = 200,
-        max_iter: int = 1000,
+        variance_scale: str | float = "loo",
+        max_iter: int | str = "auto",
         batch_size: Any = "auto",
         standardize: bool = True,
         learning_rate: float = 0.02,
@@ -359,7 +481,7 @@ class LaplaceClassifier(LaplaceClassification):
         n_hyper_updates: int = 100,
         burn_in: float = 0.1,
         keep_best: bool = True,
-        tol: float | None = 1e-3,
+        tol: float | str | None = "auto",
         device: str = "auto",
         dtype: str = "auto",
         random_state: Any = None,
@@ -371,9 +493,13 @@ class LaplaceClassifier(LaplaceClassification):
         self.likelihood = likelihood
         self.curvature = curvature
         self.layers = layers
+        self.optimizer = optimizer
+        self.n_restarts = n_restarts
+        self.prior = prior
         self.prior_scale = prior_scale
         self.predictive = predictive
         self.n_predict_samples = n_predict_samples
+        self.variance_scale = variance_scale
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.standardize = standardize
@@ -387,3 +513,23 @@ class LaplaceClassifier(LaplaceClassification):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+
+    def _n_outputs(self, data: Training) -> int:
+        n_classes = len(self.classes_)
+        one = self.optimizer_ == "gauss-newton" and isinstance(self.network, str)
+        return 1 if one and n_classes == 2 else n_classes
+
+    def _learned_prior(self, network: MLP) -> UnboundPrior:
+        # A linear model has one mode, whose scales don't run away.
+        return LayerScales(8.0, 64.0) if network.hidden_layer_sizes else LayerScales()
+
+    def _most_steps(self, network: MLP) -> int:
+        return self._steps_up_to(most_steps(network.layout.n_params))
+
+    def _gauss_newton(self) -> EvidenceLaplaceClasses:
+        return EvidenceLaplaceClasses(self.n_restarts, self.max_iter, self.tol, self.variance_scale)
+
+    def _predictive(self, x: Tensor) -> Predictive:
+        if self.optimizer_ == "adam":
+            return super()._predictive(x)
+        return self._classes(x, self.predictive, self.variance_scale_)

@@ -59,6 +59,8 @@ class LILAEstimator(LaplaceEstimator):
     objective: Any
     hyper: str
     invariance_learning_rate: float | str
+    max_iter: int
+    tol: float | None
 
     augmentation_: Augmentation
     eta_: Array
@@ -80,7 +82,7 @@ class LILAEstimator(LaplaceEstimator):
         shape = self._image_shape(self.n_features_in_)
         online = self.hyper == "online"
         return replace(
-            super()._method(),
+            self._adam(self.max_iter, self.tol),
             objective=given_objective(self.objective),
             invariances=Invariances.given(self.invariances, shape, self.n_augmentations),
             rates=Rates(

@@ -1,11 +1,17 @@
 """Laplace approximations of several modes, found by Gauss-Newton and the evidence, as a method."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from skbayes_sym.estimators._fit.compatibility import (
+    FULLY_CONNECTED,
+    NORMAL_NOISE,
+    NORMAL_OR_LEARNED,
+    Needs,
+)
 from skbayes_sym.estimators._fit.memory import Part, require_memory, rows_part
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.rows import Array
@@ -30,10 +36,9 @@ MOST_WORK = 1e12
 _DOUBLE = 8  # bytes
 
 
-def work(n_restarts: int, max_iter: int, n_rows: int, network: MLP) -> float:
-    """Multiplications of all Gauss-Newton systems, about: R I (N T P^2 + P^3)."""
-    p = network.layout.n_params
-    return float(n_restarts * max_iter * (n_rows * network.n_outputs * p**2 + p**3))
+def work(n_restarts: int, max_iter: int, n_rows: int, n_params: int) -> float:
+    """Multiplications of all Gauss-Newton systems, about: R I (N P^2 + P^3)."""
+    return float(n_restarts * max_iter * (n_rows * n_params**2 + n_params**3))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +69,7 @@ class ModesFit:
             "noise_std_": float(overall[0]) if len(overall) == 1 else overall,
             "log_evidence_modes_": modes.log_evidence.numpy() + offset,
             "_predict_seed_": self.predict_seed,
-            **self._scales(),
+            **learned_scales(self.prior, modes.hyper),
         }
         if self.search is not None:
             curve = torch.stack(self.search.curves).numpy() + offset
@@ -72,21 +77,6 @@ class ModesFit:
             attributes["log_evidence_"] = float(attributes["log_evidence_modes_"][best])
             attributes["log_evidence_curve_"] = curve[np.isfinite(curve[:, best]), best]
         return attributes
-
-    def _scales(self) -> dict[str, Array]:
-        """Learned standard deviations of the weights: of groups, and of input columns."""
-        if not self.prior.is_learned:
-            return {"prior_scale_": self.prior.scale.numpy()}
-        scale = (-0.5 * self.modes.hyper).exp().numpy()
-        found = {
-            "prior_scale_": np.exp(np.log(scale).mean(axis=0)),
-            "prior_scale_modes_": scale,
-            "prior_groups_": np.array(self.prior.names),
-        }
-        columns = [i for i, name in enumerate(self.prior.names) if "[" in name]
-        if columns:
-            found["relevance_"] = scale[:, columns]
-        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,13 +90,13 @@ class EvidenceLaplace:
         Largest number of Gauss-Newton steps.
     tol : float or None
         Nats per unit of sample weight by which a log evidence still moves when it has settled.
-    learn_prior : bool
     """
+
+    needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_restarts: int
     max_iter: int
     tol: float | None
-    learn_prior: bool
 
     def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
         network = fully_connected(model.network)
@@ -115,7 +105,7 @@ class EvidenceLaplace:
         problem = RegressionEvidence(network, data.double_data, prior)
         start_seed, predict_seed = spawn_seeds(data.seed, 2)
         learns_noise = model.likelihood.n_params > 0
-        how = EvidenceModes(self.max_iter, self.tol, learns_noise, self.learn_prior)
+        how = EvidenceModes(self.max_iter, self.tol, learns_noise, prior.is_learned)
         noise = None if learns_noise else model.likelihood.noise_scale.double() ** -2
         with torch.no_grad():
             theta = starts(network, self.n_restarts, start_seed)
@@ -146,6 +136,22 @@ class EvidenceLaplace:
             "Lower n_restarts or hidden_layer_sizes, or use optimizer='adam'.",
         )
         require_memory([rows_part(data), systems], data.device)
+
+
+def learned_scales(prior: ScalesByGroup, hyper: torch.Tensor) -> dict[str, Array]:
+    """Standard deviations of the weights of R modes: of groups, and of input columns."""
+    if not prior.is_learned:
+        return {"prior_scale_": prior.scale.numpy()}
+    scale = (-0.5 * hyper).exp().numpy()
+    found = {
+        "prior_scale_": np.exp(np.log(scale).mean(axis=0)),
+        "prior_scale_modes_": scale,
+        "prior_groups_": np.array(prior.names),
+    }
+    columns = [i for i, name in enumerate(prior.names) if "[" in name]
+    if columns:
+        found["relevance_"] = scale[:, columns]
+    return found
 
 
 def scales_of(prior: Prior) -> ScalesByGroup:

@@ -7,4 +7,6 @@
 * `gibbs`: sweeps of Gibbs sampling
 * `problem`: what a solver gets and what it finds (`skbayes_sym.inference.solvers` has them)
 * `predictive`: entries and rows from the posterior
+
+Tested elsewhere: `problem` (with `vi` and `gibbs`).
 """

@@ -8,6 +8,8 @@ them: Kronecker, diagonal, full), `precision` (the matrix plus the prior's, as a
 `class_terms` (labels given logits), `class_evidence` (sums over rows), `class_modes`,
 `class_refinement` (a Gaussian better than Laplace's) and `class_predictive`.
 
+Tested elsewhere: `precision` (with `posterior`).
+
 In: a recording network, a likelihood, a normal prior, an augmentation. Out: `LaplacePosterior` and
 log evidences in nats.
 """

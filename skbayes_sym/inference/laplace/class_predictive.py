@@ -12,7 +12,7 @@ logits is then thrown far away; so that a few such rows don't decide alone, ever
 probability.
 """
 
-from math import log, log1p
+from math import log, log1p, pi
 from typing import NamedTuple, Protocol
 
 import torch
@@ -68,6 +68,19 @@ def class_mixture(
         draws.append(terms.log_probabilities().movedim(-1, 0))
         log_weights.append(terms.weights.log() - log(len(posteriors.theta)))
     return CategoricalMixture(torch.cat(draws), torch.cat(log_weights))
+
+
+def moderated_mixture(
+    network: MLP, posteriors: Posteriors, x: Tensor, variance_scale: float
+) -> CategoricalMixture:
+    """The same with logits shrunk by their variance (MacKay 1992, eq. 24, one class at a time)."""
+    draws = []
+    for theta, covariance in zip(*posteriors, strict=True):
+        mean, spread = linearised_logits(network, theta, covariance, x)
+        variance = variance_scale * spread.diagonal(dim1=1, dim2=2)
+        terms = ClassTerms(mean / (1.0 + pi / 8.0 * variance).sqrt())
+        draws.append(terms.log_probabilities().squeeze(-1))
+    return CategoricalMixture(torch.stack(draws))
 
 
 def _scaled(logits: LinearisedLogits, variance_scale: float) -> ClassTerms:

@@ -21,7 +21,12 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.jacobian import LayerAverages, Tape, jacobian, parameter_layers
+from skbayes_sym.inference.laplace.jacobian import (
+    AveragedJacobian,
+    LayerAverages,
+    dense_jacobian,
+    parameter_layers,
+)
 from skbayes_sym.models.networks.recording import WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.linalg import cholesky, log_det
@@ -54,11 +59,11 @@ class Spectrum(Protocol):
 class Structure(Protocol):
     """What of the curvature is kept."""
 
-    def factors(self, tape: Tape, weight: Tensor) -> Factors:
-        """A minibatch's part, differentiable if the tape is; ``weight`` (N,)."""
+    def factors(self, jacobian: AveragedJacobian, weight: Tensor) -> Factors:
+        """A minibatch's part, differentiable if the jacobian is; ``weight`` (N,)."""
         ...
 
-    def inner(self, tape: Tape, weight: Tensor, preconditioners: Factors) -> Tensor:
+    def inner(self, jacobian: AveragedJacobian, weight: Tensor, preconditioners: Factors) -> Tensor:
         """sum_i <P_i, F_i> of a minibatch, differentiable; the factors aren't formed."""
         ...
 
@@ -88,16 +93,18 @@ class Kronecker:
 
     layers: Sequence[WeightLayer]
 
-    def factors(self, tape: Tape, weight: Tensor) -> Factors:
-        return [_second_moment(v, w) for v, w in self._weighted(tape, weight)]
+    def factors(self, jacobian: AveragedJacobian, weight: Tensor) -> Factors:
+        return [_second_moment(v, w) for v, w in self._weighted(jacobian, weight)]
 
-    def inner(self, tape: Tape, weight: Tensor, preconditioners: Factors) -> Tensor:
-        pairs = zip(self._weighted(tape, weight), preconditioners, strict=True)
+    def inner(self, jacobian: AveragedJacobian, weight: Tensor, preconditioners: Factors) -> Tensor:
+        pairs = zip(self._weighted(jacobian, weight), preconditioners, strict=True)
         return torch.stack([_inner_moment(v, w, p) for (v, w), p in pairs]).sum()
 
-    def _weighted(self, tape: Tape, weight: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _weighted(
+        self, jacobian: AveragedJacobian, weight: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Vectors (M, D) whose weighted second moments are the factors, and weights (M,)."""
-        for layer in tape.averages:
+        for layer in jacobian.averages:
             patches, gradients = averaged_vectors(layer)
             n_positions = patches.shape[1]
             each = weight.repeat_interleave(n_positions)
@@ -212,12 +219,12 @@ class Diagonal:
     layers: Sequence[WeightLayer]
     layout: ParamLayout
 
-    def factors(self, tape: Tape, weight: Tensor) -> Factors:
-        j = jacobian(tape, self.layout)
+    def factors(self, jacobian: AveragedJacobian, weight: Tensor) -> Factors:
+        j = dense_jacobian(jacobian, self.layout)
         return [torch.einsum("knp,n->p", j.square(), weight)]
 
-    def inner(self, tape: Tape, weight: Tensor, preconditioners: Factors) -> Tensor:
-        return (preconditioners[0] * self.factors(tape, weight)[0]).sum()
+    def inner(self, jacobian: AveragedJacobian, weight: Tensor, preconditioners: Factors) -> Tensor:
+        return (preconditioners[0] * self.factors(jacobian, weight)[0]).sum()
 
     def spectrum(self, factors: Factors, total_weight: float) -> "DiagonalSpectrum":
         return DiagonalSpectrum(factors[0], parameter_layers(self.layers, self.layout))
@@ -248,12 +255,12 @@ class Full:
     layers: Sequence[WeightLayer]
     layout: ParamLayout
 
-    def factors(self, tape: Tape, weight: Tensor) -> Factors:
-        j = jacobian(tape, self.layout)
+    def factors(self, jacobian: AveragedJacobian, weight: Tensor) -> Factors:
+        j = dense_jacobian(jacobian, self.layout)
         return [_second_moment(j.flatten(0, 1), weight.repeat(len(j)))]
 
-    def inner(self, tape: Tape, weight: Tensor, preconditioners: Factors) -> Tensor:
-        j = jacobian(tape, self.layout)
+    def inner(self, jacobian: AveragedJacobian, weight: Tensor, preconditioners: Factors) -> Tensor:
+        j = dense_jacobian(jacobian, self.layout)
         return _inner_moment(j.flatten(0, 1), weight.repeat(len(j)), preconditioners[0])
 
     def spectrum(self, factors: Factors, total_weight: float) -> "FullSpectrum":

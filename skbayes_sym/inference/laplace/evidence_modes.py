@@ -210,7 +210,7 @@ class EvidenceModes:
         """
         state = _start(problem, theta, noise_precision)
         curves: list[Tensor] = []
-        ended = torch.zeros(len(theta), dtype=torch.bool)
+        ended = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
         loop = Loop()
         with loop:
             for iteration in loop.steps(range(self.max_iter)):
@@ -257,8 +257,7 @@ class EvidenceModes:
         log_lik = 0.5 * (weight * (beta.log() - log(2.0 * pi)) - beta * sums.squares).sum(1)
         log_prior = 0.5 * (n * hyper.log_precision - alpha * squares).sum(1)
         value = log_lik + log_prior - 0.5 * log_det(factor)
-        if prior.is_learned:
-            value = value + prior.log_hyperprior(hyper.log_precision)
+        value = value + prior.log_hyperprior(hyper.log_precision)
         return Updated(value, Hyper(log_precision, noise), factor)
 
     def _iterate(self, problem: RegressionEvidence, state: _State, iteration: int) -> _State:
@@ -300,7 +299,7 @@ def _start(problem: RegressionEvidence, theta: Tensor, noise_precision: Tensor |
         problem.prior.hyper.to(theta).expand(n, -1),
         beta.to(theta).expand(n, n_targets),
         theta.new_full((n,), INITIAL_DAMPING),
-        torch.zeros(n, dtype=torch.int64),
+        torch.zeros(n, dtype=torch.int64, device=theta.device),
         theta.new_full((n,), float("nan")),
         *problem.sums(theta),
     )

@@ -46,7 +46,7 @@ class LayerAverages(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Tape:
+class AveragedJacobian:
     """The last weight layers of an averaged network on a minibatch, seen along K directions.
 
     Ask it once, for `samples` or for `averages`: without ``create_graph`` the recording's graph is
@@ -209,14 +209,14 @@ class EmpiricalFisher:
         return likelihood.score(outputs, y).unsqueeze(0)
 
 
-def jacobian(tape: Tape, layout: ParamLayout) -> Tensor:
+def dense_jacobian(jacobian: AveragedJacobian, layout: ParamLayout) -> Tensor:
     r"""Derivatives of the averaged outputs along the directions, (K, N, P') in the layout's order.
 
-    P' counts the parameters of the tape's layers, see `parameter_positions`. The sum over the
+    P' counts the parameters of the jacobian's layers, see `parameter_positions`. The sum over the
     samples is exact: :math:`J = \sum_s g_s a_s'`. Memory is O(K N P').
     """
     pieces: dict[str, Tensor] = {}
-    for layer, inputs, gradients in tape.samples:
+    for layer, inputs, gradients in jacobian.samples:
         n, s = inputs.shape[:2]
         patches = layer.patches(inputs.flatten(0, 1)).unflatten(0, (n, s)).flatten(1, 2)
         at_positions = torch.stack(

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.curvature import Factors, Spectrum, Structure
-from skbayes_sym.inference.laplace.jacobian import Directions, Tape
+from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, Directions
 from skbayes_sym.models.augmentations.base import Augmentation
 from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.models.data import Data
@@ -147,7 +147,7 @@ class Seen(NamedTuple):
     """A minibatch's log likelihood, and what its factors are made of."""
 
     log_likelihood: Tensor
-    tape: Tape
+    jacobian: AveragedJacobian
 
 
 class Pass(NamedTuple):
@@ -215,14 +215,16 @@ class LaplaceEvidence:
         log_lik = (batch.weight * likelihood.log_prob(averaged, batch.y)).sum()
         at = averaged if create_graph else averaged.detach()
         directions = self.directions.columns(likelihood, at, batch.y, generator=generator)
-        tape = Tape(
+        jacobian = AveragedJacobian(
             recording, self.model.layers, self.model.n_samples, averaged, directions, create_graph
         )  # fmt: skip
-        return Seen(log_lik, tape)
+        return Seen(log_lik, jacobian)
 
     def surrogate(self, seen: Seen, weight: Tensor, preconditioners: Factors) -> Tensor:
         """A minibatch's part of what has the evidence's gradient (its value means nothing)."""
-        return seen.log_likelihood - 0.5 * self.structure.inner(seen.tape, weight, preconditioners)
+        return seen.log_likelihood - 0.5 * self.structure.inner(
+            seen.jacobian, weight, preconditioners
+        )
 
     def one_pass(self, theta: Tensor, hyper: Tensor, seed: int) -> Pass:
         """Log likelihood and factors of all data."""
@@ -233,7 +235,7 @@ class LaplaceEvidence:
             with torch.enable_grad():  # of the outputs in the pre-activations only
                 seen = self.see(theta, hyper, batch, generator)
             log_lik += seen.log_likelihood.detach()
-            total = add_factors(total, self.structure.factors(seen.tape, batch.weight))
+            total = add_factors(total, self.structure.factors(seen.jacobian, batch.weight))
         return Pass(log_lik, total)
 
     def gradient(self, theta: Tensor, hyper: Tensor, seed: int, spectrum: Spectrum) -> Tensor:

@@ -75,12 +75,35 @@ class LinearisedModes(NamedTuple):
 
     def functions(self, x: Tensor, mode: Tensor, noise: Tensor) -> Tensor:
         """Functions (n, N, O) of the modes ``mode`` (n,), from standard normals (n, P)."""
-        drawn = []
-        for r, eps in zip(mode.tolist(), noise, strict=True):
+        drawn = self.loc.new_empty(len(mode), len(x), self.network.n_outputs)
+        for r in mode.unique().tolist():
             outputs, jacobian = outputs_and_jacobian(self.network, self.loc[r : r + 1], x.double())
-            shift = torch.linalg.solve_triangular(self.factor[r].mT, eps.unsqueeze(1), upper=True)
-            drawn.append(outputs[0] + (jacobian[0] @ shift).squeeze(-1))
-        return torch.stack(drawn)
+            eps = noise[mode == r].mT
+            shift = torch.linalg.solve_triangular(self.factor[r].mT, eps, upper=True)
+            drawn[mode == r] = outputs[0] + (jacobian[0] @ shift).movedim(-1, 0)
+        return drawn
+
+    def draw(self, x: Tensor, mode: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Functions (n, N, O) of the modes ``mode`` (n,), alike for whatever rows are asked."""
+        shape = (len(mode), self.loc.shape[1])
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return self.functions(x, mode.to(x.device), noise.to(x.device))
+
+    def covariance(self, x: Tensor) -> Tensor:
+        """Joint covariance of the mixture's functions at all rows, (N, N, O).
+
+        That within the modes, on average, and that between them; O(R O (N P^2 + N^2 P)).
+        """
+        within, means = x.new_zeros((), dtype=torch.float64), []
+        for theta, factor in zip(self.loc, self.factor, strict=True):
+            outputs, jacobian = outputs_and_jacobian(self.network, theta.unsqueeze(0), x.double())
+            rows = jacobian[0].movedim(1, 0)  # (O, N, P)
+            root = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
+            within = within + (root.mT @ root).movedim(0, -1)
+            means.append(outputs[0])
+        away = torch.stack(means) - torch.stack(means).mean(0)
+        between = torch.einsum("rno,rmo->nmo", away, away)
+        return (within + between) / len(self.loc)
 
     def _blocks(self, n_rows: int) -> list[Tensor]:
         per_mode = n_rows * self.network.n_outputs * self.loc.shape[1]

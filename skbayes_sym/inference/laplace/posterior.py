@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.jacobian import Tape
+from skbayes_sym.inference.laplace.jacobian import AveragedJacobian
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.precision import Precision
 from skbayes_sym.numerics.gaussian import log_normal_multivariate
@@ -96,8 +96,8 @@ class LinearisedNetwork(NamedTuple):
     def outputs(self, x: Tensor) -> LinearisedOutputs:
         """Mean and covariance of the outputs of every row of ``x`` (N, *I)."""
 
-        def moments(tape: Tape, mean: Tensor) -> LinearisedOutputs:
-            return LinearisedOutputs(mean, self.posterior.precision.output_covariance(tape))
+        def moments(jacobian: AveragedJacobian, mean: Tensor) -> LinearisedOutputs:
+            return LinearisedOutputs(mean, self.posterior.precision.output_covariance(jacobian))
 
         columns = zip(*self._blocks(x, moments), strict=True)
         return LinearisedOutputs(*(torch.cat(column) for column in columns))
@@ -108,7 +108,7 @@ class LinearisedNetwork(NamedTuple):
         Cost O(N^2 O P') and memory O(N O P' + N^2 O) for P' covered parameters.
         """
         root = self.posterior.precision.output_root
-        roots = torch.cat(self._blocks(x, lambda tape, _: root(tape)), 1)
+        roots = torch.cat(self._blocks(x, lambda jacobian, _: root(jacobian)), 1)
         return torch.stack([r @ r.mT for r in roots], -1)
 
     def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
@@ -119,14 +119,16 @@ class LinearisedNetwork(NamedTuple):
         """
         streams = copies(generator)
 
-        def functions(tape: Tape, mean: Tensor) -> Tensor:
-            draws = self.posterior.precision.output_draws(tape, n, generator=next(streams))
+        def functions(jacobian: AveragedJacobian, mean: Tensor) -> Tensor:
+            draws = self.posterior.precision.output_draws(jacobian, n, generator=next(streams))
             return mean + draws
 
         return torch.cat(self._blocks(x, functions), 1)
 
-    def _blocks(self, x: Tensor, finish: Callable[[Tape, Tensor], Block]) -> list[Block]:
-        """``finish(tape, mean)`` of blocks of rows whose Jacobians fit into memory."""
+    def _blocks(
+        self, x: Tensor, finish: Callable[[AveragedJacobian, Tensor], Block]
+    ) -> list[Block]:
+        """``finish(jacobian, mean)`` of blocks of rows whose Jacobians fit into memory."""
         model = self.model
         n_outputs = model.network.layout.shapes[model.layers[-1].weight][0]
         per_row = n_outputs * self.posterior.precision.entries_per_output
@@ -137,7 +139,9 @@ class LinearisedNetwork(NamedTuple):
                 recording, mean = model.record(self.posterior.loc, self.eta, block, noise)
                 directions = torch.eye(n_outputs, dtype=x.dtype, device=x.device)
                 directions = directions.unsqueeze(1).expand(-1, len(block), -1)
-                tape = Tape(recording, model.layers, model.n_samples, mean, directions)
+                jacobian = AveragedJacobian(
+                    recording, model.layers, model.n_samples, mean, directions
+                )
             with torch.no_grad():
-                found.append(finish(tape, mean.detach()))
+                found.append(finish(jacobian, mean.detach()))
         return found

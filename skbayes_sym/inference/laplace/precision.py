@@ -20,7 +20,7 @@ from skbayes_sym.inference.laplace.curvature import (
     LayerSpectrum,
     averaged_vectors,
 )
-from skbayes_sym.inference.laplace.jacobian import LayerAverages, Tape, jacobian
+from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, LayerAverages, dense_jacobian
 from skbayes_sym.models.networks.recording import WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.linalg import log_det
@@ -51,15 +51,17 @@ class Precision(Protocol):
         """Deviations from the mode, (n, P')."""
         ...
 
-    def output_covariance(self, tape: Tape) -> Tensor:
-        """Covariance (N, K, K) of the outputs along the tape's directions."""
+    def output_covariance(self, jacobian: AveragedJacobian) -> Tensor:
+        """Covariance (N, K, K) of the outputs along the jacobian's directions."""
         ...
 
-    def output_root(self, tape: Tape) -> Tensor:
+    def output_root(self, jacobian: AveragedJacobian) -> Tensor:
         """A root R (K, N, P') of the covariance R_kn . R_jm of outputs k, j at rows n, m."""
         ...
 
-    def output_draws(self, tape: Tape, n: int, *, generator: torch.Generator) -> Tensor:
+    def output_draws(
+        self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
+    ) -> Tensor:
         """Deviations of the outputs, (n, N, K)."""
         ...
 
@@ -124,10 +126,12 @@ class KroneckerPrecision:
                 parts[layer.bias] = (z * bias.rsqrt()) @ s.output_basis.mT
         return torch.cat([parts[n] for n in self.layout.shapes if n in parts], -1)
 
-    def output_covariance(self, tape: Tape) -> Tensor:
+    def output_covariance(self, jacobian: AveragedJacobian) -> Tensor:
         total: Any = 0.0
-        for (layer, s, weight, bias), layer_tape in zip(self._blocks(), tape.averages, strict=True):
-            inputs, gradients = _rotated(layer_tape, s)
+        for (layer, s, weight, bias), layer_jacobian in zip(
+            self._blocks(), jacobian.averages, strict=True
+        ):
+            inputs, gradients = _rotated(layer_jacobian, s)
             if inputs.shape[1] == 1:  # one position: the derivative is an outer product
                 spread = inputs[:, 0].square() @ weight.reciprocal().mT  # (N, G)
                 g = gradients[:, :, 0]
@@ -140,19 +144,24 @@ class KroneckerPrecision:
                 total = total + torch.einsum("kng,jng->nkj", g, g)
         return total
 
-    def output_root(self, tape: Tape) -> Tensor:
+    def output_root(self, jacobian: AveragedJacobian) -> Tensor:
         roots = []
-        for (layer, s, weight, bias), layer_tape in zip(self._blocks(), tape.averages, strict=True):
-            inputs, gradients = _rotated(layer_tape, s)
+        for (layer, s, weight, bias), layer_jacobian in zip(
+            self._blocks(), jacobian.averages, strict=True
+        ):
+            inputs, gradients = _rotated(layer_jacobian, s)
             j = torch.einsum("kntg,ntd->kngd", gradients, inputs)
             roots.append((j * weight.rsqrt()).flatten(2))
             if layer.bias is not None:
                 roots.append(gradients.sum(2) * bias.rsqrt())
         return torch.cat(roots, -1)
 
-    def output_draws(self, tape: Tape, n: int, *, generator: torch.Generator) -> Tensor:
+    def output_draws(
+        self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
+    ) -> Tensor:
         rotated = [
-            _rotated(t, s) for t, (_, s, _, _) in zip(tape.averages, self._blocks(), strict=True)
+            _rotated(t, s)
+            for t, (_, s, _, _) in zip(jacobian.averages, self._blocks(), strict=True)
         ]
         found = []
         for _ in range(n):  # one draw's weights at a time
@@ -200,14 +209,16 @@ class DiagonalPrecision:
         z = standard_normal((n, len(self.values)), generator=generator, like=self.values)
         return z * self.values.rsqrt()
 
-    def output_covariance(self, tape: Tape) -> Tensor:
-        return _row_covariance(self.output_root(tape))
+    def output_covariance(self, jacobian: AveragedJacobian) -> Tensor:
+        return _row_covariance(self.output_root(jacobian))
 
-    def output_root(self, tape: Tape) -> Tensor:
-        return jacobian(tape, self.layout) * self.values.rsqrt()
+    def output_root(self, jacobian: AveragedJacobian) -> Tensor:
+        return dense_jacobian(jacobian, self.layout) * self.values.rsqrt()
 
-    def output_draws(self, tape: Tape, n: int, *, generator: torch.Generator) -> Tensor:
-        return _moved(tape, self.layout, self.sample(n, generator=generator))
+    def output_draws(
+        self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
+    ) -> Tensor:
+        return _moved(jacobian, self.layout, self.sample(n, generator=generator))
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,16 +245,18 @@ class FullPrecision:
         z = standard_normal((n, len(self.cholesky)), generator=generator, like=self.cholesky)
         return torch.linalg.solve_triangular(self.cholesky.mT, z.mT, upper=True).mT
 
-    def output_covariance(self, tape: Tape) -> Tensor:
-        return _row_covariance(self.output_root(tape))
+    def output_covariance(self, jacobian: AveragedJacobian) -> Tensor:
+        return _row_covariance(self.output_root(jacobian))
 
-    def output_root(self, tape: Tape) -> Tensor:
-        j = jacobian(tape, self.layout)
+    def output_root(self, jacobian: AveragedJacobian) -> Tensor:
+        j = dense_jacobian(jacobian, self.layout)
         flat = torch.linalg.solve_triangular(self.cholesky, j.flatten(0, 1).mT, upper=False)
         return flat.mT.unflatten(0, j.shape[:2])
 
-    def output_draws(self, tape: Tape, n: int, *, generator: torch.Generator) -> Tensor:
-        return _moved(tape, self.layout, self.sample(n, generator=generator))
+    def output_draws(
+        self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
+    ) -> Tensor:
+        return _moved(jacobian, self.layout, self.sample(n, generator=generator))
 
 
 def _row_covariance(root: Tensor) -> Tensor:
@@ -251,9 +264,9 @@ def _row_covariance(root: Tensor) -> Tensor:
     return torch.einsum("knp,jnp->nkj", root, root)
 
 
-def _moved(tape: Tape, layout: ParamLayout, away: Tensor) -> Tensor:
+def _moved(jacobian: AveragedJacobian, layout: ParamLayout, away: Tensor) -> Tensor:
     """Outputs' deviations (n, N, K) for weights' deviations (n, P')."""
-    return torch.einsum("knp,sp->snk", jacobian(tape, layout), away)
+    return torch.einsum("knp,sp->snk", dense_jacobian(jacobian, layout), away)
 
 
 def kronecker_precision(

@@ -193,7 +193,7 @@ class OnlineEvidence:
     def _add(self, seen: Seen, hyper: Tensor, batch: Data) -> None:
         structure = self._evidence.structure
         with torch.no_grad():
-            factors = structure.factors(seen.tape, batch.weight)
+            factors = structure.factors(seen.jacobian, batch.weight)
         if self._is_whole(batch):
             self._precondition(self._evidence.spectrum(factors), hyper.detach())
         if self._preconditioners is not None:

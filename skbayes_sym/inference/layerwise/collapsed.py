@@ -3,8 +3,8 @@ r"""The last layer integrated out: the exact posterior given the hidden layers' 
     ELBO = E_q[log N(y; 0, s^2 Phi Phi' + noise^2 / w)] - KL[q(hidden) || p(hidden)]
 
 with ``Phi`` the sampled features of the training data. Given them the last layer is a Bayesian
-linear model, and its posterior (the product of one site a datum) abides by the translations that
-no datum sees. Costs O(N r^2) a draw, r = min(N, H + 1).
+linear model, and its posterior (the product of one site per row) abides by the translations that
+no row sees. Costs O(N r^2) a draw, r = min(N, H + 1).
 """
 
 from dataclasses import dataclass

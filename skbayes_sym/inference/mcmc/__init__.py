@@ -3,6 +3,8 @@
 Reading order: `adaptation` (step sizes, scales, windows), `blocks` (chains that run together),
 `chains` (many blocks, anywhere), `chain_count` (how many chains find all modes).
 
+Tested elsewhere: `blocks` (with `chains`).
+
 In: a kernel of `inference.kernels`, a log density, starts. Out: draws (C, S, D), their log
 densities in nats, and blocks that another run goes on with.
 """

@@ -42,21 +42,48 @@ class BridgeEstimate(NamedTuple):
     n_effective: float  # of those, in the sense of the standard error
 
 
+@dataclass(frozen=True, eq=False)
+class Integrand:
+    """What is integrated: a density over a region, both unchanged by a group.
+
+    Evaluated in float64 without gradients, in rows that fit the memory.
+
+    Parameters
+    ----------
+    log_density : callable (C, D) -> (C,)
+        Nats, unnormalised, invariant under the group.
+    group : Trivial, Units or a Product of them
+        Acts on the leading columns.
+    region : callable (C, D) -> bool (C,), optional
+        The whole space by default. Must be invariant under the group.
+    """
+
+    log_density: Callable[[Tensor], Tensor]
+    group: SymmetryGroup
+    region: Region | None = None
+
+    def __call__(self, position: Tensor) -> Tensor:
+        with torch.no_grad():
+            value = torch.cat([self.log_density(rows) for rows in position.split(_ROWS)])
+        value = value.double().nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
+        if self.region is None:
+            return value
+        return value.masked_fill(~self.region(position), -torch.inf)
+
+
 NOT_ESTIMATED = BridgeEstimate(nan, nan, (nan, nan), 0, 0.0)
 
 
 def bridge_evidence(
-    log_density: Callable[[Tensor], Tensor],
+    integrand: Integrand,
     draws: Tensor,
-    group: SymmetryGroup,
     *,
     chains: Tensor | None = None,
-    region: Region | None = None,
     n_components: int = 1,
     max_order: int = MAX_ORDER,
     generator: torch.Generator,
 ) -> BridgeEstimate:
-    """Log of the integral of ``exp(log_density)`` over a region, with its standard error.
+    """Log of the integral, with its standard error.
 
     Draws are split in halves A and B. A mixture of Gaussians h is fitted to A, and the ratio of
     the density to the proposal
@@ -72,17 +99,12 @@ def bridge_evidence(
 
     Parameters
     ----------
-    log_density : callable (C, D) -> (C,)
-        Nats, unnormalised, invariant under the group. Called in float64 without gradients.
+    integrand : Integrand
     draws : Tensor of shape (n, D)
         Aligned draws of ``exp(log_density)`` within the region; others are dropped.
-    group : Trivial, Units or a Product of them
-        Acts on the leading columns.
     chains : int64 Tensor of shape (n,), optional
         The chain of each draw; draws of one chain stand in order. Independent draws by default.
         Halves hold different chains where there are enough.
-    region : callable (C, D) -> bool (C,), optional
-        The whole space by default. Must be invariant under the group.
     n_components : int, default=1
         Gaussians in h. Three are a check: modes that are far from Gaussian give another value.
     max_order : int, default=10_000
@@ -112,35 +134,19 @@ def bridge_evidence(
     """
     draws = draws.detach().double()
     chains = torch.arange(len(draws), device=draws.device) if chains is None else chains
+    group, region = integrand.group, integrand.region
     if region is not None:
         inside = region(draws)
         draws, chains = draws[inside], chains[inside]
     if len(draws) < MIN_DRAWS_PER_DIM * draws.shape[1]:
         return NOT_ESTIMATED._replace(n_draws=len(draws))
     first = _half_of(chains, generator)
-    target = _Target(log_density, region)
     make = _symmetrised if can_enumerate(group, max_order=max_order) else _confined
     found = []
     for fit in (first, ~first):
         proposal = make(draws[fit], group, n_components)
-        found.append(_compare(target, proposal, draws[~fit], chains[~fit], generator))
+        found.append(_compare(integrand, proposal, draws[~fit], chains[~fit], generator))
     return _combine(found, len(draws))
-
-
-@dataclass(frozen=True, eq=False)
-class _Target:
-    """The density within the region, in rows that fit the memory."""
-
-    log_density: Callable[[Tensor], Tensor]
-    region: Region | None
-
-    def __call__(self, position: Tensor) -> Tensor:
-        with torch.no_grad():
-            value = torch.cat([self.log_density(rows) for rows in position.split(_ROWS)])
-        value = value.double().nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
-        if self.region is None:
-            return value
-        return value.masked_fill(~self.region(position), -torch.inf)
 
 
 class _Proposal(NamedTuple):
@@ -187,7 +193,11 @@ def can_bridge(group: SymmetryGroup) -> bool:
 
 
 def _compare(
-    target: _Target, proposal: _Proposal, draws: Tensor, chains: Tensor, generator: torch.Generator
+    integrand: Integrand,
+    proposal: _Proposal,
+    draws: Tensor,
+    chains: Tensor,
+    generator: torch.Generator,
 ) -> BridgeRatio:
     """One half's draws against the other half's proposal."""
     proposed = proposal.h.sample(_PROPOSALS_PER_DRAW * len(draws), generator=generator)
@@ -198,9 +208,9 @@ def _compare(
         counts = proposal.covers(proposed)
     kept = proposed[counts]
     if len(kept):
-        at_proposed[counts] = target(kept) - proposal.log_prob(kept)
+        at_proposed[counts] = integrand(kept) - proposal.log_prob(kept)
     entered = proposal.enter(draws)
-    at_draws = target(entered) - proposal.log_prob(entered)
+    at_draws = integrand(entered) - proposal.log_prob(entered)
     found = bridge_ratio(at_proposed, at_draws, _blocks_of(chains))
     return found._replace(log_ratio=found.log_ratio + proposal.log_copies)
 

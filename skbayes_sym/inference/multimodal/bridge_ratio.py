@@ -103,6 +103,6 @@ def _solve(at_proposal: Tensor, at_draws: Tensor, log_s: tuple[float, float]) ->
     both = torch.cat([at_proposal, at_draws])
     finite = both[both.isfinite()]
     low, high = float(finite.min()) - 1.0, float(finite.max()) + 1.0
-    while imbalance(low) < 0.0:  # zeros among the proposals pull r below every finite l
+    while imbalance(low) < 0.0:  # zeros among the proposals put r below every finite l
         low -= 2.0 * (high - low)
     return float(brentq(imbalance, low, high, xtol=1e-10))

@@ -6,6 +6,7 @@ divided into modes, and the mass of each is estimated by bridge sampling.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from math import nan
 from typing import NamedTuple
@@ -15,7 +16,12 @@ from torch import Tensor
 
 from skbayes_sym.inference.kernels.particle_alignment import align_particles
 from skbayes_sym.inference.log_density import LogDensity
-from skbayes_sym.inference.multimodal.bridge import NOT_ESTIMATED, BridgeEstimate, bridge_evidence
+from skbayes_sym.inference.multimodal.bridge import (
+    NOT_ESTIMATED,
+    BridgeEstimate,
+    Integrand,
+    bridge_evidence,
+)
 from skbayes_sym.inference.multimodal.modes import Modes, ModeWeights, find_modes, weigh_modes
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import has_exact_domain
@@ -98,25 +104,25 @@ def weigh(
         ``spread`` compares estimates from the chains alone and from each cloud alone, where they
         have draws enough in the heaviest mode.
     """
+    integrand = Integrand(log_density, group)
     modes = find_modes(pool.draws, pool.values, pool.chains, group)
     height = mean_log_density_by_mode(pool, modes)
     hopeless = height < height.max() - NEGLIGIBLE_DEFICIT_NATS
     estimates = [
         NOT_ESTIMATED._replace(n_draws=int(modes.counts[k]))
         if hopeless[k]
-        else _evidence(log_density, pool, modes, group, k, None, generator)
+        else _evidence(integrand, pool, modes, k, None, generator)
         for k in range(len(hopeless))
     ]
     weights = weigh_modes(estimates)
-    spread = _spread(log_density, pool, modes, group, weights, generator)
+    spread = _spread(integrand, pool, modes, weights, generator)
     return Weighing(pool, modes, estimates, weights, spread)
 
 
 def _evidence(
-    log_density: LogDensity,
+    integrand: Integrand,
     pool: Pool,
     modes: Modes,
-    group: SymmetryGroup,
     k: int,
     source: int | None,
     generator: torch.Generator,
@@ -128,11 +134,12 @@ def _evidence(
     if not bool(own.any()):
         return NOT_ESTIMATED
     draws = modes.regions.domains[k].enter(pool.draws[own])[0]
-    region = modes.regions.region(k) if modes.regions.n_modes > 1 else None
+    if modes.regions.n_modes > 1:
+        integrand = replace(integrand, region=modes.regions.region(k))
     return bridge_evidence(
-        log_density, draws, group, chains=pool.chains[own], region=region,
+        integrand, draws, chains=pool.chains[own],
         n_components=_COMPONENTS if len(draws) >= _MANY_DRAWS * draws.shape[1] else 1,
-        max_order=_summed_order(group, draws), generator=generator,
+        max_order=_summed_order(integrand.group, draws), generator=generator,
     )  # fmt: skip
 
 
@@ -145,10 +152,9 @@ def _summed_order(group: SymmetryGroup, draws: Tensor) -> int:
 
 
 def _spread(
-    log_density: LogDensity,
+    integrand: Integrand,
     pool: Pool,
     modes: Modes,
-    group: SymmetryGroup,
     weights: ModeWeights,
     generator: torch.Generator,
 ) -> float:
@@ -156,7 +162,7 @@ def _spread(
         return nan
     heaviest = int(weights.weights.argmax())
     found = [
-        _evidence(log_density, pool, modes, group, heaviest, source, generator)
+        _evidence(integrand, pool, modes, heaviest, source, generator)
         for source in pool.sources.unique().tolist()
     ]
     known = [e for e in found if e.log_evidence == e.log_evidence]

@@ -3,11 +3,11 @@ r"""The paper's averaged invariance gap, for comparison: an objective that is no
 Kurle et al. (2022), eqs. 23 and 25 average the posteriors of single data, where Bayes' rule
 multiplies their sites. The nearest thing to their proposal that can be trained is to predict with
 the mean-field posterior ``q_0`` of the last layer but to charge for it the KL of the
-invariance-abiding posterior of *one* datum, averaged over the data,
+invariance-abiding posterior of *one* row, averaged over the data,
 
     E_{q_0}[log p(y | W)] - mean_n KL[q_mix^(n) || p].
 
-That counts one datum's worth of KL however many there are, so it under-regularises: on small data
+That counts one row's worth of KL however many there are, so it under-regularises: on small data
 it often predicts well, and where it matters it overfits. The bound reported after training is that
 of ``q_0``, with its own KL.
 """
@@ -29,14 +29,14 @@ _FIRST_VARIANCE = 1e-2  # of a site, in units of the prior's
 
 
 def single_datum_kl(loc: Tensor, variance: Tensor, x: Tensor, prior_scale: float) -> Tensor:
-    """``KL[q_mix || p]`` of the rank-one site that one datum makes of ``N(loc, variance)``.
+    """``KL[q_mix || p]`` of the rank-one site that one row makes of ``N(loc, variance)``.
 
     Parameters
     ----------
     loc, variance : Tensor of shape (D, T)
         Of the mean-field likelihood (`skbayes_sym.inference.reference.repeated_datum`).
     x : Tensor of shape (*B, N, D)
-        The datum's features.
+        The row's features.
     prior_scale : float
 
     Returns
@@ -48,8 +48,8 @@ def single_datum_kl(loc: Tensor, variance: Tensor, x: Tensor, prior_scale: float
     prior = prior_scale**2 * (x**2).sum(-1, keepdim=True)
     total = prior + x**2 @ variance
     share = prior / total
-    pull = (x @ loc) ** 2 * prior / total**2
-    return 0.5 * (pull - share - torch.log1p(-share))
+    explained = (x @ loc) ** 2 * prior / total**2
+    return 0.5 * (explained - share - torch.log1p(-share))
 
 
 @dataclass(frozen=True)

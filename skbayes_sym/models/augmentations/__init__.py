@@ -5,6 +5,8 @@ augmentation is, `Identity`, `Composed`, `InRescaledUnits`), then the families: 
 (columns of a table), `affine` (images), `module` (any torch module); `objectives` (what
 half-widths are chosen by).
 
+Tested elsewhere: `objectives` (in `estimators/laplace`).
+
 In: inputs (N, *I), parameters ``eta``, uniform noise. Out: inputs (N, S, *I), differentiable in
 ``eta``. (A *symmetry* acts on weights: `skbayes_sym.symmetry`.)
 """

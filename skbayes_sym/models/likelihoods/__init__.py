@@ -4,6 +4,10 @@ Reading order: `base` (what one is), `defaults` (all that follows from a density
 ``torch.distributions`` law; made of `derivatives` and `expectations`), then one a file:
 `gaussian`, `student_t`, `poisson`, `bernoulli`, `categorical`.
 
+Tested elsewhere: `gaussian` (laws in `base`), `categorical` (laws in `base`),
+`bernoulli` (with all laws of targets in `test_families`), `poisson` (there, too),
+`student_t` (there, too).
+
 In: outputs of a network (*B, N, O) and targets. Out: log densities in nats, their derivatives and
 expectations, and predictive mixtures.
 """

@@ -6,5 +6,7 @@ its hand-written passes `mlp_moments` (mean and variance of the weights, for VI)
 same, never formed); `recording` (a forward pass with its intermediates, for Laplace), `modules`
 (any torch module) and `convolutional` (two of them).
 
+Tested elsewhere: `activations` (laws in `mlp` and `mlp_moments`), `recording` (with `modules`).
+
 In: ``theta`` (*B, P), inputs (N, *I). Out: outputs (*B, N, O); the group they don't change under.
 """

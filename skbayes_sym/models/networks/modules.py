@@ -83,8 +83,8 @@ class ModuleNetwork(BaseNetwork):
 
     @cached_property
     def _named_layers(self) -> dict[str, Any]:
-        kinds = (nn.Linear, nn.Conv2d)
-        return {n: m for n, m in self.module.named_modules() if isinstance(m, kinds)}
+        recorded = (nn.Linear, nn.Conv2d)
+        return {n: m for n, m in self.module.named_modules() if isinstance(m, recorded)}
 
     @cached_property
     def weight_layers(self) -> tuple[Dense | Convolution, ...]:

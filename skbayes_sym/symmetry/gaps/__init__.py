@@ -8,4 +8,6 @@ A posterior and a group go in, an `Estimate` with its side or a `GapGradient` co
 * ``rows``: which gap is known of independent rows, by their group:
   ``sign_flips`` (quadrature), ``components`` (permanents) and ``rotations``, these by way of
   ``langevin`` (the log ratio), ``anchors`` (of the bound) and ``haar_integral`` (over O(k)).
+
+Tested elsewhere: `base` (laws of all gaps in `test_laws`).
 """

@@ -31,7 +31,7 @@ def learn_mixing(inner: Tensor) -> Tensor:
     """The matrix W that maximises the mean of ``tr B - F(B)``, ``B = W C``, over draws of C.
 
     A concave problem where F is convex. W is free for few components; for more it weighs the two
-    kinds of anchors by one number each, since a free matrix would learn the draws by heart.
+    sets of anchors by one number each, since a free matrix would learn the draws by heart.
 
     Parameters
     ----------

@@ -16,7 +16,6 @@ from skbayes_sym.inference.kernels.base import (
     DensePreconditioner,
     DiagonalPreconditioner,
     Info,
-    State,
     initial_state,
 )
 from skbayes_sym.inference.kernels.hmc import draw_momentum, leapfrog
@@ -380,9 +379,3 @@ def test_chains_dont_see_each_other(kernel):
     for before, after in zip((*a, *infos_a[0]), (*b, *infos_b[0]), strict=True):
         assert torch.equal(before[others], after[others])
     assert torch.equal(b.position[5], lost[5])
-
-
-def test_state_and_info_are_what_a_kernel_returns():
-    state, infos = few_moves(next(iter(KERNELS.values())))
-    assert isinstance(state, State)
-    assert isinstance(infos[0], Info)

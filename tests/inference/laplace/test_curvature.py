@@ -3,7 +3,7 @@
 import pytest
 import torch
 from inference.laplace.laplace_problems import averaged_outputs, image_problem, problem
-from inference.laplace.test_jacobian import PROBLEMS, every_problem, tape_of
+from inference.laplace.test_jacobian import PROBLEMS, every_problem, jacobian_of
 from torch.testing import assert_close
 
 from skbayes_sym.inference.laplace.curvature import Diagonal, Full, Kronecker
@@ -24,7 +24,7 @@ def exact_root(p):
 
 
 def factors_of(p, kind):
-    return STRUCTURES[kind](p.model).factors(tape_of(p, exact_root(p)), p.data.weight)
+    return STRUCTURES[kind](p.model).factors(jacobian_of(p, exact_root(p)), p.data.weight)
 
 
 def spectrum_of(p, kind):
@@ -179,8 +179,8 @@ def test_weights_are_repetitions():
 
 def test_float32_factors_have_no_negative_eigenvalues():
     p = problem("classes", hidden=(30,), n=5)
-    tape = tape_of(p, exact_root(p))
-    single = [f.float() for f in Kronecker(p.model.layers).factors(tape, p.data.weight)]
+    jacobian = jacobian_of(p, exact_root(p))
+    single = [f.float() for f in Kronecker(p.model.layers).factors(jacobian, p.data.weight)]
     spectrum = Kronecker(p.model.layers).spectrum(single, float(p.data.weight.sum()))
     assert all((layer.output_values >= 0).all() for layer in spectrum.layers)
     small = torch.full((2,), 1e-4, dtype=torch.float64)
@@ -206,7 +206,7 @@ def test_dead_units_are_eigenvectors_of_their_own(n_alive, generator):
     alive = torch.randperm(300, generator=generator)[:n_alive]
     root = torch.zeros(300, 9, dtype=torch.float64)
     root[alive] = torch.randn(n_alive, 9, generator=generator, dtype=torch.float64)
-    factors = Kronecker(p.model.layers).factors(tape_of(p, exact_root(p)), p.data.weight)
+    factors = Kronecker(p.model.layers).factors(jacobian_of(p, exact_root(p)), p.data.weight)
     factors[1] = factors[2] = root @ root.T
     first, second = Kronecker(p.model.layers).spectrum(factors, 1.0).layers
     for basis, values in (first[2:4], second[:2]):

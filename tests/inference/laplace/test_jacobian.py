@@ -8,11 +8,11 @@ from inference.laplace.laplace_problems import averaged_outputs, image_problem, 
 from torch.testing import assert_close
 
 from skbayes_sym.inference.laplace.jacobian import (
+    AveragedJacobian,
     EmpiricalFisher,
     ExactDirections,
     SketchedDirections,
-    Tape,
-    jacobian,
+    dense_jacobian,
     parameter_layers,
     parameter_positions,
 )
@@ -28,10 +28,10 @@ PROBLEMS = {
 every_problem = pytest.mark.parametrize("name", PROBLEMS)
 
 
-def tape_of(p, directions):
+def jacobian_of(p, directions):
     h = p.model.hyper.unflatten(p.hyper)
     recording, averaged = p.model.record(p.theta, h["eta"], p.data.x, p.noise)
-    return Tape(recording, p.model.layers, p.model.n_samples, averaged, directions)
+    return AveragedJacobian(recording, p.model.layers, p.model.n_samples, averaged, directions)
 
 
 @every_problem
@@ -43,7 +43,7 @@ def test_jacobian_is_that_of_the_averaged_network(name, generator):
     expected = torch.einsum("kno,nop->knp", directions, expected)
     layout = p.model.network.layout
     at = parameter_positions(p.model.layers, layout)
-    assert_close(jacobian(tape_of(p, directions), layout), expected[..., at])
+    assert_close(dense_jacobian(jacobian_of(p, directions), layout), expected[..., at])
 
 
 @pytest.mark.parametrize("n_last", [1, 2, 3])
@@ -60,8 +60,10 @@ def test_averages_without_backward_passes_are_those_with_them(name, n_last):
         assert recording.head is not None
         recording = recording if with_head else recording._replace(head=None)
         directions = averaged.sin() * torch.arange(1, 5).double()[:, None, None]
-        tape = Tape(recording, layers, p.model.n_samples, averaged, directions, True)
-        flat = torch.cat([t.flatten() for layer in tape.averages for t in layer[1:]])
+        jacobian = AveragedJacobian(
+            recording, layers, p.model.n_samples, averaged, directions, True
+        )
+        flat = torch.cat([t.flatten() for layer in jacobian.averages for t in layer[1:]])
         towards = torch.linspace(-1.0, 1.0, len(flat), dtype=torch.float64)
         slope = torch.autograd.grad(towards @ flat, leaf)[0] if p.noise.numel() else flat[:0]
         return flat.detach(), slope
@@ -86,9 +88,11 @@ def test_the_last_layer_alone():
     h = p.model.hyper.unflatten(p.hyper)
     recording, averaged = model.record(p.theta, h["eta"], p.data.x, p.noise)
     directions = Categorical().hessian_root(averaged.detach(), p.data.y)
-    tape = Tape(recording, model.layers, 3, averaged, directions)
-    every = jacobian(tape_of(p, directions), layout)
-    assert_close(jacobian(tape, layout), every[..., parameter_positions(model.layers, layout)])
+    jacobian = AveragedJacobian(recording, model.layers, 3, averaged, directions)
+    every = dense_jacobian(jacobian_of(p, directions), layout)
+    assert_close(
+        dense_jacobian(jacobian, layout), every[..., parameter_positions(model.layers, layout)]
+    )
     assert torch.equal(
         parameter_positions(model.layers, layout), torch.arange(layout.slices["W3"].start, 39)
     )

@@ -75,7 +75,7 @@ def test_surrogate_gradient_is_autograd_through_the_log_det(name):
     seen = evidence.see(p.theta, leaf, p.data, generator, create_graph=True)
     log_precision = p.model.hyper.unflatten(p.hyper)["log_precision"]
     prior = log_precision.exp()[p.model.owner].diag()
-    matrix = evidence.structure.factors(seen.tape, p.data.weight)[0] + prior
+    matrix = evidence.structure.factors(seen.jacobian, p.data.weight)[0] + prior
     objective = seen.log_likelihood - 0.5 * torch.logdet(matrix)
     assert_close(gradient, torch.autograd.grad(objective, leaf)[0])
 
@@ -165,7 +165,7 @@ def test_evidence_terms_of_a_known_case():
     assert_close(slope, torch.zeros(1, dtype=torch.float64), rtol=0.0, atol=1e-12)
 
 
-def test_gradient_vanishes_where_there_is_no_extent():
+def test_gradient_vanishes_where_there_is_no_half_width():
     """The law of the transformations is even in eta: with noise of both signs it is flat at 0."""
     p = problem("classes", n=6, n_samples=2)
     hyper = p.hyper.clone()

@@ -12,6 +12,7 @@ from inference.layerwise.layerwise_problems import (
 )
 from torch.testing import assert_close
 
+from skbayes_sym.inference.layerwise.base import HiddenDraws, LayerInputs, propagate
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
@@ -35,3 +36,32 @@ def test_predictions_are_the_moments_of_draws(name, widths, generator):
     assert bool(((outputs.mean(0) - mean.mean(0)).abs() < 5 * spread * (2 / n) ** 0.5).all())
     # Tails are heavier than a normal's: 15 % on a standard deviation of 6000 draws.
     assert_close(outputs.std(0), spread, rtol=0.15, atol=0)
+
+
+@every_posterior
+def test_draws_of_the_last_layer_have_the_covariance_of_its_law(name, generator):
+    """Given one draw of the hidden layers: all moments of 40,000 draws, to 5 standard errors."""
+    n, data = 40_000, make_data()
+    parts = parts_of(name, MLP(3, (4,), 1, TANH))
+    hidden, last, log_noise = parts.split(train(parts, data, log(0.3), 30))
+    draw = parts.hidden.draw(hidden, 1, generator=generator)
+    features = propagate(parts.network, draw.weights, data.x)
+    law = parts.last.condition(LayerInputs(last, features, draw, data, log_noise))
+    many = HiddenDraws(
+        [w.expand(n, -1, -1) for w in draw.weights], draw.kl.expand(n),
+        draw.inducing.expand(n, -1, -1),
+    )  # fmt: skip
+    inputs = LayerInputs(last, features.expand(n, -1, -1), many, data, log_noise)
+    drawn = parts.last.sample(inputs, generator=generator)[..., 0]
+    root = law.root[0, 0]
+    cov = law.prior_scale**2 * root.mT @ root
+    if law.complement:
+        cov = law.prior_scale**2 * torch.eye(5, dtype=torch.float64) - cov
+    sd = cov.diagonal().sqrt()
+    assert bool(((drawn.mean(0) - law.mean[0, :, 0]).abs() < 5 * sd / n**0.5).all())
+    # Of Gaussian draws: var of an entry of the sample covariance is (c_ij^2 + c_ii c_jj) / n.
+    error = ((cov**2 + torch.outer(sd, sd) ** 2) / n).sqrt()
+    assert bool(((drawn.T.cov() - cov).abs() < 5 * error).all())
+    features = propagate(parts.network, draw.weights, data.x)
+    moments = law.moments(features.expand(1, -1, -1))
+    assert_close(moments.variance[0, :, 0], (features[0] @ cov * features[0]).sum(-1))

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from inference.linear.linear_problems import class_data, fit, linear_data, problem, softmax
 from scipy import optimize, stats
 from torch.testing import assert_close
 
-from skbayes_sym.inference.linear.expectations import ScalarSites, SoftmaxSites
+from skbayes_sym.inference.linear.expectations import ScalarSites
 from skbayes_sym.inference.linear.sites import (
     Acceleration,
-    LinearData,
     Sites,
     converge,
     first_sites,
@@ -22,21 +22,6 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
-from skbayes_sym.numerics.quadrature import sobol_normal
-
-
-def linear_data(X, y, *, n_outputs=1, fit_intercept=False, weight=None):
-    X = torch.as_tensor(X, dtype=torch.float64)
-    weight = torch.ones(len(X)) if weight is None else torch.as_tensor(weight)
-    return LinearData(X, torch.as_tensor(y), weight.double(), n_outputs, X.shape[1], fit_intercept)
-
-
-def fit(data, likelihood, prior_variance, family=full_covariance, tol=1e-11):
-    """The fixed point, starting at a constant function."""
-    variance = torch.as_tensor(prior_variance, dtype=torch.float64)
-    sites = first_sites(data, likelihood, torch.zeros(data.n_outputs, dtype=torch.float64))
-    state = solve(data, sites, variance, likelihood, family)
-    return converge(data, state, family, tol=tol, max_iter=300).state
 
 
 def gaussian(noise_variance):
@@ -46,7 +31,11 @@ def gaussian(noise_variance):
 
 # Three rows, four weights with their own prior variances (absorbed into X), noise variance 0.25.
 LINEAR_X = np.array([[1.0, 2.0, -1.0, 0.5], [0.0, 1.0, 1.0, -2.0], [0.5, -1.0, 2.0, 1.0]])
+
+
 LINEAR_Y = np.array([[1.0], [-0.5], [2.0]])
+
+
 PRIOR_SCALE = np.sqrt([1.0, 0.5, 2.0, 1.0])
 
 
@@ -95,12 +84,6 @@ def test_logistic_oracle():
     )
 
 
-def problem(n=25, k=3):
-    rng = np.random.default_rng(3)
-    X = rng.normal(size=(n, k))
-    return X, X @ rng.normal(size=k), rng
-
-
 def count_data():
     X, f, rng = problem()
     return linear_data(X, rng.poisson(np.exp(0.5 * f)).astype(float)[:, None])
@@ -113,17 +96,16 @@ def heavy_data():
     return linear_data(X, y[:, None])
 
 
-def class_data():
-    X, f, rng = problem()
-    return linear_data(X, (f + rng.logistic(size=25) > 0).astype(np.int64))
-
-
 STUDENT = ScalarSites(StudentT(torch.tensor([np.log(0.3)]), df=3.0, learn=False))
+
+
 MODELS = {
     "poisson": (count_data(), ScalarSites(Poisson())),
     "student-t": (heavy_data(), STUDENT),
     "bernoulli": (class_data(), ScalarSites(Bernoulli())),
 }
+
+
 every_model = pytest.mark.parametrize(("data", "likelihood"), MODELS.values(), ids=MODELS)
 
 
@@ -225,58 +207,6 @@ def test_more_weights_than_rows_by_the_row_space(data, likelihood):
     assert float(wide.elbo) == pytest.approx(float(narrow.elbo), abs=1e-8)
     assert_close(wide.mean, narrow.mean, rtol=1e-7, atol=1e-8)
     assert_close(wide.output_covariance, narrow.output_covariance, rtol=1e-7, atol=1e-9)
-
-
-def softmax(n_outputs=3, n_points=256):
-    return SoftmaxSites(sobol_normal(n_points, n_outputs - 1, seed=0))
-
-
-def random_moments(n_outputs=3, n=4):
-    rng = np.random.default_rng(7)
-    root = rng.normal(size=(n, n_outputs, n_outputs))
-    covariance = torch.as_tensor(root @ root.transpose(0, 2, 1))
-    mean = torch.as_tensor(rng.normal(size=(n, n_outputs)))
-    return mean, covariance, torch.as_tensor(rng.integers(0, n_outputs, n))
-
-
-def test_softmax_derivatives_equal_autograd():
-    mean, covariance, y = random_moments()
-    leaves = mean.requires_grad_(), covariance.requires_grad_()
-    terms = softmax()(mean.detach(), covariance.detach(), y)
-    value = softmax().value(*leaves, y)
-    assert_close(terms.value, value.detach(), rtol=1e-12, atol=1e-13)
-    gradient, by_covariance = torch.autograd.grad(value.sum(), leaves)
-    assert_close(terms.gradient, gradient, rtol=1e-10, atol=1e-12)
-    # autograd takes the entries as free: only the symmetric part means something.
-    symmetric = 0.5 * (by_covariance + by_covariance.mT)
-    assert_close(terms.curvature, -2 * symmetric, rtol=1e-8, atol=1e-10)
-
-
-def test_softmax_expectation_equals_monte_carlo(generator):
-    mean, covariance, y = random_moments()
-    draws = torch.randn(100_000, 4, 3, generator=generator, dtype=torch.float64)
-    f = mean + torch.einsum("ncd,snd->snc", torch.linalg.cholesky(covariance), draws)
-    samples = f.log_softmax(-1).gather(-1, y.expand(100_000, 4).unsqueeze(-1)).squeeze(-1)
-    got = softmax(n_points=8192).value(mean, covariance, y)
-    assert bool(((got - samples.mean(0)).abs() < 5 * samples.std(0) / 100_000**0.5).all())
-
-
-def test_softmax_is_blind_to_shifts():
-    mean, covariance, y = random_moments()
-    terms = softmax()(mean, covariance, y)
-    shifted = softmax()(mean + 5.0, covariance + 3.0, y)
-    assert_close(shifted.value, terms.value, rtol=1e-9, atol=1e-10)
-    assert_close(terms.curvature.sum(-1), torch.zeros(4, 3).double(), rtol=0, atol=1e-12)
-
-
-def test_two_classes_by_softmax_are_logistic():
-    """Two rows of weights of variance v are a logistic model of variance 2 v."""
-    data = class_data()
-    logistic = fit(data, ScalarSites(Bernoulli()), 3.0)
-    two = fit(data._replace(n_outputs=2), softmax(2, n_points=4096), 1.5)
-    # Free direction of both rows together stays at the prior: its KL is 0.
-    assert float(two.elbo) == pytest.approx(float(logistic.elbo), abs=2e-3)
-    assert_close(two.loc[1] - two.loc[0], logistic.loc[0], rtol=0, atol=3e-3)
 
 
 def test_multinomial_fixed_point_is_stationary():

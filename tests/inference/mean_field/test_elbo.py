@@ -10,16 +10,13 @@ from skbayes_sym.inference.mean_field.elbo import NormalModel, SymmetrizedElbo, 
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.data import Batches, Data
-from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
-    DoublyStochastic,
     Exact,
-    Importance,
     Soules,
 )
 from skbayes_sym.symmetry.gaps.units import UnitGap
@@ -172,47 +169,6 @@ def test_linear_model_bound_is_below_the_evidence(generator):
     lost = -0.5 * float(torch.logdet(precision) - precision.diagonal().log().sum())
     assert bound == pytest.approx(float(evidence) - lost, abs=1e-8)
     assert bound < float(evidence)
-
-
-def test_expected_log_likelihood_counts_weights_as_repetitions(generator):
-    network = MLP(2, (3,), 2, RELU)
-    x = torch.randn(5, 2, generator=generator, dtype=torch.float64)
-    y = torch.tensor([0, 1, 0, 1, 1])
-    repeats = torch.tensor([1, 2, 1, 3, 1])
-    posterior = MeanFieldGaussian(
-        network.init(1, generator=generator)[0].numpy(), np.full(network.layout.n_params, 0.2)
-    )
-    weighted, repeated = (
-        expected_log_likelihood(
-            network, Categorical(), posterior, data, n_draws=20_000, generator=generator
-        )
-        for data in (
-            Data(x, y, repeats.double()),
-            Data(
-                x.repeat_interleave(repeats, 0),
-                y.repeat_interleave(repeats),
-                torch.ones(8, dtype=torch.float64),
-            ),
-        )
-    )
-    error = np.hypot(weighted.standard_error, repeated.standard_error)
-    assert abs(weighted.value - repeated.value) < 4 * error
-
-
-def test_reported_gap_bounds_enclose_the_truth(generator):
-    network = MLP(2, (6,), 1, TANH)
-    loc = network.init(1, generator=generator)[0].numpy()
-    posterior = MeanFieldGaussian(loc, np.full(len(loc), 0.5))
-    lower, exact, upper = (
-        UnitGap(network.symmetry(), permanent, bound)
-        .estimate(posterior, 3000, generator=generator_from(1))
-        .value
-        for permanent, bound in (
-            (Importance(8), "lower"), (Exact(), "lower"), (DoublyStochastic(), "upper")
-        )
-    )  # fmt: skip
-    assert lower <= exact + 1e-3 < upper
-    assert 0.0 < exact < network.symmetry().log_order
 
 
 def test_posterior_draws_and_density(generator):

@@ -4,6 +4,7 @@ from math import log, pi
 
 import torch
 
+from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
 from skbayes_sym.inference.multimodal.weights import pool_draws
 from skbayes_sym.symmetry.orbits import enumerate_group
 from skbayes_sym.symmetry.units import Units
@@ -36,6 +37,16 @@ class Mixture:
 
 
 TWO = Mixture([[2.0, 0.5, 0.0], [3.0, 1.5, 6.0]], [[0.2] * 3, [0.1] * 3], [0.3, 0.7], 4.0, UNITS)
+
+
+def bumps(generator, distance=40.0):
+    """Two Gaussians in four dimensions that hold 0.7 and 0.3."""
+    loc = torch.randn(2, 4, generator=generator, dtype=F64)
+    loc[1] += distance
+    root = torch.randn(2, 4, 4, generator=generator, dtype=F64)
+    covariance = root @ root.mT + 0.2 * torch.eye(4, dtype=F64)
+    weights = torch.tensor([0.7, 0.3], dtype=F64).log()
+    return GaussianMixture(weights, loc, torch.linalg.cholesky(covariance))
 
 
 def scrambled(x, generator):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from skbayes_sym.inference.multimodal.bridge import bridge_evidence, can_bridge
+from skbayes_sym.inference.multimodal.bridge import Integrand, bridge_evidence, can_bridge
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
@@ -54,13 +54,13 @@ def test_a_gaussian(generator):
     target = gaussian(4)
     draws = target.sample(2000, generator=generator)
     found = bridge_evidence(
-        lambda x: LOG_Z + target.log_prob(x), draws, Trivial(), generator=generator
+        Integrand(lambda x: LOG_Z + target.log_prob(x), Trivial()), draws, generator=generator
     )
     assert abs(found.log_evidence - LOG_Z) < 4 * found.standard_error
     assert 0 < found.standard_error < 0.02
     assert found.n_draws == 2000
     again = [
-        bridge_evidence(target.log_prob, draws, Trivial(), generator=generator_from(3))
+        bridge_evidence(Integrand(target.log_prob, Trivial()), draws, generator=generator_from(3))
         for _ in range(2)
     ]
     assert again[0] == again[1]
@@ -74,7 +74,10 @@ def test_symmetric_bumps(spread, max_order, generator):
     draws = bump.sample(3000, generator=generator)  # copies of draws of the whole density
     domain = FundamentalDomain(TWO_UNITS, DiagonalReference(bump.loc[0], torch.ones(5).double()))
     found = bridge_evidence(
-        log_density, domain.enter(draws)[0], TWO_UNITS, max_order=max_order, generator=generator
+        Integrand(log_density, TWO_UNITS),
+        domain.enter(draws)[0],
+        max_order=max_order,
+        generator=generator,
     )
     assert abs(found.log_evidence - LOG_Z) < 4 * found.standard_error
     assert found.standard_error < 0.05
@@ -89,13 +92,16 @@ def test_a_large_group_needs_one_hidden_layer(generator):
     prior = torch.randn(20 * n, n, generator=generator, dtype=torch.float64)
     domain = FundamentalDomain(wide.symmetry(), DiagonalReference(prior[0], torch.ones(n).double()))
     found = bridge_evidence(
-        lambda x: -0.5 * x.square().sum(-1), domain.enter(prior)[0], wide.symmetry(),
+        Integrand(lambda x: -0.5 * x.square().sum(-1), wide.symmetry()),
+        domain.enter(prior)[0],
         generator=generator,
-    )  # fmt: skip
+    )
     assert abs(found.log_evidence - 0.5 * n * log(2 * pi)) < 4 * found.standard_error
     assert found.standard_error < 0.3
     with pytest.raises(ValueError, match="hidden layers"):
-        bridge_evidence(logistic, torch.zeros(1000, 61), deep.symmetry(), generator=generator)
+        bridge_evidence(
+            Integrand(logistic, deep.symmetry()), torch.zeros(1000, 61), generator=generator
+        )
 
 
 def test_parts_of_a_mode_sum_to_the_whole(generator):
@@ -109,10 +115,10 @@ def test_parts_of_a_mode_sum_to_the_whole(generator):
         return ~left(x)
 
     parts = [
-        bridge_evidence(log_density, draws, TWO_UNITS, region=region, generator=generator)
+        bridge_evidence(Integrand(log_density, TWO_UNITS, region), draws, generator=generator)
         for region in (left, right)
     ]
-    whole = bridge_evidence(log_density, draws, TWO_UNITS, generator=generator)
+    whole = bridge_evidence(Integrand(log_density, TWO_UNITS), draws, generator=generator)
     total = np.logaddexp(*(part.log_evidence for part in parts))
     share = np.exp([part.log_evidence - total for part in parts])
     error = np.sqrt(
@@ -129,7 +135,7 @@ def test_errors_are_calibrated():
     for seed in range(40):
         generator = generator_from(seed)
         draws = logistic_draws(300, 5, generator)
-        found = bridge_evidence(logistic, draws, Trivial(), generator=generator)
+        found = bridge_evidence(Integrand(logistic, Trivial()), draws, generator=generator)
         z.append(found.log_evidence / found.standard_error)
         spread.append(found.standard_error)
     assert 0.6 < np.std(z, ddof=1) < 1.5
@@ -151,7 +157,7 @@ def test_errors_allow_for_autocorrelation(n_chains):
         draws = (0.5 + 0.5 * torch.special.erf(x / 2**0.5)).clamp(1e-12, 1 - 1e-12).logit()
         chains = torch.arange(n_chains).repeat_interleave(shape[1])
         found = bridge_evidence(
-            logistic, draws.flatten(0, 1), Trivial(), chains=chains, generator=generator
+            Integrand(logistic, Trivial()), draws.flatten(0, 1), chains=chains, generator=generator
         )
         z.append(found.log_evidence / found.standard_error)
         effective.append(found.n_effective)
@@ -187,7 +193,7 @@ def test_bayesian_linear_model(generator):
         return log_prior - 0.5 * residual.square().sum(1) - n * (s + 0.5 * log(2 * pi))
 
     draws = torch.cat([theta.squeeze(-1), log_sigma[chosen][:, None]], dim=1)
-    found = bridge_evidence(log_density, draws, Trivial(), generator=generator)
+    found = bridge_evidence(Integrand(log_density, Trivial()), draws, generator=generator)
     exact = float(log_mass.logsumexp(0))
     assert abs(found.log_evidence - exact) < 4 * found.standard_error
     assert abs(found.log_evidence - exact) < 0.1
@@ -248,9 +254,12 @@ def test_one_unit_network_by_quadrature(n_components, generator):
     found = {}
     for order in (10_000, 1):
         found[order] = bridge_evidence(
-            log_density, aligned, group, n_components=n_components, max_order=order,
+            Integrand(log_density, group),
+            aligned,
+            n_components=n_components,
+            max_order=order,
             generator=generator,
-        )  # fmt: skip
+        )
         assert abs(found[order].log_evidence - exact) < 0.1
         assert abs(found[order].log_evidence - exact) < 4 * found[order].standard_error
     error = np.hypot(found[1].standard_error, found[10_000].standard_error)
@@ -268,7 +277,9 @@ def test_a_third_component_helps_a_bent_mode(generator):
 
     errors = []
     for k in (1, 3):
-        found = bridge_evidence(log_density, draws, Trivial(), n_components=k, generator=generator)
+        found = bridge_evidence(
+            Integrand(log_density, Trivial()), draws, n_components=k, generator=generator
+        )
         assert abs(found.log_evidence) < 4 * found.standard_error
         errors.append(found.standard_error)
     assert errors[1] < 0.7 * errors[0]
@@ -280,7 +291,7 @@ def test_a_third_component_helps_a_bent_mode(generator):
 
 def test_nothing_to_go_by_is_nan(generator):
     draws = torch.randn(19, 4, generator=generator, dtype=torch.float64)
-    few = bridge_evidence(logistic, draws, Trivial(), generator=generator)
+    few = bridge_evidence(Integrand(logistic, Trivial()), draws, generator=generator)
     assert np.isnan([few.log_evidence, few.standard_error]).all()
     assert few.n_draws == 19
 
@@ -293,6 +304,8 @@ def test_relu_network_prior(generator):
     places = DiagonalReference(torch.linspace(-1, 1, n).double(), torch.ones(n).double())
     aligned = FundamentalDomain(network.symmetry(), places).enter(x)[0]
     found = bridge_evidence(
-        lambda at: -0.5 * at.square().sum(-1), aligned, network.symmetry(), generator=generator
+        Integrand(lambda at: -0.5 * at.square().sum(-1), network.symmetry()),
+        aligned,
+        generator=generator,
     )
     assert abs(found.log_evidence - 0.5 * n * log(2 * pi)) < 4 * found.standard_error

@@ -1,13 +1,10 @@
 """MoLA: exact on Gaussians, weights as told, damped where a mode is flat."""
 
-from math import log, pi
-
-import pytest
 import torch
+from inference.multimodal.known_modes import bumps
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import (
     curvature,
     find_maximum,
@@ -15,15 +12,6 @@ from skbayes_sym.inference.multimodal.mixture_of_laplace import (
 )
 
 D = 4
-
-
-def bumps(generator, distance=40.0):
-    loc = torch.randn(2, D, generator=generator, dtype=torch.float64)
-    loc[1] += distance
-    root = torch.randn(2, D, D, generator=generator, dtype=torch.float64)
-    covariance = root @ root.mT + 0.2 * torch.eye(D, dtype=torch.float64)
-    weights = torch.tensor([0.7, 0.3], dtype=torch.float64).log()
-    return GaussianMixture(weights, loc, torch.linalg.cholesky(covariance))
 
 
 def target(function):
@@ -93,28 +81,3 @@ def test_the_maximum_is_never_lower_than_the_start():
     found = find_maximum(target(function), start)
     assert float(found.square().sum()) < 4.0
     assert float(found.sum()) >= float(start.sum()) - 1e-6
-
-
-def test_mixtures_normalise_and_fit(generator):
-    mixture = bumps(generator, distance=3.0)
-    draws = mixture.sample(200_000, generator=generator)
-    wide = GaussianMixture(
-        torch.zeros(1).double(),
-        draws.mean(0)[None],
-        1.5 * torch.linalg.cholesky(draws.T.cov())[None],
-    )
-    proposed = wide.sample(200_000, generator=generator)
-    ratio = (mixture.log_prob(proposed) - wide.log_prob(proposed)).exp()
-    assert abs(float(ratio.mean()) - 1.0) < 4 * float(ratio.std()) / 200_000**0.5
-    one = fit_gaussian_mixture(draws)
-    covariance = draws.T.cov(correction=0)
-    shrunk = 0.98 * covariance + 0.02 * torch.diag(covariance.diagonal())
-    assert_close(one.cholesky[0] @ one.cholesky[0].mT, shrunk, rtol=1e-6, atol=1e-8)
-    assert_close(one.loc[0], draws.mean(0))
-    two = fit_gaussian_mixture(bumps(generator).sample(4000, generator=generator), 2)
-    assert two.log_weights.exp().sort().values.tolist() == pytest.approx([0.3, 0.7], abs=0.03)
-    normal = -0.5 * draws.square().sum(1) - 0.5 * D * log(2 * pi)
-    standard = GaussianMixture(
-        torch.zeros(1).double(), torch.zeros(1, D).double(), torch.eye(D).double()[None]
-    )
-    assert_close(standard.log_prob(draws), normal)

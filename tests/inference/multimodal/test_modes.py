@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.multimodal.bridge import NOT_ESTIMATED, bridge_evidence
+from skbayes_sym.inference.multimodal.bridge import NOT_ESTIMATED, Integrand, bridge_evidence
 from skbayes_sym.inference.multimodal.modes import find_modes, weigh_modes
 from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.orbits import enumerate_group
@@ -111,12 +111,12 @@ def test_slow_chains_of_one_gaussian_are_one_mode(generator):
 
 def test_particles_and_chains_together(generator):
     at = centres(2, generator)
-    islands = [chains_at(c, -80.0, n, 1, generator) for c, n in zip(at, (200, 50), strict=True)]
-    draws, values, chains = stack(*islands, chains_at(at[1], -80.0, 5, 40, generator))
+    particles = [chains_at(c, -80.0, n, 1, generator) for c, n in zip(at, (200, 50), strict=True)]
+    draws, values, chains = stack(*particles, chains_at(at[1], -80.0, 5, 40, generator))
     modes = find_modes(draws, values, chains, UNITS)
     assert partition(modes.labels, (chains >= 200).long())
     lone = chains_at(at[0] + 4.0, 60.0, 1, 1, generator)  # one particle, far higher than all
-    draws, values, chains = stack(*islands, lone)
+    draws, values, chains = stack(*particles, lone)
     modes = find_modes(draws, values, chains, UNITS)
     assert modes.counts.tolist() == [200, 50, 1]
 
@@ -153,7 +153,9 @@ def test_evidence_weights_of_unequal_modes(generator):
     assert modes.regions.n_modes == 2
     estimates = [
         bridge_evidence(
-            log_density, draws, UNITS, chains=chains, region=modes.regions.region(k),
+            Integrand(log_density, UNITS, modes.regions.region(k)),
+            draws,
+            chains=chains,
             generator=generator,
         )
         for k in range(2)

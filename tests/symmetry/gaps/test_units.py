@@ -1,11 +1,12 @@
 """The symmetrisation gap against closed forms, quadrature, enumeration and limits."""
 
 from itertools import permutations, product
-from math import factorial, log
+from math import log
 
 import pytest
 import torch
 from cases import LOWER_ESTIMATES
+from symmetry.gaps.unit_problems import assert_mean, gap_of, spread_units, units
 from torch.testing import assert_close
 
 from skbayes_sym.models.networks.activations import RELU, TANH
@@ -13,31 +14,12 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     DoublyStochastic,
     Exact,
-    ExactUpTo,
     Importance,
     InfoNCE,
     Soules,
 )
 from skbayes_sym.symmetry.gaps.units import UnitGap, disjoint_unit_blocks, unit_gap
 from skbayes_sym.symmetry.units import SignedPermutation, Units
-
-N_DRAWS = 100_000
-
-
-def units(d, p=1):
-    return torch.arange(d * p).reshape(d, p)
-
-
-def gap_of(group, loc, scale, generator, *, estimate=None, n=N_DRAWS, bound="lower"):
-    loc, scale = (torch.as_tensor(t, dtype=torch.float64) for t in (loc, scale))
-    noise = torch.randn(n, len(loc), generator=generator, dtype=torch.float64)
-    return UnitGap(group, estimate or Exact(), bound).values(loc, scale, noise, generator=generator)
-
-
-def assert_mean(values, expected, tolerance=0.0):
-    """Within 4 standard errors of the Monte Carlo mean."""
-    error = 4 * float(values.std()) / len(values) ** 0.5 + tolerance + 1e-12
-    assert abs(float(values.mean()) - expected) < error, (float(values.mean()), expected, error)
 
 
 def assert_not_above(smaller, larger):
@@ -105,34 +87,6 @@ def test_separated_units_saturate(name, flip, generator):
     assert_close(values, expected, rtol=0, atol=1e-6)
 
 
-# log K - E log(1 + Binomial(K - 1, 1/d!)): what iid InfoNCE says of separated units
-@pytest.mark.parametrize(
-    ("d", "k", "expected"), [(2, 2, 0.346574), (3, 5, 1.192231), (5, 20, 2.889307)]
-)
-def test_saturated_infonce_iid(d, k, expected, generator):
-    loc = 100.0 * torch.arange(d, dtype=torch.float64)
-    group = Units(units(d))
-    values = torch.cat(
-        [
-            gap_of(group, loc, torch.ones(d), generator, estimate=InfoNCE(k, replacement=True), n=1)
-            for _ in range(4000)
-        ]
-    )
-    assert_mean(values, expected)
-
-
-@pytest.mark.parametrize("d", [2, 3, 4])
-def test_infonce_without_replacement_is_exact_at_the_whole_group(d, generator):
-    loc, scale = torch.randn(2, 2 * d, generator=generator, dtype=torch.float64)
-    noise = torch.randn(30, 2 * d, generator=generator, dtype=torch.float64)
-    group = Units(units(d, 2))
-    exact, infonce = (
-        unit_gap(group, loc, scale.exp(), noise, e, generator=generator)
-        for e in (Exact(), InfoNCE(factorial(d)))
-    )
-    assert_close(infonce, exact, rtol=0, atol=1e-10)
-
-
 def enumerate_log_density_ratio(group, elements, loc, scale, noise):
     """log q(theta) - log mean_g q(g^-1 theta), by summing over all elements."""
     theta = loc + scale * noise
@@ -185,14 +139,6 @@ def test_gradient_equals_enumeration(signed, generator):
         both = start.clone().requires_grad_()
         gradients.append(torch.autograd.grad(value(both).sum(), both)[0])
     assert_close(*gradients, rtol=1e-9, atol=1e-10)
-
-
-def spread_units(d, p, spread):
-    """The posterior of the note's tightness table."""
-    i, k = torch.meshgrid(torch.arange(d), torch.arange(p), indexing="ij")
-    loc = spread * torch.sin(1.0 + 3 * i + 5 * k).double()
-    scale = (0.5 + 0.3 * torch.cos(2.0 * i + k)).double()
-    return loc.flatten(), scale.flatten()
 
 
 @pytest.mark.parametrize(("d", "p", "spread"), [(4, 3, 0.5), (6, 3, 0.0), (6, 3, 1.5)])
@@ -283,17 +229,3 @@ def test_estimates_are_equivariant_to_the_order_of_units(generator):
     b = gap_of(group, loc[shuffled], scale[shuffled], generator, estimate=estimate, n=4000)
     error = (float(a.var() + b.var()) / 4000) ** 0.5
     assert abs(float(a.mean() - b.mean())) < 4 * error
-
-
-def test_exact_up_to_switches_by_width(generator):
-    estimate = ExactUpTo(3, Soules())
-    narrow, wide = (torch.randn(7, d, d, generator=generator) for d in (3, 4))
-    assert torch.equal(estimate(narrow, generator=generator), Exact()(narrow, generator=generator))
-    assert torch.equal(estimate(wide, generator=generator), Soules()(wide, generator=generator))
-
-
-def test_sides_are_kept_apart(generator):
-    loc, scale = spread_units(3, 2, 1.0)
-    with pytest.raises(ValueError, match="exact or upper"):
-        gap_of(Units(units(3, 2)), loc, scale, generator, estimate=Soules(), n=2,
-               bound="upper")  # fmt: skip

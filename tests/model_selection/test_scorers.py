@@ -1,4 +1,4 @@
-"""Scores by evidence and by predictive density, and the split that isn't one."""
+"""Scores by evidence and by predictive density."""
 
 import numpy as np
 import pytest
@@ -159,12 +159,3 @@ def test_scorers_are_callables_of_a_search():
     best = clone(LINEAR).set_params(prior_scale=2e3)
     scores = cross_val_score(best, X, y, scoring=log_predictive_density_scorer, cv=3)
     assert scores.mean() == pytest.approx(search.best_score_)
-
-
-def test_no_split_is_all_rows_twice():
-    ((train, test),) = NoSplit().split(X, y)
-    assert np.array_equal(train, np.arange(80))
-    assert np.array_equal(test, np.arange(80))
-    assert train is not test
-    assert NoSplit().get_n_splits() == NoSplit().get_n_splits(X, y) == 1
-    assert repr(NoSplit()) == "NoSplit()"

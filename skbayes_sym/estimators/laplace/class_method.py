@@ -1,0 +1,177 @@
+"""Laplace approximations of several modes of a classification network, refined, as a method."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from skbayes_sym.estimators._fit.compatibility import (
+    CURVED_LIKELIHOOD,
+    FULLY_CONNECTED,
+    NORMAL_OR_LEARNED,
+    Needs,
+)
+from skbayes_sym.estimators._fit.memory import Part, require_memory, rows_part
+from skbayes_sym.estimators._fit.model import fully_connected
+from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.laplace.modes import learned_scales, scales_of
+from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
+from skbayes_sym.inference.laplace.class_modes import (
+    ClassModes,
+    ClassModeSearch,
+    stacked,
+    starting_points,
+)
+from skbayes_sym.inference.laplace.class_predictive import choose_variance_scale
+from skbayes_sym.inference.laplace.class_refinement import RefinedModes, refine
+from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
+from skbayes_sym.models.learned_scales import ScalesByGroup
+from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.optimise import Loop, Stopped
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
+
+_DOUBLE = 8  # bytes
+
+
+def most_steps(n_params: int) -> int:
+    """What ``max_iter="auto"`` is: beyond 1,000 weights fewer do, and each costs much more."""
+    return 60 if n_params <= 1000 else 40
+
+
+@dataclass(frozen=True, eq=False)
+class ClassModesFit:
+    """What the searches have found.
+
+    Parameters
+    ----------
+    modes : ClassModes
+        With the scales of their priors, and the evidence.
+    refined : RefinedModes
+        The posterior.
+    prior : ScalesByGroup
+    variance_scale : float
+        Of the logits' variance in predictions.
+    stop_reason : str
+    predict_seed : int
+    """
+
+    modes: ClassModes
+    refined: RefinedModes
+    prior: ScalesByGroup
+    variance_scale: float
+    stop_reason: Stopped
+    predict_seed: int
+
+    @property
+    def n_iter(self) -> int:
+        return int(self.modes.n_iter.max())
+
+    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        evidence = self.modes.log_evidence.cpu().numpy()
+        best = int(evidence.argmax())
+        theta, factor = (
+            t.cpu().contiguous().numpy() for t in (self.refined.theta, self.refined.factor)
+        )
+        return {
+            "posterior_": ModeMixture(theta, factor),
+            "variance_scale_": self.variance_scale,
+            "log_evidence_modes_": evidence,
+            "log_evidence_": float(evidence[best]),
+            "log_evidence_curve_": self.modes.curves[best].numpy(),
+            "_predict_seed_": self.predict_seed,
+            **learned_scales(self.prior, self.modes.hyper.cpu()),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceLaplaceClasses:
+    """Modes from several starts, their scales set by the evidence, then Gaussian variational steps.
+
+    Parameters
+    ----------
+    n_restarts : int
+    max_iter : int or "auto"
+        Largest number of Gauss-Newton steps of a restart; "auto" is `most_steps`.
+    tol : "auto", float or None
+        Nats per unit of sample weight; "auto" is a tenth of a nat, None never stops.
+    variance_scale : "loo" or float
+        Of the logits' variance in predictions; "loo" chooses it by approximate leave-one-out.
+    """
+
+    needs: ClassVar[Needs] = Needs(CURVED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+
+    n_restarts: int
+    max_iter: int | str
+    tol: float | str | None
+    variance_scale: str | float
+
+    def fit(self, data: Training, model: Model, run: Run) -> ClassModesFit:
+        network = fully_connected(model.network)
+        self._require_memory(data, network)
+        prior = scales_of(model.prior)
+        problem = ClassEvidence(network, data.double_data, prior)
+        start_seed, predict_seed = spawn_seeds(data.seed, 2)
+        starts = starting_points(network, self.n_restarts, generator=generator_from(start_seed))
+        run.begin()
+        with torch.no_grad():
+            modes, stopped = self._search(problem, starts.to(data.device), run)
+            refined = refine(problem, modes)
+            scale = self._scale(problem, refined)
+            found = ClassModesFit(modes, refined, prior, scale, stopped, predict_seed)
+        run.end(found)
+        values = modes.log_evidence
+        logger.info(
+            "log evidence of %d modes from %.6g to %.6g, stopped by %s after %d steps; "
+            "variance scale %g",
+            len(values), values.min(), values.max(), stopped, found.n_iter, scale,
+        )  # fmt: skip
+        return found
+
+    def _search(
+        self, problem: ClassEvidence, starts: torch.Tensor, run: Run
+    ) -> tuple[ClassModes, Stopped]:
+        max_iter = self.max_iter
+        if isinstance(max_iter, str):
+            max_iter = most_steps(problem.network.layout.n_params)
+        learned = problem.prior.is_learned
+        search = ClassModeSearch(max_iter, self._tol(problem), learn_scales=learned)
+        found: list[ClassModes] = []
+        told: list[bool] = []
+        loop = Loop()
+        with loop:
+            for start in loop.steps(starts):
+                on_step = run.phase(1.0 / len(starts), max_iter)
+
+                def report(step: int, info: Any, on_step: Any = on_step) -> bool:
+                    told.append(on_step(step, info))
+                    return told[-1]
+
+                found.append(search.search(problem, start.unsqueeze(0), report))
+                loop.stop_if("callback", told[-1])
+        if not found:  # interrupted before there is any mode
+            raise KeyboardInterrupt
+        modes = stacked(found)
+        if loop.stopped == "max_iter" and int(modes.n_iter.max()) < max_iter:
+            return modes, "tol"
+        return modes, loop.stopped
+
+    def _tol(self, problem: ClassEvidence) -> float | None:
+        if isinstance(self.tol, str):
+            return ClassModeSearch.tol
+        return None if self.tol is None else self.tol * float(problem.data.weight.sum())
+
+    def _scale(self, problem: ClassEvidence, refined: RefinedModes) -> float:
+        if not isinstance(self.variance_scale, str):
+            return float(self.variance_scale)
+        return choose_variance_scale(problem, refined).chosen
+
+    def _require_memory(self, data: Training, network: MLP) -> None:
+        """Factors of R modes, found and refined, and covariances: 3 R P^2 numbers, float64."""
+        p, r = network.layout.n_params, self.n_restarts
+        systems = Part(
+            f"Gauss-Newton systems of {r} modes of {p:,} weights", 3 * r * p**2 * _DOUBLE,
+            "Lower n_restarts or hidden_layer_sizes, or use optimizer='adam'.",
+        )  # fmt: skip
+        require_memory([rows_part(data), systems], data.device)

@@ -1,0 +1,27 @@
+"""Augmentations that their laws are tested on."""
+
+import torch
+from cases import AUGMENTATIONS
+
+from skbayes_sym.models.augmentations.affine import AXIS, SIMILARITY, Affine
+from skbayes_sym.models.augmentations.half_width import stratified_noise
+
+SCALE = (1.5, 2.0, 1.0)
+
+
+IMAGES = {
+    "similarity": Affine(image_shape=(2, 5, 4)),
+    "axis": Affine(AXIS, image_shape=(2, 5, 4)),
+    "correlated": Affine(SIMILARITY, image_shape=(2, 5, 4), correlated=True),
+}
+
+
+def family(name, generator, n=4, s=3):
+    """A bound family with inputs, parameters and noise."""
+    augmentation = (AUGMENTATIONS | IMAGES)[name].bind(SCALE)
+    shape = (2, 5, 4) if name in IMAGES else (3,)
+    x = torch.randn(n, *shape, generator=generator, dtype=torch.float64)
+    half_width = augmentation.half_width
+    eta = 0.3 * torch.randn(half_width.n_params, generator=generator, dtype=torch.float64)
+    noise = stratified_noise(n, s, half_width.n_noise, generator=generator, like=x)
+    return augmentation, x, eta, noise
