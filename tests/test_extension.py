@@ -24,7 +24,7 @@ from skbayes_sym.models import (
     ParamLayout,
     TargetLikelihood,
 )
-from skbayes_sym.symmetry import Estimate, GapGradient, SignedPermutation
+from skbayes_sym.symmetry import Estimate, GapGradient, Orthogonal, SignedPermutation
 
 # Too few steps to converge, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -398,7 +398,7 @@ class Turn:
 
 @pytest.mark.parametrize("kind", [sk.LILARegressor, sk.LILAClassifier])
 def test_an_augmentation(kind):
-    """What depends on the radius only may be turned; what depends on one column may not."""
+    """What depends on the radius only may be turned, and further than what depends on a column."""
     model = kind(
         (8,),
         **{**UPDATES, "n_hyper_updates": 40},
@@ -459,6 +459,8 @@ def test_a_sampler():
 # ---------------------------------------------------------------------------- refused, with words
 
 LAYERS = r"has no input_shape and no weight_layers and no record,.* give a torch.nn.Module"
+# Rotations of three linear units: rows of W1, b1 and W2.
+ROTATIONS = Orthogonal(torch.tensor([[0, 2, 4], [1, 3, 5], [6, 7, 8], [9, 10, 11]]))
 REFUSED = {
     "layerwise-likelihood": (sk.LayerwiseVIRegressor, {"likelihood": NOISE}, "'likelihood'"),
     "layerwise-network": (sk.LayerwiseVIRegressor, {"network": Sines()}, "'network'"),
@@ -473,6 +475,11 @@ REFUSED = {
     ),
     "laplace-network": (sk.LaplaceRegressor, {"network": Sines()}, rf"network=Sines\(.*{LAYERS}"),
     "lila-network": (sk.LILARegressor, {"network": Sines()}, rf"network=Sines\(.*{LAYERS}"),
+    "vi-group": (
+        sk.SymmetrizedVIRegressor,
+        {"hidden_layer_sizes": (3,), "activation": "identity", "symmetry": ROTATIONS},
+        r"symmetry=Orthogonal with gap=.*group of exchangeable units.*give gap=, an object",
+    ),
 }  # fmt: skip
 
 

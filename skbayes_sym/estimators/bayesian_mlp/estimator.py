@@ -9,6 +9,7 @@ import torch
 from sklearn.utils._param_validation import HasMethods, Interval
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
@@ -193,6 +194,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     def _method(self) -> Pool:
         if self.n_modes + self.n_members == 0:
             raise ValueError("n_modes=0 and n_members=0 leave nothing to fit: raise one of them.")
+        if self.n_modes == 0:
+            why = "n_modes=0 leaves the members, which have a width and a prior of their own"
+            refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=10")
         return Pool(self.n_modes, self.n_members)
 
     def _members(self, x: Tensor) -> Tensor:

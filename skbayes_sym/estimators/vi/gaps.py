@@ -61,6 +61,8 @@ class SymmetryGap:
     group: SymmetryGroup
 
     def __post_init__(self) -> None:
+        if self._own is None:
+            self._require_units()
         if isinstance(self.given, str):
             if self.given == "exact" and self._widest > _WIDEST_EXACT:
                 raise ValueError(
@@ -69,6 +71,17 @@ class SymmetryGap:
                 )
         elif self.given.side == "upper":
             raise ValueError(f"gap={self.given!r} bounds the gap from above: train on a lower one.")
+
+    def _require_units(self) -> None:
+        """Permanents are of exchangeable units."""
+        try:
+            unit_layers(self.group)
+        except TypeError as error:
+            raise TypeError(
+                f"symmetry={type(self.group).__name__} with gap={self.given!r}: {error} "
+                "For another group give gap=, an object with a `group` of its own, and leave "
+                "symmetry='auto'."
+            ) from error
 
     @property
     def _widest(self) -> int:

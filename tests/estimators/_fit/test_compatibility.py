@@ -1,0 +1,95 @@
+"""Needs of methods are data: the checks follow them, and so does the table of the user guide."""
+
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+import torch
+from cases import LaplaceNoise
+
+import skbayes_sym
+from skbayes_sym.estimators._fit.compatibility import Need, Needs, table
+from skbayes_sym.models import MLP, TANH, BaseNetwork, BasePrior, Gaussian, Model, Normal
+from skbayes_sym.symmetry import Trivial
+
+PAGE = Path(__file__).parents[3] / "docs" / "user_guide" / "which_estimator.rst"
+BEGIN, END = (f".. compatibility: {word}\n" for word in ("begin", "end"))
+
+ESTIMATORS = [
+    name for name in skbayes_sym.__all__ if hasattr(getattr(skbayes_sym, name), "_likelihood")
+]
+
+
+def needs_of(name: str) -> dict[str, Needs]:
+    """Of an estimator's methods: one, or one an optimizer."""
+    kind = getattr(skbayes_sym, name)
+    if not hasattr(kind, "_gauss_newton"):
+        return {f"`{name}`": get_type_hints(kind._method)["return"].needs}
+    makers = {"gauss-newton": kind._gauss_newton, "adam": kind._adam}
+    return {
+        f'`{name}` (``optimizer="{how}"``)': get_type_hints(make)["return"].needs
+        for how, make in makers.items()
+    }
+
+
+NEEDS = {label: needs for name in ESTIMATORS for label, needs in needs_of(name).items()}
+
+
+def rows() -> dict[str, Needs]:
+    """Estimators with the same needs in one row, in the order of the package."""
+    found: dict[Needs, list[str]] = {}
+    for name, needs in NEEDS.items():
+        found.setdefault(needs, []).append(name)
+    return {", ".join(names): needs for needs, names in found.items()}
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="a checkout has the pages")
+def test_the_user_guide_says_what_the_code_asks_for() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    between = text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip()
+    assert between == table(rows()), f"between the markers belongs:\n{table(rows())}"
+    assert len(ESTIMATORS) > 12
+
+
+class Plain(BaseNetwork):
+    """A network of one's own that shows nothing of its inside."""
+
+    layout = MLP(2, (3,), 1, TANH).layout
+    n_outputs = 1
+
+    def init(self, n, *, generator):
+        raise NotImplementedError
+
+    def forward(self, theta, x):
+        raise NotImplementedError
+
+
+class Heavy(BasePrior):
+    def log_prob(self, theta):
+        raise NotImplementedError
+
+    def sample(self, n, *, generator):
+        raise NotImplementedError
+
+
+NETWORK = MLP(2, (3,), 1, TANH)
+KNOWN = Model(NETWORK, Gaussian(), Normal(1.0).bind(NETWORK.layout), Trivial())
+OWN = {
+    "likelihood": LaplaceNoise(torch.zeros(1)), "network": Plain(), "prior": Heavy(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEEDS)
+@pytest.mark.parametrize("noun", OWN)
+def test_what_is_not_any_is_refused_by_name_with_a_remedy(name: str, noun: str) -> None:
+    needs, own = NEEDS[name], KNOWN._replace(**{noun: OWN[noun]})
+    needs.check(KNOWN)
+    need: Need = getattr(needs, noun)
+    if need.words.startswith(("Any", "None")):
+        needs.check(own)
+    else:
+        with pytest.raises(
+            (TypeError, ValueError), match=f"^{noun}=.*{type(OWN[noun]).__name__}"
+        ) as e:
+            needs.check(own)
+        assert str(e.value).endswith(need.remedy)

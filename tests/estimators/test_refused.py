@@ -1,0 +1,138 @@
+"""A parameter that doesn't apply is refused by name, with what to do; none is silently ignored."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import skbayes_sym as sk
+from skbayes_sym.inference.samplers import SMC, Evidence
+from skbayes_sym.inference.solvers import VI, Gibbs
+from skbayes_sym.models import Affine, Normal, Poisson
+from skbayes_sym.symmetry import DoublyStochastic, Importance, InfoNCE, Soules, Trivial, UnitGap
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((12, 3))
+COUNTS = rng.poisson(2.0, 12).astype(float)
+LABELS = np.where(X[:, 0] > 0, "a", "b")
+
+LINEAR = nn.Linear(3, 1)
+PARTICLES = {"sampler": SMC(40)}
+NO_CHAINS = {**PARTICLES, "mode_weights": "uniform"}
+
+Case = tuple[type, Mapping[str, Any], str]
+
+OF_NETWORKS: list[tuple[Mapping[str, Any], str]] = [
+    ({"network": LINEAR, "hidden_layer_sizes": (7,)}, r"hidden_layer_sizes=\(7,\) does not apply"),
+    ({"network": LINEAR, "activation": "sigmoid"}, "activation='sigmoid' does not apply"),
+]
+OF_NOISE: list[tuple[Mapping[str, Any], str]] = [
+    ({"likelihood": Poisson(), "noise_std": 0.3}, "noise_std=0.3 does not apply"),
+]
+OF_PRIORS: list[tuple[Mapping[str, Any], str]] = [
+    ({"prior": Normal(1.0), "prior_scale": 2.0}, "prior_scale=2.0 does not apply"),
+]
+OF_SAMPLED_NOISE: list[tuple[Mapping[str, Any], str]] = [
+    ({"likelihood": Poisson(), "noise_prior_scale": 2.0}, "noise_prior_scale=2.0 does not apply"),
+    ({"noise_std": 1.0, "noise_prior_scale": 2.0}, "noise_prior_scale=2.0 does not apply"),
+]
+OF_GAPS: list[tuple[Mapping[str, Any], str]] = [
+    ({"symmetry": None, "gap": Soules()}, r"gap=Soules\(\) does not apply: symmetry=None"),
+    ({"gap": DoublyStochastic()}, r"gap=DoublyStochastic\(.* from above: train on a lower"),
+    (
+        {"gap": UnitGap(Trivial(), Soules()), "symmetry": "permutation"},
+        "symmetry='permutation', but gap=UnitGap has a group of its own: leave symmetry='auto'",
+    ),
+]
+OF_CHAINS: list[tuple[Mapping[str, Any], str]] = [
+    ({**PARTICLES, "n_warmup": 60}, "n_warmup=60 does not apply"),
+    ({**PARTICLES, "warm_start": True}, "warm_start=True does not apply"),
+    ({**PARTICLES, "mode_weights": Evidence()}, r"mode_weights=Evidence\(.* does not apply"),
+    ({**NO_CHAINS, "n_draws": 7}, r"n_draws=7 does not apply.*SMC\(n_particles"),
+    ({**NO_CHAINS, "n_chains": 7}, "n_chains=7 does not apply"),
+    ({**NO_CHAINS, "thinning": 2}, "thinning=2 does not apply"),
+    (
+        {"remove_symmetries": False, "mode_weights": "evidence"},
+        "mode_weights='evidence' does not apply",
+    ),
+]
+OF_COUNTS_OF_NOTHING: list[tuple[Mapping[str, Any], str]] = [
+    ({"n_modes": 0, "prior": Normal(1.0)}, r"prior=Normal\(.* does not apply: n_modes=0"),
+    ({"n_modes": 0, "hidden_layer_sizes": (3,)}, r"hidden_layer_sizes=\(3,\) does not apply"),
+    ({"n_modes": 0, "n_members": 0}, "n_modes=0 and n_members=0 leave nothing"),
+]
+
+REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
+    sk.SymmetrizedVIRegressor: OF_NOISE + OF_PRIORS + OF_GAPS,
+    sk.SymmetrizedVIClassifier: OF_PRIORS + OF_GAPS,
+    sk.LayerwiseVIRegressor: [
+        ({"n_inducing": 5}, "n_inducing=5 is for hidden_posterior='global_inducing'"),
+        ({"batch_size": 4}, "batch_size=4, but last_layer='collapsed' needs all 12"),
+        ({"last_layer": "variational"}, "last_layer='variational' .*use it with hidden_posterior"),
+    ],
+    sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_PRIORS + OF_SAMPLED_NOISE + OF_CHAINS,
+    sk.MCMCClassifier: OF_NETWORKS + OF_PRIORS + OF_CHAINS,
+    sk.DeepEnsembleRegressor: OF_NETWORKS + OF_NOISE + OF_PRIORS + OF_SAMPLED_NOISE,
+    sk.DeepEnsembleClassifier: OF_NETWORKS + OF_PRIORS,
+    sk.BayesianMLPRegressor: OF_COUNTS_OF_NOTHING,
+    sk.LaplaceRegressor: OF_NETWORKS + OF_NOISE,
+    sk.LaplaceClassifier: OF_NETWORKS,
+    sk.LILARegressor: [*OF_NETWORKS, *OF_NOISE, ({"invariances": Affine()}, "give image_shape")],
+    sk.LILAClassifier: [*OF_NETWORKS, ({"network": "cnn"}, "network='cnn' .*give image_shape")],
+    sk.BayesianLinearRegressor: [
+        ({"likelihood": "poisson", "noise_std": 0.3}, "noise_std=0.3 does not apply"),
+        ({"likelihood": Poisson(), "noise_std": 0.3}, "noise_std=0.3 does not apply"),
+    ],
+    sk.SymVIMatrixFactorization: [
+        ({"solver": "gibbs", "symmetry": "sign_flip"}, "symmetry='sign_flip' does not apply"),
+        ({"solver": Gibbs(5), "symmetry": "sign_flip"}, "symmetry='sign_flip' does not apply"),
+        ({"symmetry": None, "solver": VI(gap=UnitGap(Trivial(), Soules()))}, r"VI\(gap=...\) has"),
+    ],
+}
+# All its parameters apply whatever the others are.
+NOTHING_TO_REFUSE = {sk.BayesianLinearClassifier}
+CASES: list[Case] = [(kind, *case) for kind, cases in REFUSED.items() for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "message"),
+    CASES,
+    ids=[f"{kind.__name__}-{'-'.join(given)}" for kind, given, _ in CASES],
+)
+def test_what_does_not_apply_is_refused_by_name(
+    kind: type, parameters: Mapping[str, Any], message: str
+) -> None:
+    y = LABELS if hasattr(kind, "predict_proba") else COUNTS
+    with pytest.raises(ValueError, match=message):
+        kind(**parameters).fit(X, y)
+
+
+def test_every_estimator_is_asked() -> None:
+    public = {found for name in sk.__all__ if hasattr(found := getattr(sk, name), "fit")}
+    assert public - NOTHING_TO_REFUSE == set(REFUSED)
+
+
+OBJECTS: list[Case] = [
+    (Importance, {"n_permutations": 0}, "Importance: n_permutations must be .* got 0"),
+    (InfoNCE, {"n_permutations": 0}, "InfoNCE: n_permutations must be .* got 0"),
+    (InfoNCE, {"n_permutations": 2.5}, "InfoNCE: n_permutations must be .* got 2.5"),
+    (SMC, {"n_particles": 1}, "SMC: n_particles must be .* got 1"),
+    (Evidence, {"n_replicates": -1}, "Evidence: n_replicates must be .* got -1"),
+    (Gibbs, {"n_draws": 0}, "n_draws must be at least 1, got 0"),
+    (VI, {"covariance": "banded"}, "covariance must be one of .* got 'banded'"),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "message"), OBJECTS)
+def test_objects_refuse_what_makes_no_sense(
+    kind: type, settings: Mapping[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind(**settings)
+
+
+@pytest.mark.parametrize("kind", [Importance, InfoNCE])
+def test_counts_may_be_those_of_a_search(kind: type) -> None:
+    assert kind(np.int64(4)) == kind(4)
