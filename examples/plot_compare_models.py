@@ -42,7 +42,7 @@ models = {
     "MFVI": SymmetrizedVIRegressor(**network, symmetry=None, max_iter=VI_STEPS),
     "SymVI": SymmetrizedVIRegressor(**network, max_iter=VI_STEPS),
     "MCMC": MCMCRegressor(**network, **chains),
-    "LA": LaplaceRegressor(**network, max_iter=STEPS),
+    "LA": LaplaceRegressor(**network),
     "DE": DeepEnsembleRegressor(**network, max_iter=STEPS),
 }
 

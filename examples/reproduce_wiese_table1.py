@@ -149,7 +149,10 @@ def run_methods(name, options):
     chains = evaluate(sampled, split)
     sampled.set_params(warm_start=True, n_warmup=0, n_draws=options.draws, mode_weights="evidence")
     evidence = evaluate(sampled, split)
-    laplace = LaplaceRegressor(**common, **options.fewer, curvature=CURVATURES[options.network])
+    laplace = LaplaceRegressor(
+        **common, **options.fewer, optimizer="adam", keep_best=True,
+        curvature=CURVATURES[options.network],
+    )  # fmt: skip
     ensemble = DeepEnsembleRegressor(**common, **options.fewer, n_members=10)
     results = {
         "chains": chains,

@@ -64,9 +64,11 @@ OF_ALL = OF_NETWORKS | {
 OF_TYPES = {
     "learning_rate": "'auto' where batches come in two kinds",
     "likelihood": "linear models have likelihoods by name",
+    "max_iter": "'auto' where there are two optimisers",
     "network": "images have networks by name",
     "noise_std": "one target, or several",
     "prior_scale": "'learn' where the evidence is known",
+    "tol": "'auto' where there are two optimisers",
 }
 
 

@@ -20,6 +20,6 @@ ELBODisplay.from_estimator(reg)
 # %%
 # The evidence of a Laplace approximation, while prior and noise are learned along with the weights:
 
-laplace = LaplaceRegressor((10,), max_iter=500, tol=None, random_state=0).fit(X, y)
+laplace = LaplaceRegressor((10,), random_state=0).fit(X, y)
 ELBODisplay.from_estimator(laplace)
 plt.show()

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.method import Fitted, Method
+from skbayes_sym.estimators._fit.method import Fitted, Method, compatible
 from skbayes_sym.estimators._fit.rows import (
     ENCODE,
     Array,
@@ -120,9 +120,7 @@ class RowEstimator(BayesianEstimator):
         with self._fitting():
             data = Training.open(self, X, y, sample_weight)
             model = self._model(data)
-            method = self._method()
-            method.needs.check(model)
-            found = method.fit(data, model, self._run(data, model))
+            found = compatible(self._method(), model).fit(data, model, self._run(data, model))
             self._keep(data, model, found)
         return self
 

@@ -38,3 +38,15 @@ class Method(Protocol):
     def fit(self, data: Training, model: Model, run: Run) -> Fitted:
         """The mathematics: no estimator and no scikit-learn in it."""
         ...
+
+
+def compatible(method: Method, model: Model) -> Method:
+    """The method, if the model has what it needs.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming what the likelihood, the network or the prior lacks (see `Needs`).
+    """
+    method.needs.check(model)
+    return method

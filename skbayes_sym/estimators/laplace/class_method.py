@@ -29,10 +29,12 @@ from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.numerics.optimise import Loop, Stopped
+from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 _DOUBLE = 8  # bytes
+# Of the searches' reasons to stop the fit's, the first that one of them had.
+_GRAVEST: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter", "tol")
 
 
 def most_steps(n_params: int) -> int:
@@ -138,24 +140,13 @@ class EvidenceLaplaceClasses:
         learned = problem.prior.is_learned
         search = ClassModeSearch(max_iter, self._tol(problem), learn_scales=learned)
         found: list[ClassModes] = []
-        told: list[bool] = []
-        loop = Loop()
-        with loop:
-            for start in loop.steps(starts):
-                on_step = run.phase(1.0 / len(starts), max_iter)
-
-                def report(step: int, info: Any, on_step: Any = on_step) -> bool:
-                    told.append(on_step(step, info))
-                    return told[-1]
-
-                found.append(search.search(problem, start.unsqueeze(0), report))
-                loop.stop_if("callback", told[-1])
-        if not found:  # interrupted before there is any mode
-            raise KeyboardInterrupt
-        modes = stacked(found)
-        if loop.stopped == "max_iter" and int(modes.n_iter.max()) < max_iter:
-            return modes, "tol"
-        return modes, loop.stopped
+        for start in starts:
+            on_step = run.phase(1.0 / len(starts), max_iter)
+            found.append(search.search(problem, start.unsqueeze(0), on_step))
+            if found[-1].stopped[0] in ("callback", "interrupted"):
+                break
+        reasons = stacked(found).stopped
+        return stacked(found), next(reason for reason in _GRAVEST if reason in reasons)
 
     def _tol(self, problem: ClassEvidence) -> float | None:
         if isinstance(self.tol, str):

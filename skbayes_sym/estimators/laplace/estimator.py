@@ -92,13 +92,13 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         Adam's step size for the weights: constant over the first half of the steps, then falling
         linearly.
     hyper_learning_rate : float, default=0.3
-        Adam's likewise for the logarithms of prior precision and noise.
+        Likewise for the logarithms of prior precision and noise.
     n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over Adam's steps.
+        Times the hyperparameters move, evenly over the steps.
     burn_in : float, default=0.1
         Share of them that is left out at the start.
     keep_best : bool, default=False
-        Whether Adam returns to the point of highest evidence on the way, if that is higher than at
+        Whether to return to the point of highest evidence on the way, if that is higher than at
         the end: away from a mode the approximation says too much.
     tol : "auto", float or None, default="auto"
         A restart ends when its log evidence moves by less than this many nats per unit of sample
@@ -120,10 +120,10 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
         bound; the largest of the modes'.
     log_evidence_modes_ : ndarray of shape (n_restarts,)
-        Of every mode; after Gauss-Newton steps only, like the next four. They differ by more than
-        they are right, so modes aren't weighed by them.
+        Laplace's estimate of log p(y | X) of every mode, nats; after Gauss-Newton steps only, like
+        the next four. They differ by more than they are right, so modes aren't weighed by them.
     prior_scale_modes_ : ndarray of shape (n_restarts, n_groups)
-        Learned prior standard deviations of every mode; only where they are learned.
+        Of every mode; only where they are learned.
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_restarts, n_features)
@@ -353,13 +353,13 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         Adam's step size for the weights: constant over the first half of the steps, then falling
         linearly.
     hyper_learning_rate : float, default=0.3
-        Adam's likewise for the logarithms of prior precision.
+        Likewise for the logarithms of prior precision.
     n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over Adam's steps.
+        Times the hyperparameters move, evenly over the steps.
     burn_in : float, default=0.1
         Share of them that is left out at the start.
     keep_best : bool, default=True
-        Whether Adam returns to the point of highest evidence on the way, if that is higher than at
+        Whether to return to the point of highest evidence on the way, if that is higher than at
         the end. Gauss-Newton steps do.
     tol : "auto", float or None, default="auto"
         A restart ends when its log evidence moves by less than this many nats per unit of sample
@@ -381,10 +381,10 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
         bound; the largest of the modes'.
     log_evidence_modes_ : ndarray of shape (n_restarts,)
-        Of every mode; after Gauss-Newton steps only, like the next three. They differ by more than
-        they are right, so modes aren't weighed by them.
+        Laplace's estimate of log p(y | X) of every mode, nats; after Gauss-Newton steps only, like
+        the next three. They differ by more than they are right, so modes aren't weighed by them.
     prior_scale_modes_ : ndarray of shape (n_restarts, n_groups)
-        Learned prior standard deviations of every mode; only where they are learned.
+        Of every mode; only where they are learned.
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_restarts, n_features)

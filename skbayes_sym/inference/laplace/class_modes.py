@@ -23,7 +23,7 @@ from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
 from skbayes_sym.inference.laplace.gauss_newton import INITIAL_DAMPING, Expansion, step
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.numerics.optimise import OnStep
+from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 
 _HYPER_START = 8  # iterations before scales move: the weights first
 _BEST_START = 16  # before the best is kept: the evidence away from a mode says too much
@@ -42,6 +42,7 @@ class ClassModes(NamedTuple):
     log_evidence: Tensor  # (R,), Laplace's estimate, nats, of one mode
     n_iter: Tensor  # int64 (R,)
     curves: list[Tensor]  # of every mode, the log evidence after every update
+    stopped: list[Stopped]  # why every search ended
 
     @property
     def covariance(self) -> Tensor:
@@ -122,14 +123,17 @@ class ClassModeSearch:
                 start, problem.prior.hyper.to(theta), problem.expansion(start),
                 theta.new_full((1,), INITIAL_DAMPING),
             )  # fmt: skip
-            stopped = False
-            while not (ended or stopped) and state.n_iter < self.max_iter:
-                stopped = self._iterate(problem, state) and state.stopped(self.tol)
-                n_steps += 1
-                loss = -state.curve[-1] if state.curve else float(state.expansion.value)
-                ended = on_step is not None and on_step(n_steps, {"loss": loss})
-            found.append(_end(problem, state))
-            if ended:
+            loop = Loop()
+            with loop:
+                for _ in loop.steps(range(self.max_iter)):
+                    updated = self._iterate(problem, state)
+                    n_steps += 1
+                    loop.stop_if("tol", updated and state.stopped(self.tol))
+                    loss = -state.curve[-1] if state.curve else float(state.expansion.value)
+                    ended = on_step is not None and on_step(n_steps, {"loss": loss})
+                    loop.stop_if("callback", ended)
+            found.append(_end(problem, state, loop.stopped))
+            if ended or loop.stopped == "interrupted":
                 break
         return stacked(found)
 
@@ -171,26 +175,28 @@ def _update(problem: ClassEvidence, state: _Search, factor: Tensor) -> None:
     state.log_precision = problem.prior.evidence_step(state.theta, variance, here, _DAMPING)
 
 
-def _end(problem: ClassEvidence, state: _Search) -> ClassModes:
+def _end(problem: ClassEvidence, state: _Search, stopped: Stopped) -> ClassModes:
     """Evidence and curvature at the best place, of a batch of one."""
     theta, hyper = state.theta, state.log_precision
     expansion = state.expansion
     if state.best is not None:
         _, theta, hyper = state.best
+    if state.best is not None or stopped == "interrupted":  # in the middle of a step, perhaps
         expansion = problem.expansion(theta)
     factor = problem.factor(expansion.curvature[0], hyper)
     value = problem.log_evidence(theta, expansion.value[0], hyper, factor)
     curve = torch.tensor(state.curve, dtype=torch.float64)
     return ClassModes(
         theta.unsqueeze(0), hyper.unsqueeze(0), factor.unsqueeze(0), value.unsqueeze(0),
-        torch.tensor([state.n_iter]), [curve],
+        torch.tensor([state.n_iter]), [curve], [stopped],
     )  # fmt: skip
 
 
 def stacked(modes: Sequence[ClassModes]) -> ClassModes:
     """All modes in one."""
-    theta, hyper, factor, log_evidence, n_iter, curves = zip(*modes, strict=True)
+    theta, hyper, factor, log_evidence, n_iter, curves, stopped = zip(*modes, strict=True)
     return ClassModes(
         torch.cat(theta), torch.cat(hyper), torch.cat(factor), torch.cat(log_evidence),
         torch.cat(n_iter), [curve for part in curves for curve in part],
+        [reason for part in stopped for reason in part],
     )  # fmt: skip

@@ -55,3 +55,19 @@ def test_functions_and_variances_are_those_of_the_linearised_network():
     torch.testing.assert_close(drawn.var(0), variance[1], rtol=0.06, atol=0.0)
     theta = loc[1] + torch.linalg.solve_triangular(factor[1].mT, noise[:50].T, upper=True).T
     torch.testing.assert_close(drawn[:50], NETWORK.forward(theta, x), atol=0.02, rtol=0.0)
+
+
+def test_the_covariance_adds_that_between_modes_to_that_within():
+    loc, factor = mixture().tensors
+    modes = LinearisedModes(NETWORK, loc, factor)
+    x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mean, variance = modes.outputs(x)
+    found = modes.covariance(x)
+    spread = variance.mean(0) + mean.var(0, correction=0)
+    torch.testing.assert_close(found.diagonal(), spread.T)
+    jacobian = torch.stack(
+        [torch.autograd.functional.jacobian(lambda t: NETWORK.forward(t, x)[:, 0], m) for m in loc]
+    )
+    within = jacobian @ torch.cholesky_inverse(factor) @ jacobian.mT
+    between = torch.cov(mean[..., 0].T, correction=0)
+    torch.testing.assert_close(found[..., 0], within.mean(0) + between)

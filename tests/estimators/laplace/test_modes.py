@@ -1,0 +1,228 @@
+"""Laplace approximations of several modes: exact where the model is linear, and what is refused."""
+
+from math import pi
+
+import numpy as np
+import pytest
+import torch
+from habits import Watch
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
+from torch import nn
+
+from skbayes_sym import LaplaceClassifier, LaplaceRegressor
+from skbayes_sym.estimators.laplace import optimizers
+from skbayes_sym.inference.laplace import class_modes, evidence_modes
+from skbayes_sym.models import Normal, Poisson
+from skbayes_sym.models.learned_scales import ARD
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((40, 3))
+Y = X @ [1.0, -2.0, 0.5] + 0.3 * RNG.standard_normal(40)
+AS_GIVEN = {"standardize": False, "normalize_y": False, "tol": None, "random_state": 0}
+SMALL = LaplaceRegressor((3,), n_restarts=3, random_state=0)
+CLASSES = (X[:, 0] + X[:, 1] * X[:, 2] + 0.5 * RNG.standard_normal(40) > 0).astype(int)
+
+
+def linear_posterior(scale, noise):
+    """Bayesian linear regression; prior standard deviations (4,) of slopes and intercept."""
+    design = np.column_stack([X, np.ones(len(X))])
+    covariance = np.linalg.inv(design.T @ design / noise**2 + np.diag(1.0 / scale**2))
+    return design, covariance @ design.T @ Y / noise**2, covariance
+
+
+def log_evidence(design, scale, noise):
+    total = design * scale**2 @ design.T + noise**2 * np.eye(len(Y))
+    return -0.5 * (Y @ np.linalg.solve(total, Y) + np.linalg.slogdet(2.0 * pi * total)[1])
+
+
+def test_a_linear_model_is_bayesian_linear_regression():
+    reg = LaplaceRegressor((), n_restarts=2, noise_std=0.3, prior_scale=1.3, **AS_GIVEN).fit(X, Y)
+    assert reg.optimizer_ == "gauss-newton"
+    scale = np.full(4, 1.3)
+    design, mean, covariance = linear_posterior(scale, 0.3)
+    np.testing.assert_allclose(reg.posterior_.loc, [mean, mean], atol=1e-9)
+    expected = log_evidence(design, scale, 0.3)
+    np.testing.assert_allclose(reg.log_evidence_modes_, expected, atol=1e-8)
+    np.testing.assert_allclose(reg.prior_scale_, scale)
+    found, joint = reg.predict(X, return_cov=True)
+    np.testing.assert_allclose(found, design @ mean, atol=1e-9)
+    total = design @ covariance @ design.T + 0.09 * np.eye(len(X))
+    np.testing.assert_allclose(joint, total, atol=1e-9)
+    std = reg.predict(X, return_std=True)[1]
+    np.testing.assert_allclose(std, np.sqrt(np.diag(total)), atol=1e-9)
+
+
+def test_learned_scales_and_noise_belong_to_the_posterior_of_their_mode():
+    """At those of every column, with the noise as found: exact again, hyperprior aside."""
+    reg = LaplaceRegressor((), prior=ARD(), n_restarts=1, **AS_GIVEN).fit(X, Y)
+    (scale,), (noise,) = reg.prior_scale_modes_, reg.noise_std_modes_[:, 0]
+    _, mean, covariance = linear_posterior(scale, noise)
+    np.testing.assert_allclose(reg.posterior_.loc[0], mean, atol=1e-6)
+    factor = reg.posterior_.factor[0]
+    np.testing.assert_allclose(factor @ factor.T, np.linalg.inv(covariance), rtol=1e-8)
+    np.testing.assert_array_equal(reg.relevance_[0], scale[:3])
+    assert 0.25 < reg.noise_std_ < 0.35
+    assert reg.relevance_[0].argmax() == 1  # whose slope is the largest
+
+
+@pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
+def test_weights_are_repetitions(kind):
+    weight = np.arange(40) % 3
+    y = CLASSES if kind is LaplaceClassifier else Y
+    model = kind((3,), n_restarts=2, max_iter=20, random_state=0)
+    one = clone(model).fit(X, y, sample_weight=weight)
+    other = clone(model).fit(np.repeat(X, weight, 0), np.repeat(y, weight))
+    assert one.optimizer_ == "gauss-newton"
+    assert np.array_equal(one.posterior_.loc, other.posterior_.loc)
+    assert np.array_equal(one.posterior_.factor, other.posterior_.factor)
+    assert one.log_evidence_ == other.log_evidence_
+
+
+def test_the_joint_covariance_is_that_of_the_mixtures_draws():
+    reg = clone(SMALL).fit(X, np.column_stack([np.sin(2.0 * Y), 100.0 * X[:, 0] * X[:, 1]]))
+    mean, cov = reg.predict(X[:4], return_cov=True)
+    std = reg.predict(X[:4], return_std=True)[1]
+    np.testing.assert_allclose(np.diagonal(cov).T, std**2, rtol=1e-9)
+    draws = reg.sample_y(X[:4], 6000, random_state=1) - mean[..., None]
+    products = np.einsum("nts,mts->nmts", draws, draws)
+    error = np.abs(products.mean(-1) - cov)
+    assert (error < 5.0 * products.std(-1) / 6000**0.5).all()
+
+
+def test_evidences_are_reported_and_dont_weigh():
+    reg = clone(SMALL).fit(X, np.sin(2.0 * Y))
+    assert reg.log_evidence_ == reg.log_evidence_modes_.max()
+    assert reg.log_evidence_ == pytest.approx(reg.log_evidence_curve_[-1], abs=1.0)
+    each = reg._modes(torch.zeros(0)).outputs(torch.as_tensor((X - reg.x_mean_) / reg.x_scale_))[0]
+    mean = each.mean(0)[:, 0].numpy() * reg.y_scale_ + reg.y_mean_
+    np.testing.assert_allclose(reg.predict(X), mean)
+    assert reg.noise_std_ == pytest.approx(np.sqrt((reg.noise_std_modes_**2).mean()))
+
+
+def test_another_fit_leaves_nothing_of_the_one_before():
+    reg = LaplaceRegressor((3,), prior=ARD(), n_restarts=1, max_iter=12, random_state=0).fit(X, Y)
+    assert reg.relevance_.shape == (1, 3)
+    reg.set_params(prior=None).fit(X, Y)
+    assert not hasattr(reg, "relevance_")
+    reg.set_params(optimizer="adam", n_restarts=10, tol=None)
+    with pytest.warns(ConvergenceWarning):
+        reg.fit(X, Y)
+    assert not hasattr(reg, "log_evidence_modes_")
+
+
+@pytest.mark.parametrize(
+    "params", [{"layers": "last"}, {"curvature": "diag"}, {"burn_in": 0.2}, {"keep_best": True},
+               {"network": nn.Linear(3, 1)}, {"optimizer": "adam"}],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_what_only_adam_has_is_trained_by_adam(params):
+    assert LaplaceRegressor(max_iter=10, **params).fit(X, Y).optimizer_ == "adam"
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_what_would_take_long_is_trained_by_adam(monkeypatch):
+    monkeypatch.setattr(optimizers, "MOST_WORK", 1e6)
+    reg = LaplaceRegressor((3,), max_iter=20, random_state=0)
+    assert clone(reg).fit(X, Y).optimizer_ == "adam"
+    asked = clone(reg).set_params(optimizer="gauss-newton", n_restarts=1)
+    assert asked.fit(X, Y).optimizer_ == "gauss-newton"
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"optimizer": "adam", "n_restarts": 3}, "n_restarts=3 does not apply"),
+        ({"likelihood": Poisson(), "n_restarts": 3}, r"n_restarts=3 .*likelihood=.* asks for Adam"),
+        ({"optimizer": "gauss-newton", "burn_in": 0.2}, "burn_in=0.2 does not apply"),
+        ({"optimizer": "gauss-newton", "likelihood": Poisson()}, "likelihood=.* does not apply"),
+        ({"optimizer": "gauss-newton", "network": nn.Linear(3, 1)}, "fully connected"),
+        ({"optimizer": "adam", "prior": ARD()}, "learns its scales by Gauss-Newton"),
+        ({"optimizer": "adam", "prior": Normal(np.arange(1.0, 82.0))}, "one prior scale a layer"),
+        ({"prior": Normal(1.0), "prior_scale": 2.0}, "prior_scale=2.0 does not apply"),
+        ({"optimizer": "sgd"}, "optimizer"),
+        ({"max_iter": "many"}, "max_iter"),
+    ],
+)
+def test_what_doesnt_apply_is_named(params, message):
+    y = np.abs(np.round(Y))
+    with pytest.raises((TypeError, ValueError), match=message):
+        LaplaceRegressor(**{"max_iter": 10, "hidden_layer_sizes": (16,), **params}
+                         if "network" not in params else params).fit(X, y)  # fmt: skip
+
+
+def test_a_normal_prior_is_prior_scales_prior():
+    for optimizer, tol in (("gauss-newton", 1e-6), ("adam", None)):
+        how = {"optimizer": optimizer, "max_iter": 60, "tol": tol, "random_state": 0}
+        one = LaplaceRegressor((2,), prior=Normal(0.7), **how).fit(X, Y)
+        other = LaplaceRegressor((2,), prior_scale=0.7, **how).fit(X, Y)
+        np.testing.assert_array_equal(one.predict(X), other.predict(X))
+
+
+def test_class_probabilities_are_averaged_as_asked():
+    A, b = load_iris(return_X_y=True)
+    A, b = A[::2], np.array(["a", "b", "c"])[b[::2]]
+    clf = LaplaceClassifier((4,), n_restarts=2, variance_scale=1.0, random_state=0).fit(A, b)
+    assert (clf.optimizer_, clf.variance_scale_) == ("gauss-newton", 1.0)
+    assert clf.posterior_.n_modes == 2
+    assert clf.score(A, b) > 0.9
+    sampled = clf.predict_proba(A)
+    probit = clf.set_params(predictive="probit").predict_proba(A)
+    plugin = clf.set_params(predictive="plugin").predict_proba(A)
+    for p in (sampled, probit, plugin):
+        np.testing.assert_allclose(p.sum(1), 1.0)
+    assert sampled.max(1).mean() < plugin.max(1).mean()
+    logits = clf.network_.forward(*map(torch.as_tensor, (
+        clf.posterior_.loc, (A - clf.x_mean_) / clf.x_scale_)))  # fmt: skip
+    np.testing.assert_allclose(plugin, logits.softmax(-1).mean(0).numpy(), atol=1e-12)
+
+
+def test_two_classes_have_one_output_and_left_out_rows_choose_the_scale():
+    clf = LaplaceClassifier((3,), n_restarts=2, random_state=0).fit(X, CLASSES)
+    assert clf.network_.n_outputs == 1
+    assert clf.variance_scale_ in {0.0, 0.1, 0.3, 1.0}
+    full = clone(clf).set_params(variance_scale=1.0).fit(X, CLASSES)
+    sampled = full.predict_proba(X)
+    probit = full.set_params(predictive="probit").predict_proba(X)
+    assert np.abs(sampled - probit).max() < 0.02
+    assert (full.set_params(predictive="sampling").predict_uncertainty(X).epistemic > 0).all()
+
+
+def data_and_model(kind):
+    y = CLASSES if kind is LaplaceClassifier else Y
+    return y, kind((3,), n_restarts=2, max_iter=20, tol=None, random_state=0)
+
+
+@pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
+def test_a_callback_stops_the_fit(kind):
+    y, model = data_and_model(kind)
+    model.set_callbacks(Watch(10)).fit(X, y)
+    assert model.stop_reason_ == "callback"
+    assert 0 < model.n_iter_ < 20
+    assert model.predict(X).shape == y.shape
+
+
+@pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
+def test_an_interrupt_keeps_a_marked_usable_model(kind, monkeypatch):
+    module, name = {
+        LaplaceRegressor: (evidence_modes, "EvidenceModes"),
+        LaplaceClassifier: (class_modes, "ClassModeSearch"),
+    }[kind]
+    original, calls = getattr(module, name)._iterate, []
+
+    def iterate(self, *args):
+        calls.append(0)
+        if len(calls) == 15:
+            raise KeyboardInterrupt
+        return original(self, *args)
+
+    monkeypatch.setattr(getattr(module, name), "_iterate", iterate)
+    y, model = data_and_model(kind)
+    with (
+        pytest.warns(ConvergenceWarning, match="interrupted after 14 steps"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        model.fit(X, y)
+    assert (model.stop_reason_, model.n_iter_) == ("interrupted", 14)
+    assert model.predict(X).shape == y.shape

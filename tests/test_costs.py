@@ -1,0 +1,71 @@
+"""What adding something costs: the table of the contributor's page, as far as imports can tell.
+
+The last thing added of each kind stands for the next: its file may be known by the maps that
+re-export names, by the files of `saving` and by the tables of shorthand named here, by nothing
+else.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+from house import imported
+from test_docs import PUBLIC
+
+import skbayes_sym
+
+PACKAGE = Path(skbayes_sym.__file__).parent
+
+# Names to import, and places in files without pickle: a line each, where they are wanted.
+NAMES = {"__init__.py", "models/__init__.py", "symmetry/__init__.py", "inference/samplers.py"}
+PLACES = {"saving/values.py", "saving/classes.py", "saving/first_edition.py"}
+
+# A file of each kind, and the tables that give it a string as shorthand.
+ADDED: dict[str, tuple[str, set[str]]] = {
+    "likelihood": ("models.likelihoods.student_t", {"estimators/linear/regressor.py"}),
+    "likelihood of labels": ("models.likelihoods.bernoulli", {"estimators/linear/classifier.py"}),
+    "network": ("models.networks.convolutional", {"estimators/laplace/networks.py"}),
+    "sampler": ("inference.kernels.nuts", set()),
+    "gap": ("symmetry.gaps.sign_flips", {"symmetry/gaps/rows.py"}),
+    "estimator": ("estimators.layerwise.estimator", set()),
+    "estimator of the first edition": ("estimators.vi.estimator", set()),
+}
+
+
+def sources() -> dict[str, ast.Module]:
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text("utf-8")) for p in paths}
+
+
+SOURCES = sources()
+
+
+@pytest.mark.parametrize("kind", ADDED)
+def test_one_file_and_a_line_where_a_name_is_wanted(kind: str) -> None:
+    module, shorthand = ADDED[kind]
+    known = {
+        name
+        for name, tree in SOURCES.items()
+        if any(found == f"skbayes_sym.{module}" for found, _ in imported(tree))
+    }
+    assert known, "the module has moved"
+    assert known <= NAMES | PLACES | shorthand
+
+
+def test_an_activation_is_an_entry() -> None:
+    """Its name stands in one file; strings that are no prose."""
+    knows: dict[str, set[str]] = {"softplus": set(), "sigmoid": set()}
+    for file, tree in SOURCES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and node.value in knows:
+                knows[str(node.value)].add(file)
+    assert set(map(frozenset, knows.values())) == {frozenset({"models/networks/activations.py"})}
+
+
+def test_third_parties_need_no_file_and_no_private_name() -> None:
+    """What `test_extension` defines is made of public names only."""
+    tree = ast.parse((Path(__file__).parent / "test_extension.py").read_text("utf-8"))
+    modules = {name for name, _ in imported(tree) if name.startswith("skbayes_sym")}
+    assert modules <= set(PUBLIC)
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert not any(alias.name.startswith("_") for node in statements for alias in node.names)
