@@ -65,7 +65,7 @@ FITS: dict[str, FitCase] = {
         sk.BayesianMLPRegressor((3,), n_modes=2, n_members=2, random_state=0), X, TWO_NUMBERS
     ),
     "bayesian-mlp-ard": FitCase(
-        sk.BayesianMLPRegressor((3,), prior=ARD(), n_modes=2, n_members=0, random_state=0),
+        sk.BayesianMLPRegressor((3,), prior=ARD(), n_modes=2, n_members=1, random_state=0),
         X, NUMBERS,
     ),
     "ensemble-classifier": FitCase(sk.DeepEnsembleClassifier(**_MEMBERS), X, LABELS),

@@ -62,6 +62,7 @@ OF_ALL = OF_NETWORKS | {
 }
 # Types of parameters that differ.
 OF_TYPES = {
+    "hidden_layer_sizes": "'auto' where nothing has to be chosen",
     "learning_rate": "'auto' where batches come in two kinds",
     "likelihood": "linear models have likelihoods by name",
     "max_iter": "'auto' where there are two optimisers",

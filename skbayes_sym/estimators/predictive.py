@@ -7,8 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import ndtr
 from scipy.stats import norm
-from sklearn.base import is_classifier
-from sklearn.compose import TransformedTargetRegressor
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -330,7 +329,7 @@ def predictive(model: Any, X: Any) -> Any:
     inner, prepare = innermost(model)
     check_is_fitted(inner)
     X = prepare(X)
-    if isinstance(inner, TransformedTargetRegressor):
+    if _is_transformed(inner):
         return _transformed(inner, X)
     if is_classifier(inner) and hasattr(inner, "predict_proba"):
         return ClassPredictive(inner, X)
@@ -347,13 +346,18 @@ def predictive(model: Any, X: Any) -> Any:
 def predicts_distribution(model: Any) -> bool:
     """Whether `predictive` takes a fitted model."""
     inner = innermost(model).model
-    if isinstance(inner, TransformedTargetRegressor):
+    if _is_transformed(inner):
         return predicts_distribution(inner.regressor_)
     takes_std = "return_std" in signature(getattr(inner, "predict", lambda: None)).parameters
     return takes_std or (is_classifier(inner) and hasattr(inner, "predict_proba"))
 
 
-def _transformed(model: TransformedTargetRegressor, X: Any) -> TransformedPredictive:
+def _is_transformed(model: BaseEstimator) -> bool:
+    """Whether it is a fitted `TransformedTargetRegressor`, whose module is slow to import."""
+    return hasattr(model, "transformer_") and hasattr(model, "regressor_")
+
+
+def _transformed(model: BaseEstimator, X: Any) -> TransformedPredictive:
     n_targets = 1 if model._training_dim == 1 else model.transformer_.n_features_in_
     return TransformedPredictive(
         predictive(model.regressor_, X), model.transformer_, n_targets, model._training_dim == 1

@@ -3,33 +3,12 @@
 A file is data: what it names is looked up here and nowhere else.
 """
 
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
-from sklearn.decomposition import PCA, TruncatedSVD
-from sklearn.feature_selection import VarianceThreshold
-from sklearn.impute import MissingIndicator, SimpleImputer
-from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import (
-    Binarizer,
-    FunctionTransformer,
-    KBinsDiscretizer,
-    LabelEncoder,
-    MaxAbsScaler,
-    MinMaxScaler,
-    Normalizer,
-    OneHotEncoder,
-    OrdinalEncoder,
-    PolynomialFeatures,
-    PowerTransformer,
-    QuantileTransformer,
-    RobustScaler,
-    SplineTransformer,
-    StandardScaler,
-    TargetEncoder,
-)
 
 from skbayes_sym.estimators.base import is_fitted_name
 from skbayes_sym.estimators.bayesian_mlp.estimator import BayesianMLPRegressor
@@ -54,26 +33,49 @@ ESTIMATORS: dict[str, type] = {
     )
 }  # fmt: skip
 
-# Steps whose fitted state is arrays, numbers, strings and one another.
-STEPS: dict[str, type] = {
-    step.__name__: step
-    for step in (
-        Pipeline, FeatureUnion, ColumnTransformer, TransformedTargetRegressor,
-        StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler, Normalizer, Binarizer,
-        PowerTransformer, QuantileTransformer, PolynomialFeatures, SplineTransformer,
-        KBinsDiscretizer, FunctionTransformer, OneHotEncoder, OrdinalEncoder, TargetEncoder,
-        LabelEncoder, SimpleImputer, MissingIndicator, PCA, TruncatedSVD, VarianceThreshold,
-    )
+# Modules of scikit-learn, and in them the steps whose fitted state is arrays, numbers, strings and
+# one another. Imported when a file names one: most people's don't.
+_STEPS = {
+    "pipeline": ("Pipeline", "FeatureUnion"),
+    "compose": ("ColumnTransformer", "TransformedTargetRegressor"),
+    "preprocessing": (
+        "StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler", "Normalizer",
+        "Binarizer", "PowerTransformer", "QuantileTransformer", "PolynomialFeatures",
+        "SplineTransformer", "KBinsDiscretizer", "FunctionTransformer", "OneHotEncoder",
+        "OrdinalEncoder", "TargetEncoder", "LabelEncoder",
+    ),
+    "impute": ("SimpleImputer", "MissingIndicator"),
+    "decomposition": ("PCA", "TruncatedSVD"),
+    "feature_selection": ("VarianceThreshold",),
 }  # fmt: skip
 
-# Objects that are no estimators, with the attributes that make them.
-PARTS: dict[str, type] = {"make_column_selector": make_column_selector}
+
+@cache
+def steps() -> dict[str, type]:
+    """scikit-learn's steps by name."""
+    modules = {name: import_module(f"sklearn.{name}") for name in _STEPS}
+    return {
+        name: getattr(modules[module], name) for module, names in _STEPS.items() for name in names
+    }
+
+
+@cache
+def plain_parts() -> dict[str, type]:
+    """Objects that are no estimators, made of their attributes."""
+    return {"make_column_selector": import_module("sklearn.compose").make_column_selector}
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a name is that of a step of scikit-learn's."""
+    return any(name in names for names in _STEPS.values())
 
 
 def class_name(estimator: BaseEstimator) -> str | None:
     """The name by which a file knows the estimator's class; None if it doesn't."""
     kind = type(estimator)
-    known = ESTIMATORS.get(kind.__name__) is kind or STEPS.get(kind.__name__) is kind
+    known = ESTIMATORS.get(kind.__name__) is kind or (
+        is_foreign(kind.__name__) and steps()[kind.__name__] is kind
+    )
     return kind.__name__ if known else None
 
 
@@ -95,7 +97,7 @@ def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -
     ValueError
         If it has no such parameters or attributes.
     """
-    kind: Any = ESTIMATORS[name] if name in ESTIMATORS else STEPS[name]
+    kind: Any = ESTIMATORS[name] if name in ESTIMATORS else steps()[name]
     unknown = sorted(set(parameters) - set(kind._get_param_names()))
     if name in ESTIMATORS:
         unknown += [k for k in attributes if not is_fitted_name(k)]

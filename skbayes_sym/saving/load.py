@@ -6,7 +6,7 @@ from typing import Any
 
 from sklearn import __version__ as SKLEARN
 
-from skbayes_sym.saving.classes import ESTIMATORS, STEPS, rebuilt
+from skbayes_sym.saving.classes import ESTIMATORS, is_foreign, rebuilt
 from skbayes_sym.saving.file import read_model
 
 
@@ -49,12 +49,12 @@ def load(path: str | PathLike[str]) -> Any:
     True
     """
     saved = read_model(path)
-    if saved.class_name not in ESTIMATORS and saved.class_name not in STEPS:
+    if saved.class_name not in ESTIMATORS and not is_foreign(saved.class_name):
         raise ValueError(
             f"{fspath(path)!r} holds a {saved.class_name}, which this version of skbayes_sym "
             f"doesn't have; it was written by version {saved.version}."
         )
-    if saved.class_name in STEPS and saved.sklearn != SKLEARN:
+    if is_foreign(saved.class_name) and saved.sklearn != SKLEARN:
         warnings.warn(
             f"{fspath(path)!r} holds steps of scikit-learn {saved.sklearn}; this is {SKLEARN}: "
             "their state may have another form. Check predictions, or fit again.",

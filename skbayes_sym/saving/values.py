@@ -56,7 +56,7 @@ from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense
 from skbayes_sym.models.priors import GaussianPrior, Normal
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.saving.classes import PARTS, class_name, is_ufunc_name, rebuilt, state_of
+from skbayes_sym.saving.classes import class_name, is_ufunc_name, plain_parts, rebuilt, state_of
 from skbayes_sym.saving.first_edition import translate_noun
 from skbayes_sym.symmetry.base import Product, Trivial
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
@@ -172,9 +172,9 @@ class Encoder:
             return {"kind": "scalar_type", "name": value.__name__}
         if kind is np.ufunc and is_ufunc_name(value.__name__):
             return {"kind": "ufunc", "name": value.__name__}
-        if PARTS.get(kind.__name__) is kind:
-            parts = {k: self.encode(v, f"{name}.{k}") for k, v in vars(value).items()}
-            return {"kind": "part", "name": kind.__name__, "fields": parts}
+        if kind.__name__ in plain_parts() and plain_parts()[kind.__name__] is kind:
+            own = {k: self.encode(v, f"{name}.{k}") for k, v in vars(value).items()}
+            return {"kind": "part", "name": kind.__name__, "fields": own}
         if kind is np.random.RandomState:
             return {"kind": "random_state", "state": self.encode(value.get_state(), name)}
         if kind is ModuleNetwork and value.architecture:
@@ -250,7 +250,7 @@ def _estimator(e: Encoded, arrays: Mapping[str, Array]) -> BaseEstimator:
 
 
 def _part(e: Encoded, arrays: Mapping[str, Array]) -> Any:
-    part: Any = object.__new__(PARTS[e["name"]])
+    part: Any = object.__new__(plain_parts()[e["name"]])
     part.__dict__.update({k: decode(v, arrays) for k, v in e["fields"].items()})
     return part
 

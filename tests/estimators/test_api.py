@@ -23,7 +23,12 @@ ESTIMATORS = {
 # A default that differs does so for a reason that the class' documentation gives.
 SEVERAL_DEFAULTS = {
     "activation": {"relu", "tanh"},  # curvature and chains want a smooth one
-    "hidden_layer_sizes": {(50,), (20,), (5,)},  # 20 by Gauss-Newton; more than 5 defeat a sampler
+    "hidden_layer_sizes": {
+        "auto",
+        (50,),
+        (20,),
+        (5,),
+    },  # more than 5 defeat a sampler
     "hyper_learning_rate": {0.1, 0.3},  # slower where transformations are learned beside it
     "learning_rate": {"auto", 0.02, 0.03},  # of other objectives
     "likelihood": {"auto", "gaussian"},  # of labels, of numbers

@@ -61,7 +61,6 @@ OF_CHAINS: list[tuple[Mapping[str, Any], str]] = [
 OF_COUNTS_OF_NOTHING: list[tuple[Mapping[str, Any], str]] = [
     ({"n_modes": 0, "prior": Normal(1.0)}, r"prior=Normal\(.* does not apply: n_modes=0"),
     ({"n_modes": 0, "hidden_layer_sizes": (3,)}, r"hidden_layer_sizes=\(3,\) does not apply"),
-    ({"n_modes": 0, "n_members": 0}, "n_modes=0 and n_members=0 leave nothing"),
 ]
 
 REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {

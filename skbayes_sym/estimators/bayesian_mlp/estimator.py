@@ -31,7 +31,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "hidden_layer_sizes": [StrOptions({"auto"}), *NETWORK_CONSTRAINTS["hidden_layer_sizes"]],
     "prior": [HasMethods("bind"), None],
     "n_modes": [Interval(Integral, 0, None, closed="left")],
-    "n_members": [Interval(Integral, 0, None, closed="left")],
+    "n_members": [Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
     "random_state": ["random_state"],
 }
@@ -55,7 +55,8 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         per layer and is the default up to 1,000 distinct rows; ``ARD()`` learns one per column of
         ``X``, `relevance_`, and is the default beyond.
     n_modes : int, default=10
-        Restarts of the small network; fewer, or none, where so many rows would take long.
+        Restarts of the small network; fewer, or none, where so many rows would take long. Modes
+        alone are `LaplaceRegressor`'s.
     n_members : int, default=10
         Members of the ensemble; not more than there are modes, if there are any.
     standardize : bool, default=True
@@ -204,8 +205,6 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         return Model(network, likelihood, prior, Trivial())
 
     def _method(self) -> Pool:
-        if self.n_modes + self.n_members == 0:
-            raise ValueError("n_modes=0 and n_members=0 leave nothing to fit: raise one of them.")
         if self.n_modes == 0:
             why = "n_modes=0 leaves the members, which have a width and a prior of their own"
             refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=10")
@@ -228,7 +227,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
             mean, variance = self._modes(x).outputs(x)
             means.append(mean.to(x))
             variances.append(variance.to(x))
-        if hasattr(self, "samples_"):
+        if hasattr(self, "samples_"):  # an interrupt may have come first
             means.append(self._members(x))
             variances.append(torch.zeros_like(means[-1]))
         noise = torch.as_tensor(self._noise()).to(x).square().unsqueeze(1)

@@ -100,7 +100,7 @@ class Pool:
         logger.info("%s", choice)
         wide = MLP(network.n_inputs, _MEMBER_WIDTH, network.n_outputs, RELU)
         run.begin()
-        share = 0.5 if n_modes and self.n_members else 1.0
+        share = 0.5 if n_modes else 1.0
         modes = members = None
         if n_modes:
             found = EvidenceLaplace(n_modes, _MODE_STEPS, _MODE_TOL)
@@ -108,7 +108,7 @@ class Pool:
         interrupted = modes is not None and modes.stop_reason in ("interrupted", "callback")
         # As many members as modes: neither kind outvotes the other.
         n_members = min(self.n_members, n_modes) if n_modes else self.n_members
-        if n_members and not interrupted:
+        if not interrupted:
             prior = Normal(1.0).bind(wide.layout)
             own = Model(wide, model.likelihood, prior, Trivial())
             members = self._ensemble(n_members).fit(data, own, Stage(run, share))
@@ -126,7 +126,7 @@ class Pool:
         """How many modes some seconds of one core are enough for; a few may take longer."""
         each = _work(n_rows, network)
         few = min(_FEWEST_MODES, self.n_modes)
-        if few * each > MOST_WORK and self.n_members:
+        if few * each > MOST_WORK:
             return 0
         return min(self.n_modes, max(few, int(_USUAL_WORK / each)))
 
@@ -135,7 +135,7 @@ class Pool:
         n_members = min(self.n_members, n_modes) if n_modes else self.n_members
         parts = [
             f"{n_modes} modes of {sizes} tanh units by the evidence" if n_modes else "",
-            f"{n_members} ensemble members with effective noise" if n_members else "",
+            f"{n_members} ensemble members with effective noise",
         ]
         kinds = " and ".join(part for part in parts if part)
         text = f"{data.n_rows:,} distinct rows of {data.n_features} features: {kinds}"
