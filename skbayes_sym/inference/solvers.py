@@ -190,6 +190,7 @@ class Gibbs(_Unsymmetrised):
     """
 
     n_draws: int = 200
+    makes_all_sweeps: ClassVar[bool] = True  # there is no bound to stall
 
     def __post_init__(self) -> None:
         if self.n_draws < 1:

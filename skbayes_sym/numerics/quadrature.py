@@ -14,7 +14,8 @@ def gauss_hermite(n_nodes: int) -> tuple[Tensor, Tensor]:
     Exact for polynomials up to degree 2 n - 1.
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
-    return torch.as_tensor(nodes), torch.as_tensor(weights / weights.sum())
+    with torch.inference_mode(False):  # kept for callers that differentiate, whoever asks first
+        return torch.as_tensor(nodes), torch.as_tensor(weights / weights.sum())
 
 
 def sobol_normal(n_points: int, dimension: int, *, seed: int) -> Tensor:

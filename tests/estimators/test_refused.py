@@ -88,6 +88,7 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     sk.SymVIMatrixFactorization: [
         ({"solver": "gibbs", "symmetry": "sign_flip"}, "symmetry='sign_flip' does not apply"),
         ({"solver": Gibbs(5), "symmetry": "sign_flip"}, "symmetry='sign_flip' does not apply"),
+        ({"solver": "gibbs", "tol": 1e-6}, "tol=1e-06 does not apply: .* all of its sweeps"),
         ({"symmetry": None, "solver": VI(gap=UnitGap(Trivial(), Soules()))}, r"VI\(gap=...\) has"),
     ],
 }

@@ -8,6 +8,8 @@ from skbayes_sym.inference.effective_noise import effective_noise
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.data import Data
 
+ONE = torch.ones(1, dtype=torch.float64)
+
 
 def data_of(n, d, n_targets=1, seed=0):
     rng = np.random.default_rng(seed)
@@ -27,7 +29,7 @@ def test_under_a_wide_prior_it_is_the_unbiased_estimate(n_targets):
     data = data_of(30, 8, n_targets)
     network = MLP(8, (), n_targets, TANH)
     theta = least_squares(data)
-    found = effective_noise(network, theta, data, torch.full_like(theta, 1e4))
+    found = effective_noise(network, theta, data, torch.full_like(theta, 1e4), ONE)
     residual = data.y - network.forward(theta, data.x)
     unbiased = (residual.square().sum(0) / (30 - 9)).sqrt()
     torch.testing.assert_close(found.std, unbiased, rtol=1e-5, atol=0.0)
@@ -44,9 +46,9 @@ def test_rows_and_weights_give_the_same(n_targets):
     theta = network.init(1, generator=torch.Generator().manual_seed(0))[0]
     scale = torch.ones_like(theta)
     weight = torch.full((8,), 10.0, dtype=torch.float64)
-    few = effective_noise(network, theta, data._replace(weight=weight), scale)
+    few = effective_noise(network, theta, data._replace(weight=weight), scale, ONE)
     repeated = Data(*(t.repeat_interleave(10, 0) for t in data))
-    many = effective_noise(network, theta, repeated, scale)
+    many = effective_noise(network, theta, repeated, scale, ONE)
     torch.testing.assert_close(few.std, many.std)
     torch.testing.assert_close(few.freedoms, many.freedoms)
 
@@ -55,13 +57,26 @@ def test_under_a_narrow_prior_nothing_is_taken():
     data = data_of(20, 2)
     network = MLP(2, (5,), 1, TANH)
     theta = network.init(1, generator=torch.Generator().manual_seed(0))[0]
-    found = effective_noise(network, theta, data, torch.full_like(theta, 1e-6))
+    found = effective_noise(network, theta, data, torch.full_like(theta, 1e-6), ONE)
     residual = data.y - network.forward(theta, data.x)
     torch.testing.assert_close(found.std, residual.square().mean(0).sqrt())
 
 
-def test_an_exact_fit_keeps_a_finite_noise():
-    data = data_of(4, 6)
-    theta = least_squares(data)
-    found = effective_noise(MLP(6, (), 1, TANH), theta, data, torch.ones_like(theta))
-    assert torch.isfinite(found.std).all()
+def test_where_weights_have_taken_all_rows_the_noise_is_that_of_rows_left_out():
+    """Kernel interpolation: the leave-one-out residual is [K^-1 y]_n / [K^-1]_nn, by refits."""
+    data = data_of(10, 14)
+    scale = torch.full((15,), 2.0, dtype=torch.float64)
+    design = torch.cat([data.x, torch.ones(10, 1, dtype=torch.float64)], 1) * scale
+    std = torch.tensor([0.05], dtype=torch.float64)
+    kernel = design @ design.T + std**2 * torch.eye(10)
+    theta = scale * (design.T @ torch.linalg.solve(kernel, data.y))[:, 0]
+    found = effective_noise(MLP(14, (), 1, TANH), theta, data, scale, std)
+    left_out = []
+    for i in range(10):
+        rest = torch.arange(10) != i
+        weights = torch.linalg.solve(kernel[rest][:, rest], data.y[rest, 0])
+        left_out.append(data.y[i, 0] - design[i] @ design[rest].T @ weights)
+    rms = torch.stack(left_out).square().mean().sqrt()
+    spread = data.y.std(correction=0)
+    assert found.freedoms > 9.5
+    torch.testing.assert_close(found.std, torch.minimum(rms, spread).reshape(1))

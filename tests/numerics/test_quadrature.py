@@ -39,3 +39,13 @@ def test_sobol_normal_is_unbiased():
     )  # fmt: skip
     error = float(values.std() / 400**0.5)
     assert abs(float(values.mean()) - exp(0.625)) < 4 * error
+
+
+def test_nodes_asked_for_first_in_inference_mode_can_be_differentiated_through():
+    gauss_hermite.cache_clear()
+    with torch.inference_mode():
+        gauss_hermite(7)
+    nodes, weights = gauss_hermite(7)
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+    ((scale * nodes).square() @ weights).backward()
+    torch.testing.assert_close(scale.grad, torch.tensor(2.0, dtype=torch.float64))

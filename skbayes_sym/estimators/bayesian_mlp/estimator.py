@@ -6,26 +6,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
-from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS
+from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, gaussian_noise, layer_sizes
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
-from skbayes_sym.estimators.bayesian_mlp.method import Pool
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.bayesian_mlp.method import MANY_ROWS, Pool, automatic_width
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
-from skbayes_sym.models.learned_scales import LayerScales
-from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.learned_scales import ARD, LayerScales
+from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import NormalMixture
-from skbayes_sym.models.priors import Prior, UnboundPrior
+from skbayes_sym.models.priors import UnboundPrior
+from skbayes_sym.symmetry.base import Trivial
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
-    "hidden_layer_sizes": NETWORK_CONSTRAINTS["hidden_layer_sizes"],
+    "hidden_layer_sizes": [StrOptions({"auto"}), *NETWORK_CONSTRAINTS["hidden_layer_sizes"]],
     "prior": [HasMethods("bind"), None],
     "n_modes": [Interval(Integral, 0, None, closed="left")],
     "n_members": [Interval(Integral, 0, None, closed="left")],
@@ -44,15 +47,17 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(20,)
-        Widths of the hidden layers; ``()`` is a linear model. Of the modes' network.
+    hidden_layer_sizes : "auto", int or sequence of int, default="auto"
+        Widths of the hidden layers of the modes' network; ``()`` is a linear model. "auto" is 20
+        units up to 1,000 distinct rows and 40 beyond, if there is time for them.
     prior : Prior, optional
-        Prior of the weights and biases, in standardised units; by default ``LayerScales()``, one
-        learned scale per layer. ``ARD()`` learns one per column of ``X``: `relevance_`.
+        Prior of the weights and biases, in standardised units. ``LayerScales()`` learns one scale
+        per layer and is the default up to 1,000 distinct rows; ``ARD()`` learns one per column of
+        ``X``, `relevance_`, and is the default beyond.
     n_modes : int, default=10
         Restarts of the small network; fewer, or none, where so many rows would take long.
     n_members : int, default=10
-        Members of the ensemble.
+        Members of the ensemble; not more than there are modes, if there are any.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     normalize_y : bool, default=True
@@ -87,7 +92,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups.
     relevance_ : ndarray of shape (n_modes, n_features)
-        Scale of the weights from every column of ``X``; only with ``prior=ARD()``.
+        Scale of the weights from every column of ``X``; only where the prior is ``ARD()``.
     samples_ : ndarray of shape (n_members, P')
         Weights of the ensemble's members; only where there are some, like the next two.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
@@ -149,6 +154,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     ((3,), (3, 2))
     """
 
+    hidden_layer_sizes: Any
+    prior: UnboundPrior | None
+    network_: MLP
     posterior_: ModeMixture
     samples_: Array
     member_network_: MLP
@@ -157,12 +165,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
 
     _parameter_constraints: dict[str, list[Any]] = {**CONSTRAINTS, "normalize_y": ["boolean"]}
 
-    activation = "tanh"  # of the modes' network: relu under a learned prior is poor
-    prior_scale = 1.0  # unused: the prior has its own
-
     def __init__(
         self,
-        hidden_layer_sizes: int | Sequence[int] = (20,),
+        hidden_layer_sizes: str | int | Sequence[int] = "auto",
         *,
         prior: UnboundPrior | None = None,
         n_modes: int = 10,
@@ -188,8 +193,15 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "choice_")
 
-    def _prior(self, network: Network) -> Prior:
-        return (LayerScales() if self.prior is None else self.prior).bind(network.layout)
+    def _model(self, data: Training) -> Model:
+        likelihood, n_outputs = gaussian_noise("learn", data), self._n_outputs(data)
+        given = self.hidden_layer_sizes
+        if isinstance(given, str):
+            given = automatic_width(data.n_rows, data.n_features, n_outputs)
+        network = MLP(data.n_features, layer_sizes(given), n_outputs, TANH)
+        default = ARD() if data.n_rows > MANY_ROWS else LayerScales()
+        prior = (default if self.prior is None else self.prior).bind(network.layout)
+        return Model(network, likelihood, prior, Trivial())
 
     def _method(self) -> Pool:
         if self.n_modes + self.n_members == 0:

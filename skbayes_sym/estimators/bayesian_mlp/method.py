@@ -18,7 +18,7 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.laplace.modes import MOST_WORK, EvidenceLaplace, ModesFit, work
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.networks.activations import RELU
+from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import Normal
 from skbayes_sym.numerics.optimise import Stopped
@@ -26,6 +26,11 @@ from skbayes_sym.symmetry.base import Trivial
 
 _MODE_STEPS, _MODE_TOL = 100, 5e-6
 _FEWEST_MODES = 3  # worth finding at all
+_USUAL_WORK = 8e10  # multiplications for all modes: three to six seconds of one core
+
+# hidden_layer_sizes="auto" and prior=None: beyond so many rows forty units and a scale a column
+# predict better (airfoil: .1 nats per row), below twenty units and a scale a layer do.
+MANY_ROWS, _NARROW, _WIDE = 1000, 20, 40
 _MEMBER_WIDTH = (50,)
 # The ensemble's own defaults: relu under a fixed prior of 1 is what tanh modes lack.
 _MEMBER_RATE, _MEMBER_STEPS, _MEMBER_TOL, _NOISE_PRIOR = 0.03, 2000, 1e-3, 1.0
@@ -91,7 +96,7 @@ class Pool:
     def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
         network = fully_connected(model.network)
         n_modes = self._affordable(data.n_rows, network)
-        choice = self._choice(n_modes, data)
+        choice = self._choice(n_modes, data, network)
         logger.info("%s", choice)
         wide = MLP(network.n_inputs, _MEMBER_WIDTH, network.n_outputs, RELU)
         run.begin()
@@ -101,34 +106,51 @@ class Pool:
             found = EvidenceLaplace(n_modes, _MODE_STEPS, _MODE_TOL)
             modes = found.fit(data, model, Stage(run, share))
         interrupted = modes is not None and modes.stop_reason in ("interrupted", "callback")
-        if self.n_members and not interrupted:
+        # As many members as modes: neither kind outvotes the other.
+        n_members = min(self.n_members, n_modes) if n_modes else self.n_members
+        if n_members and not interrupted:
             prior = Normal(1.0).bind(wide.layout)
             own = Model(wide, model.likelihood, prior, Trivial())
-            members = self._ensemble().fit(data, own, Stage(run, share))
+            members = self._ensemble(n_members).fit(data, own, Stage(run, share))
         found_all = PoolFit(modes, members, wide, choice)
         run.end(found_all)
         return found_all
 
-    def _ensemble(self) -> DeepEnsemble:
+    def _ensemble(self, n_members: int) -> DeepEnsemble:
         return DeepEnsemble(
-            self.n_members, _NOISE_PRIOR, _MEMBER_RATE, _MEMBER_STEPS, _MEMBER_TOL,
+            n_members, _NOISE_PRIOR, _MEMBER_RATE, _MEMBER_STEPS, _MEMBER_TOL,
             has_effective_noise=True,
         )  # fmt: skip
 
     def _affordable(self, n_rows: int, network: MLP) -> int:
-        """How many modes some twenty seconds of one core are enough for."""
-        n_terms, p = n_rows * network.n_outputs, network.layout.n_params
-        n = int(MOST_WORK / work(1, _MODE_STEPS, n_terms, p))
-        n = min(self.n_modes, n)
-        return n if n >= min(_FEWEST_MODES, self.n_modes) or not self.n_members else 0
+        """How many modes some seconds of one core are enough for; a few may take longer."""
+        each = _work(n_rows, network)
+        few = min(_FEWEST_MODES, self.n_modes)
+        if few * each > MOST_WORK and self.n_members:
+            return 0
+        return min(self.n_modes, max(few, int(_USUAL_WORK / each)))
 
-    def _choice(self, n_modes: int, data: Training) -> str:
-        what = f"{data.n_rows:,} distinct rows of {data.n_features} features: "
+    def _choice(self, n_modes: int, data: Training, network: MLP) -> str:
+        sizes = " x ".join(str(s) for s in network.hidden_layer_sizes) or "no"
+        n_members = min(self.n_members, n_modes) if n_modes else self.n_members
         parts = [
-            f"{n_modes} modes by Gauss-Newton and the evidence" if n_modes else "",
-            f"{self.n_members} ensemble members with effective noise" if self.n_members else "",
+            f"{n_modes} modes of {sizes} tanh units by the evidence" if n_modes else "",
+            f"{n_members} ensemble members with effective noise" if n_members else "",
         ]
-        text = what + " and ".join(part for part in parts if part) + ", pooled equally"
+        kinds = " and ".join(part for part in parts if part)
+        text = f"{data.n_rows:,} distinct rows of {data.n_features} features: {kinds}"
         if n_modes < self.n_modes:
-            text += f" (of {self.n_modes} modes {n_modes} fit into the work for so many rows)"
+            text += f"; {self.n_modes} modes would take too long"
         return text
+
+
+def automatic_width(n_rows: int, n_inputs: int, n_outputs: int) -> int:
+    """Hidden units of the modes' network: more where there are more rows and time for them."""
+    wide = MLP(n_inputs, (_WIDE,), n_outputs, TANH)
+    affordable = _FEWEST_MODES * _work(n_rows, wide) <= MOST_WORK
+    return _WIDE if n_rows > MANY_ROWS and affordable else _NARROW
+
+
+def _work(n_rows: int, network: MLP) -> float:
+    """Multiplications for one mode, about."""
+    return work(1, _MODE_STEPS, n_rows * network.n_outputs, network.layout.n_params)

@@ -186,5 +186,9 @@ def corrected(members: Members, data: Training, model: Model) -> Members:
     network, prior = fully_connected(model.network), independent_normals(model.prior)
     theta = torch.as_tensor(members.theta).to(data.device, torch.float64)
     scale = prior.scale.to(theta)
-    std = [effective_noise(network, t, data.double_data, scale).std for t in theta]
+    trained = torch.as_tensor(members.log_noise).to(theta).exp()
+    std = [
+        effective_noise(network, t, data.double_data, scale, noise).std
+        for t, noise in zip(theta, trained, strict=True)
+    ]
     return replace(members, log_noise=torch.stack(std).log().cpu().numpy())

@@ -83,7 +83,7 @@ class SymVIMatrixFactorization(
         Sweeps over all rows and columns; "gibbs" throws the first half away.
     tol : float or None, default=1e-4
         Sweeps end when ten of them raise the mean ELBO by less than this many nats per observed
-        entry. None never stops.
+        entry. None never stops, as "gibbs" never does.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -300,6 +300,9 @@ class SymVIMatrixFactorization(
         if not solver.symmetrises and self.symmetry is not None:
             why = f"solver={self.solver!r} averages over no group"
             refuse(self, ["symmetry"], why, "solver='vi'")
+        if getattr(solver, "makes_all_sweeps", False) and self.tol is not None:
+            why = f"solver={self.solver!r} makes all of its sweeps"
+            refuse(self, ["tol"], why, "max_iter")
         return solver
 
     def _method(self) -> Factorization:

@@ -42,7 +42,7 @@ def fitted():
 def test_a_linear_member_is_the_closed_form():
     """Without hidden layers the mode is ridge regression with penalty sigma^2, at sigma's mode."""
     X, y = DIABETES
-    reg = quick(hidden_layer_sizes=(), max_iter=4000).fit(X, y)
+    reg = quick(hidden_layer_sizes=(), max_iter=4000, noise_std="learn").fit(X, y)
     x = (X - X.mean(0)) / X.std(0)
     h, t = np.column_stack([x, np.ones(len(x))]), (y - y.mean()) / y.std()
     sigma = 0.5
@@ -64,7 +64,9 @@ def test_a_linear_member_is_the_closed_form():
 
 def test_the_prior_of_the_noise_pulls():
     """sigma^4 / s^2 + n sigma^2 = r: a narrow prior makes the noise smaller."""
-    wide, narrow = (quick(noise_prior_scale=s).fit(*DIABETES) for s in (1.0, 0.05))
+    wide, narrow = (
+        quick(noise_prior_scale=s, noise_std="learn").fit(*DIABETES) for s in (1.0, 0.05)
+    )
     assert narrow.noise_std_samples_.max() < 0.8 * wide.noise_std_samples_.min()
 
 
@@ -240,7 +242,10 @@ def test_an_interrupt_keeps_a_marked_usable_model(estimator, data, monkeypatch):
 
 @every_estimator
 def test_warm_start_goes_on(estimator, data):
-    model = clone(estimator).set_params(warm_start=True, max_iter=300).fit(*data)
+    model = clone(estimator).set_params(warm_start=True, max_iter=300)
+    if hasattr(model, "noise_std"):
+        model.set_params(noise_std="learn")  # what training left, not corrected afterwards
+    model.fit(*data)
     first = model.log_posterior_samples_
     model.set_params(learning_rate=1e-9).fit(*data)
     np.testing.assert_allclose(model.log_posterior_samples_, first, rtol=1e-5)
@@ -295,3 +300,23 @@ def test_data_that_can_be_fitted_exactly(rows):
     mean, std = reg.predict(X, return_std=True)
     assert np.isfinite(mean).all()
     assert (std > 0).all()
+
+
+def test_effective_noise_counts_the_freedoms_that_weights_have_taken():
+    """Few rows: the plug-in noise of a flexible member is far too small."""
+    X, y = DIABETES[0][:30], DIABETES[1][:30]
+    settings = {"hidden_layer_sizes": (10,), "max_iter": 500}
+    plain = quick(**settings, noise_std="learn").fit(X, y)
+    effective = quick(**settings).fit(X, y)
+    np.testing.assert_array_equal(plain.samples_, effective.samples_)
+    assert np.all(effective.noise_std_samples_ > 1.3 * plain.noise_std_samples_)
+
+
+def test_minibatches_reach_what_all_rows_reach():
+    X, y = make_sinusoidal(random_state=0)
+    whole, parts = (
+        quick(max_iter=1500, batch_size=size, noise_std="learn").fit(X, y) for size in ("auto", 40)
+    )
+    assert abs(parts.noise_std_samples_.mean() / whole.noise_std_samples_.mean() - 1.0) < 0.1
+    with pytest.warns(UserWarning, match="batch_size=1000 exceeds"):
+        quick(max_iter=2, batch_size=1000).fit(X, y)
