@@ -57,6 +57,8 @@ LINEAR = {
     "linear-multinomial": BayesianLinearClassifier(Categorical(n_points=128), random_state=0),
 }
 # What only scikit-learn's checks cover here.
+_MODES = {"hidden_layer_sizes": (3,), "n_restarts": 2, "max_iter": 20, "random_state": 0}
+MODES = [LaplaceRegressor(**_MODES), LaplaceClassifier(**_MODES)]
 SAMPLED = [
     DeepEnsembleRegressor(**_ENSEMBLE), DeepEnsembleClassifier(**_ENSEMBLE),
     MCMCRegressor(**_CHAINS), MCMCClassifier(**_CHAINS),

@@ -7,6 +7,7 @@ import torch
 from habits import (
     HABITUAL,
     LINEAR,
+    MODES,
     SAMPLED,
     TRAINED,
     VARIATIONAL,
@@ -25,7 +26,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 # Too few steps to converge on purpose: the checks fit each estimator some 50 times.
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks(
-    [*HABITUAL.values(), *SAMPLED], expected_failed_checks={}.get, xfail_strict=True
+    [*HABITUAL.values(), *SAMPLED, *MODES], expected_failed_checks={}.get, xfail_strict=True
 )
 def test_sklearn_checks(estimator, check):
     check(estimator)

@@ -72,7 +72,7 @@ class ModesFit:
             **learned_scales(self.prior, modes.hyper),
         }
         if self.search is not None:
-            curve = torch.stack(self.search.curves).numpy() + offset
+            curve = torch.stack(self.search.curves).cpu().numpy() + offset
             best = int(modes.log_evidence.argmax())
             attributes["log_evidence_"] = float(attributes["log_evidence_modes_"][best])
             attributes["log_evidence_curve_"] = curve[np.isfinite(curve[:, best]), best]
@@ -109,7 +109,7 @@ class EvidenceLaplace:
         noise = None if learns_noise else model.likelihood.noise_scale.double() ** -2
         with torch.no_grad():
             theta = starts(network, self.n_restarts, start_seed)
-            run.begin(self.max_iter, lambda: ModesFit(so_far[-1](), prior, predict_seed))
+            run.begin(self.max_iter, lambda: ModesFit(_on_host(so_far[-1]()), prior, predict_seed))
             so_far: list[Any] = []
 
             def on_step(n_steps: int, modes: Any) -> bool:
@@ -117,7 +117,7 @@ class EvidenceLaplace:
                 return run.end_block()
 
             search = how.search(problem, theta.to(data.device), noise, on_step)
-            modes = Modes(*(t.cpu() for t in search.modes))
+            modes = _on_host(search.modes)
             found = ModesFit(modes, prior, predict_seed, search)
             run.end(found)
         values = modes.log_evidence + data.log_jacobian
@@ -136,6 +136,10 @@ class EvidenceLaplace:
             "Lower n_restarts or hidden_layer_sizes, or use optimizer='adam'.",
         )
         require_memory([rows_part(data), systems], data.device)
+
+
+def _on_host(modes: Modes) -> Modes:
+    return Modes(*(t.cpu() for t in modes))
 
 
 def learned_scales(prior: ScalesByGroup, hyper: torch.Tensor) -> dict[str, Array]:

@@ -292,7 +292,8 @@ class EvidenceModes:
 
 def _start(problem: RegressionEvidence, theta: Tensor, noise_precision: Tensor | None) -> _State:
     n, n_targets = len(theta), problem.data.y.shape[1]
-    spread = problem.data.y.var(0, correction=0).clamp_min(torch.finfo(theta.dtype).tiny)
+    spread = problem.data.y.var(0, correction=0)
+    spread = torch.where(spread > 0.0, spread, 1.0)  # of a constant target any start will do
     beta = _INITIAL_NOISE_PRECISION / spread if noise_precision is None else noise_precision
     return _State(
         theta,

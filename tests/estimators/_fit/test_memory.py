@@ -86,6 +86,12 @@ ABSURD = {
         "batch_size",
     ),
     "laplace-kronecker": (LaplaceRegressor((10**6,)), X, NUMBERS, "curvature='diag'"),
+    "laplace-modes": (
+        LaplaceRegressor((10**6,), optimizer="gauss-newton"), X, NUMBERS, "n_restarts"
+    ),
+    "laplace-classes": (
+        LaplaceClassifier((10**6,), optimizer="gauss-newton"), X, LABELS, "n_restarts"
+    ),
     "lila": (LILAClassifier((10**6,), image_shape=(6, 6)), IMAGES, LABELS, "curvature='diag'"),
     "factors": (SymVIMatrixFactorization(3000), SPARSE, None, "n_components"),
     "factors-gibbs": (
