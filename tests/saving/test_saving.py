@@ -36,13 +36,17 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 every_fit = pytest.mark.parametrize("name", FITS)
 DATA = Path(__file__).parent.parent / "data"
-GOLDEN = json.loads((DATA / "golden.json").read_text(encoding="utf-8"))
+GOLDEN = {
+    f"{folder.name}/{name}": golden
+    for folder in sorted(DATA.glob("format*"))
+    for name, golden in json.loads((folder / "golden.json").read_text(encoding="utf-8")).items()
+}
 
 
 def test_every_estimator_of_the_package_is_in_the_tables():
     public = {n for n in skbayes_sym.__all__ if hasattr(getattr(skbayes_sym, n), "fit")}
     assert public == set(ESTIMATORS) == {type(c.estimator).__name__ for c in FITS.values()}
-    assert {type(fitted(n)).__name__ for n in GOLDEN} <= public
+    assert {type(fitted(n.partition("/")[2])).__name__ for n in GOLDEN} <= public
     assert len(NOUNS) == len(set(NOUNS.values()))
 
 
@@ -83,7 +87,7 @@ def test_a_model_of_a_gpu_loads_where_there_is_none(name, tmp_path, monkeypatch)
 # Another platform's BLAS and libm: a last digit of the float32 noise behind some predictions
 # (6e-8), or of a float64 sum (1e-16), times the condition of what follows.
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden_files_of_this_format_are_read(name):
+def test_golden_files_of_every_format_are_read(name):
     golden = GOLDEN[name]
     model = load(DATA / f"{name}.safetensors")
     found = everything_predicted(model, np.array(golden["X"]))

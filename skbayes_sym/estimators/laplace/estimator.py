@@ -22,6 +22,7 @@ from skbayes_sym.estimators.laplace.optimizers import OWN_CONSTRAINTS, ChoosesOp
 from skbayes_sym.estimators.predictors import SampledOutputs
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetPredictive
 from skbayes_sym.models.priors import UnboundPrior
@@ -203,7 +204,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         hidden_layer_sizes: int | Sequence[int] = (20,),
         activation: str = "tanh",
         *,
-        network: Any = "mlp",
+        network: str | torch.nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         curvature: str = "auto",
         layers: str = "all",
@@ -462,7 +463,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         hidden_layer_sizes: int | Sequence[int] = (20,),
         activation: str = "tanh",
         *,
-        network: Any = "mlp",
+        network: str | torch.nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         curvature: str = "auto",
         layers: str = "all",

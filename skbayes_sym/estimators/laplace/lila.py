@@ -24,6 +24,7 @@ from skbayes_sym.estimators.laplace.predict import Transformations
 from skbayes_sym.models.augmentations.base import Augmentation, ImageShape
 from skbayes_sym.models.augmentations.objectives import OBJECTIVES, Objective
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.networks.base import Network
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
@@ -287,7 +288,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         activation: str = "tanh",
         *,
         image_shape: Any = None,
-        network: Any = "mlp",
+        network: str | torch.nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
         n_augmentations: int = 8,
@@ -528,7 +529,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         activation: str = "tanh",
         *,
         image_shape: Any = None,
-        network: Any = "mlp",
+        network: str | torch.nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
         n_augmentations: int = 8,
