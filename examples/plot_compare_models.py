@@ -11,7 +11,8 @@ One call lays out what is known of each.
 # The models
 # ----------
 # How far a disease progressed in a year, from body mass, blood pressure and a blood value: 150
-# patients, who leave room for doubt. All five models have two tanh units and the same prior.
+# patients, who leave room for doubt. All five models have two tanh units. The Laplace approximation
+# learns the scales of its prior; the others have the same one.
 
 import sys
 
