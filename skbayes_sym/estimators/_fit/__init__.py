@@ -7,4 +7,9 @@ blocks, its log, why it stopped), `steps` (of those that climb a bound by gradie
 `device`, `memory`, `unwrap` (the model inside a pipeline or search).
 
 In: an estimator's parameters and data. Out: what a method's ``fit`` takes.
+
+Tested elsewhere: `callbacks` (`test_callbacks`), `convergence` (warnings of every estimator),
+`device` (`test_mistakes`), `method` (a Protocol), `model` (`test_mistakes`),
+`run` (`test_callbacks`), `steps` (parameters alone), `training` (`test_common`),
+`unwrap` (`test_predictive`), `warnings` (`test_mistakes`).
 """
