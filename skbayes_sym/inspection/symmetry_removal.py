@@ -6,15 +6,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Bunch, check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions, validate_params
-from sklearn.utils.validation import check_array
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions, validate_params
+from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.device import one_thread
+from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.model import layer_sizes as as_sizes
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.inference.reference.svm_knn import relabel_svm_knn
 from skbayes_sym.models.networks.activations import ACTIVATIONS
@@ -27,10 +30,10 @@ _POSITIVE = Interval(Integral, 1, None, closed="left")
 
 @validate_params(
     {
-        "draws": ["array-like"],
-        "hidden_layer_sizes": ["array-like", _POSITIVE],
-        "activation": [StrOptions(set(ACTIVATIONS))],
-        "n_features_in": [_POSITIVE],
+        "draws": ["array-like", HasMethods("get_params")],
+        "hidden_layer_sizes": ["array-like", _POSITIVE, None],
+        "activation": [StrOptions(set(ACTIVATIONS)), None],
+        "n_features_in": [_POSITIVE, None],
         "n_outputs": [_POSITIVE],
         "method": [StrOptions({"assignment", "svm-knn"})],
         "n_starts": [_POSITIVE],
@@ -43,9 +46,9 @@ _POSITIVE = Interval(Integral, 1, None, closed="left")
 def remove_symmetries(
     draws: Any,
     *,
-    hidden_layer_sizes: int | Sequence[int],
-    activation: str,
-    n_features_in: int,
+    hidden_layer_sizes: int | Sequence[int] | None = None,
+    activation: str | None = None,
+    n_features_in: int | None = None,
     n_outputs: int = 1,
     method: str = "assignment",
     n_starts: int = 4,
@@ -62,12 +65,14 @@ def remove_symmetries(
 
     Parameters
     ----------
-    draws : array-like of shape (n_draws, P) or (n_chains, n_draws, P)
-        Weights from NumPyro, PyMC, Stan or any sampler; at least 2 draws. Flat order: layer by
-        layer, the weights (row-major, out x in), then the biases. Noise scales and other
-        parameters that aren't the network's must be left out.
+    draws : array-like of shape (n_draws, P) or (n_chains, n_draws, P), or fitted estimator
+        A fitted sampler or ensemble of this package, or a pipeline or search around one, brings
+        its draws and its network. Else weights from NumPyro, PyMC, Stan or any sampler; at least 2
+        draws. Flat order: layer by layer, the weights (row-major, out x in), then the biases. Noise
+        scales and other parameters that aren't the network's must be left out.
     hidden_layer_sizes : int or sequence of int
-        Widths of the hidden layers; empty for a linear model, whose draws stay as they are.
+        Widths of the hidden layers; empty for a linear model, whose draws stay as they are. This
+        and the next two are needed with an array, and only there.
     activation : {"tanh", "identity", "relu", "sigmoid", "softplus"}
         Decides whether signs are a symmetry.
     n_features_in : int
@@ -157,8 +162,12 @@ def remove_symmetries(
            [0, 1]]), array([[-1,  1],
            [ 1,  1]], dtype=int8))
     """
-    sizes = as_sizes(hidden_layer_sizes)
-    network = MLP(int(n_features_in), sizes, int(n_outputs), ACTIVATIONS[activation])
+    given = {"hidden_layer_sizes": hidden_layer_sizes, "activation": activation,
+             "n_features_in": n_features_in}  # fmt: skip
+    if hasattr(draws, "get_params"):
+        draws, network = _fitted_draws(draws, given)
+    else:
+        network = _network(given, n_outputs)
     values = _check_draws(draws, network)
     group = network.symmetry()
     flat = torch.from_numpy(values.reshape(-1, values.shape[-1]).astype(np.float64))
@@ -175,6 +184,32 @@ def remove_symmetries(
         margin = label_margin(found.theta, group)
     _warn_if_unfinished(found, max_sweeps)
     return _bunch(found, margin, values)
+
+
+def _network(given: dict[str, Any], n_outputs: int) -> MLP:
+    missing = [name for name, value in given.items() if value is None]
+    if missing:
+        raise TypeError(
+            f"draws are an array, so {', '.join(missing)} must say what network they are of; a "
+            "fitted estimator in its place brings its own."
+        )
+    sizes, activation = as_sizes(given["hidden_layer_sizes"]), ACTIVATIONS[given["activation"]]
+    return MLP(int(given["n_features_in"]), sizes, int(n_outputs), activation)
+
+
+def _fitted_draws(estimator: BaseEstimator, given: dict[str, Any]) -> tuple[Array, MLP]:
+    """Draws and network of a fitted sampler or ensemble, bare or wrapped."""
+    check_is_fitted(estimator)
+    model = innermost(estimator).model
+    if not hasattr(model, "samples_") or not hasattr(model, "network_"):
+        raise TypeError(
+            f"{type(model).__name__} has no draws of a network's weights (samples_): give a fitted "
+            "MCMCRegressor, MCMCClassifier or deep ensemble, or an array of draws."
+        )
+    told = [name for name, value in given.items() if value is not None]
+    if told:
+        raise ValueError(f"{told[0]} is the fitted estimator's own: leave it out.")
+    return model.samples_, fully_connected(model.network_)
 
 
 def _check_draws(draws: Any, network: MLP) -> Array:

@@ -7,7 +7,11 @@ import pytest
 import torch
 from cases import mixed
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import BayesianRidge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
+from skbayes_sym import DeepEnsembleRegressor
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
@@ -191,3 +195,23 @@ def test_bad_draws(draws, message):
 def test_bad_settings(name, value, message):
     with pytest.raises(ValueError, match=message):
         remove_symmetries(make_draws()[1], **{**SMALL, name: value})
+
+
+def test_fitted_samplers_bring_their_own_network_through_pipelines_too():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((20, 2)), rng.standard_normal(20)
+    ensemble = DeepEnsembleRegressor(
+        (3,), "tanh", n_members=4, max_iter=20, tol=None, random_state=0
+    )
+    pipe = make_pipeline(StandardScaler(), ensemble).fit(X, y)
+    found = remove_symmetries(pipe, random_state=0)
+    expected = remove_symmetries(
+        pipe[-1].samples_, hidden_layer_sizes=3, activation="tanh", n_features_in=2, random_state=0
+    )
+    np.testing.assert_array_equal(found.draws, expected.draws)
+    with pytest.raises(ValueError, match="activation is the fitted estimator's own"):
+        remove_symmetries(pipe, activation="tanh")
+    with pytest.raises(TypeError, match="BayesianRidge has no draws"):
+        remove_symmetries(BayesianRidge().fit(X, y))
+    with pytest.raises(TypeError, match="draws are an array, so activation, n_features_in must"):
+        remove_symmetries(pipe[-1].samples_, hidden_layer_sizes=3)

@@ -7,4 +7,9 @@ blocks, its log, why it stopped), `steps` (of those that climb a bound by gradie
 `device`, `memory`, `unwrap` (the model inside a pipeline or search).
 
 In: an estimator's parameters and data. Out: what a method's ``fit`` takes.
+
+Tested elsewhere: `callbacks` (with `test_callbacks`), `convergence` (warnings of every
+estimator), `device` (with `test_mistakes`), `method` (a Protocol), `model` (with
+`test_mistakes`), `run` (with `test_callbacks`), `steps` (parameters alone), `training` (with
+`test_common`), `unwrap` (with `test_predictive`), `warnings` (with `test_mistakes`).
 """

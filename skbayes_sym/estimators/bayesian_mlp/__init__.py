@@ -3,4 +3,6 @@
 Reading order: `method` (what is fitted, and how much of it a data set is worth), `estimator`.
 
 In: the methods of `laplace` and `ensemble`. Out: `BayesianMLPRegressor`.
+
+Tested elsewhere: `method` (with `estimator`).
 """

@@ -3,6 +3,7 @@
 Reading order: `method` (all members in one loop), `estimator`. What is predicted from members is in
 `skbayes_sym.estimators.draws`, as of all weighted draws.
 
-In: `Training`, `Model` and `Run`. Out: modes (M, P) and their log posterior in nats. `method` is
-tested through the estimators.
+In: `Training`, `Model` and `Run`. Out: modes (M, P) and their log posterior in nats.
+
+Tested elsewhere: `method` (with `estimator`).
 """

@@ -7,4 +7,7 @@
 * `method`: `Factorization`: a solver under the callbacks, and its findings as attributes
 
 In: a matrix with holes, and a solver of `skbayes_sym.inference.solvers`. Out: Gaussian rows.
+
+Tested elsewhere: `entries` (with `estimator`), `groups` (with `gap`), `method` (with
+`estimator`), `training` (with `estimator`).
 """

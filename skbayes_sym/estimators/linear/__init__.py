@@ -8,4 +8,8 @@
 * `found`: what came of it: coefficients, bounds, sites
 
 In: `Training`, and a `Model` whose network is one layer. Out: `SiteFit`.
+
+Tested elsewhere: `base` (with `estimators`), `classifier` (with `estimators`), `design` (with
+`estimators`), `found` (with `estimators`), `method` (with `habits`), `regressor` (with
+`estimators`), `start` (with `estimators`).
 """

@@ -5,4 +5,7 @@ reported), `method` (`MeanFieldVI`: objective, steps, bounds), `found` (what cam
 
 In: `Training`, and a `Model` with a normal prior. Out: independent normals over the weights, and
 bounds on the evidence in nats.
+
+Tested elsewhere: `found` (with `estimator`), `gaps` (with `objects`), `method` (with
+`estimator`).
 """

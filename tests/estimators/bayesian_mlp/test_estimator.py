@@ -1,0 +1,98 @@
+"""Pooled networks: what they are made of, and what is chosen for how many rows."""
+
+import numpy as np
+import pytest
+import torch
+from habits import Watch
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes
+
+from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor
+from skbayes_sym.estimators.bayesian_mlp import method
+from skbayes_sym.models import ARD
+
+X, Y = (a[:80] for a in load_diabetes(return_X_y=True))
+REG = BayesianMLPRegressor((4,), n_modes=3, n_members=2, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return clone(REG).fit(X, Y)
+
+
+def test_predictions_are_the_equal_mixture_of_modes_and_members(fitted):
+    x = (X - fitted.x_mean_) / fitted.x_scale_
+    forward = fitted.member_network_.forward
+    members = forward(torch.as_tensor(fitted.samples_), torch.as_tensor(x))[..., 0].numpy()
+    modes = fitted.network_.forward(torch.as_tensor(fitted.posterior_.loc), torch.as_tensor(x))
+    every = np.concatenate([modes[..., 0].numpy(), members])
+    expected = every.mean(axis=0) * fitted.y_scale_[0] + fitted.y_mean_[0]
+    np.testing.assert_allclose(fitted.predict(X), expected)
+    assert every.shape == (5, len(X))
+    assert fitted.choice_ == (
+        "80 distinct rows of 10 features: 3 modes of 4 tanh units by the evidence and 2 ensemble "
+        "members with effective noise"
+    )
+
+
+def test_draws_have_the_moments_that_are_predicted(fitted):
+    mean, std = fitted.predict(X[:5], return_std=True)
+    draws = fitted.sample_y(X[:5], 4000, random_state=0)
+    assert np.abs((draws.mean(axis=1) - mean) / (std / 4000**0.5)).max() < 4.5
+    np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.08)
+
+
+def test_the_modes_are_those_of_laplace():
+    pool = clone(REG).set_params(n_members=1).fit(X, Y)
+    modes = LaplaceRegressor((4,), n_restarts=3, optimizer="gauss-newton", random_state=0)
+    np.testing.assert_allclose(pool.posterior_.loc, modes.fit(X, Y).posterior_.loc)
+    assert pool.log_evidence_ == pool.log_evidence_modes_.max()
+
+
+def test_relevance_of_columns():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((120, 3))
+    y = np.sin(2.0 * x[:, 0]) + 0.1 * rng.standard_normal(120)
+    found = clone(REG).set_params(prior=ARD()).fit(x, y)
+    assert found.relevance_.shape == (3, 3)
+    strong, *weak = found.relevance_.mean(axis=0)
+    assert strong > 1.5 * max(weak)
+
+
+def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
+    monkeypatch.setattr(method, "_USUAL_WORK", 1.0)
+    few = clone(REG).set_params(n_modes=5).fit(X, Y)
+    assert few.posterior_.n_modes == len(few.samples_) + 1 == 3
+    assert few.choice_.endswith("; 5 modes would take too long")
+    monkeypatch.setattr(method, "MOST_WORK", 1.0)
+    none = clone(REG).fit(X, Y)
+    assert not hasattr(none, "posterior_")
+    assert len(none.samples_) == 2
+    assert np.isfinite(none.predict_interval(X)).all()
+
+
+def test_width_and_prior_follow_the_number_of_rows():
+    assert method.automatic_width(1000, 5, 1) == 20
+    assert method.automatic_width(1001, 5, 1) == 40
+    assert method.automatic_width(10**6, 5, 1) == 20
+
+
+def test_weights_are_repetitions_bit_for_bit():
+    weight = np.arange(len(X)) % 3
+    one = clone(REG).fit(X, Y, sample_weight=weight)
+    two = clone(REG).fit(np.repeat(X, weight, axis=0), np.repeat(Y, weight))
+    np.testing.assert_array_equal(one.predict(X), two.predict(X))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_callback_that_stops_leaves_a_model():
+    found = clone(REG).set_callbacks(Watch(3)).fit(X, Y)
+    assert found.stop_reason_ == "callback"
+    assert np.isfinite(found.predict(X)).all()
+
+
+def test_no_modes_is_the_ensemble_alone():
+    alone = BayesianMLPRegressor(n_modes=0, n_members=2, random_state=0).fit(X, Y)
+    assert len(alone.samples_) == 2
+    with pytest.raises(ValueError, match=r"hidden_layer_sizes=.* does not apply: n_modes=0"):
+        BayesianMLPRegressor((4,), n_modes=0).fit(X, Y)
