@@ -92,10 +92,6 @@ class ScalesByGroup:
         """The normal prior at log precisions (G,)."""
         return GaussianPrior((-0.5 * hyper).exp()[self.group])
 
-    def with_hyper(self, hyper: Tensor) -> "ScalesByGroup":
-        """The same prior at other log precisions."""
-        return replace(self, hyper=hyper)
-
     def squares(self, theta: Tensor) -> Tensor:
         """Sum of squares in every group, (*B, P) -> (*B, G)."""
         return self.sums(theta.square())

@@ -14,6 +14,7 @@ _DOUBLE = 8  # bytes
 
 
 def rows_part(context: Training) -> Part:
+    """The distinct rows of ``X``, in the precision of the fit."""
     rows = context.rows.X
     return Part(
         f"{rows.shape[0]} distinct rows of {rows.shape[1]} features",
@@ -23,6 +24,7 @@ def rows_part(context: Training) -> Part:
 
 
 def prior_part(n_params: int) -> Part:
+    """One double-precision scale per weight."""
     return Part(
         f"the prior of {n_params:,} weights", n_params * _DOUBLE, "Lower hidden_layer_sizes."
     )

@@ -23,7 +23,7 @@ def test_a_linear_mode_is_logistic_regressions(n_outputs, n_classes):
     problem = class_problem(data, n_outputs=n_outputs)
     # scikit-learn leaves intercepts alone; so does a prior this wide.
     hyper = torch.tensor([2.0, 1e-7], dtype=torch.float64).log()
-    problem = replace(problem, prior=problem.prior.with_hyper(hyper))
+    problem = replace(problem, prior=replace(problem.prior, hyper=hyper))
     modes = ClassModeSearch(learn_scales=False, tol=None).search(problem, starts(problem))
     reference = LogisticRegression(C=0.5, tol=1e-10, max_iter=1000)
     reference.fit(data.x.numpy(), data.y.numpy(), sample_weight=data.weight.numpy())
