@@ -11,7 +11,7 @@ from skbayes_sym.estimators._fit.compatibility import (
     ANY_PRIOR,
     refuse,
 )
-from skbayes_sym.estimators._fit.memory import prior_part, require_memory, rows_part
+from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.model import layer_sizes, network_prior
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
@@ -22,6 +22,7 @@ from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.priors import Prior, UnboundPrior
+from skbayes_sym.numerics.memory import require_memory
 from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
 
 # Of the parameters that take objects, for estimators that have them.

@@ -7,8 +7,7 @@ the operating system's killing the process, minutes or hours later.
 """
 
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.numerics.memory import Part as Part
-from skbayes_sym.numerics.memory import require_memory as require_memory
+from skbayes_sym.numerics.memory import Part
 
 _DOUBLE = 8  # bytes
 

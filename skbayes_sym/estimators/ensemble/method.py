@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Needs
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
-from skbayes_sym.estimators._fit.memory import Part, prior_part, require_memory, rows_part
+from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
@@ -20,6 +20,7 @@ from skbayes_sym.inference.map import MapObjective, MinibatchDensity
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.data import Batches
 from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 

@@ -9,7 +9,6 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.memory import Part, require_memory
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.groups import component_group
@@ -22,6 +21,7 @@ from skbayes_sym.inference.factorization.problem import (
 )
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.inference.solvers import Solver
+from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.symmetry.base import SymmetryGroup
 

@@ -11,7 +11,7 @@ from skbayes_sym.estimators._fit.compatibility import (
     NORMAL_OR_LEARNED,
     Needs,
 )
-from skbayes_sym.estimators._fit.memory import Part, require_memory, rows_part
+from skbayes_sym.estimators._fit.memory import rows_part
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
@@ -29,6 +29,7 @@ from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 

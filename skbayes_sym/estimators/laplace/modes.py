@@ -12,7 +12,7 @@ from skbayes_sym.estimators._fit.compatibility import (
     NORMAL_OR_LEARNED,
     Needs,
 )
-from skbayes_sym.estimators._fit.memory import Part, require_memory, rows_part
+from skbayes_sym.estimators._fit.memory import rows_part
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
@@ -28,6 +28,7 @@ from skbayes_sym.models.learned_scales import LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import Prior
+from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.memory import Part, require_memory, rows_part
+from skbayes_sym.estimators._fit.memory import rows_part
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.alternation import Alternation
 from skbayes_sym.estimators.laplace.curvature import Curvature
@@ -17,6 +17,7 @@ from skbayes_sym.estimators.laplace.invariances import LearnedInvariances
 from skbayes_sym.inference.laplace.jacobian import parameter_positions
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
+from skbayes_sym.numerics.memory import Part, require_memory
 
 _ADAM = 4  # copies of what is optimised: values, gradient, two moments
 

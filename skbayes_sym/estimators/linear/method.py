@@ -8,7 +8,6 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym.estimators._fit.compatibility import LINEAR, NORMAL_PRIOR, ONE_OUTPUT, Needs
-from skbayes_sym.estimators._fit.memory import Part, require_memory
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
@@ -29,6 +28,7 @@ from skbayes_sym.inference.linear.sites import (
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
+from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.quadrature import sobol_normal
 from skbayes_sym.numerics.random import spawn_seeds

@@ -8,7 +8,7 @@ import torch
 
 from skbayes_sym.estimators._fit.compatibility import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Needs
 from skbayes_sym.estimators._fit.convergence import warn_unconverged
-from skbayes_sym.estimators._fit.memory import Part, prior_part, require_memory, rows_part
+from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.mcmc.allocate import allocate_chains
@@ -16,6 +16,7 @@ from skbayes_sym.estimators.mcmc.explore import explore
 from skbayes_sym.estimators.mcmc.sampled import Findings, Sampled
 from skbayes_sym.estimators.mcmc.setting import Chains, Search, Setting
 from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.memory import Part, require_memory
 
 _CPU = torch.device("cpu")
 

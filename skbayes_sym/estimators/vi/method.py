@@ -14,7 +14,7 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
-from skbayes_sym.estimators._fit.memory import Part, prior_part, require_memory, rows_part
+from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.steps import Steps
@@ -27,6 +27,7 @@ from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.data import Batches
 from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
