@@ -19,7 +19,6 @@ from skbayes_sym.models.networks.base import ChainLikelihood, Network
 from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.random import float64_normal
 
-
 PriorKernel = Callable[[Tensor], tuple[Tensor, Tensor]]  # (C, P) -> (C,) nats, (C, P)
 
 

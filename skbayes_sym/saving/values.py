@@ -18,7 +18,7 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.modes import Mode
-from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, State
+from skbayes_sym.inference.kernels.base import DensePreconditioner, DiagonalPreconditioner, State
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
@@ -83,7 +83,8 @@ NOUNS: dict[str, Any] = {
         KroneckerSpectrum, LayerSpectrum,
         Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
         Augerino,
-        Block, State, DiagonalPreconditioner, Mode, MixtureOfLaplace, GaussianMixture,
+        Block, State, DiagonalPreconditioner, DensePreconditioner,
+        Mode, MixtureOfLaplace, GaussianMixture,
         HMC, NUTS, SMC, Evidence,
         Exact, ExactUpTo, Importance, InfoNCE, Soules, Product, Trivial, Units,
     )
