@@ -19,6 +19,7 @@ from sklearn.utils import Bunch
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.modes import Mode
 from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, State
+from skbayes_sym.inference.laplace.class_refit import RefittedMembers
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
@@ -78,7 +79,7 @@ NOUNS: dict[str, Any] = {
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
         LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,
         CollapsedLast, InducingLast, AveragedKlLast,
-        ARD, LayerScales, ModeMixture,
+        ARD, LayerScales, ModeMixture, RefittedMembers,
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
         Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
