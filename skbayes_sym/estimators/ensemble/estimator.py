@@ -255,7 +255,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         self.verbose = verbose
 
     def _has_effective_noise(self) -> bool:
-        plain = isinstance(self.network, str) and isinstance(self.likelihood, str)
+        plain = isinstance(self.network, str) and self._given_likelihood is None
         wanted = isinstance(self.noise_std, str) and self.noise_std == "effective"
         return plain and wanted
 
