@@ -93,6 +93,9 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         large.
     elbo_ : float
         Evidence lower bound, nats; the log evidence itself for "gaussian".
+    symmetry_ : Translation
+        Translations of a row of coefficients, in units of ``posterior_``, that no row of ``X``
+        sees.
     symmetry_gap_std_error_ : float
         Monte Carlo standard error of `symmetry_gap_`.
     elbo_std_error_ : float
