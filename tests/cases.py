@@ -19,6 +19,7 @@ from skbayes_sym.inference.kernels.nuts import NUTS
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
+from skbayes_sym.inference.mcmc.microcanonical import MicrocanonicalHMC
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
@@ -334,6 +335,7 @@ KERNELS: dict[str, Any] = {
     "aligned": ConfinedHMC(
         FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(1), torch.ones(1)))
     ),  # the whole space
+    "microcanonical": MicrocanonicalHMC(),
     "nuts": NUTS(skip_finished=False),  # calibration has a data set a chain
 }
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from sklearn.utils._param_validation import HasMethods, StrOptions
 from torch import nn
 
 from skbayes_sym.estimators._fit.compatibility import (
@@ -13,6 +12,7 @@ from skbayes_sym.estimators._fit.compatibility import (
 )
 from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.model import layer_sizes, network_prior
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.models.likelihoods.base import Likelihood

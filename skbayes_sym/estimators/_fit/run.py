@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 
 from skbayes_sym.estimators._fit.callbacks import FitTask
+from skbayes_sym.estimators._fit.scikit_learn import StrOptions
 from skbayes_sym.numerics.optimise import (
     Objective,
     OptimiseResult,

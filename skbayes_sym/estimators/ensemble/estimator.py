@@ -4,12 +4,12 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
 from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, NOISE_CONSTRAINTS
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS

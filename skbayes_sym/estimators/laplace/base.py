@@ -5,13 +5,13 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, gaussian_noise, layer_sizes
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.curvature import CURVATURES
 from skbayes_sym.estimators.laplace.method import Laplace, Rates, Updates

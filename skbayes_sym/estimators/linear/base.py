@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from skbayes_sym.estimators._fit.method import Fitted
 from skbayes_sym.estimators._fit.model import scale_array
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.linear.method import SiteInference

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import HasMethods, StrOptions
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
@@ -18,6 +17,7 @@ from skbayes_sym.estimators._fit.model import (
 )
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.steps import STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
