@@ -73,8 +73,8 @@ class BayesianRegressorMixin(RegressorMixin):
         return y.reshape(len(y), -1)
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
-        given = getattr(self, "likelihood", "auto")
-        scales = isinstance(given, str) or given.scales_targets
+        given: Likelihood | None = getattr(self, "_given_likelihood", None)
+        scales = given is None or given.scales_targets
         return column_scaling(rows.y, rows.weight, enabled=self.normalize_y and scales)
 
     def _default_likelihood(self, data: Training) -> Likelihood:

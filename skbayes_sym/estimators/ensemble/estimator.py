@@ -4,7 +4,6 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor, nn
 
 from skbayes_sym.estimators._fit.compatibility import refuse
@@ -15,6 +14,7 @@ from skbayes_sym.estimators._fit.model import (
 )
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
@@ -267,7 +267,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         self.verbose = verbose
 
     def _has_effective_noise(self) -> bool:
-        plain = isinstance(self.network, str) and isinstance(self.likelihood, str)
+        plain = isinstance(self.network, str) and self._given_likelihood is None
         wanted = isinstance(self.noise_std, str) and self.noise_std == "effective"
         return plain and wanted
 

@@ -106,7 +106,13 @@ class DeepEnsemble:
             density = self._density(posterior, data, batch_seed)
             objective = MapObjective(density, model.network.layout.n_params, position)
             run.begin(n_blocks(self.max_iter), lambda: _members(objective))
-            result = self._optimise(objective, data, run)
+            tol = None if self.tol is None else self.tol * data.total_weight
+            result = run.minimise(
+                objective,
+                self._groups(objective.n_theta, data),
+                Schedule(self.max_iter, tol),
+                report=lambda loss: ("mean log posterior", data.log_jacobian - loss),
+            )
             run.end()
             log_posterior = objective.log_posterior(objective.position)
             found = _members(objective, log_posterior, result)
@@ -159,19 +165,15 @@ class DeepEnsemble:
         generator = generator_from(seed, data.device)
         return MinibatchDensity(posterior, Batches(data.data, size, generator))
 
-    def _optimise(self, objective: MapObjective, data: Training, run: Run) -> OptimiseResult:
-        n, offset, rate = objective.n_theta, data.log_jacobian, self.learning_rate
+    def _groups(self, n: int, data: Training) -> list[ParamGroup]:
+        """Weights, ``n`` of all members together, and noise."""
+        rate = self.learning_rate
         if self._rows_per_step(data) < data.n_rows:
             rate *= _MINIBATCH_FACTOR
-        return run.minimise(
-            objective,
-            [
-                ParamGroup(slice(0, n), rate),
-                ParamGroup(slice(n, None), rate, *data.log_noise_range),
-            ],
-            Schedule(self.max_iter, None if self.tol is None else self.tol * data.total_weight),
-            report=lambda loss: ("mean log posterior", offset - loss),
-        )
+        return [
+            ParamGroup(slice(0, n), rate),
+            ParamGroup(slice(n, None), rate, *data.log_noise_range),
+        ]
 
     def _require_memory(self, data: Training, model: Model) -> None:
         """Weights of M members and what Adam keeps of them: 8 P + 4 M P b."""

@@ -5,9 +5,9 @@ from numbers import Real
 from typing import Any
 
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.base import (
     CLASSIFIER_CONSTRAINTS,

@@ -3,10 +3,10 @@
 from numbers import Real
 from typing import Any
 
-from sklearn.utils._param_validation import Interval
 from torch import nn
 
 from skbayes_sym.estimators._fit.model import NOISE_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import Interval
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor
 from skbayes_sym.estimators.mcmc.base import CONSTRAINTS, SampledEstimator
 from skbayes_sym.inference.samplers import SMC, Evidence, Kernel
