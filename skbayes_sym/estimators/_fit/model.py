@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from skbayes_sym.estimators._fit.compatibility import FULLY_CONNECTED, NORMAL_PRIOR
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import INITIAL_NOISE, Training
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.gaussian import Gaussian

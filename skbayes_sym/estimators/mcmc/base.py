@@ -8,7 +8,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.utils import Bunch, check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from skbayes_sym.estimators._fit.method import Fitted
 from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.draws import WeightedDraws
 from skbayes_sym.estimators.mcmc.approximate import Approximation, approximate

@@ -3,10 +3,10 @@
 from numbers import Real
 from typing import Any
 
-from sklearn.utils._param_validation import Interval
 from torch import nn
 
 from skbayes_sym.estimators._fit.model import NOISE_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import Interval
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor
 from skbayes_sym.estimators.mcmc.base import CONSTRAINTS, SampledEstimator
 from skbayes_sym.inference.samplers import SMC, Evidence, Kernel
@@ -128,11 +128,14 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         can't be trusted.
     log_evidence_std_error_ : float
         Its Monte Carlo standard error, nats.
-    prior_scale_ : ndarray of shape (n_scales,)
-        Posterior geometric means of the prior's scales where they are learned, of the groups
-        ``prior_groups_``.
+    prior_scale_ : ndarray of shape (n_groups,)
+        Posterior geometric mean of every group's prior standard deviation, where scales are
+        learned.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_chains, n_features)
-        Of the columns of ``X``, of every chain; with ``prior=ARD()``.
+        Scale of the weights from every column of ``X``; only with ``prior=ARD()``: of every chain,
+        geometric mean over its draws.
     diagnostics_ : Bunch
         function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows and the
         log noise;
@@ -365,11 +368,14 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         can't be trusted.
     log_evidence_std_error_ : float
         Its Monte Carlo standard error, nats.
-    prior_scale_ : ndarray of shape (n_scales,)
-        Posterior geometric means of the prior's scales where they are learned, of the groups
-        ``prior_groups_``.
+    prior_scale_ : ndarray of shape (n_groups,)
+        Posterior geometric mean of every group's prior standard deviation, where scales are
+        learned.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_chains, n_features)
-        Of the columns of ``X``, of every chain; with ``prior=ARD()``.
+        Scale of the weights from every column of ``X``; only with ``prior=ARD()``: of every chain,
+        geometric mean over its draws.
     diagnostics_ : Bunch
         function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows;
         parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`;
