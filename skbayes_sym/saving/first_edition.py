@@ -30,6 +30,12 @@ def translate(class_name: str, parameters: Values, attributes: Values) -> str:
     return CLASS_NAMES.get(class_name, class_name)
 
 
+def complete(class_name: str, parameters: Values) -> None:
+    """Add the parameters that came after the file was written, in place."""
+    for name, value in ADDED.get(class_name, {}).items():
+        parameters.setdefault(name, value)
+
+
 def _tol_stops(parameters: Values, attributes: Values) -> None:
     """``tol`` stopped where ``early_stopping`` said so; now it does unless it is None."""
     if not parameters.pop("early_stopping", True):
@@ -175,6 +181,12 @@ NOUN_NAMES: dict[str, str] = {
     "NoAugmentation": "Identity",
 }
 FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner"}}
+
+# Parameters that came later, and what files without them mean.
+ADDED: dict[str, Values] = {
+    "MCMCRegressor": {"init": "prior"},
+    "MCMCClassifier": {"init": "prior"},
+}
 
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),

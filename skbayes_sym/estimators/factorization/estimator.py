@@ -6,8 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from skbayes_sym.estimators._fit.compatibility import refuse, require_members
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
 from skbayes_sym.estimators._fit.run import FLOATS, RUN_CONSTRAINTS, Run
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions, fit_context
 from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.estimators.factorization.entries import observed_entries, positions
 from skbayes_sym.estimators.factorization.groups import NAMES, component_group
@@ -28,7 +28,7 @@ from skbayes_sym.inference.factorization.predictive import (
     row_log_densities,
     row_means,
 )
-from skbayes_sym.inference.factorization.problem import FactorModel
+from skbayes_sym.inference.factorization.problem import Factorisation
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField, Solver
 from skbayes_sym.symmetry.base import SymmetryGroup
@@ -244,7 +244,7 @@ class SymVIMatrixFactorization(
     def _n_features_out(self) -> int:
         return int(self.components_.shape[0])
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the posterior of the factors.
 
@@ -274,7 +274,7 @@ class SymVIMatrixFactorization(
             self._keep(data, found)
         return self
 
-    def _model(self, data: MatrixTraining) -> FactorModel:
+    def _model(self, data: MatrixTraining) -> Factorisation:
         """What is believed, in scaled units."""
         smaller = min(data.shape)
         k = self.n_components
@@ -286,7 +286,7 @@ class SymVIMatrixFactorization(
                 f"n_samples = {n}, n_features = {m}."
             )
         noise, noise_range = data.noise(self.noise_std)
-        return FactorModel(k, self.prior_scale, noise, noise_range)
+        return Factorisation(k, self.prior_scale, noise, noise_range)
 
     def _solver(self) -> Solver:
         """The solver by name, or the object itself."""

@@ -5,11 +5,11 @@ from numbers import Integral, Real
 from typing import Any
 
 import torch
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import require_members
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
