@@ -1,4 +1,4 @@
-"""Files of the first edition (format 1), in the words of the second.
+"""Files of earlier days in today's words: the first edition's (format 1), and some of format 2.
 
 Parameters and attributes that have another name or another form now are put into it, so that a
 model saved by the first edition loads and predicts the same.
@@ -12,6 +12,7 @@ import numpy as np
 from skbayes_sym.inference.samplers import SMC, Evidence
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models.augmentations.affine import Affine
+from skbayes_sym.models.augmentations.invariances import Invariances
 from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.student_t import StudentT
@@ -21,6 +22,12 @@ Values = dict[str, Any]
 Translation = Callable[[Values, Values], None]  # changes parameters and attributes in place
 
 
+def translate_second(class_name: str, parameters: Values, attributes: Values) -> None:
+    """What changed since format 2 came; ``parameters`` and ``attributes`` change in place."""
+    if class_name in {"LILARegressor", "LILAClassifier"}:
+        _one_object_of_invariances(parameters, attributes)
+
+
 def translate(class_name: str, parameters: Values, attributes: Values) -> str:
     """Today's name of the class; ``parameters`` and ``attributes`` are changed in place."""
     if class_name == "SymmetrizedVIRegressor" and _is_layerwise(parameters):
@@ -28,6 +35,16 @@ def translate(class_name: str, parameters: Values, attributes: Values) -> str:
     for change in CHANGES.get(class_name, ()):
         change(parameters, attributes)
     return CLASS_NAMES.get(class_name, class_name)
+
+
+def _one_object_of_invariances(parameters: Values, attributes: Values) -> None:
+    """How many transformations and how fast they grow were parameters beside ``invariances``."""
+    default = Invariances()
+    n = parameters.pop("n_augmentations", default.n_augmentations)
+    rate = parameters.pop("invariance_learning_rate", default.learning_rate)
+    given = parameters.get("invariances", "auto")
+    if given is not None and (n, rate) != (default.n_augmentations, default.learning_rate):
+        parameters["invariances"] = Invariances(given, n, rate)
 
 
 def _tol_stops(parameters: Values, attributes: Values) -> None:
@@ -181,8 +198,8 @@ CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleClassifier": (_tol_stops,),
     "LaplaceRegressor": (_laplace, _no_transformations, _trained_by_adam),
     "LaplaceClassifier": (_laplace, _no_transformations, _trained_by_adam),
-    "LILARegressor": (_laplace, _invariances),
-    "LILAClassifier": (_laplace, _invariances),
+    "LILARegressor": (_laplace, _invariances, _one_object_of_invariances),
+    "LILAClassifier": (_laplace, _invariances, _one_object_of_invariances),
     "SymmetrizedVIRegressor": (_tol_stops, _gap_is_an_object),
     "SymmetrizedVIClassifier": (_tol_stops, _gap_is_an_object),
     "LayerwiseVIRegressor": (_tol_stops, _layerwise_has_a_class),
