@@ -22,12 +22,6 @@ Values = dict[str, Any]
 Translation = Callable[[Values, Values], None]  # changes parameters and attributes in place
 
 
-def translate_second(class_name: str, parameters: Values, attributes: Values) -> None:
-    """What changed since format 2 came; ``parameters`` and ``attributes`` change in place."""
-    if class_name in {"LILARegressor", "LILAClassifier"}:
-        _one_object_of_invariances(parameters, attributes)
-
-
 def translate(class_name: str, parameters: Values, attributes: Values) -> str:
     """Today's name of the class; ``parameters`` and ``attributes`` are changed in place."""
     if class_name == "SymmetrizedVIRegressor" and _is_layerwise(parameters):
@@ -37,10 +31,18 @@ def translate(class_name: str, parameters: Values, attributes: Values) -> str:
     return CLASS_NAMES.get(class_name, class_name)
 
 
-def _one_object_of_invariances(parameters: Values, attributes: Values) -> None:
+def complete(class_name: str, parameters: Values) -> None:
+    """What changed since a file of format 2 was written, and what came; in place."""
+    if "n_augmentations" in parameters:
+        _one_object_of_invariances(parameters)
+    for name, value in ADDED.get(class_name, {}).items():
+        parameters.setdefault(name, value)
+
+
+def _one_object_of_invariances(parameters: Values) -> None:
     """How many transformations and how fast they grow were parameters beside ``invariances``."""
     default = Invariances()
-    n = parameters.pop("n_augmentations", default.n_augmentations)
+    n = parameters.pop("n_augmentations")
     rate = parameters.pop("invariance_learning_rate", default.learning_rate)
     given = parameters.get("invariances", "auto")
     if given is not None and (n, rate) != (default.n_augmentations, default.learning_rate):
@@ -193,13 +195,19 @@ NOUN_NAMES: dict[str, str] = {
 }
 FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner"}}
 
+# Parameters that came later, and what files without them mean.
+ADDED: dict[str, Values] = {
+    "MCMCRegressor": {"init": "prior"},
+    "MCMCClassifier": {"init": "prior"},
+}
+
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),
     "DeepEnsembleClassifier": (_tol_stops,),
     "LaplaceRegressor": (_laplace, _no_transformations, _trained_by_adam),
     "LaplaceClassifier": (_laplace, _no_transformations, _trained_by_adam),
-    "LILARegressor": (_laplace, _invariances, _one_object_of_invariances),
-    "LILAClassifier": (_laplace, _invariances, _one_object_of_invariances),
+    "LILARegressor": (_laplace, _invariances),
+    "LILAClassifier": (_laplace, _invariances),
     "SymmetrizedVIRegressor": (_tol_stops, _gap_is_an_object),
     "SymmetrizedVIClassifier": (_tol_stops, _gap_is_an_object),
     "LayerwiseVIRegressor": (_tol_stops, _layerwise_has_a_class),

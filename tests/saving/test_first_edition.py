@@ -4,7 +4,7 @@ import numpy as np
 
 from skbayes_sym.inference.samplers import SMC, Evidence
 from skbayes_sym.models import Affine, Augerino, Invariances
-from skbayes_sym.saving.first_edition import translate, translate_second
+from skbayes_sym.saving.first_edition import complete, translate
 
 
 def test_satellites_of_invariances_become_parts_of_objects():
@@ -31,10 +31,10 @@ def test_satellites_of_invariances_become_parts_of_objects():
 
 def test_numbers_of_transformations_join_their_families():
     parameters = {"invariances": "auto", "n_augmentations": 20, "invariance_learning_rate": 0.2}
-    translate_second("LILAClassifier", parameters, {})
+    complete("LILAClassifier", parameters)
     assert parameters == {"invariances": Invariances("auto", 20, 0.2)}
     parameters = {"invariances": None, "n_augmentations": 20, "invariance_learning_rate": "auto"}
-    translate_second("LILARegressor", parameters, {})
+    complete("LILARegressor", parameters)
     assert parameters == {"invariances": None}  # they said nothing
 
 
@@ -67,3 +67,11 @@ def test_islands_become_replicates_of_what_looks_for_modes():
     assert (particles["sampler"], particles["mode_weights"]) == (SMC(64, 2), "evidence")
     assert (particles["n_warmup"], particles["warm_start"]) == (1000, False)  # had no meaning
     assert sampled(sampler="smc", mode_weights="chains")["mode_weights"] == "uniform"
+
+
+def test_parameters_that_came_later_have_the_value_they_meant():
+    old, new = {"n_chains": 4}, {"init": "laplace"}
+    complete("MCMCRegressor", old)
+    complete("MCMCRegressor", new)
+    assert old["init"] == "prior"
+    assert new["init"] == "laplace"
