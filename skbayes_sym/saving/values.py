@@ -42,6 +42,7 @@ from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
+from skbayes_sym.models.augmentations.invariances import Invariances
 from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.learned_scales import ARD, LayerScales
@@ -84,7 +85,7 @@ NOUNS: dict[str, Any] = {
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
         Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
-        Augerino,
+        Augerino, Invariances,
         Block, State, DiagonalPreconditioner, DensePreconditioner,
         Mode, MixtureOfLaplace, GaussianMixture,
         HMC, NUTS, SMC, Evidence,
