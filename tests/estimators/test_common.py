@@ -8,6 +8,7 @@ from habits import (
     HABITUAL,
     LINEAR,
     MODES,
+    POOLS,
     SAMPLED,
     TRAINED,
     VARIATIONAL,
@@ -29,6 +30,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
     [*HABITUAL.values(), *SAMPLED, *MODES], expected_failed_checks={}.get, xfail_strict=True
 )
 def test_sklearn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow  # members are trained to the end
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@parametrize_with_checks(POOLS, expected_failed_checks={}.get, xfail_strict=True)
+def test_sklearn_checks_of_pools(estimator, check):
     check(estimator)
 
 
