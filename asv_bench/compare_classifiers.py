@@ -5,8 +5,8 @@
 
 Splits are stratified and random, of seeds 1000, 1001, ...: 70 % of the rows to train, at most 500
 (200 of moons), up to 1,000 others to test. Constants were chosen on other splits of these sets
-(seeds 100 to 113). ``overlap2`` and ``overlap3`` are two and three classes whose labels are drawn at
-random for 30 % of 300 training rows.
+(seeds 100 to 113). ``overlap2`` and ``overlap3`` are two and three classes whose labels are drawn
+at random for 30 % of 300 training rows.
 
 Per model and set: mean log loss (nats per row), Brier score (sum over classes), accuracy, and CPU
 seconds of one thread (fit and predictions), each a mean over splits with its standard error; at the
