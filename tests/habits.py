@@ -9,6 +9,8 @@ from sklearn.datasets import load_diabetes, load_iris
 from skbayes_sym import (
     BayesianLinearClassifier,
     BayesianLinearRegressor,
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
     LaplaceClassifier,
@@ -67,6 +69,8 @@ CHAINS = {
 # What only scikit-learn's checks cover here.
 _MODES = {"hidden_layer_sizes": (3,), "n_restarts": 2, "max_iter": 20, "random_state": 0}
 MODES = [LaplaceRegressor(**_MODES), LaplaceClassifier(**_MODES)]
+_POOL = {"hidden_layer_sizes": (2,), "n_modes": 1, "n_members": 1, "random_state": 0}
+POOLS = [BayesianMLPRegressor(**_POOL), BayesianMLPClassifier(**_POOL)]
 
 TRAINED = VARIATIONAL | LAPLACE | ENSEMBLES
 HABITUAL = TRAINED | LINEAR | CHAINS

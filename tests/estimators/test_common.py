@@ -10,6 +10,7 @@ from habits import (
     LAPLACE,
     LINEAR,
     MODES,
+    POOLS,
     TRAINED,
     VARIATIONAL,
     assert_same_fit,
@@ -31,6 +32,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
     [*HABITUAL.values(), *MODES], expected_failed_checks={}.get, xfail_strict=True
 )
 def test_sklearn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow  # members are trained to the end
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@parametrize_with_checks(POOLS, expected_failed_checks={}.get, xfail_strict=True)
+def test_sklearn_checks_of_pools(estimator, check):
     check(estimator)
 
 
