@@ -260,6 +260,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         return plain and wanted
 
     def _previous(self) -> Members:
+        if self._given_likelihood is not None:
+            return Members(self.samples_, self._likelihood_params()[:, 0])
         noise_std = getattr(self, "noise_std_samples_", np.ones((len(self.samples_), 0)))
         return Members(self.samples_, np.log(noise_std / self.y_scale_))
 

@@ -152,11 +152,11 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
 
     def _fitted_likelihood(self, like: Tensor) -> Likelihood:
         """The one that was given, in scaled units."""
-        likelihood = cast(Likelihood, self._given_likelihood).to(like)
-        if not likelihood.n_params:
-            return likelihood
-        scale = torch.as_tensor(np.atleast_1d(self.noise_std_ / self.y_scale_))
-        return likelihood.at(scale.log().to(like))
+        given = cast(Likelihood, self._given_likelihood)
+        own = self.__dict__.get("_likelihood_params_")  # files of older versions have the noise
+        if own is None and given.n_params:
+            own = np.log(np.atleast_1d(self.noise_std_ / self.y_scale_))
+        return (given if own is None else given.at(torch.as_tensor(own))).to(like)
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
         law = self._linearised(x).outputs(x)

@@ -127,7 +127,8 @@ def _starts(setting: Setting) -> Tensor:
     position = posterior.sample_prior(
         setting.chains.n_chains, generator=generator_from(setting.seeds.start)
     )
-    own = position[:, setting.model.network.layout.n_params :]
+    n = setting.model.network.layout.n_params
+    own = position[:, n : n + setting.model.likelihood.noise_scale.shape[-1]]  # noise comes first
     if own.shape[1]:
         spread = posterior.data.y.std(dim=0, correction=0).clamp_min(1e-3)
         spread = spread if len(spread) == own.shape[1] else spread.min()
