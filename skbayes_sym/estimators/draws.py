@@ -162,6 +162,9 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
         law = self._given_draws(x, slice(None)).predictive(outputs, log_weights)
         return cast(TargetPredictive, law)
 
+    def _learned_likelihood(self, like: Tensor) -> Likelihood:
+        return self._given_draws(like, slice(None))
+
     def _given_draws(self, like: Tensor, draws: slice) -> Likelihood:
         """The likelihood with the parameters (S, 1, n_params) that go with draws, scaled units."""
         likelihood = self._fitted_likelihood().to(like)

@@ -96,6 +96,18 @@ class BayesianRegressorMixin(RegressorMixin):
         """Whether the likelihood's targets are whole numbers."""
         return bool(getattr(getattr(self, "_given_likelihood", None), "is_discrete", False))
 
+    @property
+    def likelihood_(self) -> Likelihood:
+        """The likelihood that was given, with what was learned of it, in standardised units."""
+        check_is_fitted(self)
+        if getattr(self, "_given_likelihood", None) is None:
+            raise AttributeError("likelihood='auto' is normal noise, all of which is in noise_std_")
+        return self._learned_likelihood(torch.zeros(0, dtype=torch.float64))
+
+    def _learned_likelihood(self, like: Tensor) -> Likelihood:
+        """The one that was given, as learned, on the device of ``like``."""
+        raise NotImplementedError
+
     def _encode_targets(self, y: Array) -> Array:
         self._y_ndim_ = y.ndim
         return y.reshape(len(y), -1)

@@ -131,8 +131,14 @@ ONE_OUTPUT = Need(
 )
 NORMAL_NOISE = Need(
     "Normal noise",
-    "Use SymmetrizedVIRegressor, which takes any likelihood.",
+    "MCMCRegressor, DeepEnsembleRegressor, SymmetrizedVIRegressor, LaplaceRegressor and "
+    "LILARegressor take any likelihood.",
     holds=lambda likelihood: getattr(likelihood, "is_conjugate", False),
+)
+LEARNED_NORMAL_NOISE = Need(
+    "Normal noise, learned",
+    NORMAL_NOISE.remedy,
+    holds=lambda likelihood: getattr(likelihood, "is_conjugate", False) and likelihood.n_params,
 )
 
 ANY_NETWORK = Need(

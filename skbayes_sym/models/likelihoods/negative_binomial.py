@@ -63,8 +63,9 @@ class NegativeBinomial(TargetLikelihood):
         return self.log_dispersion.new_zeros(0)
 
     def distribution(self, outputs: Tensor) -> Distribution:
-        size = (-self.log_dispersion).exp().to(outputs).expand_as(outputs)
+        size = (-self.log_dispersion).exp().to(outputs)
         logits = outputs + self.log_dispersion.to(outputs)
+        size = size.expand_as(logits)
         return torch.distributions.NegativeBinomial(size, logits=logits, validate_args=False)
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
