@@ -226,11 +226,19 @@ class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
             Nats; -inf for a class never seen. The chains count as `chain_weights_` says.
         """
         codes, known = self._observed_codes(y, len(self._check_inputs(X)))
-        found = self._reduce(X, lambda p, codes: [p.log_prob_of_draws(codes).T], codes)
+        found = self._reduce(X, _by_draw, codes, self._given_draws)
         values = np.where(known, found[0].T, -np.inf)
         return values.reshape(*self.samples_.shape[:-1], -1)
 
     def _predictive(self, x: Tensor) -> Predictive:
+        return self._given_draws(x)
+
+    def _given_draws(self, x: Tensor) -> Predictive:
+        """The mixture of what all draws say of rows."""
         theta, log_weights = self._draws_on(x)
         likelihood = self._fitted_likelihood().to(x)
         return likelihood.predictive(self.network_.forward(theta, x), log_weights)
+
+
+def _by_draw(predictive: Predictive, codes: Tensor) -> list[Tensor]:
+    return [predictive.log_prob_of_draws(codes).T]

@@ -35,7 +35,7 @@ from skbayes_sym.models.crps import crps
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
-from skbayes_sym.models.predictive import NormalMixture, TargetMixture
+from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetMixture
 from skbayes_sym.numerics.random import generator_from
 
 
@@ -412,13 +412,18 @@ class BayesianClassifierMixin(ClassifierMixin):
         return codes, self.classes_[codes] == labels
 
     def _reduce(
-        self, X: Any, functional: Callable[..., list[Tensor]], codes: Array | None = None
+        self,
+        X: Any,
+        functional: Callable[..., list[Tensor]],
+        codes: Array | None = None,
+        law: Callable[[Tensor], Predictive] | None = None,
     ) -> list[Array]:
-        parts, start = [], 0
+        """Functionals of the predictive, or of another ``law`` of rows, block by block."""
+        parts, start, of_rows = [], 0, law or self._predictive
         with one_thread(), torch.no_grad():
             for x in self._input_blocks(self._check_inputs(X)):
                 of = slice(start, start + len(x))
                 extra = () if codes is None else (torch.as_tensor(codes[of], device=x.device),)
-                parts.append([t.cpu().numpy() for t in functional(self._predictive(x), *extra)])
+                parts.append([t.cpu().numpy() for t in functional(of_rows(x), *extra)])
                 start += len(x)
         return [np.concatenate(columns) for columns in zip(*parts, strict=True)]

@@ -32,7 +32,6 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     "hidden_layer_sizes": [StrOptions({"auto"}), *NETWORK_CONSTRAINTS["hidden_layer_sizes"]],
     "prior": [HasMethods("bind"), None],
-    "likelihood": OBJECT_CONSTRAINTS["likelihood"],
     "n_modes": [Interval(Integral, 0, None, closed="left")],
     "n_members": [Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
@@ -170,7 +169,11 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     choice_: str
     _predict_seed_: int
 
-    _parameter_constraints: dict[str, list[Any]] = {**CONSTRAINTS, "normalize_y": ["boolean"]}
+    _parameter_constraints: dict[str, list[Any]] = {
+        **CONSTRAINTS,
+        "likelihood": OBJECT_CONSTRAINTS["likelihood"],
+        "normalize_y": ["boolean"],
+    }
 
     def __init__(
         self,
