@@ -19,6 +19,7 @@ from skbayes_sym.inference.kernels.nuts import NUTS
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
+from skbayes_sym.inference.mcmc.microcanonical import MicrocanonicalHMC
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
@@ -34,6 +35,7 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.defaults import BaseLikelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
@@ -283,6 +285,12 @@ class LikelihoodCase(NamedTuple):
     targets: Callable[[int, torch.Generator], Tensor]  # (n_rows, generator) -> y
     n_outputs: int
     kind: str = "real"  # "counts", "classes"
+    curvature: str = "observed"  # or "expected", where that isn't positive definite
+
+    @property
+    def n_targets(self) -> int:
+        """Real numbers or counts a row."""
+        return self.n_outputs // self.likelihood.n_outputs_per_target
 
 
 def _numbers(n: int, generator: torch.Generator) -> Tensor:
@@ -307,6 +315,9 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
     ),
     "gaussian-fixed": LikelihoodCase(
         Gaussian(torch.tensor([-0.3, 0.2], dtype=torch.float64), learn=False), _numbers, 2
+    ),
+    "heteroscedastic": LikelihoodCase(
+        Heteroscedastic(-0.3, 0.5), _numbers, 4, curvature="expected"
     ),
     "categorical": LikelihoodCase(Categorical(), _classes, 2, "classes"),
     "bernoulli": LikelihoodCase(Bernoulli(), _classes, 1, "classes"),
@@ -334,6 +345,7 @@ KERNELS: dict[str, Any] = {
     "aligned": ConfinedHMC(
         FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(1), torch.ones(1)))
     ),  # the whole space
+    "microcanonical": MicrocanonicalHMC(),
     "nuts": NUTS(skip_finished=False),  # calibration has a data set a chain
 }
 

@@ -24,7 +24,7 @@ from skbayes_sym import (
     SymVIMatrixFactorization,
 )
 from skbayes_sym.inference.solvers import VI
-from skbayes_sym.models import Categorical, ColumnShift
+from skbayes_sym.models import Categorical, ColumnShift, Invariances
 
 _VI = {
     "hidden_layer_sizes": (5,),
@@ -35,7 +35,8 @@ _VI = {
 }
 _LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 100, "n_hyper_updates": 20, "tol": None,
             "random_state": 0}  # fmt: skip
-_INVARIANT = {**_LAPLACE, "invariances": [ColumnShift()], "n_augmentations": 3}
+_INVARIANT = {**_LAPLACE, "invariances": Invariances([ColumnShift()], 3)}
+
 VARIATIONAL = {
     "vi-regressor": SymmetrizedVIRegressor(**_VI),
     "vi-classifier": SymmetrizedVIClassifier(**_VI),
@@ -60,7 +61,7 @@ HABITUAL = TRAINED | LINEAR
 
 # What scikit-learn's checks fit, one of each class, some 50 times: as small as they let pass.
 _TINY = {"hidden_layer_sizes": (3,), "max_iter": 40, "n_hyper_updates": 8, "tol": None,
-         "invariances": [ColumnShift()], "n_augmentations": 2, "random_state": 0}  # fmt: skip
+         "invariances": Invariances([ColumnShift()], 2), "random_state": 0}  # fmt: skip
 _MODES = {"hidden_layer_sizes": (2,), "n_restarts": 2, "max_iter": 10, "random_state": 0}
 _MEMBERS = {"hidden_layer_sizes": (5,), "n_members": 2, "max_iter": 100, "random_state": 0}
 _CHAINS = {"hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 10, "n_draws": 4,
