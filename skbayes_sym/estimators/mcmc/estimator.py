@@ -49,8 +49,10 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     n_chains : int or "auto", default=64
         "auto" is the number that finds every mode with probability 0.99 if there are three, the
         rarest found by 8 % of the chains: ``n_chains_required([.57, .35, .08])``.
-    n_warmup, n_draws : int, default=1000, 50
-        Iterations of each chain that adapt step size and scale, and draws kept after them.
+    n_warmup : int, default=1000
+        Iterations of each chain that adapt step size and scale.
+    n_draws : int, default=50
+        Draws of each chain kept after them.
     thinning : int, default=1
         Iterations per draw.
     remove_symmetries : bool, default=True
@@ -301,8 +303,10 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     n_chains : int or "auto", default=64
         "auto" is the number that finds every mode with probability 0.99 if there are three, the
         rarest found by 8 % of the chains: ``n_chains_required([.57, .35, .08])``.
-    n_warmup, n_draws : int, default=1000, 50
-        Iterations of each chain that adapt step size and scale, and draws kept after them.
+    n_warmup : int, default=1000
+        Iterations of each chain that adapt step size and scale.
+    n_draws : int, default=50
+        Draws of each chain kept after them.
     thinning : int, default=1
         Iterations per draw.
     remove_symmetries : bool, default=True
