@@ -99,6 +99,8 @@ _NUMBERS = {"bool", "float16", "float32", "float64"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
 
+_SPARE_CHARACTERS = 1000  # by which an array of strings may be wider than the longest of them
+
 Encoded = Any  # what the json module writes
 
 
@@ -238,7 +240,10 @@ def _strings(e: Encoded, arrays: Mapping[str, Array]) -> Array:
     dtype = np.dtype(e["dtype"])
     if dtype.kind not in "UO":
         raise ValueError(f"strings of dtype {dtype}")
-    return np.array([str(s) for s in e["items"]], dtype=dtype).reshape(e["shape"])
+    items = [str(s) for s in e["items"]]
+    if dtype.itemsize > 4 * (_SPARE_CHARACTERS + max(map(len, items), default=0)):
+        raise ValueError(f"{dtype} is too wide for its strings")  # would take memory for nothing
+    return np.array(items, dtype=dtype).reshape(e["shape"])
 
 
 def _noun(e: Encoded, arrays: Mapping[str, Array]) -> Any:
