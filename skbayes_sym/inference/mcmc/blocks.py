@@ -23,6 +23,7 @@ from skbayes_sym.inference.mcmc.adaptation import (
     Window,
     reasonable_step_size,
 )
+from skbayes_sym.inference.mcmc.annealing import Approach
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.threads import one_thread
 
@@ -57,12 +58,15 @@ class Sampler:
         What warm-up does to the preconditioners.
     target_acceptance : float, default=0.8
         Mean acceptance probability that warm-up tunes each chain's step size to.
+    approach : Approach, optional
+        What chains do before they warm up, if they do.
     """
 
     kernel: Kernel
     log_density: LogDensity
     adaptation: PreconditionerAdaptation
     target_acceptance: float = 0.8
+    approach: Approach | None = None
 
 
 class Tally(NamedTuple):
@@ -186,6 +190,8 @@ class _Run:
         self._n_draws = self._n_moves = self._reported = 0
 
     def warm_up(self, n_warmup: int) -> None:
+        if n_warmup and self._sampler.approach is not None:
+            self._come_near(self._sampler.approach)
         for window in self._sampler.adaptation.windows(n_warmup):
             self._search_step_size()
             moments = self._adapt_step_size(window)
@@ -193,6 +199,21 @@ class _Run:
                 self._preconditioner = self._sampler.adaptation.fit(
                     self._preconditioner, moments, position=self._state.position
                 )
+
+    def _come_near(self, approach: Approach) -> None:
+        place = approach.run(
+            self._state, self._sampler.log_density, self._sampler.adaptation,
+            generator=self._generator, tell=self._told,
+        )  # fmt: skip
+        self._state, self._preconditioner = place.state, place.preconditioner
+        self._step_size = place.step_size.to(self._step_size)
+
+    def _told(self, state: State, info: Info) -> None:
+        """Take in a move that somebody else made."""
+        self._state = state
+        self._warmup.add_(info)
+        self._n_moves += 1
+        self._report(self._warmup)
 
     def _search_step_size(self) -> None:
         self._step_size, n_gradients = reasonable_step_size(
