@@ -35,6 +35,7 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.defaults import BaseLikelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
@@ -284,6 +285,12 @@ class LikelihoodCase(NamedTuple):
     targets: Callable[[int, torch.Generator], Tensor]  # (n_rows, generator) -> y
     n_outputs: int
     kind: str = "real"  # "counts", "classes"
+    curvature: str = "observed"  # or "expected", where that isn't positive definite
+
+    @property
+    def n_targets(self) -> int:
+        """Real numbers or counts a row."""
+        return self.n_outputs // self.likelihood.n_outputs_per_target
 
 
 def _numbers(n: int, generator: torch.Generator) -> Tensor:
@@ -308,6 +315,9 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
     ),
     "gaussian-fixed": LikelihoodCase(
         Gaussian(torch.tensor([-0.3, 0.2], dtype=torch.float64), learn=False), _numbers, 2
+    ),
+    "heteroscedastic": LikelihoodCase(
+        Heteroscedastic(-0.3, 0.5), _numbers, 4, curvature="expected"
     ),
     "categorical": LikelihoodCase(Categorical(), _classes, 2, "classes"),
     "bernoulli": LikelihoodCase(Bernoulli(), _classes, 1, "classes"),

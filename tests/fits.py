@@ -68,7 +68,10 @@ FITS: dict[str, FitCase] = {
         sk.BayesianMLPRegressor((3,), prior=ARD(), n_modes=2, n_members=1, random_state=0),
         X, NUMBERS,
     ),
-    "ensemble-classifier": FitCase(sk.DeepEnsembleClassifier(**_MEMBERS), X, LABELS),
+    "ensemble-classifier": FitCase(
+        sk.DeepEnsembleClassifier(**_MEMBERS, correction=None), X, LABELS
+    ),
+    "ensemble-refitted": FitCase(sk.DeepEnsembleClassifier(**_MEMBERS), X, THREE),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
     "mcmc-classifier": FitCase(sk.MCMCClassifier(**_CHAINS, sampler="nuts"), X, LABELS),
     "mcmc-evidence": FitCase(

@@ -22,9 +22,9 @@ from skbayes_sym.inference.factorization.covariance import (
 from skbayes_sym.inference.factorization.gibbs import sample_factors
 from skbayes_sym.inference.factorization.problem import (
     FactorBounds,
-    FactorPosterior,
     FactorProblem,
     Factors,
+    FactorState,
     OnSweep,
 )
 from skbayes_sym.inference.factorization.vi import (
@@ -216,7 +216,7 @@ class Gibbs(_Unsymmetrised):
         centred = aligned - aligned.mean(0)
         cov = torch.einsum("sip,siq->ipq", centred, centred) / len(aligned)
         noise = float(draws.noise_variance.double().mean())
-        posterior = FactorPosterior(aligned.mean(0), cov, noise).to(draws.rows.dtype)
+        posterior = FactorState(aligned.mean(0), cov, noise).to(draws.rows.dtype)
         return Factors(posterior, draws.n_sweeps, draws.stopped, draws=aligned)
 
 
@@ -237,10 +237,10 @@ def _factors(fitted: FactorFit, bounds: FactorBounds | None) -> Factors:
     return Factors(fitted.posterior, fitted.n_iter, fitted.stopped, curve, bounds)
 
 
-def _one_draw(rows: Tensor, noise_variance: float) -> FactorPosterior:
+def _one_draw(rows: Tensor, noise_variance: float) -> FactorState:
     """A draw as a posterior without spread, for callbacks that look at the model mid-way."""
     k = rows.shape[1]
-    return FactorPosterior(rows, rows.new_zeros(len(rows), k, k), noise_variance)
+    return FactorState(rows, rows.new_zeros(len(rows), k, k), noise_variance)
 
 
 def _aligned(draws: Tensor) -> Tensor:

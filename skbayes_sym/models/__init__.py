@@ -24,6 +24,7 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.defaults import BaseLikelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.model import Model
@@ -68,6 +69,7 @@ __all__ = [
     "Gaussian",
     "GaussianPrior",
     "HalfWidth",
+    "Heteroscedastic",
     "LayerScales",
     "LearnedPrior",
     "Likelihood",

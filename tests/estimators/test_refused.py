@@ -10,7 +10,7 @@ from torch import nn
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import SMC, Evidence
 from skbayes_sym.inference.solvers import VI, Gibbs
-from skbayes_sym.models import Affine, Normal, Poisson
+from skbayes_sym.models import Affine, Categorical, Normal, Poisson
 from skbayes_sym.symmetry import DoublyStochastic, Importance, InfoNCE, Soules, Trivial, UnitGap
 
 rng = np.random.default_rng(0)
@@ -74,7 +74,13 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_PRIORS + OF_SAMPLED_NOISE + OF_CHAINS,
     sk.MCMCClassifier: OF_NETWORKS + OF_PRIORS + OF_CHAINS,
     sk.DeepEnsembleRegressor: OF_NETWORKS + OF_NOISE + OF_PRIORS + OF_SAMPLED_NOISE,
-    sk.DeepEnsembleClassifier: OF_NETWORKS + OF_PRIORS,
+    sk.DeepEnsembleClassifier: OF_NETWORKS
+    + OF_PRIORS
+    + [
+        ({"correction": None, "variance_scale": 1.0}, "variance_scale=1.0 does not apply"),
+        ({"network": nn.Linear(3, 2), "correction": "gaussian"}, "only members of network='mlp'"),
+        ({"likelihood": Categorical(), "correction": "gaussian"}, "only members with the softmax"),
+    ],
     sk.BayesianMLPRegressor: OF_COUNTS_OF_NOTHING,
     sk.LaplaceRegressor: OF_NETWORKS + OF_NOISE,
     sk.LaplaceClassifier: OF_NETWORKS,

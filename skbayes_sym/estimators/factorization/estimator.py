@@ -28,7 +28,7 @@ from skbayes_sym.inference.factorization.predictive import (
     row_log_densities,
     row_means,
 )
-from skbayes_sym.inference.factorization.problem import FactorModel
+from skbayes_sym.inference.factorization.problem import Factorisation
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField, Solver
 from skbayes_sym.symmetry.base import SymmetryGroup
@@ -274,7 +274,7 @@ class SymVIMatrixFactorization(
             self._keep(data, found)
         return self
 
-    def _model(self, data: MatrixTraining) -> FactorModel:
+    def _model(self, data: MatrixTraining) -> Factorisation:
         """What is believed, in scaled units."""
         smaller = min(data.shape)
         k = self.n_components
@@ -286,7 +286,7 @@ class SymVIMatrixFactorization(
                 f"n_samples = {n}, n_features = {m}."
             )
         noise, noise_range = data.noise(self.noise_std)
-        return FactorModel(k, self.prior_scale, noise, noise_range)
+        return Factorisation(k, self.prior_scale, noise, noise_range)
 
     def _solver(self) -> Solver:
         """The solver by name, or the object itself."""

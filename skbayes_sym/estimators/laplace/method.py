@@ -32,10 +32,11 @@ from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.training import (
     HyperAscent,
     HyperRates,
-    ModeObjective,
+    JointDensity,
     OnlineEvidence,
     recorded_steps,
 )
+from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.models.augmentations.base import Identity
 from skbayes_sym.models.augmentations.objectives import Objective
 from skbayes_sym.models.data import Batches
@@ -169,15 +170,16 @@ class Laplace:
         hyper = problem.start()
         generator = generator_from(problem.seeds.training, data.device)
         batches = Batches(data.data, problem.batch_size, generator)
-        objective = ModeObjective(
-            problem.model, batches, theta.to(x), hyper,
+        density = JointDensity(
+            problem.model, batches, hyper,
             rest_precision=float(problem.precisions[0]), reward=self.objective.reward,
         )  # fmt: skip
-        ascent = self._ascent(problem, objective, hyper, pace)
+        objective = MapObjective(density, density.n_dims, density.start(theta.to(x)))
+        ascent = self._ascent(problem, density, hyper, pace)
         return Alternation(problem.model, objective, hyper, ascent, pace)
 
     def _ascent(
-        self, problem: Problem, objective: ModeObjective, hyper: Tensor, pace: Pace
+        self, problem: Problem, density: JointDensity, hyper: Tensor, pace: Pace
     ) -> HyperAscent | None:
         """What moves the hyperparameters; None where nothing is learned by the evidence."""
         learns_prior = self.learn_prior and self.objective.learns_prior
@@ -195,9 +197,7 @@ class Laplace:
             layers = problem.model.network.weight_layers
             first = pace.block - recorded_steps(pace.block, epoch, layers)
             burnt_in = pace.burn_in * pace.block
-            objective.watch_with(
-                online, lambda step: step >= burnt_in and step % pace.block >= first
-            )
+            density.watch_with(online, lambda step: step >= burnt_in and step % pace.block >= first)
         return HyperAscent(evidence, hyper, rates, problem.seeds.hyper, online)
 
     def _groups(self, problem: Problem) -> list[ParamGroup]:

@@ -362,21 +362,21 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
 
     def _fitted_likelihood(self, like: Tensor) -> Any:
         """One of one's own at what was learned of it, in scaled units."""
-        assert not isinstance(self.likelihood, str)
-        if not self.likelihood.n_params:
-            return self.likelihood.to(like)
+        given = cast(Likelihood, self._given_likelihood)
+        if not given.n_params:
+            return given.to(like)
         scale = np.atleast_1d(self.noise_std_) / self.y_scale_
-        return self.likelihood.at(torch.as_tensor(scale).log()).to(like)
+        return given.at(torch.as_tensor(scale).log()).to(like)
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
-        if not isinstance(self.likelihood, str):
+        if self._given_likelihood is not None:
             law: TargetPredictive = self._fitted_likelihood(x).predictive(self._drawn_outputs(x))
             return law
         noise_variance = torch.as_tensor(np.atleast_1d(self.noise_std_) / self.y_scale_).to(x) ** 2
         return NormalMixture(*self._output_moments(x), noise_variance)
 
     def _sample_targets(self, blocks: list[Tensor], n: int, seed: int) -> Array:
-        if isinstance(self.likelihood, str):
+        if self._given_likelihood is None:
             return super()._sample_targets(blocks, n, seed)
         theta = self.posterior_.sample(n, generator=generator_from(seed)).to(blocks[0])
         outputs = torch.cat([self.network_.forward(theta, x) for x in blocks], dim=1)
@@ -593,7 +593,8 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
 
     def _predictive(self, x: Tensor) -> CategoricalMixture:
         outputs = self._drawn_outputs(x)
-        if isinstance(self.likelihood, str):
+        given = self._given_likelihood
+        if given is None:
             return CategoricalMixture(log_class_probabilities(outputs))
-        law: Any = self.likelihood.to(x).predictive(outputs)
+        law: Any = given.to(x).predictive(outputs)
         return cast(CategoricalMixture, law)

@@ -16,7 +16,7 @@ from skbayes_sym.inference.factorization.data import (
     products,
     sums_over_entries,
 )
-from skbayes_sym.inference.factorization.problem import FactorPosterior, FactorProblem
+from skbayes_sym.inference.factorization.problem import FactorProblem, FactorState
 from skbayes_sym.inference.factorization.rows import row_conditionals
 from skbayes_sym.inference.factorization.vi import OnStep
 from skbayes_sym.numerics.optimise import Loop, Stopped
@@ -34,7 +34,7 @@ class GibbsDraws(NamedTuple):
 
 def sample_factors(
     problem: FactorProblem,
-    start: FactorPosterior,
+    start: FactorState,
     *,
     n_warmup: int,
     n_kept: int,
@@ -47,7 +47,7 @@ def sample_factors(
     problem : FactorProblem
         Its noise variance, if it has a range, is sampled (prior uniform in its logarithm); else it
         is that of ``start``.
-    start : FactorPosterior
+    start : FactorState
         Its means are the starting point.
     n_warmup, n_kept : int
         Sweeps thrown away, and draws kept of the others at equal distances.

@@ -14,23 +14,27 @@ from skbayes_sym.numerics.random import float64_normal, generator_from, spawn_se
 from skbayes_sym.symmetry.base import SymmetryGroup
 
 
-class FactorPosterior(NamedTuple):
-    """Independent Gaussian rows; those of U come first, then those of V."""
+class FactorState(NamedTuple):
+    """What sweeps move, on their device: Gaussian rows, those of U before V's, and the noise.
+
+    A fit's result is a `skbayes_sym.inference.posteriors.MatrixPosterior`: in NumPy, without the
+    noise, which has no law.
+    """
 
     mean: Tensor  # (n + m, k)
     cov: Tensor  # (n + m, k, k)
     noise_variance: float
 
-    def to(self, dtype: torch.dtype) -> "FactorPosterior":
+    def to(self, dtype: torch.dtype) -> "FactorState":
         """The same in another precision."""
         return self._replace(mean=self.mean.to(dtype), cov=self.cov.to(dtype))
 
 
 # Told the posterior of the moment, and the ELBO (nats, scaled) if there is one; True asks to stop.
-OnSweep = Callable[[FactorPosterior, float | None], bool]
+OnSweep = Callable[[FactorState, float | None], bool]
 
 
-class FactorModel(NamedTuple):
+class Factorisation(NamedTuple):
     """``R = U V' / sqrt(k) + noise``, entries of U and V ``N(0, prior_scale^2)``; scaled units."""
 
     n_components: int
@@ -58,7 +62,7 @@ class FactorProblem:
         Centred and scaled, in the precision of the sweeps.
     precise : Entries
         The same in float64, in which bounds are evaluated.
-    model : FactorModel
+    model : Factorisation
     group : SymmetryGroup or None
         That the posterior is averaged over.
     max_iter : int
@@ -70,7 +74,7 @@ class FactorProblem:
 
     data: Entries
     precise: Entries
-    model: FactorModel
+    model: Factorisation
     group: SymmetryGroup | None
     max_iter: int
     tol: float
@@ -82,13 +86,13 @@ class FactorProblem:
         return generator_from(getattr(seeds, purpose), self.data.by_row.value.device)
 
     @property
-    def start(self) -> FactorPosterior:
+    def start(self) -> FactorState:
         """Means drawn from the prior, and narrower than it: away from the saddle at 0."""
         k, scale, noise_variance, _ = self.model
         like, n = self.data.by_row.value, self.data.n_rows + self.data.n_columns
         mean = (scale * float64_normal((n, k), generator=self.generator("start"))).to(like)
         identity = torch.eye(k, dtype=like.dtype, device=like.device)
-        return FactorPosterior(mean, (0.1 * scale**2 * identity).repeat(n, 1, 1), noise_variance)
+        return FactorState(mean, (0.1 * scale**2 * identity).repeat(n, 1, 1), noise_variance)
 
 
 class FactorBounds(NamedTuple):
@@ -104,7 +108,7 @@ class Factors:
 
     Parameters
     ----------
-    posterior : FactorPosterior
+    posterior : FactorState
         Or the moments of what stands for it.
     n_iter : int
     stopped : Stopped
@@ -116,7 +120,7 @@ class Factors:
         Aligned draws, float64.
     """
 
-    posterior: FactorPosterior
+    posterior: FactorState
     n_iter: int = 0
     stopped: Stopped = "max_iter"
     curve: tuple[float, ...] = ()

@@ -26,7 +26,7 @@ from skbayes_sym.inference.factorization.data import (
     packed_second_moments,
     sums_over_entries,
 )
-from skbayes_sym.inference.factorization.problem import FactorPosterior, FactorProblem
+from skbayes_sym.inference.factorization.problem import FactorProblem, FactorState
 from skbayes_sym.inference.factorization.rows import gap_terms, row_conditionals
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.optimise import Loop, Stopped
@@ -58,7 +58,7 @@ class GapStream(NamedTuple):
 class FactorFit(NamedTuple):
     """What the sweeps leave behind."""
 
-    posterior: FactorPosterior
+    posterior: FactorState
     elbo_curve: list[float]  # mean-field ELBO, plus the gap where there is one
     n_iter: int
     stopped: Stopped
@@ -66,7 +66,7 @@ class FactorFit(NamedTuple):
 
 def fit_factors(
     problem: FactorProblem,
-    start: FactorPosterior,
+    start: FactorState,
     covariance: CovarianceFamily,
     *,
     gap: GapStream | None,
@@ -78,7 +78,7 @@ def fit_factors(
     ----------
     problem : FactorProblem
         Its noise, if it is learned, maximises the ELBO; else it is that of ``start``.
-    start : FactorPosterior
+    start : FactorState
     covariance : CovarianceFamily
     gap : GapStream, optional
         None is plain mean-field inference, whose ELBO never falls (a diagonal family is turned
@@ -113,7 +113,7 @@ def fit_factors(
     return FactorFit(posterior, curve, len(curve), loop.stopped)
 
 
-def _turn_to_axes(posterior: FactorPosterior, n: int) -> FactorPosterior:
+def _turn_to_axes(posterior: FactorState, n: int) -> FactorState:
     """Rotate q so that the precisions of its rows are as good as diagonal; keep the variances.
 
     The rows of one side owe their precision to the second moments of the other, so those of V count
@@ -137,7 +137,7 @@ class _RunningGap(NamedTuple):
 
 
 def _look(
-    running: _RunningGap | None, stream: GapStream, posterior: FactorPosterior, sweep: int
+    running: _RunningGap | None, stream: GapStream, posterior: FactorState, sweep: int
 ) -> _RunningGap:
     """Look at a gap that answers exactly in every sweep, at a random one when its time has come."""
     gap, generator = stream
@@ -159,12 +159,12 @@ def _look(
 
 def _sweep(
     data: Entries,
-    posterior: FactorPosterior,
+    posterior: FactorState,
     prior_scale: float,
     covariance: CovarianceFamily,
     added: GapGradient | None,
     noise_range: tuple[float, float] | None,
-) -> tuple[FactorPosterior, float]:
+) -> tuple[FactorState, float]:
     """Update U, then V, then the noise; the mean-field ELBO at the end."""
     updated = posterior._replace(mean=posterior.mean.clone(), cov=posterior.cov.clone())
     fit = 0.0
@@ -182,7 +182,7 @@ def _sweep(
 
 def _update_side(
     side: Side,
-    posterior: FactorPosterior,
+    posterior: FactorState,
     prior_scale: float,
     covariance: CovarianceFamily,
     added: GapGradient | None,
@@ -210,7 +210,7 @@ def _update_side(
     return linear + float((ratio * torch.cat(quadratic)).sum()) / k
 
 
-def mean_field_elbo(data: Entries, posterior: FactorPosterior, prior_scale: float) -> float:
+def mean_field_elbo(data: Entries, posterior: FactorState, prior_scale: float) -> float:
     """ELBO of q itself, a lower bound on log p(R), nats; exact, O(N k^2)."""
     n, (mean, cov, noise) = data.n_rows, posterior
     k, total = mean.shape[1], float(data.by_row.value.double().square().sum())

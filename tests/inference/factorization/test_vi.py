@@ -16,7 +16,7 @@ from inference.factorization.factorization_problems import (
 from torch.testing import assert_close
 
 from skbayes_sym.inference.factorization.covariance import FullCovariance, PointMass, kl_from_prior
-from skbayes_sym.inference.factorization.problem import FactorPosterior
+from skbayes_sym.inference.factorization.problem import FactorState
 from skbayes_sym.inference.factorization.vi import GapStream, fit_factors, mean_field_elbo
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
@@ -80,7 +80,7 @@ def test_rows_given_columns_are_bayesian_regression(generator):
     data, k = incomplete(generator), 3
     v = torch.randn(9, k, generator=generator, dtype=torch.float64)
     mean = torch.cat([torch.zeros(14, k, dtype=torch.float64), v])
-    known = FactorPosterior(mean, 1e-14 * torch.eye(k, dtype=torch.float64).repeat(23, 1, 1), 0.3)
+    known = FactorState(mean, 1e-14 * torch.eye(k, dtype=torch.float64).repeat(23, 1, 1), 0.3)
     problem = problem_of(data, k, prior_scale=1.5, max_iter=1)
     after = fit_factors(
         problem, known, FullCovariance(), gap=None, on_step=lambda s, i: False
