@@ -15,6 +15,7 @@ network from `BaseNetwork`, one's own prior from `BasePrior`.
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.base import Augmentation, Composed
 from skbayes_sym.models.augmentations.half_width import HalfWidth
+from skbayes_sym.models.augmentations.invariances import Invariances
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
 from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
@@ -70,6 +71,7 @@ __all__ = [
     "GaussianPrior",
     "HalfWidth",
     "Heteroscedastic",
+    "Invariances",
     "LayerScales",
     "LearnedPrior",
     "Likelihood",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.saving.first_edition import translate
+from skbayes_sym.saving.first_edition import complete, translate
 from skbayes_sym.saving.values import Encoder, decode
 
 FORMAT = 2
@@ -85,6 +85,7 @@ def read_model(path: str | PathLike[str]) -> FileContent:
         name = str(header["class"])
         if header["format"] == 1:
             name = translate(name, *parts)
+        complete(name, parts[0])
         sklearn = str(header.get("scikit-learn", ""))
         return FileContent(name, str(header["version"]), parts[0], parts[1], sklearn)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:

@@ -18,7 +18,7 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.modes import Mode
-from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, State
+from skbayes_sym.inference.kernels.base import DensePreconditioner, DiagonalPreconditioner, State
 from skbayes_sym.inference.laplace.class_refit import RefittedMembers
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
@@ -42,6 +42,7 @@ from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
+from skbayes_sym.models.augmentations.invariances import Invariances
 from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.learned_scales import ARD, LayerScales
@@ -84,8 +85,9 @@ NOUNS: dict[str, Any] = {
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
         Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
-        Augerino,
-        Block, State, DiagonalPreconditioner, Mode, MixtureOfLaplace, GaussianMixture,
+        Augerino, Invariances,
+        Block, State, DiagonalPreconditioner, DensePreconditioner,
+        Mode, MixtureOfLaplace, GaussianMixture,
         HMC, NUTS, SMC, Evidence,
         Exact, ExactUpTo, Importance, InfoNCE, Soules, Product, Trivial, Units,
     )

@@ -25,7 +25,7 @@ from skbayes_sym.estimators.laplace.convergence import (
 from skbayes_sym.estimators.laplace.curvature import curvature_of
 from skbayes_sym.estimators.laplace.evaluation import Evaluation
 from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit
-from skbayes_sym.estimators.laplace.invariances import Invariances
+from skbayes_sym.estimators.laplace.invariances import Families
 from skbayes_sym.estimators.laplace.networks import layer_precisions, recording
 from skbayes_sym.estimators.laplace.problem import Problem, Seeds
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
@@ -47,7 +47,7 @@ from skbayes_sym.numerics.random import generator_from, spawn_seeds
 FULL_BATCH_ROWS = 250  # batch_size="auto" with invariances: all rows up to here ...
 MINIBATCH_ROWS = 100  # ... and this many beyond; each is transformed n_augmentations times
 
-_TOTAL_TRAVEL = 3.0 * pi  # invariance_learning_rate="auto": what one can cover in all updates
+_TOTAL_TRAVEL = 3.0 * pi  # Invariances.learning_rate="auto": what one can cover in all updates
 _FASTEST = (
     0.2  # ... and in one: half-widths that outrun the weights end beyond what the data support
 )
@@ -84,7 +84,7 @@ class Laplace:
     learn_prior : bool
         Whether the scales of the prior may move, if ``objective`` moves them.
     objective : Objective
-    invariances : Invariances or None
+    invariances : Families or None
         None: no transformations, and none are reported.
     rates : Rates
     updates : Updates
@@ -100,7 +100,7 @@ class Laplace:
     n_last: int | None
     learn_prior: bool
     objective: Objective
-    invariances: Invariances | None
+    invariances: Families | None
     rates: Rates
     updates: Updates
     max_iter: int

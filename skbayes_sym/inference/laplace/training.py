@@ -293,6 +293,6 @@ class HyperAscent:
         if not bool(torch.isfinite(self._hyper).all()):
             raise DivergenceError(
                 "a hyperparameter stopped being finite: lower hyper_learning_rate or "
-                "invariance_learning_rate, standardize the data or use dtype='float64'."
+                "Invariances.learning_rate, standardize the data or use dtype='float64'."
             )
         return terms
