@@ -82,6 +82,11 @@ class Need:
     members: tuple[str, ...] = ()
     holds: Callable[..., bool] | None = None
 
+    def is_met(self, given: object) -> bool:
+        """Whether the object is what is needed."""
+        has_all = all(hasattr(given, name) for name in self.members)
+        return has_all and (self.holds is None or self.holds(given))
+
     def require(self, given: object, parameter: str) -> None:
         """Ask the object.
 

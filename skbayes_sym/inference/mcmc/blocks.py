@@ -33,6 +33,7 @@ REPORT_EVERY = 10
 # Acceptances are summed in multiples of 2^-30: such sums are exact for 8e6 moves, and so don't
 # depend on how a run was cut into parts.
 _FINE = 2.0**30
+_MOST_ERROR = 10.0  # nats that an energy error counts for: beyond, a proposal is as good as lost
 
 Array = npt.NDArray[Any]
 
@@ -77,11 +78,13 @@ class Tally(NamedTuple):
     n_accepted: Tensor  # (C,), int64
     n_divergent: Tensor  # (C,), int64
     n_gradients: Tensor  # (C,), int64
+    squared_error: Tensor  # (C,), float64, of energies, nats squared; nan where moves have none
 
     @classmethod
     def zeros(cls, n_chains: int, device: torch.device | str = "cpu") -> "Tally":
         count = torch.zeros(n_chains, dtype=torch.int64, device=device)
-        return cls(count, count.double(), count.clone(), count.clone(), count.clone())
+        zero = count.double()
+        return cls(count, zero, count.clone(), count.clone(), count.clone(), zero.clone())
 
     def add_(self, info: Info) -> None:
         """Take in one move."""
@@ -90,6 +93,7 @@ class Tally(NamedTuple):
         self.n_accepted.add_(info.accepted)
         self.n_divergent.add_(info.divergent)
         self.n_gradients.add_(info.n_gradients)
+        self.squared_error.add_(_square(info))
 
     def add_to(self, chains: slice, other: "Tally") -> None:
         """Add the numbers of another tally to those of ``chains``."""
@@ -103,6 +107,19 @@ class Tally(NamedTuple):
     def mean_acceptance(self) -> Tensor:
         """(C,); nan for chains that made no move."""
         return self.acceptance / self.n_moves
+
+    @property
+    def energy_error(self) -> Tensor:
+        """Root mean square (C,), nats, errors beyond 10 counting as 10; nan where there is none."""
+        return (self.squared_error / self.n_moves).sqrt()
+
+
+def _square(info: Info) -> Tensor:
+    """Of the energy errors, (C,), as multiples of 2^-30."""
+    if info.energy_error is None:
+        return torch.full_like(info.acceptance, torch.nan, dtype=torch.float64)
+    error = info.energy_error.double().nan_to_num(_MOST_ERROR, _MOST_ERROR, _MOST_ERROR)
+    return (error.clamp(-_MOST_ERROR, _MOST_ERROR).square() * _FINE).round_() / _FINE
 
 
 class BlockDraws(NamedTuple):

@@ -192,7 +192,8 @@ class MicrocanonicalLangevin:
         finite = error.isfinite() & end.state.position.isfinite().all(1)
         finite &= end.state.gradient.isfinite().all(1) & end.velocity.isfinite().all(1)
         kept = where(finite, end, motion._replace(velocity=-motion.velocity))
-        info = Info(finite.double(), finite, ~finite, torch.full_like(finite, 2, dtype=torch.int64))
+        charged = torch.full_like(finite, 2, dtype=torch.int64)
+        info = Info(finite.double(), finite, ~finite, charged, error)
         n_dims = motion.velocity.shape[1]
         amount = (torch.expm1(2.0 * step_size / self.forget) / n_dims).sqrt()
         turned = kept._replace(velocity=refresh(kept.velocity, amount, generator))
