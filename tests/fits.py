@@ -68,6 +68,14 @@ FITS: dict[str, FitCase] = {
         sk.BayesianMLPRegressor((3,), prior=ARD(), n_modes=2, n_members=1, random_state=0),
         X, NUMBERS,
     ),
+    "bayesian-mlp-classes": FitCase(
+        sk.BayesianMLPClassifier((3,), n_modes=2, n_members=2, random_state=0), X, THREE
+    ),
+    "bayesian-mlp-two-classes": FitCase(
+        sk.BayesianMLPClassifier((3,), prior=ARD(8.0, 64.0), n_modes=1, n_members=1,
+                                 random_state=0),
+        X, LABELS,
+    ),
     "ensemble-classifier": FitCase(
         sk.DeepEnsembleClassifier(**_MEMBERS, correction=None), X, LABELS
     ),

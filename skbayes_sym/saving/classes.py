@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators.base import is_fitted_name
+from skbayes_sym.estimators.bayesian_mlp.classifier import BayesianMLPClassifier
 from skbayes_sym.estimators.bayesian_mlp.estimator import BayesianMLPRegressor
 from skbayes_sym.estimators.ensemble.estimator import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.estimators.factorization.estimator import SymVIMatrixFactorization
@@ -25,7 +26,7 @@ from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, Symmetr
 ESTIMATORS: dict[str, type] = {
     estimator.__name__: estimator
     for estimator in (
-        BayesianMLPRegressor,
+        BayesianMLPClassifier, BayesianMLPRegressor,
         BayesianLinearClassifier, BayesianLinearRegressor, DeepEnsembleClassifier,
         DeepEnsembleRegressor, LaplaceClassifier, LaplaceRegressor, LILAClassifier,
         LILARegressor, LayerwiseVIRegressor, MCMCClassifier, MCMCRegressor, SymmetrizedVIClassifier,

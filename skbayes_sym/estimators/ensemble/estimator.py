@@ -314,7 +314,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         ``likelihood="auto"`` and a normal prior; "auto" where that is so and takes some seconds (up
         to 700 rows times classes, with ten members of many weights); None leaves them as trained.
     variance_scale : "loo" or float, default="loo"
-        Factor on the variance of the refitted logits in predictions; "loo" takes the largest of
+        Factor on the variance of the logits in predictions; "loo" takes the largest of
         0.1, 0.3, 1, 3 and 10 whose predictions of left-out rows are, approximately, no more than a
         standard error worse than the best's.
     max_iter : int, default=2000
@@ -355,7 +355,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         Normal laws of the weights of the linearised members: ``.theta``, ``.loc`` (n_members, P),
         covariance ``diag(scale)^2 - root root'``. Only where they were refitted, like the next.
     variance_scale_ : float
-        Factor on the variance of their logits in predictions.
+        Factor on the variance of the logits in predictions.
     n_iter_ : int
         Steps made.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}

@@ -40,7 +40,7 @@ _GRAVEST: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter", "tol")
 
 def most_steps(n_params: int) -> int:
     """What ``max_iter="auto"`` is: beyond 1,000 weights fewer do, and each costs much more."""
-    return 60 if n_params <= 1000 else 40
+    return 60 if n_params <= 1000 else 30
 
 
 @dataclass(frozen=True, eq=False)

@@ -345,7 +345,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         factor.
     max_iter : int or "auto", default="auto"
         Largest number of optimiser steps; "auto" is 60,
-        40 beyond 1,000 weights, and 3000 by Adam.
+        30 beyond 1,000 weights, and 3000 by Adam.
     batch_size : int or "auto", default="auto"
         Rows per step of Adam; "auto" is all of them up to 1000 distinct rows, 200 beyond. Memory is
         that of one batch.

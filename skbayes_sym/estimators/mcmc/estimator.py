@@ -54,9 +54,11 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         None is 64, and 8 with ``init="ensemble"``. "auto" is the number that finds every mode with
         probability 0.99 if there are three, the rarest found by 8 % of the chains:
         ``n_chains_required([.57, .35, .08])``.
-    n_warmup, n_draws : int or None, default=None
-        Iterations of each chain that adapt step size and scale, and draws kept after them. None is
-        1000 and 50; 100 and 50 with ``init="ensemble"``, whose trajectories have about 60 steps.
+    n_warmup : int or None, default=None
+        Iterations of each chain that adapt step size and scale. None is 1000, and 100 with
+        ``init="ensemble"``, whose trajectories have about 60 steps.
+    n_draws : int or None, default=None
+        Draws of each chain kept after them. None is 50.
     thinning : int, default=1
         Iterations per draw.
     remove_symmetries : bool, default=True
@@ -317,9 +319,11 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         None is 64, and 8 with ``init="ensemble"``. "auto" is the number that finds every mode with
         probability 0.99 if there are three, the rarest found by 8 % of the chains:
         ``n_chains_required([.57, .35, .08])``.
-    n_warmup, n_draws : int or None, default=None
-        Iterations of each chain that adapt step size and scale, and draws kept after them. None is
-        1000 and 50; 100 and 50 with ``init="ensemble"``, whose trajectories have about 60 steps.
+    n_warmup : int or None, default=None
+        Iterations of each chain that adapt step size and scale. None is 1000, and 100 with
+        ``init="ensemble"``, whose trajectories have about 60 steps.
+    n_draws : int or None, default=None
+        Draws of each chain kept after them. None is 50.
     thinning : int, default=1
         Iterations per draw.
     remove_symmetries : bool, default=True

@@ -31,6 +31,7 @@ from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.symmetry.gaps.units import SETTLED
 
 FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
 SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
@@ -210,7 +211,7 @@ def _gap_bounds(
     lower = below.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
     if log_order - lower.value < 1e-6:  # nothing is left above
         return lower, lower
-    if above is None:
+    if above is None or log_order - lower.value < SETTLED:
         return lower, Estimate(log_order, 0.0)
     return lower, above.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
 
