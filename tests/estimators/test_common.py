@@ -1,17 +1,20 @@
 """scikit-learn's own checks, with no expected failure, and habits every estimator shares."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from habits import (
     CHAINS,
+    CHECKED,
     HABITUAL,
     LAPLACE,
     LINEAR,
-    MODES,
     POOLS,
     TRAINED,
+    VARIANTS,
     VARIATIONAL,
     assert_same_fit,
     data,
@@ -25,21 +28,32 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import skbayes_sym
 
+checks = partial(parametrize_with_checks, expected_failed_checks={}.get, xfail_strict=True)
 # Too few steps to converge on purpose: the checks fit each estimator some 50 times.
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks(
-    [*HABITUAL.values(), *MODES], expected_failed_checks={}.get, xfail_strict=True
-)
+unconverged = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+no_entry = pytest.mark.filterwarnings("ignore:.*no observed entry")
+
+
+@unconverged
+@no_entry
+@checks(CHECKED)
 def test_sklearn_checks(estimator, check):
     check(estimator)
 
 
-@pytest.mark.slow  # members are trained to the end
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks(POOLS, expected_failed_checks={}.get, xfail_strict=True)
-def test_sklearn_checks_of_pools(estimator, check):
+@pytest.mark.slow
+@unconverged
+@no_entry
+@checks(VARIANTS + POOLS)  # members of a pool are trained to the end
+def test_sklearn_checks_of_other_options(estimator, check):
     check(estimator)
+
+
+def test_every_class_is_checked():
+    classes = {v for v in vars(skbayes_sym).values() if isinstance(v, type)}
+    assert {type(estimator) for estimator in CHECKED + POOLS} == classes
 
 
 @every(HABITUAL)
