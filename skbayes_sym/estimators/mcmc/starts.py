@@ -11,7 +11,9 @@ from skbayes_sym.estimators._fit.compatibility import (
     ANY_NETWORK,
     ANY_PRIOR,
     FULLY_CONNECTED,
+    NORMAL_NOISE,
     NORMAL_OR_LEARNED,
+    SOFTMAX,
     Need,
     Needs,
 )
@@ -29,7 +31,6 @@ from skbayes_sym.inference.mcmc.adaptation import (
 from skbayes_sym.inference.mcmc.annealing import Approach
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mcmc.chains import start_blocks
-from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.numerics.random import generator_from
 
 _LEAST_NOISE = 0.3  # at the start, in units of the target's spread: tighter noise is a steep wall
@@ -51,11 +52,6 @@ class Init(NamedTuple):
     kernel: HMC  # what ``sampler="auto"`` is
     plan: Plan = Plan()
     approach: Approach | None = None  # what chains do before they warm up
-
-
-def is_softmax(likelihood: Likelihood) -> bool:
-    """Whether outputs are logits, one per class."""
-    return hasattr(likelihood, "n_points")
 
 
 def _prior_blocks(setting: Setting) -> list[Block]:
@@ -81,7 +77,7 @@ def _laplace_starts(setting: Setting) -> Starts:
     network, likelihood, prior, _ = setting.model
     mlp, scales = fully_connected(network), scales_by_group(prior)
     data, seed, n = setting.data.double_data, setting.seeds.start, setting.chains.n_chains
-    if is_softmax(likelihood):
+    if SOFTMAX.is_met(likelihood):
         return class_starts(mlp, data, scales, n=min(n, _MOST_CLASS_MODES), seed=seed)
     return regression_starts(mlp, likelihood, data, scales, n=min(n, _MOST_MODES), seed=seed)
 
@@ -109,7 +105,7 @@ def _draws_of_the_prior(setting: Setting) -> Tensor:
 NORMAL_OR_SOFTMAX = Need(
     "Normal noise or softmax",
     "Chains of other likelihoods start with init='prior'.",
-    holds=lambda likelihood: getattr(likelihood, "is_conjugate", False) or is_softmax(likelihood),
+    holds=lambda likelihood: NORMAL_NOISE.is_met(likelihood) or SOFTMAX.is_met(likelihood),
 )
 
 # By the name that ``init=`` takes.
