@@ -115,7 +115,8 @@ def _run_chains(setting: Setting, kernel: Kernel) -> ChainDraws:
 
 
 def _explorer(setting: Setting, kernel: Kernel) -> Sampler:
-    return Sampler(kernel, setting.posterior, INITS[setting.chains.init].adaptation(setting))
+    init = INITS[setting.chains.init]
+    return Sampler(kernel, setting.posterior, init.adaptation(setting), init.target_acceptance)
 
 
 def _run_particles(setting: Setting, particles: SMC) -> tuple[list[SMCResult], Stopped]:

@@ -52,6 +52,7 @@ class Init(NamedTuple):
     kernel: HMC  # what ``sampler="auto"`` is
     plan: Plan = Plan()
     approach: Approach | None = None  # what chains do before they warm up
+    target_acceptance: float = 0.8
 
 
 def _prior_blocks(setting: Setting) -> list[Block]:
@@ -119,6 +120,7 @@ INITS: dict[str, Init] = {
         lambda setting: FixedPreconditioner(), _IN_THE_METRIC,
     ),
     "ensemble": Init(
-        wide.NEEDS, wide.ensemble_blocks, wide.adaptation, wide.KERNEL, wide.PLAN, wide.APPROACH
+        wide.NEEDS, wide.ensemble_blocks, wide.adaptation, wide.KERNEL, wide.PLAN, wide.APPROACH,
+        wide.TARGET_ACCEPTANCE,
     ),
 }  # fmt: skip

@@ -85,7 +85,7 @@ class Annealing:
     energy_error : (float, float), default=(1.5, 0.1)
         Variance of a step's energy error per dimension, nats squared: of the first and the last hot
         step, falling geometrically; the last one's from then on.
-    n_settle : int, default=350
+    n_settle : int, default=1000
         Steps of two gradients in the coordinates of the adaptation's preconditioner.
 
     Notes
@@ -96,7 +96,7 @@ class Annealing:
     n_adam: int = 600
     n_hot: int = 6000
     energy_error: tuple[float, float] = (1.5, 0.1)
-    n_settle: int = 350
+    n_settle: int = 1000
 
     @property
     def n_steps(self) -> int:
