@@ -118,7 +118,7 @@ def test_a_fit_is_that_of_one_site_a_row(settings, wide, monkeypatch):
         "site_location_", "site_variance_",
     ):  # fmt: skip
         one, two = getattr(closed, name), getattr(sites, name)
-        np.testing.assert_allclose(one, two, rtol=rtol, atol=1e-2 * rtol, err_msg=name)
+        np.testing.assert_allclose(one, two, rtol=rtol, atol=0.1 * rtol, err_msg=name)
     np.testing.assert_allclose(closed.predict(x, True)[1], sites.predict(x, True)[1], rtol=rtol)
 
 
