@@ -15,6 +15,7 @@ network from `BaseNetwork`, one's own prior from `BasePrior`.
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.base import Augmentation, Composed
 from skbayes_sym.models.augmentations.half_width import HalfWidth
+from skbayes_sym.models.augmentations.invariances import Invariances
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
 from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
@@ -25,6 +26,7 @@ from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.defaults import BaseLikelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.model import Model
@@ -70,6 +72,7 @@ __all__ = [
     "GaussianPrior",
     "HalfWidth",
     "Heteroscedastic",
+    "Invariances",
     "LayerScales",
     "LearnedPrior",
     "Likelihood",
@@ -77,6 +80,7 @@ __all__ = [
     "Model",
     "ModuleAugmentation",
     "ModuleNetwork",
+    "NegativeBinomial",
     "Network",
     "Normal",
     "NormalMixture",

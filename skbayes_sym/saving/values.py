@@ -42,6 +42,7 @@ from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
+from skbayes_sym.models.augmentations.invariances import Invariances
 from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.learned_scales import ARD, LayerScales
@@ -49,6 +50,7 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
@@ -75,7 +77,8 @@ NOUNS: dict[str, Any] = {
     noun.__name__: noun
     for noun in (
         MLP, ParamLayout, Dense, Convolution,
-        Normal, GaussianPrior, Gaussian, Heteroscedastic, StudentT, Poisson, Bernoulli, Categorical,
+        Normal, GaussianPrior, Gaussian, Heteroscedastic, StudentT, Poisson,
+        NegativeBinomial, Bernoulli, Categorical,
         VI, MAP, MeanField, Gibbs,
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
         LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,
@@ -84,7 +87,7 @@ NOUNS: dict[str, Any] = {
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
         Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
-        Augerino,
+        Augerino, Invariances,
         Block, State, DiagonalPreconditioner, DensePreconditioner,
         Mode, MixtureOfLaplace, GaussianMixture,
         HMC, NUTS, SMC, Evidence,
@@ -95,6 +98,8 @@ NOUNS: dict[str, Any] = {
 _NUMBERS = {"bool", "float16", "float32", "float64"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
+
+_SPARE_CHARACTERS = 1000  # by which an array of strings may be wider than the longest of them
 
 Encoded = Any  # what the json module writes
 
@@ -235,7 +240,10 @@ def _strings(e: Encoded, arrays: Mapping[str, Array]) -> Array:
     dtype = np.dtype(e["dtype"])
     if dtype.kind not in "UO":
         raise ValueError(f"strings of dtype {dtype}")
-    return np.array([str(s) for s in e["items"]], dtype=dtype).reshape(e["shape"])
+    items = [str(s) for s in e["items"]]
+    if dtype.itemsize > 4 * (_SPARE_CHARACTERS + max(map(len, items), default=0)):
+        raise ValueError(f"{dtype} is too wide for its strings")  # would take memory for nothing
+    return np.array(items, dtype=dtype).reshape(e["shape"])
 
 
 def _noun(e: Encoded, arrays: Mapping[str, Array]) -> Any:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from skbayes_sym.inference.samplers import SMC, Evidence
-from skbayes_sym.models import Affine, Augerino
+from skbayes_sym.models import Affine, Augerino, Invariances
 from skbayes_sym.saving.first_edition import complete, translate
 
 
@@ -27,6 +27,15 @@ def test_satellites_of_invariances_become_parts_of_objects():
     assert set(attributes) == {
         "prior_scale_", "log_evidence_curve_", "invariance_curve_", "augmentation_", "eta_",
     }  # fmt: skip
+
+
+def test_numbers_of_transformations_join_their_families():
+    parameters = {"invariances": "auto", "n_augmentations": 20, "invariance_learning_rate": 0.2}
+    complete("LILAClassifier", parameters)
+    assert parameters == {"invariances": Invariances("auto", 20, 0.2)}
+    parameters = {"invariances": None, "n_augmentations": 20, "invariance_learning_rate": "auto"}
+    complete("LILARegressor", parameters)
+    assert parameters == {"invariances": None}  # they said nothing
 
 
 def test_a_prior_that_was_given_stays():

@@ -1,13 +1,13 @@
 """Invariances learned by the Laplace evidence: Immer et al. 2022 as scikit-learn estimators."""
 
 from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.compatibility import require_members
+from skbayes_sym.estimators._fit.compatibility import refuse, require_members
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators.laplace.base import (
@@ -18,8 +18,13 @@ from skbayes_sym.estimators.laplace.base import (
     LaplaceEstimator,
     LaplaceRegression,
 )
-from skbayes_sym.estimators.laplace.invariances import Invariances, image_scaling, image_shape
-from skbayes_sym.estimators.laplace.method import Laplace, Rates, Updates
+from skbayes_sym.estimators.laplace.invariances import (
+    Families,
+    given_invariances,
+    image_scaling,
+    image_shape,
+)
+from skbayes_sym.estimators.laplace.method import SUBSET_SIZE, Laplace, Rates, Updates
 from skbayes_sym.estimators.laplace.predict import Transformations
 from skbayes_sym.models.augmentations.base import Augmentation, ImageShape
 from skbayes_sym.models.augmentations.objectives import OBJECTIVES, Objective
@@ -34,9 +39,9 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     ],
     "invariances": [StrOptions({"auto"}), None, list, tuple, object],
     "objective": [StrOptions(set(OBJECTIVES)), object],
-    "hyper": [StrOptions({"online", "exact"})],
-    "n_augmentations": [Interval(Integral, 1, None, closed="left")],
-    "invariance_learning_rate": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
+    "hyper": [StrOptions({"auto", "online", "exact"})],
+    "evidence": [StrOptions({"full", "subset"})],
+    "subset_size": [Interval(Integral, 1, None, closed="left"), None],
 }  # fmt: skip
 
 
@@ -56,10 +61,10 @@ class LILAEstimator(LaplaceEstimator):
 
     image_shape: Any
     invariances: Any
-    n_augmentations: int
     objective: Any
     hyper: str
-    invariance_learning_rate: float | str
+    evidence: str
+    subset_size: int | None
     max_iter: int
     tol: float | None
 
@@ -80,17 +85,28 @@ class LILAEstimator(LaplaceEstimator):
         return image_shape(self.image_shape, n_features)
 
     def _method(self) -> Laplace:
-        shape = self._image_shape(self.n_features_in_)
-        online = self.hyper == "online"
+        given = given_invariances(self.invariances)
+        half_width_rate = "auto" if given is None else given.learning_rate
         return replace(
             self._adam(self.max_iter, self.tol),
             objective=given_objective(self.objective),
-            invariances=Invariances.given(self.invariances, shape, self.n_augmentations),
-            rates=Rates(
-                self.learning_rate, self.hyper_learning_rate, self.invariance_learning_rate
-            ),
-            updates=Updates(self.n_hyper_updates, self.burn_in, self.keep_best, online),
+            invariances=Families.of(given, self._image_shape(self.n_features_in_)),
+            rates=Rates(self.learning_rate, self.hyper_learning_rate, half_width_rate),
+            updates=self._updates(),
         )
+
+    def _updates(self) -> Updates:
+        by_subset = self.evidence == "subset"
+        if not by_subset:
+            refuse(self, ["subset_size"], "evidence='full' sees all rows", "evidence='subset'")
+        elif self.hyper != "auto":
+            why = "evidence='subset' makes a pass of its own over a few rows"
+            refuse(self, ["hyper"], why, "evidence='full'")
+        return Updates(
+            self.n_hyper_updates, self.burn_in, self.keep_best,
+            online=not by_subset and self.hyper != "exact",
+            n_rows=(self.subset_size or SUBSET_SIZE) if by_subset else None,
+        )  # fmt: skip
 
     def _transformations(self, like: Tensor) -> Transformations:
         return Transformations(self.augmentation_, torch.as_tensor(self.eta_).to(like))
@@ -124,25 +140,31 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         hidden layer; "resnet": three residual blocks with Fixup initialisation. A module of Linear
         and Conv2d layers and elementwise activations is taken as an architecture: it is copied, its
         weights are drawn anew at their own scale, and it gets images as (C, H, W).
-    likelihood : "auto" or Likelihood, default="auto"
+    likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
-        ``noise_std`` says.
-    invariances : "auto", None, augmentation or list, default="auto"
+        ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
+        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
+    invariances : "auto", None, augmentation, list or Invariances, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
         (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
         ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
-        after the other. None: the paper's non-invariant model.
-    n_augmentations : int, default=8
-        Transformations a row in training, a Latin hypercube; the reported evidence and predictions
-        take 32.
+        after the other. `~skbayes_sym.models.Invariances` also says how many transformations a row
+        training takes (8) and how fast half-widths grow. None: the paper's non-invariant model.
     objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
         "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
         half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
         (Benton et al. 2020). A fixed prior that isn't given is 3.0.
-    hyper : {"online", "exact"}, default="online"
+    hyper : {"auto", "online", "exact"}, default="auto"
         "online" gathers the gradient of the evidence from the training steps themselves, with the
-        preconditioner of the update before; "exact" makes two passes of its own an update.
+        preconditioner of the update before; "exact" makes two passes of its own per update. "auto"
+        is "online" with ``evidence="full"``.
+    evidence : {"full", "subset"}, default="full"
+        What an update of the hyperparameters looks at. "subset": a lower bound from a few rows,
+        drawn anew every time, with one column per row of the likelihood's curvature (Immer et al.
+        2023); its cost doesn't depend on the number of rows. The reported evidence sees all rows.
+    subset_size : int, optional
+        Rows of ``evidence="subset"``; 100 by default.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
         sum over outputs; unbiased), "kron-ef" (empirical Fisher), "diag" or "full" (small
@@ -157,7 +179,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         Largest number of optimiser steps.
     batch_size : int or "auto", default="auto"
         Rows per step; "auto" is all of them up to 250 distinct rows, 100 beyond. Memory is that of
-        one batch, ``n_augmentations`` times.
+        one batch, once a transformation.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first; images are divided by their
         largest pixel instead.
@@ -168,10 +190,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         linearly.
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision and noise.
-    invariance_learning_rate : float or "auto", default="auto"
-        Adam's step size for the half-widths at the start. "auto" lets one travel 3 pi in all
-        updates and at most 0.2 in one, and affine half-widths other than the rotation a third of
-        it (with "augerino": ``learning_rate``).
     n_hyper_updates : int, default=100
         Times the hyperparameters move, evenly over the steps.
     burn_in : float, default=0.1
@@ -233,6 +251,9 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in the units of ``y``; of another likelihood its scale, if
         it has one.
+    likelihood_ : Likelihood
+        The one that was given, with what was learned of it, in standardised units; its parameters
+        lead with an axis of draws where they were drawn. Not of "auto".
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)
@@ -291,9 +312,10 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         network: str | torch.nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
-        n_augmentations: int = 8,
         objective: str = "evidence",
-        hyper: str = "online",
+        hyper: str = "auto",
+        evidence: str = "full",
+        subset_size: int | None = None,
         curvature: str = "auto",
         prior_scale: Any = "learn",
         noise_std: Any = "learn",
@@ -303,7 +325,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         normalize_y: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
-        invariance_learning_rate: Any = "auto",
         n_hyper_updates: int = 100,
         burn_in: float = 0.1,
         keep_best: bool = True,
@@ -319,9 +340,10 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         self.network = network
         self.likelihood = likelihood
         self.invariances = invariances
-        self.n_augmentations = n_augmentations
         self.objective = objective
         self.hyper = hyper
+        self.evidence = evidence
+        self.subset_size = subset_size
         self.curvature = curvature
         self.prior_scale = prior_scale
         self.noise_std = noise_std
@@ -331,7 +353,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         self.normalize_y = normalize_y
         self.learning_rate = learning_rate
         self.hyper_learning_rate = hyper_learning_rate
-        self.invariance_learning_rate = invariance_learning_rate
         self.n_hyper_updates = n_hyper_updates
         self.burn_in = burn_in
         self.keep_best = keep_best
@@ -369,25 +390,30 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         hidden layer; "resnet": three residual blocks with Fixup initialisation. A module of Linear
         and Conv2d layers and elementwise activations is taken as an architecture: it is copied, its
         weights are drawn anew at their own scale, and it gets images as (C, H, W).
-    likelihood : "auto" or Likelihood, default="auto"
+    likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
-        per class.
-    invariances : "auto", None, augmentation or list, default="auto"
+        per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
+    invariances : "auto", None, augmentation, list or Invariances, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
         (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
         ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
-        after the other. None: the paper's non-invariant model.
-    n_augmentations : int, default=8
-        Transformations a row in training, a Latin hypercube; the reported evidence and predictions
-        take 32.
+        after the other. `~skbayes_sym.models.Invariances` also says how many transformations a row
+        training takes (8) and how fast half-widths grow. None: the paper's non-invariant model.
     objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
         "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
         half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
         (Benton et al. 2020). A fixed prior that isn't given is 3.0.
-    hyper : {"online", "exact"}, default="online"
+    hyper : {"auto", "online", "exact"}, default="auto"
         "online" gathers the gradient of the evidence from the training steps themselves, with the
-        preconditioner of the update before; "exact" makes two passes of its own an update.
+        preconditioner of the update before; "exact" makes two passes of its own per update. "auto"
+        is "online" with ``evidence="full"``.
+    evidence : {"full", "subset"}, default="full"
+        What an update of the hyperparameters looks at. "subset": a lower bound from a few rows,
+        drawn anew every time, with one column per row of the likelihood's curvature (Immer et al.
+        2023); its cost doesn't depend on the number of rows. The reported evidence sees all rows.
+    subset_size : int, optional
+        Rows of ``evidence="subset"``; 100 by default.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
         sum over outputs; unbiased), "kron-ef" (empirical Fisher), "diag" or "full" (small
@@ -404,7 +430,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         Largest number of optimiser steps.
     batch_size : int or "auto", default="auto"
         Rows per step; "auto" is all of them up to 250 distinct rows, 100 beyond. Memory is that of
-        one batch, ``n_augmentations`` times.
+        one batch, once a transformation.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first; images are divided by their
         largest pixel instead.
@@ -413,10 +439,6 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         linearly.
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision.
-    invariance_learning_rate : float or "auto", default="auto"
-        Adam's step size for the half-widths at the start. "auto" lets one travel 3 pi in all
-        updates and at most 0.2 in one, and affine half-widths other than the rotation a third of
-        it (with "augerino": ``learning_rate``).
     n_hyper_updates : int, default=100
         Times the hyperparameters move, evenly over the steps.
     burn_in : float, default=0.1
@@ -532,9 +554,10 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         network: str | torch.nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
-        n_augmentations: int = 8,
         objective: str = "evidence",
-        hyper: str = "online",
+        hyper: str = "auto",
+        evidence: str = "full",
+        subset_size: int | None = None,
         curvature: str = "auto",
         prior_scale: Any = "learn",
         predictive: str = "sampling",
@@ -544,7 +567,6 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         standardize: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
-        invariance_learning_rate: Any = "auto",
         n_hyper_updates: int = 100,
         burn_in: float = 0.1,
         keep_best: bool = True,
@@ -560,9 +582,10 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         self.network = network
         self.likelihood = likelihood
         self.invariances = invariances
-        self.n_augmentations = n_augmentations
         self.objective = objective
         self.hyper = hyper
+        self.evidence = evidence
+        self.subset_size = subset_size
         self.curvature = curvature
         self.prior_scale = prior_scale
         self.predictive = predictive
@@ -572,7 +595,6 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         self.standardize = standardize
         self.learning_rate = learning_rate
         self.hyper_learning_rate = hyper_learning_rate
-        self.invariance_learning_rate = invariance_learning_rate
         self.n_hyper_updates = n_hyper_updates
         self.burn_in = burn_in
         self.keep_best = keep_best
