@@ -169,7 +169,8 @@ def _of_rows(model: _FittedRows, n_draws: int | None, generator: torch.Generator
         )
     # A diagonal covariance is diagonal along these axes only, and finite groups act along them.
     posterior = model.posterior_.turned(model.axes_)
-    gap = row_gap(model.symmetry_, is_isotropic=model.posterior_.is_isotropic)
+    kind = {"is_isotropic": posterior.is_isotropic, "is_elementwise": posterior.is_elementwise}
+    gap = row_gap(model.symmetry_, **kind)
     return _Answer(gap.estimate(posterior, n_draws, generator=generator), gap.side)
 
 
