@@ -17,6 +17,7 @@ from scipy import ndimage
 from sklearn.datasets import load_digits
 
 from skbayes_sym import LILAClassifier
+from skbayes_sym.models import Invariances
 
 FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
 FEWER = {"max_iter": 20, "n_hyper_updates": 4} if FAST else {}
@@ -24,7 +25,7 @@ SIZES, N_TEST, N_SEEDS = (100, 200, 400, 800), 500, 1 if FAST else 3
 METHODS = {
     "non-invariant": {"invariances": None},
     "Augerino": {"objective": "augerino"},
-    "LILA": {"invariance_learning_rate": 0.2},
+    "LILA": {"invariances": Invariances(learning_rate=0.2)},
 }
 
 X, y = load_digits(return_X_y=True)

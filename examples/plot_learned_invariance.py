@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from skbayes_sym import LILAClassifier
-from skbayes_sym.models.augmentations.tabular import Rotation2D
+from skbayes_sym.models import Invariances, Rotation2D
 
 FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
 FEWER = {"max_iter": 20, "n_hyper_updates": 4} if FAST else {}
@@ -59,10 +59,10 @@ def turned(X, copies=10):
 # and can't be compared: the paper weights the copies down, and so does ``sample_weight=0.1`` here.
 
 base = {
-    "hidden_layer_sizes": (50,), "standardize": False, "n_augmentations": 20,
+    "hidden_layer_sizes": (50,), "standardize": False,
     "curvature": "full", "random_state": 1, **FEWER,
 }  # fmt: skip
-rotation = {"invariances": [Rotation2D()]}
+rotation = {"invariances": Invariances(Rotation2D(), n_augmentations=20)}
 copies = turned(X)
 models = {
     "(a) non-invariant": (LILAClassifier(**base).fit(X, y), None),

@@ -32,7 +32,7 @@ from torch import nn
 
 from skbayes_sym import LILAClassifier
 from skbayes_sym.datasets import make_rings
-from skbayes_sym.models import Augerino
+from skbayes_sym.models import Augerino, Invariances
 
 REWARDS = (0.01, 0.1, 1.0)
 START = {"eta": 0.3, "1 / eta": 1.0 / 0.3}  # eta; the same extent of 0.3 radians in both
@@ -58,8 +58,8 @@ def learned_degrees(seed, inverted, **objective):
     """Half-width of the learned rotation."""
     X, y = make_rings(200, random_state=seed)
     model = LILAClassifier(
-        (50,), invariances=[Rotation(inverted)], standardize=False,
-        n_augmentations=20, curvature="kron-exact", random_state=seed, tol=None, **objective,
+        (50,), invariances=Invariances([Rotation(inverted)], 20), standardize=False,
+        curvature="kron-exact", random_state=seed, tol=None, **objective,
     ).fit(X, y)  # fmt: skip
     eta = model.invariance_["Rotation"]
     return np.rad2deg(1.0 / max(eta, 1e-9) if inverted else eta)

@@ -29,6 +29,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from skbayes_sym import LILAClassifier
+from skbayes_sym.models import Invariances
 
 CURVATURES = ("kron-exact", "kron-sketch", "kron-ef", "diag")
 
@@ -53,7 +54,8 @@ def fit(curvature, n_train, seed, **fewer):
     X, X_test, y, y_test = load(n_train, seed)
     model = LILAClassifier(
         (100,), image_shape=(8, 8), curvature=curvature, learning_rate=0.05, batch_size=100,
-        invariance_learning_rate=0.2, predictive="plugin", tol=None, random_state=seed, **fewer,
+        invariances=Invariances(learning_rate=0.2), predictive="plugin", tol=None,
+        random_state=seed, **fewer,
     )  # fmt: skip
     start = process_time()
     model.fit(X, y)

@@ -50,7 +50,7 @@ from scipy import ndimage
 
 from skbayes_sym import LILAClassifier
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.models import Affine, Augerino
+from skbayes_sym.models import Affine, Augerino, Invariances
 
 SHAPES = {"mnist": (1, 28, 28), "fashion_mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 N_TRAIN = {"mnist": 8000, "fashion_mnist": 60_000, "cifar10": 50_000}
@@ -58,8 +58,8 @@ N_TEST = {"mnist": 2000, "fashion_mnist": 10_000, "cifar10": 10_000}
 VERSIONS = ("full", "partial", "translated", "scaled", "original")
 METHODS = {
     "non-invariant": {"invariances": None},
-    "Augerino": {"objective": Augerino(), "invariance_learning_rate": 0.05},
-    "Augerino 0.1": {"objective": Augerino(reward=0.1), "invariance_learning_rate": 0.05},
+    "Augerino": {"objective": Augerino(), "rate": 0.05},
+    "Augerino 0.1": {"objective": Augerino(reward=0.1), "rate": 0.05},
     "LILA": {},
 }
 TRUTH = {
@@ -119,11 +119,13 @@ def fit(method, X, y, seed, args):
     epochs = args.epochs
     batch = min(250, max(50, len(X) // 20))
     layers = {"hidden_layer_sizes": (200,)} if args.network == "mlp" else {}
-    settings = {"invariances": Affine(args.basis), **METHODS[method]}
+    settings = dict(METHODS[method])
+    invariances = Invariances(Affine(args.basis), args.augmentations, settings.pop("rate", "auto"))
+    settings = {"invariances": invariances, **settings}
     model = LILAClassifier(
         **layers, image_shape=SHAPES[args.data], network=args.network,
         batch_size=batch, max_iter=epochs * -(-len(X) // batch), n_hyper_updates=epochs,
-        n_augmentations=args.augmentations, curvature=args.curvature,
+        curvature=args.curvature,
         keep_best=args.network == "mlp",  # else it doubles the cost of the final evidence
         learning_rate=args.learning_rate, burn_in=0.1, predictive="plugin", tol=None,
         random_state=seed, **settings,

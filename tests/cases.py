@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from gap_oracle import GapCase, mean_field, rows
+from gap_oracle import GapCase, correlated, mean_field, rows
 from torch import Tensor
 
 from skbayes_sym.inference.kernels.confined import ConfinedHMC
@@ -19,6 +19,7 @@ from skbayes_sym.inference.kernels.nuts import NUTS
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
+from skbayes_sym.inference.mcmc.microcanonical import MicrocanonicalHMC
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
@@ -34,6 +35,7 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.defaults import BaseLikelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
@@ -55,9 +57,11 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
 )
 from skbayes_sym.symmetry.gaps.rotations import AnchoredRotationGap, IsotropicRotationGap
 from skbayes_sym.symmetry.gaps.sign_flips import SignFlipGap
+from skbayes_sym.symmetry.gaps.translations import TranslationGap
 from skbayes_sym.symmetry.gaps.units import UnitGap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.reference import DiagonalReference
+from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import Units, unit_layers
 
 NETWORKS: dict[str, MLP] = {
@@ -190,13 +194,20 @@ GAPS: dict[str, GapCase] = {
     "rotations-isotropic": GapCase(IsotropicRotationGap(Orthogonal(_ROW_INDEX)), rows("isotropic")),
     "rotations-diag": GapCase(AnchoredRotationGap(Orthogonal(_ROW_INDEX)), rows("diag")),
     "rotations-full": GapCase(AnchoredRotationGap(Orthogonal(_ROW_INDEX)), rows("full")),
+    "translations": GapCase(
+        TranslationGap(Translation(torch.ones(1, 4, dtype=torch.float64))), correlated(4)
+    ),
 }
+COMPACT_GAPS = {k: v for k, v in GAPS.items() if v.gap.group.is_compact}
 # Iid InfoNCE can't say more than log K of log |G|.
 FINITE_GAPS = {
     k: v for k, v in GAPS.items() if v.gap.group.log_order < inf and k != "units-infonce"
 }
 # Their gradient is that of their value, draw by draw; the others' in expectation.
-PATHWISE_GAPS = {k: v for k, v in FINITE_GAPS.items() if k != "units-importance"}
+PATHWISE_GAPS = {
+    k: v for k, v in GAPS.items()
+    if k == "translations" or (k in FINITE_GAPS and k != "units-importance")
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,6 +285,12 @@ class LikelihoodCase(NamedTuple):
     targets: Callable[[int, torch.Generator], Tensor]  # (n_rows, generator) -> y
     n_outputs: int
     kind: str = "real"  # "counts", "classes"
+    curvature: str = "observed"  # or "expected", where that isn't positive definite
+
+    @property
+    def n_targets(self) -> int:
+        """Real numbers or counts a row."""
+        return self.n_outputs // self.likelihood.n_outputs_per_target
 
 
 def _numbers(n: int, generator: torch.Generator) -> Tensor:
@@ -298,6 +315,9 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
     ),
     "gaussian-fixed": LikelihoodCase(
         Gaussian(torch.tensor([-0.3, 0.2], dtype=torch.float64), learn=False), _numbers, 2
+    ),
+    "heteroscedastic": LikelihoodCase(
+        Heteroscedastic(-0.3, 0.5), _numbers, 4, curvature="expected"
     ),
     "categorical": LikelihoodCase(Categorical(), _classes, 2, "classes"),
     "bernoulli": LikelihoodCase(Bernoulli(), _classes, 1, "classes"),
@@ -325,6 +345,7 @@ KERNELS: dict[str, Any] = {
     "aligned": ConfinedHMC(
         FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(1), torch.ones(1)))
     ),  # the whole space
+    "microcanonical": MicrocanonicalHMC(),
     "nuts": NUTS(skip_finished=False),  # calibration has a data set a chain
 }
 

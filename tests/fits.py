@@ -13,7 +13,7 @@ from sklearn.base import clone
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import Evidence
 from skbayes_sym.inference.solvers import Gibbs
-from skbayes_sym.models import Affine, Categorical, ColumnShift, LogScale, Rotation2D
+from skbayes_sym.models import Affine, Categorical, ColumnShift, Invariances, LogScale, Rotation2D
 from skbayes_sym.models.learned_scales import ARD
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
@@ -21,7 +21,7 @@ _STEPS = {**_NET, "max_iter": 20, "tol": None}
 _MEMBERS = {**_STEPS, "n_members": 3}
 _CHAINS = {**_NET, "n_chains": 4, "n_warmup": 12, "n_draws": 5, "mode_weights": "uniform"}
 _LAPLACE = {**_STEPS, "n_hyper_updates": 10}
-_IMAGES = {**_LAPLACE, "image_shape": (6, 6), "n_augmentations": 2}
+_IMAGES = {**_LAPLACE, "image_shape": (6, 6)}
 _AS_GIVEN = {"standardize": False, "normalize_y": False}
 _FACTORS = {
     "n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0,
@@ -71,7 +71,10 @@ FITS: dict[str, FitCase] = {
         sk.BayesianMLPRegressor((3,), prior=ARD(), n_modes=2, n_members=1, random_state=0),
         X, NUMBERS,
     ),
-    "ensemble-classifier": FitCase(sk.DeepEnsembleClassifier(**_MEMBERS), X, LABELS),
+    "ensemble-classifier": FitCase(
+        sk.DeepEnsembleClassifier(**_MEMBERS, correction=None), X, LABELS
+    ),
+    "ensemble-refitted": FitCase(sk.DeepEnsembleClassifier(**_MEMBERS), X, THREE),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
     "mcmc-classifier": FitCase(sk.MCMCClassifier(**_CHAINS, sampler="nuts"), X, LABELS),
     "mcmc-evidence": FitCase(
@@ -98,19 +101,19 @@ FITS: dict[str, FitCase] = {
     ),
     "laplace-two-classes": FitCase(sk.LaplaceClassifier(**_NET, n_restarts=2), X, LABELS),
     "lila-regressor": FitCase(
-        sk.LILARegressor(**_LAPLACE, invariances=[ColumnShift((1,)), LogScale()],
-                         n_augmentations=2),
+        sk.LILARegressor(**_LAPLACE, invariances=Invariances([ColumnShift((1,)), LogScale()], 2)),
         X, NUMBERS,
     ),
     "lila-table": FitCase(
-        sk.LILAClassifier(**_LAPLACE, invariances=[Rotation2D()], n_augmentations=2), X, LABELS
+        sk.LILAClassifier(**_LAPLACE, invariances=Invariances([Rotation2D()], 2)), X, LABELS
     ),
     "lila-images": FitCase(
-        sk.LILAClassifier(**_IMAGES, invariances=Affine(correlated=True), predictive="probit"),
+        sk.LILAClassifier(**_IMAGES, invariances=Invariances(Affine(correlated=True), 2),
+                          predictive="probit"),
         IMAGES, LABELS,
     ),
     "lila-cnn": FitCase(
-        sk.LILAClassifier(image_shape=(6, 6), network="cnn", invariances=None, n_augmentations=2,
+        sk.LILAClassifier(image_shape=(6, 6), network="cnn", invariances=None,
                           max_iter=2, n_hyper_updates=2, n_predict_samples=5, tol=None,
                           random_state=0),
         IMAGES, LABELS,

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.orbits import enumerate_group
@@ -22,7 +23,7 @@ class Rows(NamedTuple):
 
 class GapCase(NamedTuple):
     gap: Any
-    posterior: Any  # MeanFieldGaussian or Rows
+    posterior: Any  # MeanFieldGaussian, Rows or LowRankGaussian
 
     @property
     def n_params(self) -> int:
@@ -40,11 +41,15 @@ def _flat_moments(posterior: Any) -> tuple[Tensor, Tensor]:
     """Mean (P,) and covariance (P, P) of all weights."""
     if isinstance(posterior, Rows):
         return posterior.mean.flatten(), torch.block_diag(*posterior.cov)
+    if isinstance(posterior, LowRankGaussian):
+        return torch.as_tensor(posterior.loc[0]), torch.as_tensor(posterior.dense_covariance())
     return torch.as_tensor(posterior.loc), torch.diag(torch.as_tensor(posterior.scale) ** 2)
 
 
 def _like(posterior: Any, loc: Tensor, cov: Tensor) -> Any:
     """The same kind of posterior with other moments (P,) and (P, P)."""
+    if isinstance(posterior, LowRankGaussian):
+        return LowRankGaussian(loc[None].numpy(), np.ones(len(loc)), None, cov.numpy(), 1.0)
     if not isinstance(posterior, Rows):
         return MeanFieldGaussian(loc.numpy(), cov.diagonal().sqrt().numpy())
     n, k = posterior.mean.shape
@@ -78,10 +83,11 @@ def _planar_elements(n: int = 180) -> Tensor:
 
 
 def moved(case: GapCase, g: Any) -> Any:
-    """The law of ``g theta``."""
+    """The law of ``g theta``; g is affine."""
     loc, cov = _flat_moments(case.posterior)
-    matrix = case.gap.group.act(g, torch.eye(len(loc), dtype=torch.float64)).mT
-    return _like(case.posterior, matrix @ loc, matrix @ cov @ matrix.mT)
+    shift = case.gap.group.act(g, torch.zeros_like(loc))
+    matrix = (case.gap.group.act(g, torch.eye(len(loc), dtype=torch.float64)) - shift).mT
+    return _like(case.posterior, matrix @ loc + shift, matrix @ cov @ matrix.mT)
 
 
 def shifted(case: GapCase, factor: float) -> Any:
@@ -106,3 +112,11 @@ def rows(kind: str) -> Rows:
     if kind == "full":
         cov = cov + 0.1 * torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
     return Rows(mean, cov)
+
+
+def correlated(n: int) -> LowRankGaussian:
+    """One row of weights that aren't independent, as a regression on few rows leaves them."""
+    ends = mean_field(n)
+    basis = np.linalg.qr(np.sin(1.0 + np.arange(2 * n).reshape(n, 2) ** 2))[0]
+    inside = np.array([[0.6, 0.2], [0.2, 0.3]])
+    return LowRankGaussian(ends.loc[None], ends.scale, basis, inside, 0.9)

@@ -20,7 +20,7 @@ from skbayes_sym import (
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.models import Categorical, ColumnShift
+from skbayes_sym.models import Categorical, ColumnShift, Invariances
 
 _VI = {
     "hidden_layer_sizes": (5,),
@@ -31,7 +31,7 @@ _VI = {
 }
 _LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 100, "n_hyper_updates": 20, "tol": None,
             "random_state": 0}  # fmt: skip
-_INVARIANT = {**_LAPLACE, "invariances": [ColumnShift()], "n_augmentations": 3}
+_INVARIANT = {**_LAPLACE, "invariances": Invariances([ColumnShift()], 3)}
 _ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 150, "random_state": 0}
 _CHAINS = {
     "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 20, "n_draws": 5, "random_state": 0,

@@ -80,3 +80,16 @@ def test_importing_the_package_touches_no_gpu_and_no_compiler() -> None:
         "assert 'torch._dynamo' not in sys.modules; assert 'matplotlib' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_scikit_learn_keeps_private_comes_through_one_file(imports: list[Import]) -> None:
+    """Its versions differ there."""
+    private = [
+        f"{name}: {alias.name} of {module}"
+        for name, _, module, node in imports
+        if module.split(".")[0] == "sklearn" and name != "estimators/_fit/scikit_learn.py"
+        for alias in node.names
+        if module == "sklearn.callback"
+        or any(p.startswith("_") and not p.endswith("_") for p in [*module.split("."), alias.name])
+    ]
+    assert private == []

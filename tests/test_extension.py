@@ -21,6 +21,7 @@ from skbayes_sym.models import (
     BasePrior,
     GaussianPrior,
     HalfWidth,
+    Invariances,
     ParamLayout,
     TargetLikelihood,
 )
@@ -402,8 +403,7 @@ def test_an_augmentation(kind):
     model = kind(
         (8,),
         **{**UPDATES, "n_hyper_updates": 40},
-        invariances=[Turn()],
-        invariance_learning_rate=0.1,
+        invariances=Invariances([Turn()], learning_rate=0.1),
     )
     targets = {"turns": RADIUS, "stays": X[:, 0]}
     if hasattr(model, "predict_proba"):

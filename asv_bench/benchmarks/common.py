@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.mean_field.elbo import NormalModel, SymmetrizedElbo, pack
+from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -80,7 +80,7 @@ def training(
     prior = GaussianPrior(torch.ones(n, device=device))
     data = Data(x, y, torch.ones(case.n_rows, device=device))
     objective = SymmetrizedElbo(
-        NormalModel(net, likelihood, prior, net.symmetry()),
+        GaussianMLP(net, likelihood, prior, net.symmetry()),
         Batches(data, case.batch_size, generator),
         pack(loc, torch.full_like(loc, log_variance), likelihood),
         n_draws=1,

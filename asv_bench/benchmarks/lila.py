@@ -19,10 +19,11 @@ from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, L
 from skbayes_sym.inference.laplace.training import (
     HyperAscent,
     HyperRates,
-    ModeObjective,
+    JointDensity,
     OnlineEvidence,
     recorded_steps,
 )
+from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -75,17 +76,15 @@ class Problem:
         start = torch.cat([self.model.augmentation.half_width.start(), precision])
         self.hyper = start.to(self.data.x)
 
-    def objective(self, reward: float | None = None) -> ModeObjective:
-        """Training loss; with a reward, Augerino's."""
+    def density(self, reward: float | None = None) -> JointDensity:
+        """What training climbs; with a reward, Augerino's."""
         generator = generator_from(0, self.data.x.device)
-        return ModeObjective(
-            self.model,
-            Batches(self.data, self.case.batch_size, generator),
-            self.theta,
-            self.hyper,
-            rest_precision=1.0,
-            reward=reward,
-        )
+        batches = Batches(self.data, self.case.batch_size, generator)
+        return JointDensity(self.model, batches, self.hyper, rest_precision=1.0, reward=reward)
+
+    def objective(self, density: JointDensity) -> MapObjective:
+        """Its negative, from the start."""
+        return MapObjective(density, density.n_dims, density.start(self.theta))
 
     def evidence(self, directions: str) -> LaplaceEvidence:
         return LaplaceEvidence(
@@ -98,7 +97,7 @@ class Problem:
         """Steps an epoch."""
         return -(-self.case.n_rows // self.case.batch_size)
 
-    def epoch(self, objective: ModeObjective) -> None:
+    def epoch(self, objective: MapObjective) -> None:
         """One pass of optimiser steps."""
         adam = FlatAdam(
             objective.params, objective.gradient, [ParamGroup(slice(0, None), 1e-3)]
@@ -110,7 +109,7 @@ class Problem:
 
 def augerino_epoch(problem: Problem) -> Callable[[], None]:
     """An epoch of training weights and half-widths together."""
-    objective = problem.objective(reward=0.01)
+    objective = problem.objective(problem.density(reward=0.01))
     return lambda: problem.epoch(objective)
 
 
@@ -130,15 +129,16 @@ def online_epoch(
     evidence = problem.evidence(directions)
     online = OnlineEvidence(evidence)
     ascent = HyperAscent(evidence, problem.hyper, RATES, 0, online)
-    objective = problem.objective()
+    density = problem.density()
+    objective = problem.objective(density)
     n = problem.n_steps
     layers = evidence.model.network.weight_layers
     start = n - (recorded_steps(n, n, layers) if n_recorded is None else n_recorded)
-    objective.watch_with(online, lambda step: step >= start)
+    density.watch_with(online, lambda n: n % problem.n_steps >= start)
 
     def run() -> None:
         problem.epoch(objective)
-        ascent.update(objective.theta, 1.0)
+        ascent.update(objective.params, 1.0)
 
     return lambda: _without_graph(run)
 

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.factorization.covariance import FullCovariance, RowCovariance
 from skbayes_sym.inference.factorization.data import entries
-from skbayes_sym.inference.factorization.problem import FactorModel, FactorProblem
+from skbayes_sym.inference.factorization.problem import Factorisation, FactorProblem
 from skbayes_sym.inference.factorization.vi import GapStream, fit_factors
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
@@ -127,7 +127,7 @@ class SymmetrizedSweep(SingleThread):
         data = entries(rows, columns, torch.as_tensor(table.data), (n, m))
         self.n_sweeps = SMALL_SWEEPS if n_observed < 10_000 else 2 * SWEEPS
         self.problem = FactorProblem(
-            data, data, FactorModel(k, 1.0, 1.0), None, self.n_sweeps, tol=-1e12, seed=0
+            data, data, Factorisation(k, 1.0, 1.0), None, self.n_sweeps, tol=-1e12, seed=0
         )
         self.start = self.problem.start
         self.family = FullCovariance() if covariance == "full" else RowCovariance()

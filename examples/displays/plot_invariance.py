@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 
 from skbayes_sym import LILAClassifier
 from skbayes_sym.inspection import InvarianceDisplay
+from skbayes_sym.models import Invariances
 
 images, y = load_digits(return_X_y=True)
 rng = np.random.default_rng(0)
@@ -26,8 +27,8 @@ X = np.array(
     ]
 )
 lila = LILAClassifier(
-    (100,), image_shape=(8, 8), learning_rate=0.05, invariance_learning_rate=0.2, batch_size=100,
-    max_iter=500, tol=None, random_state=0,
+    (100,), image_shape=(8, 8), learning_rate=0.05, batch_size=100,
+    invariances=Invariances(learning_rate=0.2), max_iter=500, tol=None, random_state=0,
 ).fit(X, y[chosen])  # fmt: skip
 InvarianceDisplay.from_estimator(lila, X)
 plt.show()

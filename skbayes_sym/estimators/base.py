@@ -6,8 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, _fit_context
-from sklearn.callback import CallbackSupportMixin
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -23,6 +22,7 @@ from skbayes_sym.estimators._fit.rows import (
     numbers_due,
 )
 from skbayes_sym.estimators._fit.run import FLOATS, PREDICT_ROWS, Run, logging_to_stderr
+from skbayes_sym.estimators._fit.scikit_learn import CallbackSupportMixin, fit_context
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.model import Model
@@ -93,7 +93,7 @@ class RowEstimator(BayesianEstimator):
     dtype: str
     standardize: bool
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the posterior.
 

@@ -116,8 +116,9 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
 
     def _fitted_likelihood(self) -> Likelihood:
         """In scaled units, at any value of its free parameters."""
-        if not isinstance(self.likelihood, str):
-            return self.likelihood
+        given = self._given_likelihood
+        if given is not None:
+            return given
         zero = torch.zeros(len(self.y_scale_), dtype=torch.float64)
         if isinstance(self.noise_std, str):
             return Gaussian(zero)
@@ -143,7 +144,7 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
     def _predictive(self, x: Tensor) -> TargetPredictive:
         theta, log_weights = self._draws_on(x)
         outputs = self.network_.forward(theta, x)
-        if isinstance(self.likelihood, str):
+        if self._given_likelihood is None:
             variance = torch.as_tensor(self._noise_std() / self.y_scale_).to(x) ** 2
             return NormalMixture(outputs, torch.zeros_like(variance), variance, log_weights)
         law = self._given_draws(x, slice(None)).predictive(outputs, log_weights)
@@ -159,7 +160,7 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
         )
 
     def _sample_targets(self, blocks: list[Tensor], n: int, seed: int) -> Array:
-        if isinstance(self.likelihood, str):
+        if self._given_likelihood is None:
             return super()._sample_targets(blocks, n, seed)
         chosen = self._choose_draws(n, generator_from(seed))
         theta = self._draws_on(blocks[0])[0][chosen.to(blocks[0].device)]
@@ -196,7 +197,7 @@ class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
         return likelihood
 
     def _fitted_likelihood(self) -> Likelihood:
-        return Categorical() if isinstance(self.likelihood, str) else self.likelihood
+        return self._given_likelihood or Categorical()
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
         """Log probability of observed classes given every draw: what PSIS-LOO starts from.
@@ -212,11 +213,19 @@ class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
             Nats; -inf for a class never seen. The chains count as `chain_weights_` says.
         """
         codes, known = self._observed_codes(y, len(self._check_inputs(X)))
-        found = self._reduce(X, lambda p, codes: [p.log_prob_of_draws(codes).T], codes)
+        found = self._reduce(X, _by_draw, codes, self._given_draws)
         values = np.where(known, found[0].T, -np.inf)
         return values.reshape(*self.samples_.shape[:-1], -1)
 
     def _predictive(self, x: Tensor) -> Predictive:
+        return self._given_draws(x)
+
+    def _given_draws(self, x: Tensor) -> Predictive:
+        """The mixture of what all draws say of rows."""
         theta, log_weights = self._draws_on(x)
         likelihood = self._fitted_likelihood().to(x)
         return likelihood.predictive(self.network_.forward(theta, x), log_weights)
+
+
+def _by_draw(predictive: Predictive, codes: Tensor) -> list[Tensor]:
+    return [predictive.log_prob_of_draws(codes).T]

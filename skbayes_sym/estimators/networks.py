@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sklearn.utils._param_validation import HasMethods, StrOptions
+from sklearn.base import is_classifier
 from torch import nn
 
 from skbayes_sym.estimators._fit.compatibility import (
@@ -13,9 +13,11 @@ from skbayes_sym.estimators._fit.compatibility import (
 )
 from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.model import layer_sizes, network_prior
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.base import Network
@@ -28,7 +30,7 @@ from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
 # Of the parameters that take objects, for estimators that have them.
 OBJECT_CONSTRAINTS: dict[str, list[Any]] = {
     "network": [StrOptions({"mlp"}), nn.Module, HasMethods("forward")],
-    "likelihood": [StrOptions({"auto"}), HasMethods("log_prob")],
+    "likelihood": [StrOptions({"auto", *OF_NUMBERS, *OF_CLASSES}), HasMethods("log_prob")],
     "prior": [HasMethods("bind"), None],
 }
 
@@ -72,11 +74,27 @@ class NetworkEstimator(RowEstimator):
 
     def _likelihood(self, data: Training) -> Likelihood:
         """At its starting parameters, in scaled units."""
-        if isinstance(self.likelihood, str):
+        given = self._given_likelihood
+        if given is None:
             return self._default_likelihood(data)
         refuse(self, ("noise_std",), "likelihood= is given", "its own parameters")
-        ANY_LIKELIHOOD.require(self.likelihood, "likelihood")
-        return self.likelihood
+        ANY_LIKELIHOOD.require(given, "likelihood")
+        return given
+
+    @property
+    def _given_likelihood(self) -> Likelihood | None:
+        """By name or as an object; None of "auto"."""
+        given = self.likelihood
+        if not isinstance(given, str):
+            return given
+        names = OF_CLASSES if is_classifier(self) else OF_NUMBERS
+        if given != "auto" and given not in names:
+            known = ", ".join(map(repr, ("auto", *names)))
+            raise ValueError(
+                f"likelihood={given!r} doesn't go with {type(self).__name__}, which takes {known} "
+                "or an object."
+            )
+        return names.get(given)
 
     def _prior(self, network: Network) -> Prior:
         if self.prior is None:

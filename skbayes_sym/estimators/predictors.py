@@ -34,7 +34,7 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.models.crps import crps
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.predictive import NormalMixture, TargetMixture
+from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetMixture
 from skbayes_sym.numerics.random import generator_from
 
 
@@ -73,8 +73,8 @@ class BayesianRegressorMixin(RegressorMixin):
         return y.reshape(len(y), -1)
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
-        given = getattr(self, "likelihood", "auto")
-        scales = isinstance(given, str) or given.scales_targets
+        given: Likelihood | None = getattr(self, "_given_likelihood", None)
+        scales = given is None or given.scales_targets
         return column_scaling(rows.y, rows.weight, enabled=self.normalize_y and scales)
 
     def _default_likelihood(self, data: Training) -> Likelihood:
@@ -371,13 +371,18 @@ class BayesianClassifierMixin(ClassifierMixin):
         return codes, self.classes_[codes] == labels
 
     def _reduce(
-        self, X: Any, functional: Callable[..., list[Tensor]], codes: Array | None = None
+        self,
+        X: Any,
+        functional: Callable[..., list[Tensor]],
+        codes: Array | None = None,
+        law: Callable[[Tensor], Predictive] | None = None,
     ) -> list[Array]:
-        parts, start = [], 0
+        """Functionals of the predictive, or of another ``law`` of rows, block by block."""
+        parts, start, of_rows = [], 0, law or self._predictive
         with one_thread(), torch.no_grad():
             for x in self._input_blocks(self._check_inputs(X)):
                 of = slice(start, start + len(x))
                 extra = () if codes is None else (torch.as_tensor(codes[of], device=x.device),)
-                parts.append([t.cpu().numpy() for t in functional(self._predictive(x), *extra)])
+                parts.append([t.cpu().numpy() for t in functional(of_rows(x), *extra)])
                 start += len(x)
         return [np.concatenate(columns) for columns in zip(*parts, strict=True)]

@@ -1,8 +1,4 @@
-"""Modes of a posterior: many searches at once by Adam, or one to the last digit by L-BFGS.
-
-A network whose inputs are transformed at random is trained on minibatches instead:
-`skbayes_sym.inference.laplace.training.ModeObjective`.
-"""
+"""Modes of a posterior: many searches at once by Adam, or one to the last digit by L-BFGS."""
 
 from dataclasses import replace
 
@@ -28,8 +24,9 @@ class MapObjective:
     log_density : LogDensity
         Over positions ``[theta | log sigma]``.
     n_theta : int
-        Length of ``theta``. The mode looked for is that of the density of (theta, sigma), which
-        is the density of (theta, log sigma) divided by sigma.
+        Length of ``theta``, all of the position where there is no sigma. The mode looked for is
+        that of the density of (theta, sigma), which is the density of (theta, log sigma) divided
+        by sigma.
     position : Tensor of shape (M, D)
         Where the searches start.
 

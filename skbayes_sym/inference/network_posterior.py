@@ -4,6 +4,7 @@ Passes through the network are its own business (`Network.chain_likelihood`): ha
 MLP, by autograd for any other.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, log, pi
@@ -17,6 +18,8 @@ from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import ChainLikelihood, Network
 from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.random import float64_normal
+
+PriorKernel = Callable[[Tensor], tuple[Tensor, Tensor]]  # (C, P) -> (C,) nats, (C, P)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +38,8 @@ class NetworkPosterior:
     likelihood : Likelihood
         Its own parameters, if any, are logarithms of scales.
     prior : Prior
-        Of ``theta``; a Gaussian one costs one pass over the positions, others take autograd.
+        Of ``theta``; a Gaussian one costs one pass over the positions, one with a ``kernel`` its
+        own, others take autograd.
     data : Data
     noise_prior_scale : float or Tensor of shape (likelihood.n_params,), default=1.0
         The half-normal's ``s``, in the scale of ``data.y``.
@@ -123,7 +127,9 @@ class NetworkPosterior:
         return Evaluation(torch.add(self._constant, twice.sum(1), alpha=0.5), gradient)
 
     def _evaluate_prior(self, position: Tensor) -> Evaluation:
-        """Log prior of ``theta`` and its gradient, (C,) and (C, P), by autograd."""
+        """Log prior of ``theta`` and its gradient, (C,) and (C, P): its own, or by autograd."""
+        if self._prior_kernel is not None:
+            return Evaluation(*self._prior_kernel(position[:, : self._n_theta]))
         with torch.inference_mode(False), torch.enable_grad():
             theta = position[:, : self._n_theta].detach().clone().requires_grad_()
             value = self.prior.log_prob(theta)
@@ -133,6 +139,12 @@ class NetworkPosterior:
     @cached_property
     def _gaussian(self) -> GaussianPrior | None:
         return self.prior.gaussian()
+
+    @cached_property
+    def _prior_kernel(self) -> PriorKernel | None:
+        """Of a prior that has one: value and gradient without autograd."""
+        make = getattr(self.prior, "kernel", None)
+        return None if make is None else make(self.data.x)
 
     @property
     def _n_theta(self) -> int:

@@ -23,9 +23,9 @@ from skbayes_sym.inference.factorization.gibbs import sample_factors
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.factorization.problem import (
     FactorBounds,
-    FactorPosterior,
     FactorProblem,
     Factors,
+    FactorState,
     OnSweep,
 )
 from skbayes_sym.inference.factorization.vi import (
@@ -239,7 +239,7 @@ class Gibbs(_Unsymmetrised):
         centred = aligned - aligned.mean(0)
         cov = torch.einsum("sip,siq->ipq", centred, centred) / len(aligned)
         noise = float(draws.noise_variance.double().mean())
-        posterior = FactorPosterior(aligned.mean(0), cov, noise, problem.start.laws)
+        posterior = FactorState(aligned.mean(0), cov, noise, problem.start.laws)
         posterior = best_laws(problem, posterior).to(draws.rows.dtype)
         return Factors(posterior, draws.n_sweeps, draws.stopped, draws=aligned)
 
@@ -261,12 +261,10 @@ def _factors(fitted: FactorFit, bounds: FactorBounds | None) -> Factors:
     return Factors(fitted.posterior, fitted.n_iter, fitted.stopped, curve, bounds)
 
 
-def _one_draw(
-    rows: Tensor, noise_variance: float, laws: tuple[RowLaw, RowLaw]
-) -> FactorPosterior:
+def _one_draw(rows: Tensor, noise_variance: float, laws: tuple[RowLaw, RowLaw]) -> FactorState:
     """A draw as a posterior without spread, for callbacks that look at the model mid-way."""
     k = rows.shape[1]
-    return FactorPosterior(rows, rows.new_zeros(len(rows), k, k), noise_variance, laws)
+    return FactorState(rows, rows.new_zeros(len(rows), k, k), noise_variance, laws)
 
 
 def _aligned(draws: Tensor, n_components: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from numbers import Integral
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from sklearn.base import BaseEstimator
@@ -19,7 +19,7 @@ from skbayes_sym.inference.posteriors import MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import SymmetryGroup
-from skbayes_sym.symmetry.gaps.base import Side
+from skbayes_sym.symmetry.gaps.base import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Exact,
     ExactUpTo,
@@ -27,7 +27,9 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     PermanentEstimate,
 )
 from skbayes_sym.symmetry.gaps.rows import row_gap
+from skbayes_sym.symmetry.gaps.translations import TranslationGap
 from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import unit_layers
 
 _EXACT_WIDTH = 10  # units of a layer whose permanents are computed in full
@@ -106,8 +108,8 @@ def invariance_gap(
     model = innermost(estimator).model
     if isinstance(model, BayesianEstimator):
         check_is_fitted(model)
-    answer = _ANSWERS.get(type(getattr(model, "posterior_", None)))
-    if answer is None:
+    known = _KNOWN.get(type(getattr(model, "posterior_", None)))
+    if known is None:
         raise TypeError(
             f"{type(model).__name__} has no variational posterior with a known symmetry: "
             "invariance_gap takes the fitted variational estimators of skbayes_sym."
@@ -116,14 +118,11 @@ def invariance_gap(
         raise ValueError(f"n_draws must be 'auto' or a positive integer, got {n_draws!r}.")
     generator = generator_from(int(check_random_state(random_state).randint(2**31 - 1)))
     with one_thread(), torch.no_grad():
-        found = answer(model, None if n_draws == "auto" else int(n_draws), generator)
-    return Bunch(**found.estimate._asdict(), kind=found.kind, side=found.side)
-
-
-class _Answer(NamedTuple):
-    estimate: Estimate
-    side: Side
-    kind: str = "KL at this posterior"
+        gap, posterior = known(model)
+        given = None if n_draws == "auto" else int(n_draws)
+        found = gap.estimate(posterior, given, generator=generator)
+    kind = "difference of optima" if known is _of_weights else "KL at this posterior"
+    return Bunch(**found._asdict(), kind=kind, side=gap.side)
 
 
 class _FittedUnits(Protocol):
@@ -145,23 +144,26 @@ class _FittedRows(Protocol):
 
 
 class _FittedLinear(Protocol):
+    posterior_: LowRankGaussian
     symmetry_gap_: float
+
+    @property
+    def symmetry_(self) -> Translation: ...
 
     @property
     def symmetry_gap_std_error_(self) -> float: ...
 
 
-def _of_units(model: _FittedUnits, n_draws: int | None, generator: torch.Generator) -> _Answer:
+def _of_units(model: _FittedUnits) -> tuple[UnitGap, MeanFieldGaussian]:
     group = model.symmetry_
     widest = max((layer.n_units for layer in unit_layers(group)), default=0)
     permanent: PermanentEstimate = Exact()
     if widest > _EXACT_WIDTH:
         permanent = ExactUpTo(_EXACT_WIDTH, Importance(_PERMUTATIONS))
-    gap = UnitGap(group, permanent)
-    return _Answer(gap.estimate(model.posterior_, n_draws, generator=generator), gap.side)
+    return UnitGap(group, permanent), model.posterior_
 
 
-def _of_rows(model: _FittedRows, n_draws: int | None, generator: torch.Generator) -> _Answer:
+def _of_rows(model: _FittedRows) -> tuple[Gap[RowPosterior], MatrixPosterior]:
     if not hasattr(model, "elbo_"):
         raise TypeError(
             f"solver={model.solver!r} has no variational posterior: invariance_gap takes fits "
@@ -170,29 +172,27 @@ def _of_rows(model: _FittedRows, n_draws: int | None, generator: torch.Generator
     # A diagonal covariance is diagonal along these axes only, and finite groups act along them.
     posterior = model.posterior_.turned(model.axes_)
     kind = {"is_isotropic": posterior.is_isotropic, "is_elementwise": posterior.is_elementwise}
-    gap = row_gap(model.symmetry_, **kind)
-    return _Answer(gap.estimate(posterior, n_draws, generator=generator), gap.side)
+    return row_gap(model.symmetry_, **kind), posterior
 
 
-def _of_linear(model: _FittedLinear, n_draws: int | None, generator: torch.Generator) -> _Answer:
-    """The bound of ``elbo_`` and that of the best mean-field posterior are both known from `fit`.
-
-    Each row has translations of its own, and they are no compact group: no law q_G to compare with.
-    """
-    difference = Estimate(model.symmetry_gap_, model.symmetry_gap_std_error_)
-    return _Answer(difference, "exact", "difference of optima")
+def _of_weights(model: _FittedLinear) -> tuple[TranslationGap, LowRankGaussian]:
+    optima = None
+    if not hasattr(model, "log_evidence_"):  # only with a normal likelihood the posterior tells
+        optima = Estimate(model.symmetry_gap_, model.symmetry_gap_std_error_)
+    return TranslationGap(model.symmetry_, optima), model.posterior_
 
 
-def _of_layers(model: object, n_draws: int | None, generator: torch.Generator) -> _Answer:
+def _of_layers(model: object) -> NoReturn:
     raise TypeError(
         "the permutation gap of a layerwise posterior isn't known: invariance_gap takes "
         "SymmetrizedVIRegressor."
     )
 
 
-_ANSWERS: dict[type, Callable[[Any, int | None, torch.Generator], _Answer]] = {
+# By the posterior's kind; the group, ``symmetry_``, tells more within it.
+_KNOWN: dict[type, Callable[[Any], tuple[Gap[Any], Any]]] = {
     MeanFieldGaussian: _of_units,
     MatrixPosterior: _of_rows,
-    LowRankGaussian: _of_linear,
+    LowRankGaussian: _of_weights,
     LayerwisePosterior: _of_layers,
 }

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.scikit_learn import check_matplotlib_support
 
 _LABELS = {
     "log_density": "log density\n(nats a row)",

@@ -9,7 +9,6 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Bunch, check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions, validate_params
 from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
@@ -17,6 +16,12 @@ from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.model import layer_sizes as as_sizes
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.scikit_learn import (
+    HasMethods,
+    Interval,
+    StrOptions,
+    validate_params,
+)
 from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.inference.reference.svm_knn import relabel_svm_knn

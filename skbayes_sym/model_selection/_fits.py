@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils.metaestimators import _safe_split
 
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.scikit_learn import safe_split
 from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.model_selection._loo import LeaveOneOut, has_posterior_draws, leave_one_out
 from skbayes_sym.model_selection._predictions import (
@@ -85,8 +85,8 @@ def seeded_clone(model: Any, seed: int) -> Any:
 
 
 def _judge_fold(model: Any, task: Task, train: Array, test: Array) -> FoldReport:
-    X_train, y_train = _safe_split(model, task.X, task.y, train)
-    X_test, y_test = _safe_split(model, task.X, task.y, test, train)
+    X_train, y_train = safe_split(model, task.X, task.y, train)
+    X_test, y_test = safe_split(model, task.X, task.y, test, train)
     start = time.perf_counter()
     model.fit(X_train, y_train)
     fitted = time.perf_counter()

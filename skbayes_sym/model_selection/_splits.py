@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import _num_samples
 
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.scikit_learn import num_samples
 
 
 class NoSplit:
@@ -46,7 +46,7 @@ class NoSplit:
         train, test : int64 ndarray
             ``0, 1, ..., n_samples - 1``.
         """
-        rows = np.arange(_num_samples(X))
+        rows = np.arange(num_samples(X))
         yield rows, rows.copy()
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:

@@ -15,6 +15,7 @@ network from `BaseNetwork`, one's own prior from `BasePrior`.
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.base import Augmentation, Composed
 from skbayes_sym.models.augmentations.half_width import HalfWidth
+from skbayes_sym.models.augmentations.invariances import Invariances
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
 from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
@@ -24,6 +25,7 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.defaults import BaseLikelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.model import Model
@@ -68,6 +70,8 @@ __all__ = [
     "Gaussian",
     "GaussianPrior",
     "HalfWidth",
+    "Heteroscedastic",
+    "Invariances",
     "LayerScales",
     "LearnedPrior",
     "Likelihood",

@@ -26,8 +26,8 @@ def best_assignment(similarity: Tensor) -> Tensor:
 
     Notes
     -----
-    All d! at once up to 4 units, else O(d^3) a draw (Jonker-Volgenant,
-    `scipy.optimize.linear_sum_assignment`), on the CPU.
+    All d! at once up to 4 units, else O(d^3) a draw (Jonker-Volgenant),
+    on the CPU.
     """
     d = similarity.shape[-1]
     if 0 < d <= _ENUMERABLE_WIDTH:

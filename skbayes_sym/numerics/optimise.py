@@ -1,4 +1,4 @@
-"""The one gradient loop of the package."""
+"""The one gradient loop of the package, and its searches over a few numbers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol, TypeVar
@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import minimize as scipy_minimize
+from scipy import optimize
 from torch import Tensor
 
 from skbayes_sym.numerics.convergence import stalled
@@ -254,7 +254,7 @@ def lbfgs(
     if worst == -float("inf"):
         return start
     options = {"maxiter": max_iter, "ftol": ftol, "gtol": gtol}
-    found = scipy_minimize(
+    found = optimize.minimize(
         with_arrays, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )
     return torch.from_numpy(found.x).to(start) if found.fun <= value else start
@@ -271,6 +271,19 @@ def by_autograd(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:
         return value.detach(), gradient
 
     return evaluate
+
+
+def root(f: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function of one number changes sign between two ends, to 1e-10 (Brent 1973)."""
+    return float(optimize.brentq(f, low, high, xtol=1e-10))
+
+
+def lowest(f: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function with one valley is lowest between two ends, to 1e-8 (Brent 1973)."""
+    found = optimize.minimize_scalar(
+        f, bounds=(low, high), method="bounded", options={"xatol": 1e-8}
+    )
+    return float(found.x)
 
 
 class _Stretch(NamedTuple):

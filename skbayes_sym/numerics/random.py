@@ -19,7 +19,7 @@ def generator_from(seed: int, device: torch.device | str = "cpu") -> torch.Gener
 def spawn_seeds(seed: int, n: int) -> list[int]:
     """Split one seed into ``n`` statistically independent ones (`numpy.random.SeedSequence`)."""
     children = np.random.SeedSequence(seed).spawn(n)
-    return [int(child.generate_state(1, np.uint64)[0] >> 1) for child in children]
+    return [int(child.generate_state(1, np.uint64)[0]) >> 1 for child in children]
 
 
 def numpy_generator(generator: torch.Generator) -> np.random.Generator:

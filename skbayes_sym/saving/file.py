@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.saving.first_edition import translate
+from skbayes_sym.saving.first_edition import complete, translate
 from skbayes_sym.saving.values import Encoder, decode
 
 FORMAT = 2
 _KEY = "skbayes_sym"
 
 
-class SavedModel(NamedTuple):
+class FileContent(NamedTuple):
     """What a file holds."""
 
     class_name: str
@@ -31,7 +31,7 @@ class SavedModel(NamedTuple):
     sklearn: str = ""  # version of scikit-learn that wrote it
 
 
-def write_model(path: str | PathLike[str], model: SavedModel) -> None:
+def write_model(path: str | PathLike[str], model: FileContent) -> None:
     """Write the file; nothing is written if anything can't be saved.
 
     Raises
@@ -58,7 +58,7 @@ def write_model(path: str | PathLike[str], model: SavedModel) -> None:
     Path(path).write_bytes(content)
 
 
-def read_model(path: str | PathLike[str]) -> SavedModel:
+def read_model(path: str | PathLike[str]) -> FileContent:
     """Read what `write_model` wrote. No code in the file is ever run: it holds none.
 
     Raises
@@ -85,8 +85,9 @@ def read_model(path: str | PathLike[str]) -> SavedModel:
         name = str(header["class"])
         if header["format"] == 1:
             name = translate(name, *parts)
+        complete(name, parts[0])
         sklearn = str(header.get("scikit-learn", ""))
-        return SavedModel(name, str(header["version"]), parts[0], parts[1], sklearn)
+        return FileContent(name, str(header["version"]), parts[0], parts[1], sklearn)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(path) from error
 

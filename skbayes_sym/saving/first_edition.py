@@ -1,4 +1,4 @@
-"""Files of the first edition (format 1), in the words of the second.
+"""Files of earlier days in today's words: the first edition's (format 1), and some of format 2.
 
 Parameters and attributes that have another name or another form now are put into it, so that a
 model saved by the first edition loads and predicts the same.
@@ -12,6 +12,7 @@ import numpy as np
 from skbayes_sym.inference.samplers import SMC, Evidence
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models.augmentations.affine import Affine
+from skbayes_sym.models.augmentations.invariances import Invariances
 from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.student_t import StudentT
@@ -28,6 +29,24 @@ def translate(class_name: str, parameters: Values, attributes: Values) -> str:
     for change in CHANGES.get(class_name, ()):
         change(parameters, attributes)
     return CLASS_NAMES.get(class_name, class_name)
+
+
+def complete(class_name: str, parameters: Values) -> None:
+    """What changed since a file of format 2 was written, and what came; in place."""
+    if "n_augmentations" in parameters:
+        _one_object_of_invariances(parameters)
+    for name, value in ADDED.get(class_name, {}).items():
+        parameters.setdefault(name, value)
+
+
+def _one_object_of_invariances(parameters: Values) -> None:
+    """How many transformations and how fast they grow were parameters beside ``invariances``."""
+    default = Invariances()
+    n = parameters.pop("n_augmentations")
+    rate = parameters.pop("invariance_learning_rate", default.learning_rate)
+    given = parameters.get("invariances", "auto")
+    if given is not None and (n, rate) != (default.n_augmentations, default.learning_rate):
+        parameters["invariances"] = Invariances(given, n, rate)
 
 
 def _tol_stops(parameters: Values, attributes: Values) -> None:
@@ -175,6 +194,13 @@ NOUN_NAMES: dict[str, str] = {
     "NoAugmentation": "Identity",
 }
 FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner"}}
+
+# Parameters that came later, and what files without them mean.
+ADDED: dict[str, Values] = {
+    "MCMCRegressor": {"init": "prior"},
+    "MCMCClassifier": {"init": "prior"},
+    "SymVIMatrixFactorization": {"offsets": False},
+}
 
 CHANGES: dict[str, tuple[Translation, ...]] = {
     "DeepEnsembleRegressor": (_tol_stops,),

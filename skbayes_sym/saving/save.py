@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.saving.classes import class_name, state_of
-from skbayes_sym.saving.file import SavedModel, write_model
+from skbayes_sym.saving.file import FileContent, write_model
 
 
 def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
@@ -49,5 +49,5 @@ def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
         )
     parameters = estimator.get_params(deep=False)
     write_model(
-        path, SavedModel(name, version("skbayes-sym"), parameters, state_of(estimator), SKLEARN)
+        path, FileContent(name, version("skbayes-sym"), parameters, state_of(estimator), SKLEARN)
     )

@@ -10,7 +10,7 @@ from torch import nn
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import SMC, Evidence
 from skbayes_sym.inference.solvers import VI, Gibbs
-from skbayes_sym.models import Affine, Normal, Poisson
+from skbayes_sym.models import Affine, Categorical, Normal, Poisson
 from skbayes_sym.symmetry import DoublyStochastic, Importance, InfoNCE, Soules, Trivial, UnitGap
 
 rng = np.random.default_rng(0)
@@ -48,6 +48,7 @@ OF_GAPS: list[tuple[Mapping[str, Any], str]] = [
 ]
 OF_CHAINS: list[tuple[Mapping[str, Any], str]] = [
     ({**PARTICLES, "n_warmup": 60}, "n_warmup=60 does not apply"),
+    ({**PARTICLES, "init": "laplace"}, "init='laplace' does not apply"),
     ({**PARTICLES, "warm_start": True}, "warm_start=True does not apply"),
     ({**PARTICLES, "mode_weights": Evidence()}, r"mode_weights=Evidence\(.* does not apply"),
     ({**NO_CHAINS, "n_draws": 7}, r"n_draws=7 does not apply.*SMC\(n_particles"),
@@ -74,7 +75,13 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_PRIORS + OF_SAMPLED_NOISE + OF_CHAINS,
     sk.MCMCClassifier: OF_NETWORKS + OF_PRIORS + OF_CHAINS,
     sk.DeepEnsembleRegressor: OF_NETWORKS + OF_NOISE + OF_PRIORS + OF_SAMPLED_NOISE,
-    sk.DeepEnsembleClassifier: OF_NETWORKS + OF_PRIORS,
+    sk.DeepEnsembleClassifier: OF_NETWORKS
+    + OF_PRIORS
+    + [
+        ({"correction": None, "variance_scale": 1.0}, "variance_scale=1.0 does not apply"),
+        ({"network": nn.Linear(3, 2), "correction": "gaussian"}, "only members of network='mlp'"),
+        ({"likelihood": Categorical(), "correction": "gaussian"}, "only members with the softmax"),
+    ],
     sk.BayesianMLPRegressor: OF_COUNTS_OF_NOTHING,
     sk.LaplaceRegressor: OF_NETWORKS + OF_NOISE,
     sk.LaplaceClassifier: OF_NETWORKS,

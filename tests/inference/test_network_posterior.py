@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.testing import assert_close
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.data import Data
+from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 
@@ -77,6 +79,26 @@ def test_everything_equals_autograd(network, case, beta, generator):
     for part in ("log_prior", "log_likelihood"):
         mine, theirs = (getattr(d, part)(position) for d in (density, reference))
         assert_close(mine, theirs, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("prior", [LayerScales(), ARD(2.0)])
+def test_learned_scales_collapsed(prior, generator):
+    """Their own gradient equals autograd's, and the prior keeps the network's symmetry."""
+    density = posterior(NETWORKS["one-layer-tanh"], LIKELIHOODS["gaussian-learned"], generator)
+    collapsed = prior.bind(density.network.layout).collapsed()
+    density, position = replace(density, prior=collapsed), positions(density, generator)
+    leaf = position.clone().requires_grad_()
+    own = leaf[:, density.n_dims - 2 :]
+    noise = torch.distributions.HalfNormal(NOISE_PRIOR_SCALE).log_prob(own.exp()) + own
+    log_prior = collapsed.log_prob(leaf[:, : density.n_dims - 2]) + noise.sum(1)
+    (slope,) = torch.autograd.grad(log_prior.sum(), leaf)
+    value, gradient = density.tempered(0.0).evaluate(position)
+    assert_close(value, log_prior.detach(), rtol=1e-12, atol=0)
+    assert_close(gradient, slope, rtol=1e-11, atol=1e-11)
+    assert_close(density.log_prior(position), value, rtol=1e-12, atol=0)
+    group = density.network.symmetry()
+    moved = group.act(group.sample((len(position),), generator=generator), position)
+    assert_close(density(moved), density(position), rtol=1e-12, atol=0)
 
 
 def test_gradient_by_finite_differences(generator):

@@ -79,6 +79,27 @@ def test_draws_of_the_collapsed_law_have_its_tails():
         assert stats.kstest(column, stats.f(n, 4.0).cdf).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("prior", [LayerScales(), ARD(shape=3.0)])
+def test_the_kernel_is_the_density_and_its_slope(prior, generator):
+    collapsed = prior.bind(NETWORK.layout).collapsed()
+    theta = torch.randn(5, NETWORK.layout.n_params, generator=generator, dtype=torch.float64)
+    theta.requires_grad_()
+    expected = collapsed.log_prob(theta)
+    (slope,) = torch.autograd.grad(expected.sum(), theta)
+    value, gradient = collapsed.kernel(theta)(theta.detach())
+    torch.testing.assert_close(value, expected.detach())
+    torch.testing.assert_close(gradient, slope, rtol=1e-12, atol=1e-13)
+
+
+def test_the_mean_log_scale_given_the_weights():
+    bound = LayerScales(shape=1.5).bind(MLP(2, (), 1, TANH).layout)
+    theta = torch.tensor([0.4, -1.3, 0.8], dtype=torch.float64)
+    found = bound.collapsed().log_scale(theta)
+    for g, part in enumerate((theta[:2], theta[2:])):
+        law = stats.gamma(1.5 + 0.5 * len(part), scale=1 / (1.5 + 0.5 * float(part @ part)))
+        assert float(found[g]) == pytest.approx(law.expect(lambda a: -0.5 * np.log(a)), rel=1e-6)
+
+
 def test_mistakes():
     with pytest.raises(ValueError, match="shape and output_variance must be positive"):
         ARD(shape=0.0).bind(NETWORK.layout)

@@ -3,8 +3,8 @@
 import numpy as np
 
 from skbayes_sym.inference.samplers import SMC, Evidence
-from skbayes_sym.models import Affine, Augerino
-from skbayes_sym.saving.first_edition import translate
+from skbayes_sym.models import Affine, Augerino, Invariances
+from skbayes_sym.saving.first_edition import complete, translate
 
 
 def test_satellites_of_invariances_become_parts_of_objects():
@@ -27,6 +27,15 @@ def test_satellites_of_invariances_become_parts_of_objects():
     assert set(attributes) == {
         "prior_scale_", "log_evidence_curve_", "invariance_curve_", "augmentation_", "eta_",
     }  # fmt: skip
+
+
+def test_numbers_of_transformations_join_their_families():
+    parameters = {"invariances": "auto", "n_augmentations": 20, "invariance_learning_rate": 0.2}
+    complete("LILAClassifier", parameters)
+    assert parameters == {"invariances": Invariances("auto", 20, 0.2)}
+    parameters = {"invariances": None, "n_augmentations": 20, "invariance_learning_rate": "auto"}
+    complete("LILARegressor", parameters)
+    assert parameters == {"invariances": None}  # they said nothing
 
 
 def test_a_prior_that_was_given_stays():
@@ -58,3 +67,11 @@ def test_islands_become_replicates_of_what_looks_for_modes():
     assert (particles["sampler"], particles["mode_weights"]) == (SMC(64, 2), "evidence")
     assert (particles["n_warmup"], particles["warm_start"]) == (1000, False)  # had no meaning
     assert sampled(sampler="smc", mode_weights="chains")["mode_weights"] == "uniform"
+
+
+def test_parameters_that_came_later_have_the_value_they_meant():
+    old, new = {"n_chains": 4}, {"init": "laplace"}
+    complete("MCMCRegressor", old)
+    complete("MCMCRegressor", new)
+    assert old["init"] == "prior"
+    assert new["init"] == "laplace"

@@ -4,12 +4,14 @@ Reading order: `training` (checked, scaled rows on the device; made of `rows`), 
 parameters as network, likelihood, prior and group), `method` (what finds a posterior), `run` (its
 blocks, its log, why it stopped), `steps` (of those that climb a bound by gradients); then
 `compatibility` (what doesn't apply is refused), `convergence` and `warnings`, `callbacks`,
-`device`, `memory`, `unwrap` (the model inside a pipeline or search).
+`device`, `memory`, `unwrap` (the model inside a pipeline or search), `scikit_learn` (what isn't
+public there, and what its versions differ in).
 
 In: an estimator's parameters and data. Out: what a method's ``fit`` takes.
 
 Tested elsewhere: `callbacks` (with `test_callbacks`), `convergence` (warnings of every
 estimator), `device` (with `test_mistakes`), `method` (a Protocol), `model` (with
-`test_mistakes`), `run` (with `test_callbacks`), `steps` (parameters alone), `training` (with
-`test_common`), `unwrap` (with `test_predictive`), `warnings` (with `test_mistakes`).
+`test_mistakes`), `run` (with `test_callbacks`), `scikit_learn` (by ``.ci/run``, on its oldest and
+newest version), `steps` (parameters alone), `training` (with `test_common`), `unwrap` (with
+`test_predictive`), `warnings` (with `test_mistakes`).
 """

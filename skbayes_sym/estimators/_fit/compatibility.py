@@ -163,7 +163,9 @@ NORMAL_OR_LEARNED = Need(
     "Independent zero-mean normals, scales given or learned",
     "Use LayerScales(), ARD() or Normal(scale).",
     ("gaussian",),
-    lambda prior: hasattr(prior, "log_hyperprior") or prior.gaussian() is not None,
+    lambda prior: (
+        hasattr(prior, "log_hyperprior") or hasattr(prior, "scales") or prior.gaussian() is not None
+    ),
 )
 
 

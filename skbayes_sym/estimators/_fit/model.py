@@ -5,11 +5,12 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from skbayes_sym.estimators._fit.compatibility import FULLY_CONNECTED, NORMAL_PRIOR
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import INITIAL_NOISE, Training
+from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.base import Network
@@ -114,6 +115,22 @@ def independent_normals(prior: Prior) -> GaussianPrior:
     """
     NORMAL_PRIOR.require(prior, "prior")
     return cast(GaussianPrior, prior.gaussian())
+
+
+def scales_by_group(prior: Prior) -> ScalesByGroup:
+    """The prior as scales by group; one that learns nothing keeps its own.
+
+    Raises
+    ------
+    ValueError
+        If it isn't made of zero-mean normals.
+    """
+    found: ScalesByGroup | None = getattr(prior, "scales", None)
+    if found is not None:  # integrated out
+        return found
+    if hasattr(prior, "log_hyperprior"):
+        return cast(ScalesByGroup, prior)
+    return ScalesByGroup.given(independent_normals(prior).scale)
 
 
 def declared_group(

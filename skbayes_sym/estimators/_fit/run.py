@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 
 from skbayes_sym.estimators._fit.callbacks import FitTask
+from skbayes_sym.estimators._fit.scikit_learn import StrOptions
 from skbayes_sym.numerics.optimise import (
     Objective,
     OptimiseResult,
@@ -109,7 +109,6 @@ class Run:
         groups: Sequence[ParamGroup],
         schedule: Schedule,
         report: Callable[[float], tuple[str, float]],
-        block_size: int | None = None,
     ) -> OptimiseResult:
         """Minimise in a hundred blocks, each reported to the log and to callbacks.
 
@@ -120,8 +119,6 @@ class Run:
         schedule : Schedule
         report : callable (loss) -> (name, value)
             What the log says of a block's mean loss.
-        block_size : int, optional
-            Steps of a block; a hundredth of ``schedule.max_iter`` by default.
         """
 
         def on_step(step: int, info: Mapping[str, float]) -> bool:
@@ -133,7 +130,7 @@ class Run:
             objective,
             groups=groups,
             max_iter=schedule.max_iter,
-            block_size=block_size or steps_per_block(schedule.max_iter),
+            block_size=steps_per_block(schedule.max_iter),
             on_step=on_step,
             schedule=schedule.factor,
             tol=schedule.tol,

@@ -3,7 +3,7 @@
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-from sklearn.utils._param_validation import Interval, StrOptions
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 
 STEP_CONSTRAINTS: dict[str, list[Any]] = {
     "max_iter": [Interval(Integral, 1, None, closed="left")],

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.callbacks import FitTask
 from skbayes_sym.estimators._fit.device import resolve_device, resolve_dtype
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, canonical_rows, column_scaling
+from skbayes_sym.estimators._fit.scikit_learn import check_sample_weight
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.data import Data
 
@@ -75,7 +75,7 @@ class Training:
         """Validate everything before the first array is allocated for the fit."""
         device = resolve_device(estimator.device)
         X_checked, y_checked = estimator._check_targets(X, y)
-        weight = _check_sample_weight(
+        weight = check_sample_weight(
             sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
         )
         present = weight > 0  # a row of zero weight is a row that isn't there

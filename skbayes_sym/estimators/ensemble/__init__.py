@@ -1,9 +1,10 @@
 """Deep ensembles: `DeepEnsembleRegressor` and `DeepEnsembleClassifier`.
 
-Reading order: `method` (all members in one loop), `estimator`. What is predicted from members is in
-`skbayes_sym.estimators.draws`, as of all weighted draws.
+Reading order: `method` (all members in one loop), `refit` (what classes are predicted from),
+`estimator`. What is predicted from members is in `skbayes_sym.estimators.draws`, as of all weighted
+draws.
 
 In: `Training`, `Model` and `Run`. Out: modes (M, P) and their log posterior in nats.
 
-Tested elsewhere: `method` (with `estimator`).
+Tested elsewhere: `method` (with `estimator`), `refit` (with `estimator`).
 """

@@ -4,17 +4,25 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
-from torch import nn
+from torch import Tensor, nn
 
-from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, NOISE_CONSTRAINTS
+from skbayes_sym.estimators._fit.compatibility import refuse
+from skbayes_sym.estimators._fit.model import (
+    NETWORK_CONSTRAINTS,
+    NOISE_CONSTRAINTS,
+    fully_connected,
+)
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
+from skbayes_sym.estimators.ensemble.refit import Refitting
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
+from skbayes_sym.inference.laplace.class_refit import RefittedMembers, refitted_mixture
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.predictive import CategoricalMixture, Predictive
 from skbayes_sym.models.priors import UnboundPrior
 
 CONSTRAINTS: dict[str, list[Any]] = {
@@ -63,7 +71,11 @@ class _DeepEnsemble(WeightedDraws):
             self.batch_size,
             self._has_effective_noise(),
             start=self._previous() if self.warm_start and hasattr(self, "samples_") else None,
+            refitting=self._refitting(),
         )
+
+    def _refitting(self) -> Refitting | None:
+        return None
 
     def _has_effective_noise(self) -> bool:
         return False
@@ -255,7 +267,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         self.verbose = verbose
 
     def _has_effective_noise(self) -> bool:
-        plain = isinstance(self.network, str) and isinstance(self.likelihood, str)
+        plain = isinstance(self.network, str) and self._given_likelihood is None
         wanted = isinstance(self.noise_std, str) and self.noise_std == "effective"
         return plain and wanted
 
@@ -272,7 +284,9 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     .. math:: -\sum_i \log \operatorname{softmax}(f_\theta(x_i))_{y_i}
               + \frac{\theta^\top \theta}{2 s^2};
 
-    the ensemble predicts by the mean of its members' probabilities. A baseline for the samplers.
+    which is far too sure of itself where classes overlap. So each member's linearised network is
+    then refitted by Gaussian variational inference under the same prior, and the ensemble predicts
+    by the mean of the members' probabilities, averaged over the logits' normal laws.
 
     Parameters
     ----------
@@ -295,6 +309,14 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
         per layer, or one per parameter.
+    correction : {"auto", "gaussian"} or None, default="auto"
+        Whether members are refitted: "gaussian" for all of a "mlp" with the softmax of
+        ``likelihood="auto"`` and a normal prior; "auto" where that is so and takes some seconds (up
+        to 700 rows times classes, with ten members of many weights); None leaves them as trained.
+    variance_scale : "loo" or float, default="loo"
+        Factor on the variance of the refitted logits in predictions; "loo" takes the largest of
+        0.1, 0.3, 1, 3 and 10 whose predictions of left-out rows are, approximately, no more than a
+        standard error worse than the best's.
     max_iter : int, default=2000
         Largest number of optimiser steps.
     batch_size : int or "auto", default="auto"
@@ -329,6 +351,11 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         Log joint density of labels and weights of every member, nats.
     log_posterior_curve_ : ndarray
         Its mean over the members in training, averaged over blocks of steps.
+    refitted_members_ : RefittedMembers
+        Normal laws of the weights of the linearised members: ``.theta``, ``.loc`` (n_members, P),
+        covariance ``diag(scale)^2 - root root'``. Only where they were refitted, like the next.
+    variance_scale_ : float
+        Factor on the variance of their logits in predictions.
     n_iter_ : int
         Steps made.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
@@ -356,8 +383,17 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes
     found from random starts and count alike, however much of the posterior they stand for.
 
+    The refit takes O(N K P m + 30 N K m^2) a member, where m is the smaller of N K and P, and K the
+    number of logits: 1 for two classes. `predict_uncertainty` counts the refitted logits' variance
+    as epistemic; `log_likelihood_samples` is that of the weights as trained.
+
     References
     ----------
+    Khan, Immer, Abedi & Korzepa (2019). Approximate inference turns deep networks into Gaussian
+    processes.
+
+    Opper & Archambeau (2009). The variational Gaussian approximation revisited, for the refit.
+
     Lakshminarayanan, Pritzel & Blundell (2017). Simple and scalable predictive uncertainty
     estimation using deep ensembles.
 
@@ -374,7 +410,16 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     ((2, 3), (5, 27))
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {**CONSTRAINTS}
+    correction: str | None
+    variance_scale: str | float
+    refitted_members_: RefittedMembers
+    variance_scale_: float
+
+    _parameter_constraints: dict[str, list[Any]] = {
+        **CONSTRAINTS,
+        "correction": [StrOptions({"auto", "gaussian"}), None],
+        "variance_scale": [StrOptions({"loo"}), Interval(Real, 0, None, closed="left")],
+    }
 
     def __init__(
         self,
@@ -386,6 +431,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         likelihood: str | Likelihood = "auto",
         prior: UnboundPrior | None = None,
         prior_scale: Any = 1.0,
+        correction: str | None = "auto",
+        variance_scale: str | float = "loo",
         max_iter: int = 2000,
         batch_size: int | str = "auto",
         standardize: bool = True,
@@ -404,6 +451,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         self.likelihood = likelihood
         self.prior = prior
         self.prior_scale = prior_scale
+        self.correction = correction
+        self.variance_scale = variance_scale
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.standardize = standardize
@@ -414,3 +463,31 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+
+    def _refitting(self) -> Refitting | None:
+        why = self._why_as_trained()
+        if not why:
+            return Refitting(self.variance_scale, is_optional=self.correction == "auto")
+        names = ("variance_scale",) if self.correction is None else ("correction", "variance_scale")
+        refuse(self, names, why, "correction='gaussian'")
+        return None
+
+    def _why_as_trained(self) -> str:
+        """The reason, or nothing where members may be refitted."""
+        if self.correction is None:
+            return "correction=None leaves members as trained"
+        if not isinstance(self.network, str):
+            return "only members of network='mlp' are refitted"
+        if not isinstance(self.likelihood, str):
+            return "only members with the softmax of likelihood='auto' are refitted"
+        return ""
+
+    def _predictive(self, x: Tensor) -> Predictive:
+        if not hasattr(self, "refitted_members_"):
+            return super()._predictive(x)
+        members = self.refitted_members_
+        laws = self._cached(f"refitted members on {x.device}", lambda: members.tensors(x.device))
+        network = fully_connected(self.network_)
+        found = refitted_mixture(network, laws, x.double(), self.variance_scale_)
+        assert found.log_weights is not None
+        return CategoricalMixture(found.log_probs.to(x), found.log_weights.to(x))

@@ -14,6 +14,7 @@ from skbayes_sym.estimators._fit.model import fully_connected, independent_norma
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
+from skbayes_sym.estimators.ensemble.refit import Refitted, Refitting
 from skbayes_sym.inference.effective_noise import effective_noise
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.map import MapObjective, MinibatchDensity
@@ -42,6 +43,7 @@ class Members:
     loss_curve: Array | None = None
     n_iter: int = 0
     stop_reason: Stopped = "max_iter"
+    refitted: Refitted | None = None  # of classes
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         attributes: dict[str, Any] = {"samples_": self.theta}
@@ -53,6 +55,8 @@ class Members:
             attributes["log_posterior_samples_"] = self.log_posterior + data.log_jacobian
         if self.loss_curve is not None:
             attributes["log_posterior_curve_"] = data.log_jacobian - self.loss_curve
+        if self.refitted is not None:
+            attributes["refitted_members_"], attributes["variance_scale_"] = self.refitted
         return attributes
 
 
@@ -74,6 +78,8 @@ class DeepEnsemble:
         Whether each member's noise is corrected for the freedoms its weights have taken.
     start : Members, optional
         Where to go on from, in the scaled units of this fit.
+    refitting : Refitting, optional
+        Of classes: how the members' linearised networks are refitted.
     """
 
     needs: ClassVar[Needs] = Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
@@ -86,6 +92,7 @@ class DeepEnsemble:
     batch_size: int | str = "auto"
     has_effective_noise: bool = False
     start: Members | None = None
+    refitting: Refitting | None = None
 
     def fit(self, data: Training, model: Model, run: Run) -> Members:
         self._require_memory(data, model)
@@ -99,12 +106,19 @@ class DeepEnsemble:
             density = self._density(posterior, data, batch_seed)
             objective = MapObjective(density, model.network.layout.n_params, position)
             run.begin(n_blocks(self.max_iter), lambda: _members(objective))
-            result = self._optimise(objective, data, run)
+            tol = None if self.tol is None else self.tol * data.total_weight
+            result = run.minimise(
+                objective,
+                self._groups(objective.n_theta, data),
+                Schedule(self.max_iter, tol),
+                report=lambda loss: ("mean log posterior", data.log_jacobian - loss),
+            )
             run.end()
             log_posterior = objective.log_posterior(objective.position)
             found = _members(objective, log_posterior, result)
             if self.has_effective_noise and model.prior.gaussian() is not None:
                 found = corrected(found, data, model)
+            found = self._refitted(found, data, model)
         values = log_posterior + data.log_jacobian
         logger.info(
             "log posterior of the members from %.6g to %.6g, stopped by %s after %d steps",
@@ -113,6 +127,14 @@ class DeepEnsemble:
         what = "the members' mean log posterior"
         warn_unless_converged(result, self.tol, data.total_weight, what)
         return found
+
+    def _refitted(self, found: Members, data: Training, model: Model) -> Members:
+        how, ended = self.refitting, found.stop_reason
+        if how is None or ended == "interrupted" or not how.is_due(self.n_members, data, model):
+            return found
+        refitted = how.refitted(found.theta, data, model)
+        logger.info("members refitted as linearised networks, variance scale %g", refitted[1])
+        return replace(found, refitted=refitted)
 
     def _position(self, model: Model, seed: int) -> Tensor:
         """Starting points (M, D): random ones, or the members to go on from."""
@@ -143,19 +165,15 @@ class DeepEnsemble:
         generator = generator_from(seed, data.device)
         return MinibatchDensity(posterior, Batches(data.data, size, generator))
 
-    def _optimise(self, objective: MapObjective, data: Training, run: Run) -> OptimiseResult:
-        n, offset, rate = objective.n_theta, data.log_jacobian, self.learning_rate
+    def _groups(self, n: int, data: Training) -> list[ParamGroup]:
+        """Weights, ``n`` of all members together, and noise."""
+        rate = self.learning_rate
         if self._rows_per_step(data) < data.n_rows:
             rate *= _MINIBATCH_FACTOR
-        return run.minimise(
-            objective,
-            [
-                ParamGroup(slice(0, n), rate),
-                ParamGroup(slice(n, None), rate, *data.log_noise_range),
-            ],
-            Schedule(self.max_iter, None if self.tol is None else self.tol * data.total_weight),
-            report=lambda loss: ("mean log posterior", offset - loss),
-        )
+        return [
+            ParamGroup(slice(0, n), rate),
+            ParamGroup(slice(n, None), rate, *data.log_noise_range),
+        ]
 
     def _require_memory(self, data: Training, model: Model) -> None:
         """Weights of M members and what Adam keeps of them: 8 P + 4 M P b."""

@@ -1,4 +1,4 @@
-"""Matrices with missing entries: dense with NaN, sparse with absent entries, or lists of entries."""
+"""Matrices with missing entries: dense with NaN, sparse with absent ones, or lists of entries."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple

@@ -1,14 +1,12 @@
 """Matrix factorisation with a posterior that knows its rotations (Moore 2016)."""
 
-from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
@@ -16,6 +14,7 @@ from skbayes_sym.estimators._fit.compatibility import refuse, require_members
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
 from skbayes_sym.estimators._fit.run import FLOATS, RUN_CONSTRAINTS, Run
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions, fit_context
 from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.estimators.factorization.entries import observed_entries, positions
 from skbayes_sym.estimators.factorization.fitted import FittedFactors, Units
@@ -34,7 +33,7 @@ from skbayes_sym.inference.factorization.likelihoods import (
     StudentT,
 )
 from skbayes_sym.inference.factorization.predictive import Rows
-from skbayes_sym.inference.factorization.problem import FactorModel
+from skbayes_sym.inference.factorization.problem import Factorisation
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField, Solver
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -60,7 +59,7 @@ class SymVIMatrixFactorization(
 
     .. math:: x_{ij} = \text{mean} + \text{scale} \cdot
         (a_i + b_j + u_i^\top v_j / \sqrt{k} + \text{noise}),
-        \qquad (u_i, a_i) \sim N(m_U, \Lambda_U^{-1}), \quad (v_j, b_j) \sim N(m_V, \Lambda_V^{-1}) .
+        \qquad (u_i, a_i) \sim N(m_U, \Lambda_U^{-1}), \; (v_j, b_j) \sim N(m_V, \Lambda_V^{-1}) .
 
     The rows of U and V can be rotated and reflected together without changing X. Mean-field
     inference must choose one orientation and pays for every component it keeps, so it switches
@@ -285,7 +284,7 @@ class SymVIMatrixFactorization(
     def _n_features_out(self) -> int:
         return int(self.components_.shape[0])
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def fit(
         self, X: Any, y: Any = None, *, row_features: Any = None, column_features: Any = None
     ) -> Self:
@@ -296,7 +295,7 @@ class SymVIMatrixFactorization(
         X : array-like, sparse matrix or DataFrame of shape (n_rows, n_columns), or list of entries
             NaN is missing. In a sparse matrix what isn't stored is missing, and a stored zero is an
             observed zero. A list of entries is a tuple ``(rows, columns, values)`` of 1D arrays, or
-            a frame with columns "row", "column" and "value"; rows and columns are any labels, sorted
+            a frame with columns "row", "column" and "value"; rows and columns are labels, sorted
             in `row_labels_` and `column_labels_`. A fourth part, or a column "weight", says how
             often an entry counts (scikit-learn's ``sample_weight`` is of rows: repeating a row adds
             another one).
@@ -326,7 +325,7 @@ class SymVIMatrixFactorization(
             self._keep(data, found)
         return self
 
-    def _model(self, data: MatrixTraining) -> FactorModel:
+    def _model(self, data: MatrixTraining) -> Factorisation:
         """What is believed, in scaled units."""
         smaller = min(data.shape)
         k = self.n_components
@@ -344,7 +343,7 @@ class SymVIMatrixFactorization(
         features = tuple(
             None if side is None else side.tensor(data.device) for side in data.features
         )
-        return FactorModel(
+        return Factorisation(
             k, prior_scale, noise, noise_range,
             OFFSETS[self.offsets] if takes.offsets else (False, False),
             self._likelihood(data.classes), (features[0], features[1]),
@@ -409,9 +408,10 @@ class SymVIMatrixFactorization(
     def _set_columns(self, labels: Array) -> None:
         """What `validate_data` sets for a matrix: the number of columns, names that are strings."""
         self.n_features_in_ = len(labels)
-        vars(self).pop("feature_names_in_", None)
         if labels.dtype.kind == "U":
-            self.feature_names_in_ = labels.astype(object)
+            self.feature_names_in_: Array = labels.astype(object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
 
     def transform(self, X: Any, return_std: bool = False, *, row_features: Any = None) -> Any:
         """Posterior means of the row factors; rows may be new.
@@ -718,9 +718,7 @@ class SymVIMatrixFactorization(
             features = scaled(row_features, self._feature_scaling(), data.n_rows, "row_features")
             return self._fitted().new_rows(data, features), data.n_rows, dtype
 
-    def _asked_of_new(
-        self, X: Any, entries: Any, row_features: Any
-    ) -> tuple[Rows, Tensor, Tensor]:
+    def _asked_of_new(self, X: Any, entries: Any, row_features: Any) -> tuple[Rows, Tensor, Tensor]:
         check_is_fitted(self)
         rows, n, _ = self._new_rows(X, row_features)
         asked_rows, asked_columns = entries
@@ -740,8 +738,9 @@ class SymVIMatrixFactorization(
     @property
     def symmetry_(self) -> SymmetryGroup:
         """The group of the rows of U and V that the prior has; the whole of it if none was used."""
-        n_rows, k = len(self.posterior_.rows.mean) + len(self.posterior_.columns.mean), len(
-            self.components_
+        n_rows, k = (
+            len(self.posterior_.rows.mean) + len(self.posterior_.columns.mean),
+            len(self.components_),
         )
         symmetry = self.symmetry or "auto"
         if isinstance(symmetry, str):

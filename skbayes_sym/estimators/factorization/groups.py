@@ -2,7 +2,7 @@
 
 import torch
 
-from skbayes_sym.inference.factorization.problem import FactorModel
+from skbayes_sym.inference.factorization.problem import Factorisation
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
@@ -32,9 +32,7 @@ def group_name(symmetry: str, n_components: int, *, has_scales: bool) -> str:
     return "signed_permutation" if n_components <= MOST_PERMUTED else "sign_flip"
 
 
-def model_group(
-    symmetry: str | SymmetryGroup, model: FactorModel, n_rows: int
-) -> SymmetryGroup:
+def model_group(symmetry: str | SymmetryGroup, model: Factorisation, n_rows: int) -> SymmetryGroup:
     """The group that the posterior of this model is averaged over."""
     if isinstance(symmetry, str):
         has_scales = model.prior_scale == "ard"

@@ -14,10 +14,10 @@ from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.groups import model_group
 from skbayes_sym.estimators.factorization.training import MatrixTraining
 from skbayes_sym.inference.factorization.problem import (
-    FactorModel,
-    FactorPosterior,
+    Factorisation,
     FactorProblem,
     Factors,
+    FactorState,
 )
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.inference.solvers import Solver
@@ -31,7 +31,7 @@ class FactorFit:
     """What a solver found, in the units of the matrix as given."""
 
     factors: Factors
-    model: FactorModel
+    model: Factorisation
 
     @property
     def n_iter(self) -> int:
@@ -133,12 +133,12 @@ class Factorization:
     max_iter: int
     tol: float | None
 
-    def fit(self, data: MatrixTraining, model: FactorModel, run: Run) -> FactorFit:
+    def fit(self, data: MatrixTraining, model: Factorisation, run: Run) -> FactorFit:
         self._require_memory(data, model)
         data.warn_of_empty()
-        latest: list[FactorPosterior] = []
+        latest: list[FactorState] = []
 
-        def on_sweep(posterior: FactorPosterior, elbo: float | None) -> bool:
+        def on_sweep(posterior: FactorState, elbo: float | None) -> bool:
             latest[:] = [posterior]
             if elbo is not None:
                 logger.debug("ELBO %.6g", elbo + data.log_jacobian)
@@ -152,7 +152,7 @@ class Factorization:
         self._report(found.factors, data)
         return found
 
-    def _problem(self, data: MatrixTraining, model: FactorModel) -> FactorProblem:
+    def _problem(self, data: MatrixTraining, model: Factorisation) -> FactorProblem:
         group, n_observed = None, max(1.0, data.total_weight)
         if self.symmetry is not None:
             group = model_group(self.symmetry, model, sum(data.shape))
@@ -177,7 +177,7 @@ class Factorization:
                 ConvergenceWarning,
             )
 
-    def _require_memory(self, data: MatrixTraining, model: FactorModel) -> None:
+    def _require_memory(self, data: MatrixTraining, model: Factorisation) -> None:
         """Covariances of n + m rows before and after a sweep: 2 (n + m) k^2 b; and draws kept."""
         n_rows, size = sum(data.shape), data.dtype.itemsize
         k = model.coordinates.n_coordinates
@@ -206,7 +206,7 @@ def whole_turn(turn: Tensor, n_coordinates: int) -> Tensor:
     return whole
 
 
-def canonical_rotation(posterior: FactorPosterior, n_rows: int) -> Tensor:
+def canonical_rotation(posterior: FactorState, n_rows: int) -> Tensor:
     """Makes the columns of V's mean orthogonal, by decreasing norm, largest loading positive."""
     columns = posterior.mean[n_rows:].double()
     _, vectors = torch.linalg.eigh(columns.mT @ columns)

@@ -101,7 +101,8 @@ class MatrixTraining:
         )
         classes, mean, scale, spread = None, 0.0, 1.0, 1.0
         if estimator.likelihood == "ordinal":
-            classes, values = np.unique(observed.values, return_inverse=True)
+            classes, place = np.unique(observed.values, return_inverse=True)
+            values = place.astype(np.float64)
         else:
             mean, scale, spread = scaling(
                 observed.values, estimator.center, estimator.scale, observed.weights

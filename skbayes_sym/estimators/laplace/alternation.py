@@ -8,7 +8,8 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.run import logger
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, Evidence
-from skbayes_sym.inference.laplace.training import HyperAscent, ModeObjective
+from skbayes_sym.inference.laplace.training import HyperAscent
+from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.optimise import (
     OptimiseResult,
@@ -50,8 +51,8 @@ class Alternation:
     Parameters
     ----------
     model : AveragedNetwork
-    objective : ModeObjective
-        Of the weights, and of eta where it is trained with them.
+    objective : MapObjective
+        Of one position: the weights, and eta where it is trained with them.
     hyper : Tensor
         Hyperparameters, changed in place.
     ascent : HyperAscent, optional
@@ -71,7 +72,7 @@ class Alternation:
     def __init__(
         self,
         model: AveragedNetwork,
-        objective: ModeObjective,
+        objective: MapObjective,
         hyper: Tensor,
         ascent: HyperAscent | None,
         pace: Pace,
@@ -86,7 +87,7 @@ class Alternation:
     def point(self) -> Point:
         """Where training stands."""
         self._move_eta()
-        return Point(self._objective.theta.clone(), self._hyper.clone())
+        return Point(self._theta.clone(), self._hyper.clone())
 
     def train(self, groups: Sequence[ParamGroup], end_block: Callable[[], bool]) -> OptimiseResult:
         """Make all steps and updates, unless something ends them early."""
@@ -118,7 +119,7 @@ class Alternation:
 
     def _update(self, ascent: HyperAscent, factor: float) -> None:
         before = self.point()
-        terms: Evidence = ascent.update(self._objective.theta, factor)
+        terms: Evidence = ascent.update(self._theta, factor)
         if factor == 1.0:
             self._keep_half_widths_alive()
         self.evidence_curve.append(terms.value)
@@ -131,6 +132,11 @@ class Alternation:
         tol, curve = self.pace.tol, self.evidence_curve
         if tol is not None and factor < 1.0:
             self._has_converged = stalled(curve, self.pace.window, tol)
+
+    @property
+    def _theta(self) -> Tensor:
+        """View of the weights in the objective."""
+        return self._objective.params[: self._model.network.layout.n_params]
 
     @property
     def _eta(self) -> Tensor:
@@ -150,6 +156,6 @@ class Alternation:
 
     def _move_eta(self) -> None:
         """Where eta is trained with the weights, copy it to the hyperparameters."""
-        trained = self._objective.params[len(self._objective.theta) :]
+        trained = self._objective.params[len(self._theta) :]
         if trained.numel():
             self._eta.copy_(trained)

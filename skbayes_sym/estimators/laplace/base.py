@@ -5,13 +5,13 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, gaussian_noise, layer_sizes
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.curvature import CURVATURES
 from skbayes_sym.estimators.laplace.method import Laplace, Rates, Updates
@@ -152,7 +152,7 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
 
     def _fitted_likelihood(self, like: Tensor) -> Likelihood:
         """The one that was given, in scaled units."""
-        likelihood = cast(Likelihood, self.likelihood).to(like)
+        likelihood = cast(Likelihood, self._given_likelihood).to(like)
         if not likelihood.n_params:
             return likelihood
         scale = torch.as_tensor(np.atleast_1d(self.noise_std_ / self.y_scale_))
@@ -160,7 +160,7 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
         law = self._linearised(x).outputs(x)
-        if isinstance(self.likelihood, str):  # one normal a row
+        if self._given_likelihood is None:  # one normal a row
             variance = law.covariance.diagonal(dim1=-2, dim2=-1)
             noise = torch.as_tensor(self.noise_std_ / self.y_scale_).to(x)
             return NormalMixture(law.mean.unsqueeze(0), variance.unsqueeze(0), noise.square())
@@ -172,7 +172,7 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
         return cast(TargetPredictive, mixture)
 
     def _output_covariance(self, x: Tensor) -> Tensor:
-        if not isinstance(self.likelihood, str):
+        if self._given_likelihood is not None:
             return super()._output_covariance(x)
         return self._linearised(x).covariance(x)
 
@@ -181,7 +181,7 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
         return SampledOutputs(functions, np.atleast_1d(self.noise_std_))
 
     def _sample_targets(self, blocks: list[Tensor], n: int, seed: int) -> Array:
-        if isinstance(self.likelihood, str):
+        if self._given_likelihood is None:
             return super()._sample_targets(blocks, n, seed)
         network = self._linearised(blocks[0])
         parts = [network.functions(x, n, generator=generator_from(seed)) for x in blocks]
@@ -208,6 +208,5 @@ class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
         else:
             seed = self._predict_seeds()[1]
             logits = output_draws(network.outputs(x), self.n_predict_samples, seed)
-        given = self.likelihood
-        likelihood = Categorical() if isinstance(given, str) else given
+        likelihood = self._given_likelihood or Categorical()
         return likelihood.to(x).predictive(logits)

@@ -12,10 +12,10 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators._fit.memory import rows_part
-from skbayes_sym.estimators._fit.model import fully_connected
+from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.laplace.modes import learned_scales, scales_of
+from skbayes_sym.estimators.laplace.modes import learned_scales
 from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
 from skbayes_sym.inference.laplace.class_modes import (
     ClassModes,
@@ -113,7 +113,7 @@ class EvidenceLaplaceClasses:
     def fit(self, data: Training, model: Model, run: Run) -> ClassModesFit:
         network = fully_connected(model.network)
         self._require_memory(data, network)
-        prior = scales_of(model.prior)
+        prior = scales_by_group(model.prior)
         problem = ClassEvidence(network, data.double_data, prior)
         start_seed, predict_seed = spawn_seeds(data.seed, 2)
         starts = starting_points(network, self.n_restarts, generator=generator_from(start_seed))

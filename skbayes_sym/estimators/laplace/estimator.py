@@ -5,9 +5,9 @@ from numbers import Real
 from typing import Any
 
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
@@ -340,8 +340,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         Draws of "sampling" after Adam, the same ones for every row; otherwise there are 256
         quasi-Monte Carlo points a mode, for two classes a quadrature.
     variance_scale : "loo" or float, default="loo"
-        Factor on the variance of the logits in predictions; "loo" takes that of 0, 0.1, 0.3 and 1
-        whose predictions of left-out rows are best, approximately. Adam's fits have no such factor.
+        Factor on the variance of the logits in predictions; "loo" takes that of 0, 0.1, 0.3, 1 and
+        3 whose predictions of left-out rows are best, approximately. Adam's fits have no such
+        factor.
     max_iter : int or "auto", default="auto"
         Largest number of optimiser steps; "auto" is 60,
         40 beyond 1,000 weights, and 3000 by Adam.

@@ -21,6 +21,7 @@ from skbayes_sym.models.augmentations.base import (
     InRescaledUnits,
 )
 from skbayes_sym.models.augmentations.half_width import amplitude
+from skbayes_sym.models.augmentations.invariances import Invariances
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
 
 _STANDARDISED = 1e-6  # a column whose mean is 0 and standard deviation 1 to this was standardised
@@ -43,6 +44,12 @@ def image_shape(given: Any, n_features: int) -> ImageShape | None:
     return channels, height, width
 
 
+def given_invariances(value: Any) -> Invariances | None:
+    """``invariances`` as an object; families alone are shorthand."""
+    is_given = value is None or hasattr(value, "n_augmentations")
+    return value if is_given else Invariances(value)
+
+
 def image_scaling(rows: Rows) -> Scaling:
     """Images as a whole, and without a shift: 0 stays 0 outside."""
     n = rows.X.shape[1]
@@ -51,7 +58,7 @@ def image_scaling(rows: Rows) -> Scaling:
 
 
 @dataclass(frozen=True)
-class Invariances:
+class Families:
     """Families of transformations whose half-widths may be learned.
 
     Parameters
@@ -69,22 +76,23 @@ class Invariances:
     n_samples: int
 
     @classmethod
-    def given(cls, value: Any, image_shape: ImageShape | None, n_samples: int) -> "Invariances":
-        """From the constructor's parameters.
+    def of(cls, given: Invariances | None, image_shape: ImageShape | None) -> "Families":
+        """What the constructor's object stands for; None: nothing.
 
         Raises
         ------
         TypeError
-            If ``value`` is anything but "auto", None, an augmentation, a module or a list of them.
+            If a family is anything but "auto", an augmentation, a module or a list of them.
         """
-        if value is None:
-            return cls((), image_shape, n_samples)
+        if given is None:
+            return cls((), image_shape, 1)
+        value: Any = given.families
         if isinstance(value, str) and value == "auto":
-            families = () if image_shape is None else (Affine(),)
-            return cls(families, image_shape, n_samples)
+            value = () if image_shape is None else (Affine(),)
         several = isinstance(value, Sequence) and not isinstance(value, str)
-        items = list(value) if several else [value]
-        return cls(tuple(_checked_family(item) for item in items), image_shape, n_samples)
+        items = value if several else [value]
+        families = tuple(_checked_family(item) for item in items)
+        return cls(families, image_shape, given.n_augmentations)
 
     def bind(self, data: Training) -> Augmentation:
         """One family that acts on scaled inputs."""

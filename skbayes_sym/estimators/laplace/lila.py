@@ -1,15 +1,14 @@
 """Invariances learned by the Laplace evidence: Immer et al. 2022 as scikit-learn estimators."""
 
 from dataclasses import replace
-from numbers import Integral, Real
 from typing import Any
 
 import torch
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import require_members
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
@@ -18,7 +17,12 @@ from skbayes_sym.estimators.laplace.base import (
     LaplaceEstimator,
     LaplaceRegression,
 )
-from skbayes_sym.estimators.laplace.invariances import Invariances, image_scaling, image_shape
+from skbayes_sym.estimators.laplace.invariances import (
+    Families,
+    given_invariances,
+    image_scaling,
+    image_shape,
+)
 from skbayes_sym.estimators.laplace.method import Laplace, Rates, Updates
 from skbayes_sym.estimators.laplace.predict import Transformations
 from skbayes_sym.models.augmentations.base import Augmentation, ImageShape
@@ -35,8 +39,6 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     "invariances": [StrOptions({"auto"}), None, list, tuple, object],
     "objective": [StrOptions(set(OBJECTIVES)), object],
     "hyper": [StrOptions({"online", "exact"})],
-    "n_augmentations": [Interval(Integral, 1, None, closed="left")],
-    "invariance_learning_rate": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
 }  # fmt: skip
 
 
@@ -56,10 +58,8 @@ class LILAEstimator(LaplaceEstimator):
 
     image_shape: Any
     invariances: Any
-    n_augmentations: int
     objective: Any
     hyper: str
-    invariance_learning_rate: float | str
     max_iter: int
     tol: float | None
 
@@ -80,16 +80,16 @@ class LILAEstimator(LaplaceEstimator):
         return image_shape(self.image_shape, n_features)
 
     def _method(self) -> Laplace:
-        shape = self._image_shape(self.n_features_in_)
-        online = self.hyper == "online"
+        given = given_invariances(self.invariances)
+        half_width_rate = "auto" if given is None else given.learning_rate
         return replace(
             self._adam(self.max_iter, self.tol),
             objective=given_objective(self.objective),
-            invariances=Invariances.given(self.invariances, shape, self.n_augmentations),
-            rates=Rates(
-                self.learning_rate, self.hyper_learning_rate, self.invariance_learning_rate
+            invariances=Families.of(given, self._image_shape(self.n_features_in_)),
+            rates=Rates(self.learning_rate, self.hyper_learning_rate, half_width_rate),
+            updates=Updates(
+                self.n_hyper_updates, self.burn_in, self.keep_best, self.hyper == "online"
             ),
-            updates=Updates(self.n_hyper_updates, self.burn_in, self.keep_best, online),
         )
 
     def _transformations(self, like: Tensor) -> Transformations:
@@ -127,15 +127,13 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     likelihood : "auto" or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says.
-    invariances : "auto", None, augmentation or list, default="auto"
+    invariances : "auto", None, augmentation, list or Invariances, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
         (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
         ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
-        after the other. None: the paper's non-invariant model.
-    n_augmentations : int, default=8
-        Transformations a row in training, a Latin hypercube; the reported evidence and predictions
-        take 32.
+        after the other. `~skbayes_sym.models.Invariances` also says how many transformations a row
+        training takes (8) and how fast half-widths grow. None: the paper's non-invariant model.
     objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
         "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
         half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
@@ -157,7 +155,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         Largest number of optimiser steps.
     batch_size : int or "auto", default="auto"
         Rows per step; "auto" is all of them up to 250 distinct rows, 100 beyond. Memory is that of
-        one batch, ``n_augmentations`` times.
+        one batch, once a transformation.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first; images are divided by their
         largest pixel instead.
@@ -168,10 +166,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         linearly.
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision and noise.
-    invariance_learning_rate : float or "auto", default="auto"
-        Adam's step size for the half-widths at the start. "auto" lets one travel 3 pi in all
-        updates and at most 0.2 in one, and affine half-widths other than the rotation a third of
-        it (with "augerino": ``learning_rate``).
     n_hyper_updates : int, default=100
         Times the hyperparameters move, evenly over the steps.
     burn_in : float, default=0.1
@@ -291,7 +285,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         network: str | torch.nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
-        n_augmentations: int = 8,
         objective: str = "evidence",
         hyper: str = "online",
         curvature: str = "auto",
@@ -303,7 +296,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         normalize_y: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
-        invariance_learning_rate: Any = "auto",
         n_hyper_updates: int = 100,
         burn_in: float = 0.1,
         keep_best: bool = True,
@@ -319,7 +311,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         self.network = network
         self.likelihood = likelihood
         self.invariances = invariances
-        self.n_augmentations = n_augmentations
         self.objective = objective
         self.hyper = hyper
         self.curvature = curvature
@@ -331,7 +322,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         self.normalize_y = normalize_y
         self.learning_rate = learning_rate
         self.hyper_learning_rate = hyper_learning_rate
-        self.invariance_learning_rate = invariance_learning_rate
         self.n_hyper_updates = n_hyper_updates
         self.burn_in = burn_in
         self.keep_best = keep_best
@@ -372,15 +362,13 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     likelihood : "auto" or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
         per class.
-    invariances : "auto", None, augmentation or list, default="auto"
+    invariances : "auto", None, augmentation, list or Invariances, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
         (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
         ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
-        after the other. None: the paper's non-invariant model.
-    n_augmentations : int, default=8
-        Transformations a row in training, a Latin hypercube; the reported evidence and predictions
-        take 32.
+        after the other. `~skbayes_sym.models.Invariances` also says how many transformations a row
+        training takes (8) and how fast half-widths grow. None: the paper's non-invariant model.
     objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
         "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
         half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
@@ -404,7 +392,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         Largest number of optimiser steps.
     batch_size : int or "auto", default="auto"
         Rows per step; "auto" is all of them up to 250 distinct rows, 100 beyond. Memory is that of
-        one batch, ``n_augmentations`` times.
+        one batch, once a transformation.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first; images are divided by their
         largest pixel instead.
@@ -413,10 +401,6 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         linearly.
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision.
-    invariance_learning_rate : float or "auto", default="auto"
-        Adam's step size for the half-widths at the start. "auto" lets one travel 3 pi in all
-        updates and at most 0.2 in one, and affine half-widths other than the rotation a third of
-        it (with "augerino": ``learning_rate``).
     n_hyper_updates : int, default=100
         Times the hyperparameters move, evenly over the steps.
     burn_in : float, default=0.1
@@ -532,7 +516,6 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         network: str | torch.nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
-        n_augmentations: int = 8,
         objective: str = "evidence",
         hyper: str = "online",
         curvature: str = "auto",
@@ -544,7 +527,6 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         standardize: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
-        invariance_learning_rate: Any = "auto",
         n_hyper_updates: int = 100,
         burn_in: float = 0.1,
         keep_best: bool = True,
@@ -560,7 +542,6 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         self.network = network
         self.likelihood = likelihood
         self.invariances = invariances
-        self.n_augmentations = n_augmentations
         self.objective = objective
         self.hyper = hyper
         self.curvature = curvature
@@ -572,7 +553,6 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         self.standardize = standardize
         self.learning_rate = learning_rate
         self.hyper_learning_rate = hyper_learning_rate
-        self.invariance_learning_rate = invariance_learning_rate
         self.n_hyper_updates = n_hyper_updates
         self.burn_in = burn_in
         self.keep_best = keep_best

@@ -25,17 +25,18 @@ from skbayes_sym.estimators.laplace.convergence import (
 from skbayes_sym.estimators.laplace.curvature import curvature_of
 from skbayes_sym.estimators.laplace.evaluation import Evaluation
 from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit
-from skbayes_sym.estimators.laplace.invariances import Invariances
+from skbayes_sym.estimators.laplace.invariances import Families
 from skbayes_sym.estimators.laplace.networks import layer_precisions, recording
 from skbayes_sym.estimators.laplace.problem import Problem, Seeds
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.training import (
     HyperAscent,
     HyperRates,
-    ModeObjective,
+    JointDensity,
     OnlineEvidence,
     recorded_steps,
 )
+from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.models.augmentations.base import Identity
 from skbayes_sym.models.augmentations.objectives import Objective
 from skbayes_sym.models.data import Batches
@@ -46,7 +47,7 @@ from skbayes_sym.numerics.random import generator_from, spawn_seeds
 FULL_BATCH_ROWS = 250  # batch_size="auto" with invariances: all rows up to here ...
 MINIBATCH_ROWS = 100  # ... and this many beyond; each is transformed n_augmentations times
 
-_TOTAL_TRAVEL = 3.0 * pi  # invariance_learning_rate="auto": what one can cover in all updates
+_TOTAL_TRAVEL = 3.0 * pi  # Invariances.learning_rate="auto": what one can cover in all updates
 _FASTEST = (
     0.2  # ... and in one: half-widths that outrun the weights end beyond what the data support
 )
@@ -83,7 +84,7 @@ class Laplace:
     learn_prior : bool
         Whether the scales of the prior may move, if ``objective`` moves them.
     objective : Objective
-    invariances : Invariances or None
+    invariances : Families or None
         None: no transformations, and none are reported.
     rates : Rates
     updates : Updates
@@ -99,7 +100,7 @@ class Laplace:
     n_last: int | None
     learn_prior: bool
     objective: Objective
-    invariances: Invariances | None
+    invariances: Families | None
     rates: Rates
     updates: Updates
     max_iter: int
@@ -169,15 +170,16 @@ class Laplace:
         hyper = problem.start()
         generator = generator_from(problem.seeds.training, data.device)
         batches = Batches(data.data, problem.batch_size, generator)
-        objective = ModeObjective(
-            problem.model, batches, theta.to(x), hyper,
+        density = JointDensity(
+            problem.model, batches, hyper,
             rest_precision=float(problem.precisions[0]), reward=self.objective.reward,
         )  # fmt: skip
-        ascent = self._ascent(problem, objective, hyper, pace)
+        objective = MapObjective(density, density.n_dims, density.start(theta.to(x)))
+        ascent = self._ascent(problem, density, hyper, pace)
         return Alternation(problem.model, objective, hyper, ascent, pace)
 
     def _ascent(
-        self, problem: Problem, objective: ModeObjective, hyper: Tensor, pace: Pace
+        self, problem: Problem, density: JointDensity, hyper: Tensor, pace: Pace
     ) -> HyperAscent | None:
         """What moves the hyperparameters; None where nothing is learned by the evidence."""
         learns_prior = self.learn_prior and self.objective.learns_prior
@@ -195,9 +197,7 @@ class Laplace:
             layers = problem.model.network.weight_layers
             first = pace.block - recorded_steps(pace.block, epoch, layers)
             burnt_in = pace.burn_in * pace.block
-            objective.watch_with(
-                online, lambda step: step >= burnt_in and step % pace.block >= first
-            )
+            density.watch_with(online, lambda step: step >= burnt_in and step % pace.block >= first)
         return HyperAscent(evidence, hyper, rates, problem.seeds.hyper, online)
 
     def _groups(self, problem: Problem) -> list[ParamGroup]:

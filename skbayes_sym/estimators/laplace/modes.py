@@ -13,7 +13,7 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators._fit.memory import rows_part
-from skbayes_sym.estimators._fit.model import fully_connected
+from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
@@ -27,7 +27,6 @@ from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.models.learned_scales import LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import Prior
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -102,7 +101,7 @@ class EvidenceLaplace:
     def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
         network = fully_connected(model.network)
         self._require_memory(data, network)
-        prior = scales_of(model.prior)
+        prior = scales_by_group(model.prior)
         problem = RegressionEvidence(network, data.double_data, prior)
         start_seed, predict_seed = spawn_seeds(data.seed, 2)
         learns_noise = model.likelihood.n_params > 0
@@ -157,25 +156,6 @@ def learned_scales(prior: ScalesByGroup, hyper: torch.Tensor) -> dict[str, Array
     if columns:
         found["relevance_"] = scale[:, columns]
     return found
-
-
-def scales_of(prior: Prior) -> ScalesByGroup:
-    """The prior as scales by group; one that learns nothing keeps its own.
-
-    Raises
-    ------
-    ValueError
-        If it isn't made of independent zero-mean normals.
-    """
-    if hasattr(prior, "log_hyperprior"):
-        return prior  # type: ignore[return-value]
-    normals = prior.gaussian()
-    if normals is None:
-        raise ValueError(
-            f"prior={type(prior).__name__} isn't made of independent zero-mean normals, which "
-            "Gauss-Newton steps need. Use LayerScales(), ARD() or Normal(scale)."
-        )
-    return ScalesByGroup.given(normals.scale)
 
 
 def starts(network: MLP, n: int, seed: int) -> torch.Tensor:

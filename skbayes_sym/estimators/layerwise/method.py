@@ -25,7 +25,7 @@ from skbayes_sym.inference.layerwise.base import Layerwise, LayerwiseElbo
 from skbayes_sym.models.data import Batches
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
-from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup
+from skbayes_sym.numerics.optimise import ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 _RATE = 3e-2  # learning_rate="auto"; a tenth of it loses some 100 nats on small data
@@ -69,7 +69,11 @@ class LayerwiseVI:
             for params in starts:
                 objective = self._objective(setting, data, params, batch_size)
                 groups = self._groups(posterior, model, data, len(params))
-                climbs.append(setting.climb(self._optimise(objective, groups, data, run)))
+                result = run.minimise(
+                    objective, groups, self._schedule(data.total_weight),
+                    report=lambda loss: ("training ELBO", data.log_jacobian - loss),
+                )  # fmt: skip
+                climbs.append(setting.climb(result))
                 if climbs[-1].result.stopped in _ENDS_THE_FIT:
                     break
             best = max(climbs, key=lambda climb: climb.reached.value)
@@ -124,17 +128,9 @@ class LayerwiseVI:
             groups.append(ParamGroup(slice(start, n_params), rate, *data.log_noise_range))
         return groups
 
-    def _optimise(
-        self, objective: LayerwiseElbo, groups: list[ParamGroup], data: Training, run: Run
-    ) -> OptimiseResult:
-        steps, offset = self.steps, data.log_jacobian
-        tol = steps.absolute_tol(data.total_weight)
-        return run.minimise(
-            objective,
-            groups,
-            Schedule(steps.max_iter, tol, lambda progress: 0.5 * (1.0 + cos(pi * progress))),
-            report=lambda loss: ("training ELBO", offset - loss),
-        )
+    def _schedule(self, total_weight: float) -> Schedule:
+        tol = self.steps.absolute_tol(total_weight)
+        return Schedule(self.steps.max_iter, tol, lambda progress: 0.5 * (1.0 + cos(pi * progress)))
 
     def _require_memory(self, data: Training, model: Model, batch_size: int) -> None:
         """Draws of the hidden layers' weights, and the last layer's features, in float64.

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from skbayes_sym.estimators._fit.method import Fitted
 from skbayes_sym.estimators._fit.model import scale_array
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.linear.method import SiteInference
@@ -28,6 +28,7 @@ from skbayes_sym.models.predictive import Predictive
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.quadrature import gauss_hermite
 from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.translation import Translation
 
 LINEAR_CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
@@ -160,6 +161,14 @@ class LinearEstimator(RowEstimator):
         nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
         outputs = mean + covariance[..., 0].sqrt() * nodes[:, None, None]
         return likelihood.to(x).predictive(outputs.to(x), weights.log().to(x))
+
+    @property
+    def symmetry_(self) -> Translation:
+        """Translations of a row of ``posterior_``'s coefficients that no training row sees."""
+        check_is_fitted(self)
+        basis, scale = self.posterior_.basis, self.posterior_.scale
+        seen = np.eye(len(scale)) if basis is None else basis / scale[:, None]
+        return Translation(torch.as_tensor(seen.T))
 
     @property
     def symmetry_gap_std_error_(self) -> float:

@@ -81,6 +81,9 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         bytes where it is too large.
     elbo_ : float
         Evidence lower bound, nats.
+    symmetry_ : Translation
+        Translations of a row of coefficients, in units of ``posterior_``, that no row of ``X``
+        sees.
     symmetry_gap_std_error_ : float
         Monte Carlo standard error of `symmetry_gap_`.
     elbo_std_error_ : float

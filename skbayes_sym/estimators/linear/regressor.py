@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import gaussian_noise
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.linear.base import (
     LINEAR_CONSTRAINTS,
@@ -93,6 +93,9 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         large.
     elbo_ : float
         Evidence lower bound, nats; the log evidence itself for "gaussian".
+    symmetry_ : Translation
+        Translations of a row of coefficients, in units of ``posterior_``, that no row of ``X``
+        sees.
     symmetry_gap_std_error_ : float
         Monte Carlo standard error of `symmetry_gap_`.
     elbo_std_error_ : float

@@ -1,16 +1,16 @@
 """Sampled posteriors (Wiese et al. 2023): `MCMCRegressor` and `MCMCClassifier`.
 
 Reading order, which is the order of a fit: `setting` (who looks for modes, and what else is
-decided before the first move), `warm_start`, `explore` (chains and particles from their own
-starts), `trust` (reasons not to weigh what they found), `allocate` (modes weighed by evidence, new
-chains in them), `draws` and `modes` (what is kept), `diagnostics` (how well chains mixed),
-`sampled` (all of it), `method` (the story), `base` (parameters become a method), `estimator`; and
-`approximate` (draws condensed to Gaussians).
+decided before the first move), `starts` (of the chains), `warm_start`, `explore` (chains and
+particles from their own starts), `trust` (reasons not to weigh what they found), `allocate` (modes
+weighed by evidence, new chains in them), `draws` and `modes` (what is kept), `diagnostics` (how
+well chains mixed), `sampled` (all of it), `method` (the story), `base` (parameters become a
+method), `estimator`; and `approximate` (draws condensed to Gaussians).
 
 In: `Training`, `Model` and `Run`. Out: draws (C, S, P) with weights (C,), modes, log evidence in
-nats. Tests of `trust` and `draws` have files of their name; the other stages are tested through the
-estimators: what they find (`test_estimator`), weigh (`test_evidence`), keep when stopped
-(`test_stops`) and get right on data that others have sampled (`test_oracles`).
+nats. Tests of `starts`, `trust` and `draws` have files of their name; the other stages are tested
+through the estimators: what they find (`test_estimator`), weigh (`test_evidence`), keep when
+stopped (`test_stops`) and get right on data that others have sampled (`test_oracles`).
 
 Tested elsewhere: `allocate` (with `evidence`), `approximate` (with `estimator`), `base` (with
 `estimator`), `diagnostics` (with `estimator`), `explore` (with `estimator`), `method` (with

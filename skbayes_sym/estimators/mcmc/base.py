@@ -1,13 +1,13 @@
 """What the two samplers share: how their parameters become chains and particles."""
 
 import copy
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.utils import Bunch, check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -17,12 +17,14 @@ from skbayes_sym.estimators._fit.method import Fitted
 from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.draws import WeightedDraws
 from skbayes_sym.estimators.mcmc.approximate import Approximation, approximate
 from skbayes_sym.estimators.mcmc.method import Sampling
 from skbayes_sym.estimators.mcmc.modes import Mode
 from skbayes_sym.estimators.mcmc.setting import Chains, Search
+from skbayes_sym.estimators.mcmc.starts import INITS
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mcmc.chain_count import n_chains_required
@@ -30,22 +32,25 @@ from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence, Kernel
 from skbayes_sym.models.data import Data
+from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.base import Network
-from skbayes_sym.models.priors import Prior
+from skbayes_sym.models.priors import Prior, UnboundPrior
 from skbayes_sym.symmetry.base import NotInvariantError, SymmetryGroup, Trivial, check_invariant
 from skbayes_sym.symmetry.units import split_units
 
 # "auto" chains: three modes, the rarest in the reach of 8 % of the starts (Wiese et al. 2023).
 _AUTO_MODES, _AUTO_PROBABILITY = (0.57, 0.35, 0.08), 0.99
 
-_SAMPLERS: dict[str, Kernel | SMC] = {"auto": HMC(), "hmc": HMC(), "nuts": NUTS(), "smc": SMC()}
+_SAMPLERS: dict[str, Kernel | SMC] = {"hmc": HMC(), "nuts": NUTS(), "smc": SMC()}
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
     **OBJECT_CONSTRAINTS,
-    "sampler": [StrOptions(set(_SAMPLERS)), HasMethods("step"), SMC],
+    "sampler": [StrOptions({"auto", *_SAMPLERS}), HasMethods("step"), SMC],
+    "init": [StrOptions(set(INITS))],
+    "prior_scale": [StrOptions({"learn"}), *NETWORK_CONSTRAINTS["prior_scale"]],
     "n_chains": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     "n_warmup": [Interval(Integral, 0, None, closed="left")],
     "n_draws": [Interval(Integral, 1, None, closed="left")],
@@ -66,6 +71,7 @@ class SampledEstimator(WeightedDraws):
     """An estimator that samples its posterior."""
 
     sampler: str | Kernel | SMC
+    init: str
     n_chains: int | str
     n_warmup: int
     n_draws: int
@@ -90,13 +96,16 @@ class SampledEstimator(WeightedDraws):
             n_chains = n_chains_required(_AUTO_MODES, probability=_AUTO_PROBABILITY)
         start = getattr(self, "_blocks_", None) if self.warm_start else None
         chains = Chains(
-            n_chains, self.n_warmup, self.n_draws, self.thinning, self.n_jobs, start or None
-        )
+            n_chains, self.n_warmup, self.n_draws, self.thinning, self.init, self.n_jobs,
+            start or None,
+        )  # fmt: skip
         return Sampling(search, chains, self.remove_symmetries, float(self.noise_prior_scale))
 
     def _search(self) -> Search:
         """Who looks for modes; what doesn't apply to them is refused."""
-        sampler = _SAMPLERS[self.sampler] if isinstance(self.sampler, str) else self.sampler
+        sampler = self.sampler
+        if isinstance(sampler, str):
+            sampler = INITS[self.init].kernel if sampler == "auto" else _SAMPLERS[sampler]
         if isinstance(sampler, type):
             raise ValueError(f"sampler must be an object, not a class: {sampler.__name__}().")
         evidence = self._evidence()
@@ -107,7 +116,7 @@ class SampledEstimator(WeightedDraws):
 
     def _search_by_particles(self, particles: SMC, evidence: Evidence | None) -> Search:
         why = "no chain explores with sampler=SMC(...)"
-        refuse(self, ("n_warmup", "warm_start"), why, "sampler='hmc'")
+        refuse(self, ("init", "n_warmup", "warm_start"), why, "sampler='hmc'")
         if evidence is None:
             why = "sampler=SMC(...) with mode_weights='uniform' has only particles, no chains"
             refuse(self, ("n_chains", "n_draws", "thinning"), why, "SMC(n_particles=...)")
@@ -125,6 +134,19 @@ class SampledEstimator(WeightedDraws):
         why = "modes are weighed by draws whose symmetry is removed (remove_symmetries=False)"
         refuse(self, ("mode_weights",), why, "mode_weights='uniform'")
         return None
+
+    def _learned_scales(self, network: Network) -> UnboundPrior:
+        """The prior whose scales are learned, by default."""
+        return LayerScales()
+
+    def _prior(self, network: Network) -> Prior:
+        """Scales that are learned are integrated out."""
+        if self.prior is None and isinstance(self.prior_scale, str):
+            prior = self._learned_scales(network).bind(network.layout)
+        else:
+            prior = super()._prior(network)
+        collapsed: Callable[[], Prior] | None = getattr(prior, "collapsed", None)
+        return prior if collapsed is None else collapsed()
 
     def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
         group = network.symmetry()

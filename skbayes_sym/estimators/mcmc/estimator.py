@@ -3,13 +3,14 @@
 from numbers import Real
 from typing import Any
 
-from sklearn.utils._param_validation import Interval
 from torch import nn
 
 from skbayes_sym.estimators._fit.model import NOISE_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import Interval
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor
 from skbayes_sym.estimators.mcmc.base import CONSTRAINTS, SampledEstimator
 from skbayes_sym.inference.samplers import SMC, Evidence, Kernel
+from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.priors import UnboundPrior
@@ -34,10 +35,17 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     sampler : {"auto", "hmc", "nuts", "smc"}, Kernel or SMC, default="auto"
-        Who looks for modes. "hmc", which is "auto", is `HMC` with its defaults: jittered
-        Hamiltonian Monte Carlo, all chains as one batch. "nuts": `NUTS`, the No-U-Turn sampler,
-        for reference; slower here. "smc": `SMC`, only the particles of sequential Monte Carlo; the
-        chains start from those. Or one of these with other settings, or a kernel of your own.
+        Who looks for modes. "hmc" is `HMC` with its defaults: jittered Hamiltonian Monte
+        Carlo, all chains as one batch; "auto" the same, with the length that goes with ``init``.
+        "nuts": `NUTS`, the No-U-Turn sampler, for reference; slower here. "smc": `SMC`, only the
+        particles of sequential Monte Carlo; the chains start from those. Or one of these with
+        other settings, or a kernel of your own.
+    init : {"prior", "laplace"}, default="prior"
+        Where chains start. "prior": at draws of the prior, learned scales at their reference.
+        "laplace": at modes found by Gauss-Newton steps and the evidence, at most 16, with
+        the damped curvature there as the metric; trajectories of ``sampler="auto"`` then have 20 to
+        40 steps. For fully connected networks, normal noise and priors of normals, their scales
+        given or learned.
     n_chains : int or "auto", default=64
         "auto" is the number that finds every mode with probability 0.99 if there are three, the
         rarest found by 8 % of the chains: ``n_chains_required([.57, .35, .08])``.
@@ -66,10 +74,11 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         ``noise_std`` says.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default normal with standard
-        deviation ``prior_scale``.
-    prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
+        deviation ``prior_scale``. Scales that are learned (``LayerScales()``, ``ARD()``) are
+        integrated out in closed form.
+    prior_scale : "learn", float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        per layer, or one per parameter.
+        per layer, or one per parameter. "learn" is ``LayerScales()``.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
@@ -119,6 +128,14 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         can't be trusted.
     log_evidence_std_error_ : float
         Its Monte Carlo standard error, nats.
+    prior_scale_ : ndarray of shape (n_groups,)
+        Posterior geometric mean of every group's prior standard deviation, where scales are
+        learned.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share one.
+    relevance_ : ndarray of shape (n_chains, n_features)
+        Scale of the weights from every column of ``X``; only with ``prior=ARD()``: of every chain,
+        geometric mean over its draws.
     diagnostics_ : Bunch
         function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows and the
         log noise;
@@ -203,6 +220,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         activation: str = "tanh",
         *,
         sampler: str | Kernel | SMC = "auto",
+        init: str = "prior",
         n_chains: int | str = 64,
         n_warmup: int = 1000,
         n_draws: int = 50,
@@ -227,6 +245,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.sampler = sampler
+        self.init = init
         self.n_chains = n_chains
         self.n_warmup = n_warmup
         self.n_draws = n_draws
@@ -268,10 +287,17 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     sampler : {"auto", "hmc", "nuts", "smc"}, Kernel or SMC, default="auto"
-        Who looks for modes. "hmc", which is "auto", is `HMC` with its defaults: jittered
-        Hamiltonian Monte Carlo, all chains as one batch. "nuts": `NUTS`, the No-U-Turn sampler,
-        for reference; slower here. "smc": `SMC`, only the particles of sequential Monte Carlo; the
-        chains start from those. Or one of these with other settings, or a kernel of your own.
+        Who looks for modes. "hmc" is `HMC` with its defaults: jittered Hamiltonian Monte
+        Carlo, all chains as one batch; "auto" the same, with the length that goes with ``init``.
+        "nuts": `NUTS`, the No-U-Turn sampler, for reference; slower here. "smc": `SMC`, only the
+        particles of sequential Monte Carlo; the chains start from those. Or one of these with
+        other settings, or a kernel of your own.
+    init : {"prior", "laplace"}, default="prior"
+        Where chains start. "prior": at draws of the prior, learned scales at their reference.
+        "laplace": at modes found by Gauss-Newton steps and the evidence, at most 4, with
+        the damped curvature there as the metric; trajectories of ``sampler="auto"`` then have 20 to
+        40 steps. For fully connected networks, softmax and priors of normals, their scales
+        given or learned.
     n_chains : int or "auto", default=64
         "auto" is the number that finds every mode with probability 0.99 if there are three, the
         rarest found by 8 % of the chains: ``n_chains_required([.57, .35, .08])``.
@@ -300,10 +326,11 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         per class.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default normal with standard
-        deviation ``prior_scale``.
-    prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
+        deviation ``prior_scale``. Scales that are learned (``LayerScales()``, ``ARD()``) are
+        integrated out in closed form.
+    prior_scale : "learn", float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        per layer, or one per parameter.
+        per layer, or one per parameter. "learn" is ``LayerScales(8.0, 64.0)``.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     warm_start : bool, default=False
@@ -341,6 +368,14 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         can't be trusted.
     log_evidence_std_error_ : float
         Its Monte Carlo standard error, nats.
+    prior_scale_ : ndarray of shape (n_groups,)
+        Posterior geometric mean of every group's prior standard deviation, where scales are
+        learned.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share one.
+    relevance_ : ndarray of shape (n_chains, n_features)
+        Scale of the weights from every column of ``X``; only with ``prior=ARD()``: of every chain,
+        geometric mean over its draws.
     diagnostics_ : Bunch
         function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows;
         parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`;
@@ -418,6 +453,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         activation: str = "tanh",
         *,
         sampler: str | Kernel | SMC = "auto",
+        init: str = "prior",
         n_chains: int | str = 64,
         n_warmup: int = 1000,
         n_draws: int = 50,
@@ -439,6 +475,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.sampler = sampler
+        self.init = init
         self.n_chains = n_chains
         self.n_warmup = n_warmup
         self.n_draws = n_draws
@@ -456,3 +493,6 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+
+    def _learned_scales(self, network: Network) -> UnboundPrior:
+        return LayerScales(8.0, 64.0) if network.symmetry().factors else LayerScales()

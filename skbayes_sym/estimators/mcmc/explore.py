@@ -4,24 +4,20 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from skbayes_sym.estimators.mcmc.draws import Draws, made
 from skbayes_sym.estimators.mcmc.setting import EXPLORING, REFRESHING, REPLICATES, Setting
+from skbayes_sym.estimators.mcmc.starts import INITS
 from skbayes_sym.estimators.mcmc.warm_start import continued
 from skbayes_sym.inference.kernels.base import Kernel
-from skbayes_sym.inference.mcmc.adaptation import PooledDiagonal
 from skbayes_sym.inference.mcmc.blocks import Sampler
-from skbayes_sym.inference.mcmc.chains import ChainDraws, sample_chains, start_blocks
+from skbayes_sym.inference.mcmc.chains import ChainDraws, sample_chains
 from skbayes_sym.inference.multimodal.bridge import can_bridge
 from skbayes_sym.inference.samplers import SMC
 from skbayes_sym.inference.smc.replicates import run_replicates
 from skbayes_sym.inference.smc.smc import SMCResult
 from skbayes_sym.inference.smc.stages import SMCSettings
 from skbayes_sym.numerics.optimise import Stopped
-from skbayes_sym.numerics.random import generator_from
-
-_LEAST_NOISE = 0.3  # at the start, in units of the target's spread: tighter noise is a steep wall
 
 # Draws of exploring chains that are weighed by evidence: only the bridge uses them.
 _MOST_EXPLORED = 50
@@ -91,10 +87,7 @@ def drawn_on(setting: Setting, explored: Explored) -> Draws:
 
 def _run_chains(setting: Setting, kernel: Kernel) -> ChainDraws:
     plan = setting.chains
-    blocks = continued(setting) or start_blocks(
-        _starts(setting), setting.posterior, block_size=setting.block_size,
-        seed=setting.seeds.chains,
-    )  # fmt: skip
+    blocks = continued(setting) or INITS[plan.init].blocks(setting)
     n_draws = plan.n_draws
     if setting.search.by_evidence:
         n_draws = min(n_draws, _MOST_EXPLORED)
@@ -107,7 +100,7 @@ def _run_chains(setting: Setting, kernel: Kernel) -> ChainDraws:
 
 
 def _explorer(setting: Setting, kernel: Kernel) -> Sampler:
-    return Sampler(kernel, setting.posterior, PooledDiagonal(setting.model.group))
+    return Sampler(kernel, setting.posterior, INITS[setting.chains.init].adaptation(setting))
 
 
 def _run_particles(setting: Setting, particles: SMC) -> tuple[list[SMCResult], Stopped]:
@@ -119,17 +112,3 @@ def _run_particles(setting: Setting, particles: SMC) -> tuple[list[SMCResult], S
         on_step=setting.run.phase(REPLICATES, n),
     )  # fmt: skip
     return found.runs, found.stopped
-
-
-def _starts(setting: Setting) -> Tensor:
-    """Draws of the prior, with noise that isn't far too small."""
-    posterior = setting.posterior
-    position = posterior.sample_prior(
-        setting.chains.n_chains, generator=generator_from(setting.seeds.start)
-    )
-    own = position[:, setting.model.network.layout.n_params :]
-    if own.shape[1]:
-        spread = posterior.data.y.std(dim=0, correction=0).clamp_min(1e-3)
-        spread = spread if len(spread) == own.shape[1] else spread.min()
-        own.copy_(torch.maximum(own, (_LEAST_NOISE * spread).log().to(own)))
-    return position.to(posterior.data.x)

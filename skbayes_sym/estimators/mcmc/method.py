@@ -15,6 +15,7 @@ from skbayes_sym.estimators.mcmc.allocate import allocate_chains
 from skbayes_sym.estimators.mcmc.explore import explore
 from skbayes_sym.estimators.mcmc.sampled import Findings, Sampled
 from skbayes_sym.estimators.mcmc.setting import Chains, Search, Setting
+from skbayes_sym.estimators.mcmc.starts import INITS
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
 
@@ -42,6 +43,7 @@ class Sampling:
     noise_prior_scale: float
 
     def fit(self, data: Training, model: Model, run: Run) -> Sampled:
+        INITS[self.chains.init].needs.check(model)
         self._require_memory(data, model)
         setting = Setting(
             self.search, self.chains, self.remove_symmetries, self.noise_prior_scale,
@@ -57,11 +59,12 @@ class Sampling:
         return found
 
     def _require_memory(self, data: Training, model: Model) -> None:
-        """Draws on the host, as made and on one representative: 8 P + 2 C S P b; the particles."""
+        """Draws on the host, as made and as labelled: 8 P + 2 C S P b; what finds them."""
         n_params, size = model.network.layout.n_params, data.dtype.itemsize
         (kernel, particles, by_evidence), plan = self.search, self.chains
         copies = 2 if self.remove_symmetries and model.group.factors else 1
         n_chains = 0 if kernel is None and not by_evidence else plan.n_chains
+        n_metrics = 2 * plan.n_chains if plan.init == "laplace" else 0
         n_particles = 0 if particles is None else particles.n_replicates * particles.n_particles
         require_memory(
             [
@@ -71,6 +74,11 @@ class Sampling:
                     f"{n_chains} chains of {plan.n_draws} draws of {n_params:,} weights",
                     copies * n_chains * plan.n_draws * n_params * size,
                     "Lower n_chains, n_draws or hidden_layer_sizes, or use dtype='float32'.",
+                ),
+                Part(
+                    f"{n_metrics} metrics of {n_params:,} weights",
+                    n_metrics * n_params**2 * size,
+                    "Lower n_chains or hidden_layer_sizes, or use init='prior'.",
                 ),
                 Part(
                     f"{n_particles} particles of {n_params:,} weights",

@@ -17,6 +17,7 @@ from skbayes_sym.estimators.mcmc.setting import Setting
 from skbayes_sym.estimators.mcmc.trust import disagreement, no_evidence, stuck_chains
 from skbayes_sym.estimators.mcmc.warm_start import as_arrays
 from skbayes_sym.inference.mcmc.blocks import Block
+from skbayes_sym.models.learned_scales import CollapsedScales
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import Stopped
@@ -90,9 +91,24 @@ class Sampled:
             "_blocks_": [as_arrays(block) for block in self.blocks],
             "_training_data_": tuple(t.cpu().numpy() for t in data.data),
         }
+        if hasattr(model.prior, "log_scale"):
+            attributes |= self._learned_scales(model)
         if data.y_scaling is not None and self.noise_std.shape[-1]:
             attributes["noise_std_samples_"] = self.noise_std * data.y_scaling.scale
         return attributes
+
+    def _learned_scales(self, model: Model) -> dict[str, Array]:
+        """Posterior geometric means of the prior's scales, of all draws and of every chain."""
+        prior: CollapsedScales = model.prior  # type: ignore[assignment]
+        log_scale = prior.log_scale(torch.as_tensor(self.samples).double()).mean(dim=1).numpy()
+        found = {
+            "prior_scale_": np.exp(self.draws.chain_weights @ log_scale),
+            "prior_groups_": np.array(prior.scales.names),
+        }
+        columns = [i for i, name in enumerate(prior.scales.names) if "[" in name]
+        if columns:
+            found["relevance_"] = np.exp(log_scale[:, columns])
+        return found
 
 
 def _findings(

@@ -40,6 +40,7 @@ class Chains(NamedTuple):
     n_warmup: int
     n_draws: int
     thinning: int
+    init: str = "prior"  # where they start, by its name in `starts.INITS`
     n_jobs: int | None = None
     start: list[Block] | None = None  # where those of the previous fit stopped, to go on with
 

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import HasMethods, StrOptions
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
@@ -18,6 +17,7 @@ from skbayes_sym.estimators._fit.model import (
 )
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.steps import STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
@@ -362,21 +362,21 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
 
     def _fitted_likelihood(self, like: Tensor) -> Any:
         """One of one's own at what was learned of it, in scaled units."""
-        assert not isinstance(self.likelihood, str)
-        if not self.likelihood.n_params:
-            return self.likelihood.to(like)
+        given = cast(Likelihood, self._given_likelihood)
+        if not given.n_params:
+            return given.to(like)
         scale = np.atleast_1d(self.noise_std_) / self.y_scale_
-        return self.likelihood.at(torch.as_tensor(scale).log()).to(like)
+        return given.at(torch.as_tensor(scale).log()).to(like)
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
-        if not isinstance(self.likelihood, str):
+        if self._given_likelihood is not None:
             law: TargetPredictive = self._fitted_likelihood(x).predictive(self._drawn_outputs(x))
             return law
         noise_variance = torch.as_tensor(np.atleast_1d(self.noise_std_) / self.y_scale_).to(x) ** 2
         return NormalMixture(*self._output_moments(x), noise_variance)
 
     def _sample_targets(self, blocks: list[Tensor], n: int, seed: int) -> Array:
-        if isinstance(self.likelihood, str):
+        if self._given_likelihood is None:
             return super()._sample_targets(blocks, n, seed)
         theta = self.posterior_.sample(n, generator=generator_from(seed)).to(blocks[0])
         outputs = torch.cat([self.network_.forward(theta, x) for x in blocks], dim=1)
@@ -593,7 +593,8 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
 
     def _predictive(self, x: Tensor) -> CategoricalMixture:
         outputs = self._drawn_outputs(x)
-        if isinstance(self.likelihood, str):
+        given = self._given_likelihood
+        if given is None:
             return CategoricalMixture(log_class_probabilities(outputs))
-        law: Any = self.likelihood.to(x).predictive(outputs)
+        law: Any = given.to(x).predictive(outputs)
         return cast(CategoricalMixture, law)

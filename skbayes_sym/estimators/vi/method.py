@@ -22,7 +22,7 @@ from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows
 from skbayes_sym.estimators.vi.found import Bounds, MeanFieldFit, found_so_far
 from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
 from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
-from skbayes_sym.inference.mean_field.elbo import NormalModel, SymmetrizedElbo, pack
+from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.data import Batches
@@ -74,7 +74,7 @@ class MeanFieldVI:
     start: MeanFieldGaussian | None = None
 
     def fit(self, data: Training, model: Model, run: Run) -> MeanFieldFit:
-        known = NormalModel(
+        known = GaussianMLP(
             fully_connected(model.network),
             model.likelihood,
             independent_normals(model.prior),
@@ -99,7 +99,12 @@ class MeanFieldVI:
                 n_blocks(self.steps.max_iter),
                 lambda: found_so_far(objective.params, n, seeds.predict),
             )
-            result = self._optimise(objective, data, run, batch_size, n)
+            result = run.minimise(
+                objective,
+                self._groups(n, data, is_minibatch=batch_size < data.n_rows),
+                Schedule(self.steps.max_iter, self.steps.absolute_tol(data.total_weight)),
+                report=lambda loss: ("training ELBO", data.log_jacobian - loss),
+            )
             run.end()
             bounds = _bounds(data, known, symmetry_gap, result.params, seeds)
         found = replace(
@@ -118,7 +123,7 @@ class MeanFieldVI:
         trained = gap.trained(self.steps.n_weight_samples)
         return GatedGap(trained, gap.certificate, generator=generator)
 
-    def _position(self, data: Training, model: NormalModel, seed: int) -> Tensor:
+    def _position(self, data: Training, model: GaussianMLP, seed: int) -> Tensor:
         """Starting point: random and narrow, or the posterior to go on from."""
         n_params = model.network.layout.n_params
         if self.start is not None:
@@ -139,24 +144,17 @@ class MeanFieldVI:
             log_variance[where] = 2.0 * model.prior.scale[where].log()
         return pack(loc, log_variance, model.likelihood).to(data.data.x)
 
-    def _optimise(
-        self, objective: SymmetrizedElbo, data: Training, run: Run, batch_size: int, n: int
-    ) -> OptimiseResult:
-        steps, offset = self.steps, data.log_jacobian
-        rate = steps.rate(FULL_BATCH_RATE if batch_size == data.n_rows else MINIBATCH_RATE)
-        wide_rate = rate * steps.log_variance_rate
-        return run.minimise(
-            objective,
-            [
-                ParamGroup(slice(0, n), rate),
-                ParamGroup(slice(n, 2 * n), wide_rate, *_LOG_VARIANCE_RANGE),
-                ParamGroup(slice(2 * n, None), rate, *data.log_noise_range),
-            ],
-            Schedule(steps.max_iter, steps.absolute_tol(data.total_weight)),
-            report=lambda loss: ("training ELBO", offset - loss),
-        )
+    def _groups(self, n: int, data: Training, *, is_minibatch: bool) -> list[ParamGroup]:
+        """Means and log variances of ``n`` weights, and noise."""
+        rate = self.steps.rate(MINIBATCH_RATE if is_minibatch else FULL_BATCH_RATE)
+        wide_rate = rate * self.steps.log_variance_rate
+        return [
+            ParamGroup(slice(0, n), rate),
+            ParamGroup(slice(n, 2 * n), wide_rate, *_LOG_VARIANCE_RANGE),
+            ParamGroup(slice(2 * n, None), rate, *data.log_noise_range),
+        ]
 
-    def _require_memory(self, data: Training, model: NormalModel, batch_size: int) -> None:
+    def _require_memory(self, data: Training, model: GaussianMLP, batch_size: int) -> None:
         """Means, variances and what Adam keeps of both, P weights; a step's activations.
 
             8 P + 8 P b + 4 B S W b,        S = n_weight_samples, W units in all layers
@@ -179,7 +177,7 @@ class MeanFieldVI:
 
 
 def _bounds(
-    data: Training, model: NormalModel, symmetry_gap: SymmetryGap, params: Tensor, seeds: _Seeds
+    data: Training, model: GaussianMLP, symmetry_gap: SymmetryGap, params: Tensor, seeds: _Seeds
 ) -> Bounds:
     """The reported bounds, in float64 and with fresh draws."""
     n, final = model.network.layout.n_params, params.double()

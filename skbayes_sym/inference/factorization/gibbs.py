@@ -17,15 +17,11 @@ from skbayes_sym.inference.factorization.data import (
     products,
     sums_over_entries,
 )
-from skbayes_sym.inference.factorization.hyperpriors import RowLaw
-from skbayes_sym.inference.factorization.problem import FactorPosterior, FactorProblem
+from skbayes_sym.inference.factorization.problem import FactorProblem, FactorState
 from skbayes_sym.inference.factorization.rows import Noise, row_conditionals
 from skbayes_sym.inference.factorization.vi import OnStep
 from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.numerics.random import normal_like, numpy_generator
-
-
-Laws = tuple[RowLaw, RowLaw]
 
 
 class GibbsDraws(NamedTuple):
@@ -39,7 +35,7 @@ class GibbsDraws(NamedTuple):
 
 def sample_factors(
     problem: FactorProblem,
-    start: FactorPosterior,
+    start: FactorState,
     *,
     n_warmup: int,
     n_kept: int,
@@ -52,13 +48,13 @@ def sample_factors(
     problem : FactorProblem
         Its noise variance, if it has a range, is sampled (prior uniform in its logarithm); else it
         is that of ``start``.
-    start : FactorPosterior
+    start : FactorState
         Its means are the starting point.
     n_warmup, n_kept : int
         Sweeps thrown away, and draws kept of the others at equal distances.
     on_step : callable (sweep, info) -> bool
-        Told ``{"rows": ..., "noise_variance": ..., "laws": ...}`` of every sweep; True stops, with at least one
-        draw kept.
+        Told ``{"rows": ..., "noise_variance": ..., "laws": ...}`` of every sweep; True stops,
+        with at least one draw kept.
 
     Returns
     -------
@@ -91,21 +87,15 @@ def sample_factors(
     return GibbsDraws(draws, noise_variance, n_made, loop.stopped)
 
 
-def _laws(state: FactorPosterior) -> Laws:
-    if state.laws is None:
-        raise ValueError("a start has the laws of its rows: use problem.start.")
-    return state.laws
-
-
 def _draw_side(
     problem: FactorProblem,
     index: int,
-    state: FactorPosterior,
+    state: FactorState,
     generator: torch.Generator,
-) -> FactorPosterior:
+) -> FactorState:
     """Draw the prior of one side and then its rows, given the other; rows in place."""
     side, free = problem.data.sides[index], problem.model.coordinates.sides[index]
-    values, prior, laws = state.mean, problem.priors[index], list(_laws(state))
+    values, prior, laws = state.mean, problem.priors[index], list(problem.laws(state))
     others, size = values[side.other], values.shape[1]
     none = others.new_zeros(1, 1, 1)
     if prior.is_learned:
@@ -123,7 +113,9 @@ def _draw_side(
         half = torch.linalg.solve_triangular(factor, target.unsqueeze(-1), upper=False)
         drawn = torch.linalg.solve_triangular(factor.mT, half + normal.unsqueeze(-1), upper=True)
         rows = torch.arange(begin, end, device=values.device) + side.own.start
-        values[rows.unsqueeze(-1), torch.tensor(free.free, device=values.device)] = drawn.squeeze(-1)
+        values[rows.unsqueeze(-1), torch.tensor(free.free, device=values.device)] = drawn.squeeze(
+            -1
+        )
     return state._replace(laws=(laws[0], laws[1]))
 
 

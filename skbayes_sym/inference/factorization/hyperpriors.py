@@ -1,6 +1,6 @@
 r"""Priors of the rows of one side, given or learned with the factors, and their part of the bound.
 
-The free coordinates of row i are :math:`\theta_i \sim N(B^\top g_i, \Lambda^{-1})` with the features
+The free coordinates of row i are :math:`\theta_i \sim N(B^\top g_i, \Lambda^{-1})`, with features
 :math:`g_i` of the row, a constant the first of them. What is learned has the conjugate prior
 :math:`\Lambda \sim W(W_0, \nu_0)`, :math:`W_0^{-1} = w I`, and
 :math:`B \mid \Lambda \sim MN(0, K_0^{-1}, \Lambda^{-1})`: without features the normal-Wishart of

@@ -1,7 +1,7 @@
-r"""Likelihoods of single entries whose bound is that of a Gaussian with a value and weight of its own.
+r"""Likelihoods of single entries, bounded by Gaussians with values and weights of their own.
 
 Given the mean :math:`\bar f` and the variance v of an entry under q, each has a lower bound on
-:math:`E_q \log p(x \mid f)` that is quadratic in f at the best q of a latent number, so a sweep sees
+:math:`E_q \log p(x \mid f)`, quadratic in f at the best q of a latent number, so a sweep sees
 Gaussian entries ("sites"). ``noise_variance`` is :math:`s^2`.
 
 * `Normal`: itself; nothing is bounded.

@@ -106,7 +106,7 @@ def _seen(data: Incidence, rows: Rows, columns: Columns) -> Seen:
     """What q says of the entries of these rows."""
     i = data.row
     where = (rows.mean, rows.cov), (columns.mean, columns.cov)
-    root_k = columns.coordinates.n_components ** 0.5
+    root_k = columns.coordinates.n_components**0.5
     mean = (rows.mean[i] * columns.mean[data.other]).sum(-1) / root_k
     variance = entry_variances(*where, i, data.other, columns.coordinates.n_components)
     return Seen(data.value, data.weight, mean, variance)

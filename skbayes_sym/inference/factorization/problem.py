@@ -25,8 +25,11 @@ HELD_SWEEPS = 15
 _START_SCALE = 0.3
 
 
-class FactorPosterior(NamedTuple):
-    """Independent Gaussian rows; those of U come first, then those of V.
+class FactorState(NamedTuple):
+    """What sweeps move, on their device: Gaussian rows, those of U before V's, and the noise.
+
+    A fit's result is a `skbayes_sym.inference.posteriors.MatrixPosterior`: in NumPy, without the
+    noise, which has no law.
 
     Beyond the factors, rows have offsets for further coordinates (`Coordinates`).
     """
@@ -37,11 +40,11 @@ class FactorPosterior(NamedTuple):
     laws: tuple[RowLaw, RowLaw] | None = None  # of the rows and of the columns
     cuts: Tensor | None = None  # of ordinal entries
 
-    def to(self, dtype: torch.dtype) -> "FactorPosterior":
+    def to(self, dtype: torch.dtype) -> "FactorState":
         """The same in another precision."""
         return self._replace(mean=self.mean.to(dtype), cov=self.cov.to(dtype))
 
-    def factors(self, n_components: int) -> "FactorPosterior":
+    def factors(self, n_components: int) -> "FactorState":
         """The factors alone, a view."""
         k = n_components
         if self.mean.shape[1] == k:
@@ -55,10 +58,10 @@ class FactorPosterior(NamedTuple):
 
 
 # Told the posterior of the moment, and the ELBO (nats, scaled) if there is one; True asks to stop.
-OnSweep = Callable[[FactorPosterior, float | None], bool]
+OnSweep = Callable[[FactorState, float | None], bool]
 
 
-class FactorModel(NamedTuple):
+class Factorisation(NamedTuple):
     """``R = U V' / sqrt(k) + offsets + noise``; scaled units.
 
     ``prior_scale`` is the standard deviation of the entries of U and V, or "learn" (a mean and a
@@ -136,7 +139,7 @@ class FactorProblem:
         Centred and scaled, in the precision of the sweeps.
     precise : Entries
         The same in float64, in which bounds are evaluated.
-    model : FactorModel
+    model : Factorisation
     group : SymmetryGroup or None
         That the posterior is averaged over.
     max_iter : int
@@ -148,7 +151,7 @@ class FactorProblem:
 
     data: Entries
     precise: Entries
-    model: FactorModel
+    model: Factorisation
     group: SymmetryGroup | None
     max_iter: int
     tol: float
@@ -170,30 +173,37 @@ class FactorProblem:
         return self.model.priors(self.shape, self.data.by_row.value)
 
     @property
-    def start(self) -> FactorPosterior:
+    def start(self) -> FactorState:
         """Means drawn from the prior, and narrower than it: away from the saddle at 0."""
         model, like = self.model, self.data.by_row.value
         coordinates, n = model.coordinates, sum(self.shape)
-        scale, variance, held = self._start_scales()
+        scale, variance = self._start_scales()
         mean = like.new_zeros(n, coordinates.n_coordinates)
         shape, generator = (n, model.n_components), self.generator("start")
-        mean[:, : model.n_components] = (scale * float64_normal(shape, generator=generator)).to(like)
+        mean[:, : model.n_components] = (scale * float64_normal(shape, generator=generator)).to(
+            like
+        )
         coordinates.pinned(mean, self.data.n_rows)
         identity = torch.eye(mean.shape[1], dtype=like.dtype, device=like.device)
         cov = (variance * identity).repeat(n, 1, 1)
         for rows, side in zip(self.data.sides, coordinates.sides, strict=True):
             cov[rows.own, list(side.pinned), list(side.pinned)] = 0.0
-        rows_law, columns_law = (prior.held(held) for prior in self.priors)
-        return FactorPosterior(
-            mean, cov, model.noise_variance, (rows_law, columns_law), self._start_cuts()
-        )
+        return FactorState(mean, cov, model.noise_variance, self._held_laws(), self._start_cuts())
 
-    def _start_scales(self) -> tuple[float, float, float]:
-        """Scale of the means, variance around them, and prior variance of what is learned."""
+    def laws(self, state: FactorState) -> tuple[RowLaw, RowLaw]:
+        """Of the rows and the columns; as held at first of a state that knows none."""
+        return self._held_laws() if state.laws is None else state.laws
+
+    def _held_laws(self) -> tuple[RowLaw, RowLaw]:
+        rows, columns = (prior.held(self.model.coordinates.pin**2) for prior in self.priors)
+        return rows, columns
+
+    def _start_scales(self) -> tuple[float, float]:
+        """Scale of the means, and variance around them."""
         given, pin = self.model.prior_scale, self.model.coordinates.pin
         if isinstance(given, str):
-            return _START_SCALE * pin, _START_SCALE**2 / 9.0 * pin**2, pin**2
-        return given, 0.1 * given**2, pin**2
+            return _START_SCALE * pin, _START_SCALE**2 / 9.0 * pin**2
+        return given, 0.1 * given**2
 
     def _start_cuts(self) -> Tensor | None:
         data = self.data.by_row
@@ -213,7 +223,7 @@ class Factors:
 
     Parameters
     ----------
-    posterior : FactorPosterior
+    posterior : FactorState
         Or the moments of what stands for it.
     n_iter : int
     stopped : Stopped
@@ -225,7 +235,7 @@ class Factors:
         Aligned draws, float64.
     """
 
-    posterior: FactorPosterior
+    posterior: FactorState
     n_iter: int = 0
     stopped: Stopped = "max_iter"
     curve: tuple[float, ...] = ()

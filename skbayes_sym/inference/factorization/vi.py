@@ -36,9 +36,9 @@ from skbayes_sym.inference.factorization.data import (
 )
 from skbayes_sym.inference.factorization.likelihoods import Seen
 from skbayes_sym.inference.factorization.problem import (
-    FactorModel,
-    FactorPosterior,
+    Factorisation,
     FactorProblem,
+    FactorState,
 )
 from skbayes_sym.inference.factorization.rows import Noise, gap_terms, row_conditionals
 from skbayes_sym.numerics.convergence import stalled
@@ -71,7 +71,7 @@ class GapStream(NamedTuple):
 class FactorFit(NamedTuple):
     """What the sweeps leave behind."""
 
-    posterior: FactorPosterior
+    posterior: FactorState
     elbo_curve: list[float]  # mean-field ELBO, plus the gap where there is one
     n_iter: int
     stopped: Stopped
@@ -79,7 +79,7 @@ class FactorFit(NamedTuple):
 
 def fit_factors(
     problem: FactorProblem,
-    start: FactorPosterior,
+    start: FactorState,
     covariance: CovarianceFamily,
     *,
     gap: GapStream | None,
@@ -91,7 +91,7 @@ def fit_factors(
     ----------
     problem : FactorProblem
         Its noise, if it is learned, maximises the ELBO; else it is that of ``start``.
-    start : FactorPosterior
+    start : FactorState
     covariance : CovarianceFamily
     gap : GapStream, optional
         None is plain mean-field inference, whose ELBO never falls (a diagonal family is turned
@@ -129,7 +129,7 @@ def fit_factors(
     return FactorFit(posterior, curve, len(curve), loop.stopped)
 
 
-def _turn_to_axes(posterior: FactorPosterior, problem: FactorProblem) -> FactorPosterior:
+def _turn_to_axes(posterior: FactorState, problem: FactorProblem) -> FactorState:
     """Rotate q so that the precisions of its rows are as good as diagonal; keep the variances.
 
     The rows of one side owe their precision to the second moments of the other, so those of V count
@@ -156,7 +156,7 @@ class _RunningGap(NamedTuple):
 
 
 def _look(
-    running: _RunningGap | None, stream: GapStream, posterior: FactorPosterior, sweep: int
+    running: _RunningGap | None, stream: GapStream, posterior: FactorState, sweep: int
 ) -> _RunningGap:
     """Look at a gap that answers exactly in every sweep, at a random one when its time has come."""
     gap, generator = stream
@@ -185,8 +185,8 @@ class Sweep(NamedTuple):
 
 
 def _sweep(
-    problem: FactorProblem, data: Entries, posterior: FactorPosterior, sweep: Sweep
-) -> tuple[FactorPosterior, Entries, float]:
+    problem: FactorProblem, data: Entries, posterior: FactorState, sweep: Sweep
+) -> tuple[FactorState, Entries, float]:
     """Update U, then V, then the noise; the mean-field ELBO at the end.
 
     ``data`` are the likelihood's sites at ``posterior``; those at the end are returned with it.
@@ -217,17 +217,19 @@ def _sweep(
     return updated, _sites(problem, updated), log_lik + sum(parts)
 
 
-def _sites(problem: FactorProblem, posterior: FactorPosterior) -> Entries:
+def _sites(problem: FactorProblem, posterior: FactorState) -> Entries:
     """Gaussian entries that stand for the likelihood at this posterior."""
     likelihood = problem.model.likelihood
     if likelihood.is_normal:
         return problem.data
-    value, weight = likelihood.sites(seen_entries(problem.data, posterior, problem.model), posterior.noise)
+    value, weight = likelihood.sites(
+        seen_entries(problem.data, posterior, problem.model), posterior.noise
+    )
     like = problem.data.by_row.value
     return problem.data.with_values(value.to(like), None if weight is None else weight.to(like))
 
 
-def seen_entries(data: Entries, posterior: FactorPosterior, model: FactorModel) -> Seen:
+def seen_entries(data: Entries, posterior: FactorState, model: Factorisation) -> Seen:
     """What q says of every entry, in the order of ``data.by_row``; O(N k^2)."""
     n, (mean, cov), root_k = data.n_rows, posterior[:2], sqrt(model.n_components)
     packed = packed_second_moments(mean, cov)
@@ -237,9 +239,7 @@ def seen_entries(data: Entries, posterior: FactorPosterior, model: FactorModel) 
     return Seen(data.by_row.value, data.by_row.weight, at, variance)
 
 
-def _free(
-    posterior: FactorPosterior, problem: FactorProblem, index: int
-) -> tuple[Tensor, Tensor]:
+def _free(posterior: FactorState, problem: FactorProblem, index: int) -> tuple[Tensor, Tensor]:
     """Moments of the free coordinates of the rows of one side."""
     own = problem.data.sides[index].own
     side = problem.model.coordinates.sides[index]
@@ -247,21 +247,19 @@ def _free(
 
 
 def _learn_prior(
-    problem: FactorProblem, index: int, posterior: FactorPosterior, is_free: bool
-) -> tuple[FactorPosterior, float]:
+    problem: FactorProblem, index: int, posterior: FactorState, is_free: bool
+) -> tuple[FactorState, float]:
     """The best prior of one side, and its part of the bound; held, what it is stays."""
-    if posterior.laws is None:
-        raise ValueError("a posterior to go on from has the laws of its rows: use problem.start.")
-    prior = problem.priors[index]
+    prior, laws = problem.priors[index], problem.laws(posterior)
     moments = prior.moments(*_free(posterior, problem, index))
-    law, value = prior.learned(moments, posterior.laws[index])
+    law, value = prior.learned(moments, laws[index])
     if not is_free:
         return posterior, value
-    laws = (law, posterior.laws[1]) if index == 0 else (posterior.laws[0], law)
+    laws = (law, laws[1]) if index == 0 else (laws[0], law)
     return posterior._replace(laws=laws), value
 
 
-def best_laws(problem: FactorProblem, posterior: FactorPosterior) -> FactorPosterior:
+def best_laws(problem: FactorProblem, posterior: FactorState) -> FactorState:
     """With the priors that fit its rows best."""
     for index in (0, 1):
         posterior, _ = _learn_prior(problem, index, posterior, is_free=True)
@@ -269,13 +267,13 @@ def best_laws(problem: FactorProblem, posterior: FactorPosterior) -> FactorPoste
 
 
 def _update_side(
-    problem: FactorProblem, side: Side, index: int, posterior: FactorPosterior, sweep: Sweep
+    problem: FactorProblem, side: Side, index: int, posterior: FactorState, sweep: Sweep
 ) -> float:
     """Update one side in place; what it adds to the expected squared error beyond ``sum r^2``."""
     mean, cov = posterior[:2]
     k, free = problem.model.n_components, problem.model.coordinates.sides[index]
     noise, family = Noise(k, posterior.noise_variance), sweep.covariance
-    law = (posterior.laws or problem.start.laws)[index]
+    law = problem.laws(posterior)[index]
     packed = packed_second_moments(mean[side.other], cov[side.other])
     others, prior_means = mean[side.other].contiguous(), problem.priors[index].means(law)
     linear, quadratic = 0.0, []
@@ -303,7 +301,7 @@ def _update_side(
     return linear + float((ratio * torch.cat(quadratic)).sum()) / k
 
 
-def mean_field_elbo(data: Entries, posterior: FactorPosterior, model: FactorModel) -> float:
+def mean_field_elbo(data: Entries, posterior: FactorState, model: Factorisation) -> float:
     """ELBO of q itself, a lower bound on log p(R), nats; O(N k^2).
 
     What was learned of the noise and of the shrinkage of features is taken as given.
@@ -312,6 +310,6 @@ def mean_field_elbo(data: Entries, posterior: FactorPosterior, model: FactorMode
     total = model.likelihood.log_density(seen_entries(data, posterior, model), posterior.noise)
     for index, prior in enumerate(problem.priors):
         mean, cov = _free(posterior, problem, index)
-        law = (posterior.laws or problem.start.laws)[index]
+        law = problem.laws(posterior)[index]
         total += prior.log_density(prior.moments(mean, cov), law) + row_entropy(cov)
     return total

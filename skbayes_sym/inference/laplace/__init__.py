@@ -6,7 +6,8 @@ them: Kronecker, diagonal, full), `precision` (the matrix plus the prior's, as a
 `training` (weights and hyperparameters by turns). For small regression networks `gauss_newton` and
 `evidence_modes` find many modes at once, which `mode_mixture` puts together; for classes
 `class_terms` (labels given logits), `class_evidence` (sums over rows), `class_modes`,
-`class_refinement` (a Gaussian better than Laplace's) and `class_predictive`.
+`class_refinement` (a Gaussian better than Laplace's), `class_predictive` and `class_refit` (the
+same for members of an ensemble, in the smaller of two spaces).
 
 Tested elsewhere: `precision` (with `posterior`).
 

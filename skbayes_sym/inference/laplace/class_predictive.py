@@ -12,6 +12,7 @@ logits is then thrown far away; so that a few such rows don't decide alone, ever
 probability.
 """
 
+from collections.abc import Sequence
 from math import log, log1p, pi
 from typing import NamedTuple, Protocol
 
@@ -26,6 +27,7 @@ from skbayes_sym.inference.laplace.class_evidence import (
 from skbayes_sym.inference.laplace.class_terms import (
     ClassTerms,
     NormalPoints,
+    Terms,
     points_for_prediction,
     symmetric_root,
 )
@@ -33,7 +35,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import CategoricalMixture
 from skbayes_sym.numerics.memory import rows_within
 
-VARIANCE_SCALES = (0.0, 0.1, 0.3, 1.0)
+VARIANCE_SCALES = (0.0, 0.1, 0.3, 1.0, 3.0)
 _LARGEST_LEVERAGE = 1.0 - 1e-6  # a row that determines its own logits leaves none behind
 _OUTLIERS = 1e-3  # share of rows left out that say nothing
 _NUMBERS = 1 << 22  # of probabilities at once: 32 MB
@@ -62,7 +64,7 @@ def class_mixture(
     draws, log_weights = [], []
     for theta, covariance in zip(*posteriors, strict=True):
         if variance_scale:
-            terms = _scaled(linearised_logits(network, theta, covariance, x), variance_scale)
+            terms = scaled_terms(linearised_logits(network, theta, covariance, x), variance_scale)
         else:
             terms = ClassTerms(network.forward(theta, x))
         draws.append(terms.log_probabilities().movedim(-1, 0))
@@ -83,7 +85,8 @@ def moderated_mixture(
     return CategoricalMixture(torch.stack(draws))
 
 
-def _scaled(logits: LinearisedLogits, variance_scale: float) -> ClassTerms:
+def scaled_terms(logits: LinearisedLogits, variance_scale: float) -> ClassTerms:
+    """Points of logits whose variance is multiplied by a factor."""
     root = variance_scale**0.5 * symmetric_root(logits.covariance)
     return ClassTerms(logits.mean, root, points_for_prediction(logits.mean.shape[1]))
 
@@ -111,19 +114,23 @@ class NormalLaws(Protocol):
         ...
 
 
+def without_itself(logits: LinearisedLogits, terms: Terms) -> LeftOut:
+    """The law of every row's logits without the row's own term; approximately."""
+    own = symmetric_root(logits.covariance)
+    leverage, vectors = torch.linalg.eigh(own @ terms.curvature @ own)
+    wider = (1.0 - leverage.clamp(0.0, _LARGEST_LEVERAGE)).rsqrt()
+    left = own @ (vectors * wider.unsqueeze(-2)) @ vectors.mT
+    shift = left @ (left.mT @ terms.slope.unsqueeze(-1))
+    return LeftOut(logits.mean + shift.squeeze(-1), left)
+
+
 def leave_one_out(problem: ClassEvidence, laws: NormalLaws) -> list[LeftOut]:
     """Approximately, by every law. Of a row with weight w one of its w repetitions is left out."""
     found = []
     for i, covariance in enumerate(laws.covariance):
         theta, root = laws.theta[i], None if laws.root is None else laws.root[i]
-        mean, spread = problem.logits(theta, covariance)
-        terms = ClassTerms(mean, root).terms(problem.data.y)
-        own = symmetric_root(spread)
-        leverage, vectors = torch.linalg.eigh(own @ terms.curvature @ own)
-        wider = (1.0 - leverage.clamp(0.0, _LARGEST_LEVERAGE)).rsqrt()
-        left = own @ (vectors * wider.unsqueeze(-2)) @ vectors.mT
-        shift = left @ (left.mT @ terms.slope.unsqueeze(-1))
-        found.append(LeftOut(mean + shift.squeeze(-1), left))
+        logits = problem.logits(theta, covariance)
+        found.append(without_itself(logits, ClassTerms(logits.mean, root).terms(problem.data.y)))
     return found
 
 
@@ -131,25 +138,44 @@ class VarianceScale(NamedTuple):
     """A factor on the logits' variance and what it was chosen by."""
 
     chosen: float
-    log_losses: Tensor  # approximate leave-one-out, nats per row, of all `VARIANCE_SCALES`
+    log_losses: Tensor  # approximate leave-one-out, nats per row, of all scales
 
 
 def choose_variance_scale(problem: ClassEvidence, laws: NormalLaws) -> VarianceScale:
-    """The scale whose mixture of the laws says most of rows left out.
+    """The scale of `VARIANCE_SCALES` whose mixture of the laws says most of rows left out.
 
     A pass over the rows for ``J C J'``, O(N R P^2).
     """
-    left_out = leave_one_out(problem, laws)
-    weight, losses = problem.data.weight, []
-    n_classes = max(2, problem.network.n_outputs)
-    rule = points_for_prediction(problem.network.n_outputs)
-    for scale in VARIANCE_SCALES:
-        log_p = torch.stack([_log_likelihood(law, problem.data.y, scale, rule) for law in left_out])
-        log_p = log_p.logsumexp(0) - log(len(left_out)) + log1p(-_OUTLIERS)
-        bounded = log_p.logaddexp(torch.full_like(log_p, log(_OUTLIERS / n_classes)))
-        losses.append(-(bounded @ weight) / weight.sum())
-    log_losses = torch.stack(losses)
+    _, y, weight = problem.data
+    losses = left_out_losses(leave_one_out(problem, laws), y, VARIANCE_SCALES)
+    log_losses = losses @ weight / weight.sum()
     return VarianceScale(VARIANCE_SCALES[int(log_losses.argmin())], log_losses)
+
+
+def widest_within_error(losses: Tensor, weight: Tensor, scales: Sequence[float]) -> VarianceScale:
+    """The largest scale that isn't worse than the best by more than one standard error.
+
+    Where a few rows decide the losses (S, N) say little, and too wide errs on the safe side.
+    """
+    share = weight / weight.sum()
+    log_losses = losses @ share
+    more = losses - losses[int(log_losses.argmin())]
+    mean = more @ share
+    error = ((more - mean.unsqueeze(1)).square() @ share / weight.sum()).sqrt()
+    within = [scale for scale, one in zip(scales, (mean <= error).tolist(), strict=True) if one]
+    return VarianceScale(max(within), log_losses)
+
+
+def left_out_losses(left_out: Sequence[LeftOut], y: Tensor, scales: Sequence[float]) -> Tensor:
+    """``-log p`` of every row left out under the laws' mixture, at every scale, (S, N) nats."""
+    n_outputs = left_out[0].mean.shape[1]
+    rule, losses = points_for_prediction(n_outputs), []
+    for scale in scales:
+        log_p = torch.stack([_log_likelihood(law, y, scale, rule) for law in left_out])
+        log_p = log_p.logsumexp(0) - log(len(left_out)) + log1p(-_OUTLIERS)
+        least = torch.full_like(log_p, log(_OUTLIERS / max(2, n_outputs)))
+        losses.append(-log_p.logaddexp(least))
+    return torch.stack(losses)
 
 
 def _log_likelihood(law: LeftOut, y: Tensor, variance_scale: float, rule: NormalPoints) -> Tensor:

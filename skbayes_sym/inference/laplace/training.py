@@ -15,6 +15,7 @@ from skbayes_sym.inference.laplace.marginal_likelihood import (
     Seen,
     add_factors,
 )
+from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.networks.recording import Recording, WeightLayer
 from skbayes_sym.numerics.optimise import DivergenceError, FlatAdam, ParamGroup
@@ -56,20 +57,21 @@ class HyperRates(NamedTuple):
     log_precision: float
 
 
-class ModeObjective:
-    r"""Negative log joint of weights and data, :math:`-\log p(y, \theta \mid \eta, \delta)`.
+class JointDensity:
+    r"""Log joint of weights and data, :math:`\log p(y, \theta \mid \eta, \delta)`, by batches.
 
-    An `Objective` on minibatches. Its vector is ``[theta | eta]`` where eta is trained with the
-    weights (Augerino: Benton et al. 2020), by the likelihood and a reward :math:`N \rho |\eta|`
-    for large half-widths, and ``theta`` alone otherwise.
+    Up to constants; `skbayes_sym.inference.map.MapObjective` climbs it. A position is
+    ``[theta | eta]`` where eta is trained with the weights (Augerino: Benton et al. 2020), by the
+    likelihood and a reward :math:`N \rho |\eta|` for large half-widths, and ``theta`` alone
+    otherwise. Every evaluation is another batch's.
 
     Parameters
     ----------
     model : AveragedNetwork
     batches : Batches
         Rows of every step; transformations come from their generator, too.
-    theta, hyper : Tensor
-        Starting weights (P,); hyperparameters, read at every call.
+    hyper : Tensor
+        Hyperparameters, read at every call.
     rest_precision : float
         Prior precision of parameters in no Laplace layer.
     reward : float or None
@@ -80,7 +82,6 @@ class ModeObjective:
         self,
         model: AveragedNetwork,
         batches: Batches,
-        theta: Tensor,
         hyper: Tensor,
         *,
         rest_precision: float,
@@ -88,56 +89,64 @@ class ModeObjective:
     ) -> None:
         self._model, self._hyper, self._reward = model, hyper, reward
         self._h = model.hyper.unflatten(hyper)
-        eta = self._h["eta"] if reward is not None else self._h["eta"][:0]
-        self.params = torch.cat([theta, eta])
-        self.gradient = torch.zeros_like(self.params)
-        self._n = len(theta)
+        self._n = model.network.layout.n_params
         self._batches = batches
-        self._likelihood = model.likelihood.to(theta)
-        self._owner = model.owner.to(theta.device)
-        self._rest = theta.new_tensor([rest_precision])
+        self._likelihood = model.likelihood.to(hyper)
+        self._owner = model.owner.to(hyper.device)
+        self._rest = hyper.new_tensor([rest_precision])
         self._total_weight = float(batches.data.weight.double().sum())
         self._watch: OnlineEvidence | None = None
         self._is_watched: Callable[[int], bool] = lambda step: False
+        self._n_evaluations = 0
 
     @property
-    def theta(self) -> Tensor:
-        """The weights' part of the vector, (P,)."""
-        return self.params[: self._n]
+    def n_dims(self) -> int:
+        """Length of a position."""
+        return self._n + (self._model.n_half_widths if self._reward is not None else 0)
+
+    def start(self, theta: Tensor) -> Tensor:
+        """The position of weights (P,) and of the half-widths as they are, (1, D)."""
+        return torch.cat([theta, self._h["eta"]])[: self.n_dims].unsqueeze(0)
 
     def watch_with(self, watch: "OnlineEvidence", is_watched: Callable[[int], bool]) -> None:
-        """Let ``watch`` record the steps for which ``is_watched(step)``."""
+        """Let ``watch`` record the evaluations for which ``is_watched(number)``."""
         self._watch, self._is_watched = watch, is_watched
 
-    def __call__(self, step: int) -> Tensor:
+    def __call__(self, position: Tensor) -> Tensor:
+        return self.evaluate(position).value
+
+    def evaluate(self, position: Tensor) -> Evaluation:
+        """At one position, (1, D)."""
         x, y, weight = batch = self._batches.next()
-        leaf = self.params.detach().clone().requires_grad_()
+        watch = self._watch if self._is_watched(self._n_evaluations) else None
+        self._n_evaluations += 1
+        leaf = position[0].detach().clone().requires_grad_()
         likelihood = self._likelihood.at(self._h["likelihood"])
         noise = self._model.noise(len(x), x, self._batches.generator)
         with torch.enable_grad():
             eta = leaf[self._n :] if self._reward is not None else self._h["eta"]
             theta, recorded = leaf[: self._n], None
-            if self._watch is not None and self._is_watched(step):
-                recorded = self._watch.record(theta, self._hyper, batch, noise)
+            if watch is not None:
+                recorded = watch.record(theta, self._hyper, batch, noise)
                 averaged = recorded.averaged
             else:
                 averaged = self._model.forward(theta, eta, x, noise)
-            loss = -(weight * likelihood.log_prob(averaged, y)).sum()
+            value = (weight * likelihood.log_prob(averaged, y)).sum()
             if self._reward is not None and eta.numel():
-                loss = loss - self._reward * self._total_weight * eta.norm()
+                value = value + self._reward * self._total_weight * eta.norm()
             keep = recorded is not None  # its graph serves the evidence's gradient too
-            gradient = torch.autograd.grad(loss, leaf, retain_graph=keep)[0]
-        if self._watch is not None and recorded is not None:
-            self._watch.gather(recorded, self._batches.generator)
-        self.gradient.copy_(gradient)
-        return loss.detach() + self._add_prior()
+            gradient = torch.autograd.grad(value, leaf, retain_graph=keep)[0]
+        if watch is not None and recorded is not None:
+            watch.gather(recorded, self._batches.generator)
+        value = value.detach() + self._add_prior(leaf.detach()[: self._n], gradient)
+        return Evaluation(value.unsqueeze(0), gradient.unsqueeze(0))
 
-    def _add_prior(self) -> Tensor:
-        """Negative log prior of the weights, without its normaliser; adds to the gradient."""
+    def _add_prior(self, theta: Tensor, gradient: Tensor) -> Tensor:
+        """Log prior of the weights, without its normaliser; adds to the gradient (D,)."""
         precision = torch.cat([self._h["log_precision"].exp(), self._rest])[self._owner]
-        scaled = precision * self.theta
-        self.gradient[: self._n] += scaled
-        return 0.5 * torch.dot(scaled, self.theta)
+        scaled = precision * theta
+        gradient[: self._n] -= scaled
+        return -0.5 * torch.dot(scaled, theta)
 
 
 class Recorded(NamedTuple):
@@ -284,6 +293,6 @@ class HyperAscent:
         if not bool(torch.isfinite(self._hyper).all()):
             raise DivergenceError(
                 "a hyperparameter stopped being finite: lower hyper_learning_rate or "
-                "invariance_learning_rate, standardize the data or use dtype='float64'."
+                "Invariances.learning_rate, standardize the data or use dtype='float64'."
             )
         return terms

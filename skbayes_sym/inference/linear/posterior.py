@@ -19,6 +19,8 @@ Floats = npt.NDArray[np.float64]
 # Largest covariance that is built on demand, bytes. A request beyond is a mistake more often than
 # a wish, and the operating system would grant it before running out.
 MAX_COVARIANCE_BYTES = 1 << 32
+_COVARIANCE = "The posterior covariance of the weights"
+_REMEDY = "Standardize the features, or drop the ones that others determine."
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,20 +66,22 @@ class LowRankGaussian:
         """Cholesky factor of the coordinates' covariance."""
         return cholesky(
             torch.as_tensor(self.covariance),
-            what="The posterior covariance of the weights",
-            remedy="Standardize the features, or drop the ones that others determine.",
+            what=_COVARIANCE,
+            remedy=_REMEDY,
         )
 
     def variance(self) -> Floats:
         """Variance of every weight, (C, K); O(C K r^2)."""
+        return self.scale**2 * self._diagonal(self._blocks, self.prior_variance)
+
+    def _diagonal(self, blocks: Floats, free: float) -> Floats:
+        """Of ``Q blocks Q'`` and ``free`` in the directions the data don't see, (C, K)."""
+        rows = [blocks[c, :, c] for c in range(len(self.loc))]
         if self.basis is None:
-            return self.scale**2 * np.diag(self.covariance).reshape(self.loc.shape)
-        eye = self.prior_variance * np.eye(self.basis.shape[1])
-        change = [
-            np.einsum("kr,kr->k", self.basis @ (self._blocks[c, :, c] - eye), self.basis)
-            for c in range(len(self.loc))
-        ]
-        return self.scale**2 * (self.prior_variance + np.array(change))
+            return np.array([np.diag(row) for row in rows])
+        eye = free * np.eye(self.basis.shape[1])
+        change = [np.einsum("kr,kr->k", self.basis @ (row - eye), self.basis) for row in rows]
+        return free + np.array(change)
 
     def dense_covariance(self) -> Floats:
         """Covariance of all weights, (C K, C K), rows of ``loc`` one after the other.
@@ -108,6 +112,23 @@ class LowRankGaussian:
         dense *= self.scale[:, None, None] * self.scale
         return dense.reshape(n_rows * k, n_rows * k)
 
+    def precision(self) -> Tensor:
+        """Inverse covariance of all weights, (C K, C K); `MemoryError` as `dense_covariance`."""
+        covariance = torch.as_tensor(self.dense_covariance())
+        return torch.cholesky_inverse(cholesky(covariance, what=_COVARIANCE, remedy=_REMEDY))
+
+    def precision_diagonal(self) -> Tensor:
+        """Inverse variance of every weight given the others, (C K,); O(C K r^2)."""
+        inverse = torch.cholesky_inverse(self._factor()).view(self._blocks.shape).numpy()
+        diagonal = self._diagonal(inverse, 1.0 / self.prior_variance)
+        return torch.as_tensor((diagonal / self.scale**2).ravel())
+
+    def log_det_precision(self) -> Tensor:
+        """Log determinant of `precision`, 0-d."""
+        n_free = self.n_weights - len(self.covariance)
+        units = 2.0 * len(self.loc) * float(np.log(self.scale).sum())
+        return -(log_det(self._factor()) + n_free * log(self.prior_variance) + units)
+
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, C K), float64 on the generator's device; O(n C K r)."""
         n_rows, k = self.loc.shape
@@ -132,11 +153,8 @@ class LowRankGaussian:
         free = (moved * moved).sum((-1, -2)) - (inside * inside).sum((-1, -2))
         factor = self._factor()
         z = torch.linalg.solve_triangular(factor, inside.flatten(-2).unsqueeze(-1), upper=False)
-        n_free = self.n_weights - len(self.covariance)
-        log_dets = log_det(factor) + n_free * log(self.prior_variance)
-        log_dets = log_dets + 2.0 * len(self.loc) * float(np.log(self.scale).sum())
         squares = z.square().sum((-1, -2)) + free / self.prior_variance
-        return log_normal_multivariate(squares, log_dets, self.n_weights)
+        return log_normal_multivariate(squares, -self.log_det_precision(), self.n_weights)
 
     def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (N, C) and covariance (N, C, C) of ``x W'`` for inputs (N, K), float64."""

@@ -1,7 +1,9 @@
 """Markov chains: how they warm up, run side by side and go on.
 
 Reading order: `adaptation` (step sizes, scales, windows), `blocks` (chains that run together),
-`chains` (many blocks, anywhere), `chain_count` (how many chains find all modes).
+`chains` (many blocks, anywhere), `chain_count` (how many chains find all modes). Of networks with
+many weights: `microcanonical` (dynamics of unit velocity, with and without rejections) and
+`kronecker` (a preconditioner from the curvature of every layer).
 
 Tested elsewhere: `blocks` (with `chains`).
 

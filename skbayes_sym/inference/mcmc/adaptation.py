@@ -151,9 +151,9 @@ class PreconditionerAdaptation(Protocol):
         ...
 
     def fit(
-        self, preconditioner: Preconditioner, moments: Moments, *, like: Tensor
+        self, preconditioner: Preconditioner, moments: Moments, *, position: Tensor
     ) -> Preconditioner:
-        """The preconditioner after a window that learns, in the dtype of ``like``."""
+        """The preconditioner after a window that learns and ends at ``position`` (C, D)."""
         ...
 
 
@@ -165,7 +165,7 @@ class FixedPreconditioner:
         return [Window(n_warmup, False)] if n_warmup else []
 
     def fit(
-        self, preconditioner: Preconditioner, moments: Moments, *, like: Tensor
+        self, preconditioner: Preconditioner, moments: Moments, *, position: Tensor
     ) -> Preconditioner:
         return preconditioner
 
@@ -187,13 +187,13 @@ class PooledDiagonal:
         return stan_windows(n_warmup)
 
     def fit(
-        self, preconditioner: Preconditioner, moments: Moments, *, like: Tensor
+        self, preconditioner: Preconditioner, moments: Moments, *, position: Tensor
     ) -> Preconditioner:
         """Square roots of `pooled_variance`; unchanged where no chain moved."""
         orbits = self.group.coordinate_orbits(moments.mean.shape[1])
         variance = pooled_variance(moments.variance(), moments.n_draws, orbits)
         if bool((variance > 0).all()):  # nan where nothing moved
-            return DiagonalPreconditioner(variance.sqrt().to(like))
+            return DiagonalPreconditioner(variance.sqrt().to(position))
         return preconditioner
 
 

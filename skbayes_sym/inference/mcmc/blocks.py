@@ -191,7 +191,7 @@ class _Run:
             moments = self._adapt_step_size(window)
             if window.learns_scale:
                 self._preconditioner = self._sampler.adaptation.fit(
-                    self._preconditioner, moments, like=self._state.position
+                    self._preconditioner, moments, position=self._state.position
                 )
 
     def _search_step_size(self) -> None:

@@ -22,7 +22,7 @@ from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.symmetry.base import SymmetryGroup
 
 
-class NormalModel(NamedTuple):
+class GaussianMLP(NamedTuple):
     """A `Model` whose passes and KL are written out: an MLP with independent normal weights."""
 
     network: MLP
@@ -41,7 +41,7 @@ class SymmetrizedElbo:
 
     Parameters
     ----------
-    model : NormalModel
+    model : GaussianMLP
     batches : Batches
         Rows of every step; the likelihood's noise comes from their generator, too.
     params : Tensor of shape (2 P + n_params,)
@@ -54,7 +54,7 @@ class SymmetrizedElbo:
 
     def __init__(
         self,
-        model: NormalModel,
+        model: GaussianMLP,
         batches: Batches,
         params: Tensor,
         *,

@@ -4,8 +4,9 @@ from math import log, nan
 from typing import NamedTuple
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
+
+from skbayes_sym.numerics.optimise import root
 
 
 class BridgeRatio(NamedTuple):
@@ -105,4 +106,4 @@ def _solve(at_proposal: Tensor, at_draws: Tensor, log_s: tuple[float, float]) ->
     low, high = float(finite.min()) - 1.0, float(finite.max()) + 1.0
     while imbalance(low) < 0.0:  # zeros among the proposals put r below every finite l
         low -= 2.0 * (high - low)
-    return float(brentq(imbalance, low, high, xtol=1e-10))
+    return root(imbalance, low, high)

@@ -9,10 +9,10 @@ from math import exp, log, pi, sqrt
 from typing import NamedTuple
 
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.problem import FactorModel, FactorPosterior
+from skbayes_sym.inference.factorization.problem import Factorisation, FactorState
+from skbayes_sym.numerics.optimise import lowest
 
 
 class _Components(NamedTuple):
@@ -48,19 +48,19 @@ def shrunk_singular_values(
     return (g - 0.5 * noise / g * (n + m + root)).clamp(min=0.0)
 
 
-def analytic_mean_field(matrix: Tensor, model: FactorModel) -> FactorPosterior:
+def analytic_mean_field(matrix: Tensor, model: Factorisation) -> FactorState:
     """The optimum itself, no iteration; one SVD of the matrix.
 
     Parameters
     ----------
     matrix : Tensor of shape (n, m)
         All entries observed.
-    model : FactorModel
+    model : Factorisation
         Its noise, if it is learned, maximises the ELBO.
 
     Returns
     -------
-    FactorPosterior
+    FactorState
         With diagonal covariances, the same for all rows of a side.
     """
     u, g, vt = torch.linalg.svd(matrix.double(), full_matrices=False)
@@ -77,9 +77,7 @@ def analytic_mean_field(matrix: Tensor, model: FactorModel) -> FactorPosterior:
             parts = _components(g[:k], shape, noise, prior_variance)
             return -_elbo(parts, g[:k], total, shape, noise, prior_variance)
 
-        bounds = (log(noise_range[0]), log(noise_range[1]))
-        found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-8})
-        noise_variance = exp(float(found.x))
+        noise_variance = exp(lowest(loss, log(noise_range[0]), log(noise_range[1])))
     parts = _components(g[:k], shape, noise_variance, prior_variance)
     quarter = k**0.25
     mean = quarter * torch.cat([u[:, :k] * parts.left, vt[:k].mT * parts.right])
@@ -87,7 +85,7 @@ def analytic_mean_field(matrix: Tensor, model: FactorModel) -> FactorPosterior:
         [parts.left_variance.expand(shape[0], k), parts.right_variance.expand(shape[1], k)]
     )
     cov = torch.diag_embed(sqrt(k) * variances)
-    return FactorPosterior(mean.to(matrix), cov.to(matrix), noise_variance)
+    return FactorState(mean.to(matrix), cov.to(matrix), noise_variance)
 
 
 def _components(

@@ -29,9 +29,7 @@ def anchor_features(posterior: RowPosterior, root: Tensor) -> Tensor:
     return torch.cat([plain_anchors(posterior), natural_mean], dim=1)
 
 
-def learn_mixing(
-    inner: Tensor, gap_of: Callable[[Tensor], Tensor] = langevin_gap
-) -> Tensor:
+def learn_mixing(inner: Tensor, gap_of: Callable[[Tensor], Tensor] = langevin_gap) -> Tensor:
     """The matrix W that maximises the mean of ``tr B - F(B)``, ``B = W C``, over draws of C.
 
     A concave problem where F is convex. W is free for few components; for more it weighs the two

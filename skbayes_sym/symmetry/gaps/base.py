@@ -7,6 +7,8 @@ For a posterior q and a compact group G of its model's symmetries,
     q_G(\theta) = E_g\, q(g^{-1} \theta),
 
 is what symmetrising q adds to its ELBO (Gelberg et al. 2024, Theorem 4.1; Moore 2016, eq. 4).
+Translations have no uniform law; theirs is a difference of two optima
+(`skbayes_sym.symmetry.gaps.translations`).
 """
 
 from typing import Literal, NamedTuple, Protocol, TypeVar
@@ -50,12 +52,12 @@ class GapGradient(NamedTuple):
 
     ``added_precision`` is ``-2 d gap / d covariance``, what the gap adds to the precision of q
     where it is stationary: one number a parameter where these are independent, a matrix a row
-    where rows are.
+    where rows are, one matrix where nothing is.
     """
 
     value: Tensor  # 0-d, nats
     d_mean: Tensor  # (P,) or (n_rows, k)
-    added_precision: Tensor  # (P,) or (n_rows, k, k)
+    added_precision: Tensor  # (P,), (n_rows, k, k) or (P, P)
 
 
 class Gap(Protocol[Q_contra]):

@@ -39,9 +39,7 @@ def row_gap(
 
 
 @row_gap.register
-def _(
-    group: Orthogonal, *, is_isotropic: bool, is_elementwise: bool = True
-) -> Gap[RowPosterior]:
+def _(group: Orthogonal, *, is_isotropic: bool, is_elementwise: bool = True) -> Gap[RowPosterior]:
     if group.n_components == 1:  # O(1) is a sign flip
         return SignFlipGap(Units(group.index.mT, permute=False, flip=True))
     return IsotropicRotationGap(group) if is_isotropic else AnchoredRotationGap(group)

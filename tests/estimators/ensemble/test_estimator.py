@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from skbayes_sym import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.estimators.ensemble import refit
 from skbayes_sym.inference.map import MapObjective
 
 FAST = {
@@ -145,7 +146,7 @@ def test_densities_are_of_y_as_given():
 def test_classifier():
     X, y = IRIS
     names = np.array(["setosa", "versicolor", "virginica"])[y]
-    clf = clone(CLF).set_params(max_iter=1000).fit(X, names)
+    clf = clone(CLF).set_params(max_iter=1000, correction=None).fit(X, names)
     assert clf.score(X, names) > 0.95
     proba = clf.predict_proba(X)
     np.testing.assert_allclose(proba.sum(axis=1), 1.0)
@@ -320,3 +321,60 @@ def test_minibatches_reach_what_all_rows_reach():
     assert abs(parts.noise_std_samples_.mean() / whole.noise_std_samples_.mean() - 1.0) < 0.1
     with pytest.warns(UserWarning, match="batch_size=1000 exceeds"):
         quick(max_iter=2, batch_size=1000).fit(X, y)
+
+
+def overlapping(n=260):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 8))
+    return X, (X[:, 0] + 1.5 * rng.standard_normal(n) > 0.0).astype(int)
+
+
+def test_refitted_members_know_that_classes_overlap():
+    """Members fit the labels; their linearised networks under the same prior don't."""
+    X, y = overlapping()
+    clf = DeepEnsembleClassifier((20,), n_members=3, random_state=0)
+    train, test = slice(0, 130), slice(130, None)
+    losses = {}
+    for correction in (None, "auto"):
+        one = clone(clf).set_params(correction=correction).fit(X[train], y[train])
+        losses[correction] = -one.log_predictive_density(X[test], y[test]).mean()
+        p = one.predict_proba(X[test])
+        np.testing.assert_allclose(p.sum(axis=1), 1.0)
+    prevalence = y[train].mean()
+    constant = -np.where(y[test], np.log(prevalence), np.log1p(-prevalence)).mean()
+    assert losses["auto"] < min(losses[None] - 0.1, constant)
+    assert one.variance_scale_ >= 1.0
+    assert np.all(one.predict_uncertainty(X).epistemic > 0.0)
+
+
+def test_a_given_variance_scale_and_members_as_trained():
+    X, y = overlapping(60)
+    fits = [
+        clone(CLF).set_params(correction=c, variance_scale=v).fit(X, y)
+        for c, v in ((None, "loo"), ("gaussian", 0.0), ("gaussian", 2.0))
+    ]
+    plain, at_mean, wide = fits
+    assert (at_mean.variance_scale_, wide.variance_scale_) == (0.0, 2.0)
+    assert not hasattr(plain, "refitted_members_")
+    np.testing.assert_array_equal(plain.samples_, wide.samples_)
+    # Weights as trained, whatever predictions are made of.
+    for fit in fits:
+        np.testing.assert_array_equal(
+            fit.log_likelihood_samples(X, y), plain.log_likelihood_samples(X, y)
+        )
+    entropy = [fit.predict_uncertainty(X).total.mean() for fit in (at_mean, wide)]
+    assert entropy[0] < entropy[1]
+    x = torch.as_tensor((X - wide.x_mean_) / wide.x_scale_)
+    alone = clone(CLF).set_params(n_members=1, variance_scale=0.0).fit(X, y)
+    one = alone.refitted_members_
+    theta = torch.as_tensor(one.theta[0])
+    rows = torch.func.jacrev(lambda t: alone.network_.forward(t, x))(theta)
+    expected = alone.network_.forward(theta, x) + rows @ torch.as_tensor(one.loc[0] - one.theta[0])
+    np.testing.assert_allclose(alone.predict_proba(X)[:, 1], expected.diff(dim=1)[:, 0].sigmoid())
+
+
+def test_what_would_take_long_stays_as_trained(monkeypatch):
+    X, y = overlapping(60)
+    monkeypatch.setattr(refit, "_MOST_WORK", 1.0)
+    assert not hasattr(clone(CLF).fit(X, y), "variance_scale_")
+    assert hasattr(clone(CLF).set_params(correction="gaussian").fit(X, y), "variance_scale_")

@@ -9,12 +9,12 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from skbayes_sym import LaplaceClassifier, LILAClassifier, LILARegressor
-from skbayes_sym.models import Affine, Augerino, ColumnShift, LogScale, Rotation2D
+from skbayes_sym.models import Affine, Augerino, ColumnShift, Invariances, LogScale, Rotation2D
 
 TOY = {
-    "hidden_layer_sizes": (50,), "n_augmentations": 20, "standardize": False,
-    "curvature": "kron-exact",
+    "hidden_layer_sizes": (50,), "standardize": False, "curvature": "kron-exact",
 }  # fmt: skip
+TURNS = Invariances([Rotation2D()], n_augmentations=20)
 
 
 def make_arcs(seed, n=200, sigma=0.06, arc=120.0):
@@ -38,7 +38,7 @@ def test_toy_rotation_is_found(seed, hyper):
     """Data over 60 degrees to either side; the evidence of both by the full Gauss-Newton."""
     X, y = make_arcs(seed)
     plain = LILAClassifier(random_state=seed, **TOY).fit(X, y)
-    lila = clone(plain).set_params(invariances=[Rotation2D()], hyper=hyper).fit(X, y)
+    lila = clone(plain).set_params(invariances=TURNS, hyper=hyper).fit(X, y)
     angle = np.rad2deg(lila.invariance_["rotation"])
     assert 50.0 <= angle <= 80.0
     assert full_evidence(lila, X, y) - full_evidence(plain, X, y) >= 4.0
@@ -65,7 +65,8 @@ class InvertedRotation(nn.Module):
 def test_toy_rotation_is_found_however_it_is_written():
     """Immer et al. 2022, appendix C: the evidence doesn't care, Augerino's reward does."""
     X, y = make_arcs(1)
-    lila = LILAClassifier(random_state=1, invariances=[InvertedRotation(1 / 0.3)], **TOY)
+    turns = Invariances([InvertedRotation(1 / 0.3)], n_augmentations=20)
+    lila = LILAClassifier(random_state=1, invariances=turns, **TOY)
     augerino = clone(lila).set_params(objective=Augerino())
     found, shrunk = (
         np.rad2deg(1.0 / model.fit(X, y).invariance_["InvertedRotation"])
@@ -102,9 +103,8 @@ def test_translation_of_a_column_that_doesnt_matter():
     y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(120)
     reg = LILARegressor(
         (20,),
-        invariances=[ColumnShift(), LogScale(columns=(1,))],
+        invariances=Invariances([ColumnShift(), LogScale(columns=(1,))], learning_rate=0.1),
         random_state=0,
-        invariance_learning_rate=0.1,
     ).fit(X, y)
     found = reg.invariance_
     assert set(found) == {"translation_0", "translation_1", "log_scale"}
@@ -128,7 +128,7 @@ def test_no_invariance_is_the_laplace_estimator():
 def test_baselines_are_one_word_away():
     X, y = make_arcs(0)
     base = LILAClassifier(
-        (10,), invariances=[Rotation2D()], max_iter=200, tol=None, random_state=0, n_augmentations=5
+        (10,), invariances=Invariances([Rotation2D()], 5), max_iter=200, tol=None, random_state=0
     )
     fixed = clone(base).set_params(objective="map").fit(X, y)
     assert fixed.invariance_ == {}
@@ -155,7 +155,7 @@ def test_images_in_every_network(network, channels):
     sizes = {"hidden_layer_sizes": (10,)} if network == "mlp" else {}
     clf = LILAClassifier(
         **sizes, image_shape=(6, 5) if channels == 1 else (3, 6, 5), network=network, max_iter=60,
-        n_hyper_updates=12, n_augmentations=3, tol=None, random_state=0,
+        n_hyper_updates=12, invariances=Invariances(n_augmentations=3), tol=None, random_state=0,
     ).fit(X.astype(np.float32), y)  # fmt: skip
     assert list(clf.invariance_) == [
         "translation_x", "translation_y", "rotation", "scale", "aspect", "shear",
@@ -171,8 +171,9 @@ def test_axis_basis_correlations_and_modules_of_images():
     X, y = small_images()
     module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(24, 2))
     clf = LILAClassifier(
-        network=module, image_shape=(6, 5), invariances=Affine("axis", correlated=True),
-        max_iter=60, n_hyper_updates=12, n_augmentations=3, tol=None, random_state=0,
+        network=module, image_shape=(6, 5),
+        invariances=Invariances(Affine("axis", correlated=True), 3),
+        max_iter=60, n_hyper_updates=12, tol=None, random_state=0,
     ).fit(X, y)  # fmt: skip
     assert {"scale_x", "scale_y"} <= set(clf.invariance_)
     covariance = clf.invariance_covariance_
@@ -204,7 +205,6 @@ def test_axis_basis_correlations_and_modules_of_images():
         ({"invariances": Affine("polar"), "image_shape": (6, 5)}, "basis must be"),
         ({"objective": "elbo"}, "objective='elbo' has no transforms"),
         ({"hyper": "fast"}, "hyper"),
-        ({"n_augmentations": 0}, "n_augmentations"),
         ({"network": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(30), nn.Linear(30, 2))}, "couples"),
     ],
 )
@@ -212,6 +212,20 @@ def test_bad_parameters_are_named(params, message):
     X, y = small_images()
     with pytest.raises((TypeError, ValueError), match=message):
         LILAClassifier(max_iter=10, **params).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"n_augmentations": 0}, "n_augmentations must be a positive integer, got 0"),
+        ({"n_augmentations": 2.5}, "n_augmentations must be a positive integer, got 2.5"),
+        ({"learning_rate": 0.0}, "learning_rate must be 'auto' or a positive number, got 0.0"),
+        ({"learning_rate": "fast"}, "learning_rate must be 'auto' or a positive number"),
+    ],
+)
+def test_bad_numbers_of_invariances_are_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        Invariances(**given)
 
 
 class Stretch(nn.Module):
@@ -228,7 +242,7 @@ class Stretch(nn.Module):
 def test_modules_as_invariances():
     X, y = make_arcs(0)
     clf = LILAClassifier(
-        (5,), invariances=[Stretch()], max_iter=60, tol=None, n_augmentations=3, random_state=0
+        (5,), invariances=Invariances([Stretch()], 3), max_iter=60, tol=None, random_state=0
     ).fit(X, y)
     assert list(clf.invariance_) == ["Stretch"]
     with pytest.raises(ValueError, match=r"Stretch.eta is frozen"):
@@ -238,7 +252,7 @@ def test_modules_as_invariances():
 def test_standardised_coordinates_make_a_rotation_warn():
     X, y = make_arcs(0)
     X = (X - X.mean(0)) / X.std(0)
-    clf = LILAClassifier((3,), invariances=[Rotation2D()], max_iter=20, tol=None, n_augmentations=2)
+    clf = LILAClassifier((3,), invariances=[Rotation2D()], max_iter=20, tol=None)
     with pytest.warns(UserWarning, match="look standardised.*raw coordinates"):
         clf.fit(X, y)
 
@@ -270,7 +284,7 @@ def test_rotation_of_digits_is_found(seed):
         (100,),
         image_shape=(8, 8),
         learning_rate=0.05,
-        invariance_learning_rate=0.2,
+        invariances=Invariances(learning_rate=0.2),
         tol=None,
         random_state=seed,
     ).fit(X, y)
@@ -301,17 +315,22 @@ def scaled_digits(seed, n=700):
 def test_joint_scaling_is_found_as_such(seed):
     """The open problem of section 5.4: by correlating x and y, or by a basis of joint scales."""
     X, y = scaled_digits(seed)
+
+    def fast(families):
+        return Invariances(families, learning_rate=0.3)
+
     apart = LILAClassifier(
         (100,),
         image_shape=(8, 8),
         learning_rate=0.05,
-        invariance_learning_rate=0.3,
         tol=None,
-        invariances=Affine("axis"),
+        invariances=fast(Affine("axis")),
         random_state=seed,
     ).fit(X, y)
-    correlated = clone(apart).set_params(invariances=Affine("axis", correlated=True)).fit(X, y)
-    joint = clone(apart).set_params(invariances=Affine()).fit(X, y)
+    correlated = (
+        clone(apart).set_params(invariances=fast(Affine("axis", correlated=True))).fit(X, y)
+    )
+    joint = clone(apart).set_params(invariances=fast(Affine())).fit(X, y)
     assert correlated.log_evidence_ >= apart.log_evidence_ + 40.0
     assert joint.log_evidence_ >= apart.log_evidence_ + 40.0
     assert correlated.invariance_correlation_[3, 4] > 0.95
@@ -326,11 +345,14 @@ def test_correlations_cost_rotated_digits_nothing(seed):
         (100,),
         image_shape=(8, 8),
         learning_rate=0.05,
-        invariance_learning_rate=0.2,
+        invariances=Invariances(learning_rate=0.2),
         tol=None,
         random_state=seed,
     ).fit(X, y)
-    full = clone(plain).set_params(invariances=Affine(correlated=True)).fit(X, y)
+    full = clone(plain).set_params(
+        invariances=Invariances(Affine(correlated=True), learning_rate=0.2)
+    )
+    full.fit(X, y)
     # The evidence of two training runs differs by some tens of nats.
     assert full.log_evidence_ > plain.log_evidence_ - 30.0
     assert full.score(X_test, y_test) > plain.score(X_test, y_test) - 0.03

@@ -7,7 +7,7 @@ from sklearn.base import clone
 from sklearn.callback import ScoringMonitor
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym.inference.laplace.training import ModeObjective
+from skbayes_sym.inference.map import MapObjective
 
 
 @every(LAPLACE)
@@ -32,14 +32,14 @@ def test_callback_stops_the_fit(estimator):
 
 @every(LAPLACE)
 def test_interrupt_keeps_a_marked_usable_model(estimator, monkeypatch):
-    original = ModeObjective.__call__
+    original = MapObjective.__call__
 
     def call(self, n):
         if n == 33:
             raise KeyboardInterrupt
         return original(self, n)
 
-    monkeypatch.setattr(ModeObjective, "__call__", call)
+    monkeypatch.setattr(MapObjective, "__call__", call)
     X, y = data(estimator)
     model = clone(estimator)
     with (

@@ -12,7 +12,7 @@ from skbayes_sym.inference.factorization.covariance import (
     RowCovariance,
 )
 from skbayes_sym.inference.factorization.data import entries
-from skbayes_sym.inference.factorization.problem import FactorModel, FactorProblem
+from skbayes_sym.inference.factorization.problem import Factorisation, FactorProblem
 from skbayes_sym.inference.factorization.vi import fit_factors
 
 FAMILIES = {
@@ -51,7 +51,7 @@ def incomplete(generator, shape=(14, 9), k=3, share=0.6, noise=0.5):
 def problem_of(data, k, *, noise=0.25, noise_range=None, prior_scale=1.0, seed=0, **settings):
     """What a solver gets: nothing scaled, no group, 500 sweeps."""
     settings = {"max_iter": 500, "tol": 1e-7} | settings
-    model = FactorModel(k, prior_scale, noise, noise_range)
+    model = Factorisation(k, prior_scale, noise, noise_range)
     return FactorProblem(data, data, model, None, seed=seed, **settings)
 
 

@@ -16,7 +16,7 @@ from inference.factorization.factorization_problems import (
 from torch.testing import assert_close
 
 from skbayes_sym.inference.factorization.covariance import FullCovariance, PointMass, row_entropy
-from skbayes_sym.inference.factorization.problem import FactorModel, FactorPosterior
+from skbayes_sym.inference.factorization.problem import Factorisation, FactorState
 from skbayes_sym.inference.factorization.vi import GapStream, fit_factors, mean_field_elbo
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
@@ -31,7 +31,7 @@ LOG_EVIDENCE = [
 
 def bound(data, posterior):
     """The mean-field one at a prior scale of one."""
-    return mean_field_elbo(data, posterior, FactorModel(posterior.mean.shape[1], 1.0, 1.0))
+    return mean_field_elbo(data, posterior, Factorisation(posterior.mean.shape[1], 1.0, 1.0))
 
 
 @every_family
@@ -86,7 +86,7 @@ def test_rows_given_columns_are_bayesian_regression(generator):
     mean = torch.cat([torch.zeros(14, k, dtype=torch.float64), v])
     problem = problem_of(data, k, prior_scale=1.5, max_iter=1)
     cov = 1e-14 * torch.eye(k, dtype=torch.float64).repeat(23, 1, 1)
-    known = FactorPosterior(mean, cov, 0.3, problem.start.laws)
+    known = FactorState(mean, cov, 0.3, problem.start.laws)
     after = fit_factors(
         problem, known, FullCovariance(), gap=None, on_step=lambda s, i: False
     ).posterior

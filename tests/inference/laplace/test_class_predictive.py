@@ -136,5 +136,5 @@ def test_labels_at_random_keep_the_variance_and_a_clear_rule_does_not():
         problem = class_problem(Data(x, y, weight), (10,), n_outputs=1)
         modes = modes_of(problem, learn_scales=False)
         chosen.append(choose_variance_scale(problem, modes).chosen)
-    assert chosen[0] == 1.0
+    assert chosen[0] >= 1.0
     assert chosen[1] < 1.0

@@ -36,6 +36,16 @@ def test_covariance_and_variance(with_basis):
 
 
 @both
+def test_precision(with_basis):
+    posterior, dense = make(with_basis)
+    expected = np.linalg.inv(dense)
+    np.testing.assert_allclose(posterior.precision(), expected, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(posterior.precision_diagonal(), np.diag(expected), rtol=1e-10)
+    log_det = np.linalg.slogdet(expected)[1]
+    assert float(posterior.log_det_precision()) == pytest.approx(log_det, abs=1e-11)
+
+
+@both
 def test_log_prob_is_the_normal_density(with_basis):
     posterior, dense = make(with_basis)
     theta = np.random.default_rng(1).normal(size=(4, 10))

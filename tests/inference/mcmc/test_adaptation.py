@@ -190,7 +190,7 @@ def test_preconditioner_without_any_move_stays():
     for _ in range(10):
         moments = moments.add(position)
     before = DiagonalPreconditioner(torch.full((4, 7), 0.3))
-    assert PooledDiagonal(UNITS).fit(before, moments, like=position) is before
+    assert PooledDiagonal(UNITS).fit(before, moments, position=position) is before
 
 
 def test_fit_gives_standard_deviations_in_the_working_dtype(generator):
@@ -200,7 +200,7 @@ def test_fit_gives_standard_deviations_in_the_working_dtype(generator):
     for draw in x:
         moments = moments.add(draw)
     fitted = PooledDiagonal(Trivial()).fit(
-        DiagonalPreconditioner(torch.ones(2, 7)), moments, like=x[0]
+        DiagonalPreconditioner(torch.ones(2, 7)), moments, position=x[0]
     )
     assert fitted.scale.dtype == torch.float32
     ratio = fitted.scale / scale
@@ -210,6 +210,6 @@ def test_fit_gives_standard_deviations_in_the_working_dtype(generator):
 def test_fixed_preconditioner_is_fixed():
     before = DiagonalPreconditioner(torch.ones(1, 2))
     assert (
-        FixedPreconditioner().fit(before, Moments.empty(torch.ones(1, 2)), like=torch.ones(1))
+        FixedPreconditioner().fit(before, Moments.empty(torch.ones(1, 2)), position=torch.ones(1))
         is before
     )

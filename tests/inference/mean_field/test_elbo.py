@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
-from skbayes_sym.inference.mean_field.elbo import NormalModel, SymmetrizedElbo, pack
+from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.data import Batches, Data
@@ -36,7 +36,7 @@ def params_of(network, likelihood, generator, scale=0.3, spread=1.0):
 
 def objective_of(network, data, prior, params, likelihood, *, gap=None, batch_size=None, seed=0):
     batches = Batches(data, batch_size or len(data.x), generator_from(seed))
-    model = NormalModel(network, likelihood, prior, network.symmetry())
+    model = GaussianMLP(network, likelihood, prior, network.symmetry())
     return SymmetrizedElbo(model, batches, params, n_draws=1, gap=gap)
 
 

@@ -10,7 +10,7 @@ from inference.factorization.factorization_problems import (
 )
 
 from skbayes_sym.inference.factorization.covariance import FullCovariance
-from skbayes_sym.inference.factorization.problem import FactorModel
+from skbayes_sym.inference.factorization.problem import Factorisation
 from skbayes_sym.inference.factorization.vi import fit_factors, mean_field_elbo
 from skbayes_sym.inference.reference.analytic_mean_field import analytic_mean_field
 
@@ -32,11 +32,11 @@ def test_analytic_solution_is_the_end_of_coordinate_ascent(shape, prior_scale):
 
 def test_analytic_noise_is_a_maximum():
     matrix, data = noisy_matrices()[1], complete(noisy_matrices()[1])
-    best = analytic_mean_field(matrix, FactorModel(20, 1.0, 1.0, (0.01, 100.0)))
+    best = analytic_mean_field(matrix, Factorisation(20, 1.0, 1.0, (0.01, 100.0)))
     assert sqrt(best.noise_variance) == pytest.approx(2.336, abs=2e-3)
-    model = FactorModel(20, 1.0, 1.0)
+    model = Factorisation(20, 1.0, 1.0)
     bound = mean_field_elbo(data, best, model)
     for factor in (0.98, 1.02):
-        other = FactorModel(20, 1.0, factor * best.noise_variance)
+        other = Factorisation(20, 1.0, factor * best.noise_variance)
         beside = analytic_mean_field(matrix, other)
         assert mean_field_elbo(data, beside, model) < bound

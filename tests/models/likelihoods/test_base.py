@@ -28,8 +28,8 @@ def all_targets(case):
         return torch.arange(300.0, dtype=torch.float64)[:, None], torch.ones(300)
     t = (torch.arange(600, dtype=torch.float64) + 0.5) / 300 - 1.0  # midpoints of (-1, 1)
     y, jacobian = t / (1 - t**2), (1 + t**2) / (1 - t**2) ** 2 / 300
-    every = [torch.cartesian_prod(*[t] * case.n_outputs) for t in (y, jacobian)]
-    grid, weight = (t.reshape(-1, case.n_outputs) for t in every)
+    every = [torch.cartesian_prod(*[t] * case.n_targets) for t in (y, jacobian)]
+    grid, weight = (t.reshape(-1, case.n_targets) for t in every)
     return grid, weight.prod(1)
 
 

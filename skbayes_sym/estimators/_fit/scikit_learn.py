@@ -1,0 +1,49 @@
+"""All that is taken from scikit-learn and isn't public there, and what its versions differ in."""
+
+from typing import Any
+
+from sklearn.base import _fit_context as fit_context
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+from sklearn.utils._param_validation import (
+    HasMethods,
+    Interval,
+    StrOptions,
+    validate_params,
+)
+from sklearn.utils.metaestimators import _safe_split as safe_split
+from sklearn.utils.validation import _check_sample_weight as check_sample_weight
+from sklearn.utils.validation import _num_samples as num_samples
+
+try:
+    from sklearn.callback import CallbackSupportMixin
+except ImportError:  # before 1.9 there are no callbacks: a fit has no one to tell
+
+    class _Unwatched:
+        def subcontext(self, task_name: str) -> "_Unwatched":
+            return self
+
+        def call_on_fit_task_begin(self, **task: Any) -> None:
+            pass
+
+        def call_on_fit_task_end(self, **task: Any) -> bool:
+            return False
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """No ``set_callbacks``."""
+
+        def _init_callback_context(self, max_subtasks: int | None = None) -> _Unwatched:
+            return _Unwatched()
+
+
+__all__ = [
+    "CallbackSupportMixin",
+    "HasMethods",
+    "Interval",
+    "StrOptions",
+    "check_matplotlib_support",
+    "check_sample_weight",
+    "fit_context",
+    "num_samples",
+    "safe_split",
+    "validate_params",
+]

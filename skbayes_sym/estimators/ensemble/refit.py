@@ -1,0 +1,76 @@
+"""Members of a classification ensemble, refitted as linearised networks where affordable."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.inference.laplace.class_predictive import (
+    LeftOut,
+    left_out_losses,
+    widest_within_error,
+    without_itself,
+)
+from skbayes_sym.inference.laplace.class_refit import (
+    LinearisedMember,
+    RefittedMember,
+    RefittedMembers,
+    refit,
+)
+from skbayes_sym.models.model import Model
+
+# Under a fixed prior the laws may be far too narrow as well as too wide.
+VARIANCE_SCALES = (0.1, 0.3, 1.0, 3.0, 10.0)
+_MOST_WORK = 3e11  # multiplications for all members: some fifteen seconds of one core
+_MOST_NUMBERS = 4e7  # of a member's Jacobian: 320 MB
+
+
+class Refitted(NamedTuple):
+    """What predictions are made of."""
+
+    members: RefittedMembers
+    variance_scale: float
+
+
+@dataclass(frozen=True)
+class Refitting:
+    """Gaussian variational inference of each member's linearised network.
+
+    Parameters
+    ----------
+    variance_scale : "loo" or float
+        Factor on the variance of the logits; "loo" chooses it by approximate leave-one-out.
+    is_optional : bool
+        Whether to leave members as they are where the refit would take long.
+    """
+
+    variance_scale: str | float
+    is_optional: bool
+
+    def is_due(self, n_members: int, data: Training, model: Model) -> bool:
+        if not self.is_optional:
+            return True
+        n_logits = 1 if model.network.n_outputs == 2 else model.network.n_outputs
+        n, p = data.n_rows * n_logits, model.network.layout.n_params
+        m = min(n, p)
+        work = n_members * (n * p * m + 60 * n * m**2 + 10 * m**3)
+        return work <= _MOST_WORK and data.n_rows * model.network.n_outputs * p <= _MOST_NUMBERS
+
+    def refitted(self, theta: Array, data: Training, model: Model) -> Refitted:
+        """All members, ``theta`` (M, P), and the factor on the variance they have in common."""
+        network, rows = fully_connected(model.network), data.double_data
+        scale = independent_normals(model.prior).scale.to(rows.x)
+        members: list[RefittedMember] = []
+        left_out: list[LeftOut] = []
+        for one in torch.as_tensor(theta).to(rows.x):
+            found = refit(LinearisedMember.at(network, one, scale, rows.x), rows)
+            members.append(found.member)
+            left_out.append(without_itself(found.logits, found.terms))
+        factor = self.variance_scale
+        if isinstance(factor, str):
+            losses = left_out_losses(left_out, rows.y, VARIANCE_SCALES)
+            factor = widest_within_error(losses, rows.weight, VARIANCE_SCALES).chosen
+        return Refitted(RefittedMembers.of(members, scale), float(factor))

@@ -1,0 +1,120 @@
+"""Where exploring chains start, and what warm-up does to their metric: ``init=``."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.compatibility import (
+    ANY_LIKELIHOOD,
+    ANY_NETWORK,
+    ANY_PRIOR,
+    FULLY_CONNECTED,
+    NORMAL_OR_LEARNED,
+    Need,
+    Needs,
+)
+from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
+from skbayes_sym.estimators.mcmc.setting import Setting
+from skbayes_sym.inference.kernels.base import DensePreconditioner
+from skbayes_sym.inference.kernels.hmc import HMC
+from skbayes_sym.inference.laplace_starts import Starts, class_starts, regression_starts
+from skbayes_sym.inference.mcmc.adaptation import (
+    FixedPreconditioner,
+    PooledDiagonal,
+    PreconditionerAdaptation,
+)
+from skbayes_sym.inference.mcmc.blocks import Block
+from skbayes_sym.inference.mcmc.chains import start_blocks
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.numerics.random import generator_from
+
+_LEAST_NOISE = 0.3  # at the start, in units of the target's spread: tighter noise is a steep wall
+
+# Directions that the rows leave to the prior are up to thirty times wider in the damped metric than
+# in others: trajectories as long as so many gradients allow.
+_IN_THE_METRIC = HMC(path_length=30.0, max_leapfrog=40)
+
+# Modes that chains start at, in turn. Of classes fewer: they are found one after the other.
+_MOST_MODES, _MOST_CLASS_MODES = 16, 4
+
+
+class Init(NamedTuple):
+    """One way to start."""
+
+    needs: Needs
+    blocks: Callable[[Setting], list[Block]]
+    adaptation: Callable[[Setting], PreconditionerAdaptation]  # of the metric, during warm-up
+    kernel: HMC  # what ``sampler="auto"`` is
+
+
+def is_softmax(likelihood: Likelihood) -> bool:
+    """Whether outputs are logits, one per class."""
+    return hasattr(likelihood, "n_points")
+
+
+def _prior_blocks(setting: Setting) -> list[Block]:
+    return start_blocks(
+        _draws_of_the_prior(setting), setting.posterior, block_size=setting.block_size,
+        seed=setting.seeds.chains,
+    )  # fmt: skip
+
+
+def _laplace_blocks(setting: Setting) -> list[Block]:
+    n_chains, size = setting.chains.n_chains, setting.block_size
+    starts = _laplace_starts(setting)
+    position, metric = starts.chains(n_chains, setting.posterior.data.x)
+    parts = [DensePreconditioner(part) for part in metric.cholesky.split(size)]
+    return start_blocks(
+        position, setting.posterior, block_size=size, seed=setting.seeds.chains,
+        preconditioners=parts,
+    )  # fmt: skip
+
+
+def _laplace_starts(setting: Setting) -> Starts:
+    """Modes of the network's posterior; a scale that is learned has its evidence's value there."""
+    network, likelihood, prior, _ = setting.model
+    mlp, scales = fully_connected(network), scales_by_group(prior)
+    data, seed, n = setting.data.double_data, setting.seeds.start, setting.chains.n_chains
+    if is_softmax(likelihood):
+        return class_starts(mlp, data, scales, n=min(n, _MOST_CLASS_MODES), seed=seed)
+    return regression_starts(mlp, likelihood, data, scales, n=min(n, _MOST_MODES), seed=seed)
+
+
+def _draws_of_the_prior(setting: Setting) -> Tensor:
+    """Draws of the prior, learned scales at their reference, with noise that isn't far too small.
+
+    A chain that starts at a draw of a heavy-tailed scale may be far beyond where the network bends.
+    """
+    posterior, n_theta = setting.posterior, setting.model.network.layout.n_params
+    generator, n = generator_from(setting.seeds.start), setting.chains.n_chains
+    position = posterior.sample_prior(n, generator=generator)
+    scales = getattr(setting.model.prior, "scales", None)
+    if scales is not None:
+        position[:, :n_theta] = scales.sample(n, generator=generator).to(position)
+    own = position[:, n_theta:]
+    if own.shape[1]:
+        spread = posterior.data.y.std(dim=0, correction=0).clamp_min(1e-3)
+        spread = spread if len(spread) == own.shape[1] else spread.min()
+        own.copy_(torch.maximum(own, (_LEAST_NOISE * spread).log().to(own)))
+    return position.to(posterior.data.x)
+
+
+NORMAL_OR_SOFTMAX = Need(
+    "Normal noise or softmax",
+    "Chains of other likelihoods start with init='prior'.",
+    holds=lambda likelihood: getattr(likelihood, "is_conjugate", False) or is_softmax(likelihood),
+)
+
+# By the name that ``init=`` takes.
+INITS: dict[str, Init] = {
+    "prior": Init(
+        Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR), _prior_blocks,
+        lambda setting: PooledDiagonal(setting.model.group), HMC(),
+    ),
+    "laplace": Init(
+        Needs(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), _laplace_blocks,
+        lambda setting: FixedPreconditioner(), _IN_THE_METRIC,
+    ),
+}  # fmt: skip

@@ -1,0 +1,124 @@
+r"""Where chains start: modes found by Gauss-Newton and the evidence, each with a metric.
+
+The metric of chains that start at a mode is the inverse of its damped curvature,
+
+.. math:: M = \sum_n J_n' \Lambda_n J_n + c\, \mathrm{diag}\,\alpha, \qquad c = 1000.
+
+Undamped it collapses the step: directions that the rows leave to the prior are wide and curved.
+Damped it moved functions 1.5 to 2.7 times as far at equal cost as a diagonal, on four tables at 20
+units.
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.kernels.base import DensePreconditioner
+from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
+from skbayes_sym.inference.laplace.class_modes import ClassModeSearch, starting_points
+from skbayes_sym.inference.laplace.evidence_modes import EvidenceModes, RegressionEvidence
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.learned_scales import ScalesByGroup
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.linalg import cholesky
+from skbayes_sym.numerics.random import generator_from
+
+_DAMPING = 1000.0  # of the prior's precisions in the metric
+_STEPS, _CLASS_STEPS = 100, 60  # Gauss-Newton steps of a start, at most
+
+
+class Starts(NamedTuple):
+    """R modes, where chains may start, and the metric there."""
+
+    position: Tensor  # (R, D), float64
+    metric: Tensor  # (R, D, D): ``L`` with ``L L'`` the inverse of the damped curvature
+
+    def chains(self, n: int, like: Tensor) -> tuple[Tensor, DensePreconditioner]:
+        """Positions and metrics of ``n`` chains, the modes in turn, in the dtype of ``like``."""
+        mode = torch.arange(n) % len(self.position)
+        position, metric = (t[mode.to(t.device)].to(like) for t in self)
+        return position, DensePreconditioner(metric)
+
+
+class _Found(Protocol):
+    """Modes as the searches return them."""
+
+    @property
+    def theta(self) -> Tensor: ...
+
+    @property
+    def hyper(self) -> Tensor: ...
+
+    @property
+    def factor(self) -> Tensor: ...
+
+
+def regression_starts(
+    network: MLP, likelihood: Likelihood, data: Data, prior: ScalesByGroup, *, n: int, seed: int
+) -> Starts:
+    """Modes under normal noise, found together; O(n (N P^2 + P^3)) a step.
+
+    Parameters
+    ----------
+    network : MLP
+    likelihood : Likelihood
+        Normal; its noise is learned if it has free parameters.
+    data : Data
+        Float64.
+    prior : ScalesByGroup
+    n, seed : int
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If interrupted.
+    """
+    learns_noise = likelihood.n_params > 0
+    how = EvidenceModes(_STEPS, learn_noise=learns_noise, learn_prior=prior.is_learned)
+    noise = None if learns_noise else likelihood.noise_scale.double() ** -2
+    theta = starting_points(network, n, generator=generator_from(seed)).to(data.x.device)
+    search = how.search(RegressionEvidence(network, data, prior), theta, noise)
+    if search.stopped == "interrupted":
+        raise KeyboardInterrupt
+    modes = search.modes
+    metric = _metric(modes, prior)
+    if not learns_noise:
+        return Starts(modes.theta, metric)
+    log_noise = -0.5 * modes.noise_precision.log()
+    # The curvature by the log noise at a mode: twice the number of rows.
+    spread = (2.0 * data.weight.sum()).rsqrt()
+    own = spread * torch.eye(log_noise.shape[1]).to(theta).expand(n, -1, -1)
+    return Starts(torch.cat([modes.theta, log_noise], 1), _block_diagonal(metric, own))
+
+
+def class_starts(network: MLP, data: Data, prior: ScalesByGroup, *, n: int, seed: int) -> Starts:
+    """Modes under the softmax, found one after the other; O(N P^2 + P^3) a step of each."""
+    theta = starting_points(network, n, generator=generator_from(seed)).to(data.x.device)
+    search = ClassModeSearch(_CLASS_STEPS, learn_scales=prior.is_learned)
+    modes = search.search(ClassEvidence(network, data, prior), theta)
+    if "interrupted" in modes.stopped:
+        raise KeyboardInterrupt
+    return Starts(modes.theta, _metric(modes, prior))
+
+
+def _metric(modes: _Found, prior: ScalesByGroup) -> Tensor:
+    """``L`` of every mode, from the Cholesky factor of the curvature with the prior's own."""
+    precision = modes.factor @ modes.factor.mT
+    more = (_DAMPING - 1.0) * modes.hyper.exp()[:, prior.group]
+    precision.diagonal(dim1=1, dim2=2).add_(more)
+    factor = cholesky(
+        precision, what="The curvature at a mode", remedy="Standardise X, or use init='prior'."
+    )
+    eye = torch.eye(precision.shape[1]).to(precision).expand_as(precision)
+    return torch.linalg.solve_triangular(factor, eye, upper=False).mT
+
+
+def _block_diagonal(a: Tensor, b: Tensor) -> Tensor:
+    """(R, p, p) and (R, q, q) -> (R, p + q, p + q)."""
+    p, q = a.shape[1], b.shape[1]
+    joined = a.new_zeros(len(a), p + q, p + q)
+    joined[:, :p, :p] = a
+    joined[:, p:, p:] = b
+    return joined

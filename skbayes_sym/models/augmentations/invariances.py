@@ -1,0 +1,45 @@
+"""Which transformations a network is averaged over, how many at a time, and how fast they grow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+import torch
+
+from skbayes_sym.models.augmentations.base import Augmentation
+
+Family = Augmentation | torch.nn.Module
+
+
+@dataclass(frozen=True)
+class Invariances:
+    """Families of transformations whose half-widths are learned, and how.
+
+    Parameters
+    ----------
+    families : "auto", augmentation, torch.nn.Module or sequence of them, default="auto"
+        Several act one after the other. "auto" is `Affine` for images, and none for tables.
+    n_augmentations : int, default=8
+        Transformations a row in training, a Latin hypercube: what memory and time go with. The
+        reported evidence and predictions take 32.
+    learning_rate : float or "auto", default="auto"
+        Adam's step size for the half-widths at the start. "auto" lets one travel 3 pi in all
+        updates and at most 0.2 in one, and affine half-widths other than the rotation a third of
+        it (with `Augerino`: that of the weights).
+
+    Raises
+    ------
+    ValueError
+        If one of the numbers isn't positive.
+    """
+
+    families: str | Family | Sequence[Family] = "auto"
+    n_augmentations: int = 8
+    learning_rate: float | str = "auto"
+
+    def __post_init__(self) -> None:
+        n, rate = self.n_augmentations, self.learning_rate
+        if not (isinstance(n, Integral) and n >= 1):
+            raise ValueError(f"n_augmentations must be a positive integer, got {n!r}.")
+        if rate != "auto" and not (isinstance(rate, Real) and rate > 0):
+            raise ValueError(f"learning_rate must be 'auto' or a positive number, got {rate!r}.")

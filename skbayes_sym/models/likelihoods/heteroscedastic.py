@@ -1,0 +1,166 @@
+"""Normal noise whose standard deviation changes with the input: a second head of the network."""
+
+from dataclasses import dataclass
+from math import isfinite, log, pi
+
+import torch
+from torch import Tensor
+from torch.distributions import Normal
+
+from skbayes_sym.models.likelihoods.base import ExpectedLogProb, collapsed_weight
+from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
+from skbayes_sym.models.predictive import NormalMixture
+
+
+@dataclass(frozen=True)
+class Heteroscedastic(TargetLikelihood):
+    r"""``y ~ N(f_1, sigma(x)^2)`` with ``log sigma = log_std + spread f_2``, two heads a target.
+
+    The outputs (N, 2 T) are the T targets' means, then their log standard deviations.
+
+    Parameters
+    ----------
+    log_std : float, default=0.0
+        Logarithm of the standard deviation where the second head is 0, in standardised units: at 0
+        the noise is then as large as the targets' own spread.
+    spread : float, default=1.0
+        Standard deviation of the second head's prior, relative to the first's. Weights and biases
+        of both have the network's one prior, so ``log sigma`` is believed to lie within about
+        ``spread`` times the prior standard deviation of a function value around ``log_std``, and
+        any two inputs may differ in it as far. Less says that the noise changes less: 0.1 is
+        nearly one noise for all rows.
+
+    Notes
+    -----
+    Expectations over normal outputs are in closed form. The curvature is the expected one (Fisher
+    information), which is diagonal, ``1 / sigma^2`` and ``2 spread^2``: the observed one isn't
+    positive definite. `NaturalHeteroscedastic` has a full one.
+
+    References
+    ----------
+    D. A. Nix and A. S. Weigend (1994). Estimating the mean and variance of the target probability
+    distribution. ICNN, eq. 6.
+    """
+
+    log_std: float = 0.0
+    spread: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isfinite(self.log_std) or not (self.spread > 0.0 and isfinite(self.spread)):
+            raise ValueError(
+                "log_std must be finite and spread positive, got "
+                f"{self.log_std!r} and {self.spread!r}."
+            )
+
+    @property
+    def n_outputs_per_target(self) -> int:
+        return 2
+
+    def heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and log standard deviations (*B, N, T) of outputs (*B, N, 2 T)."""
+        mean, second = outputs.chunk(2, -1)
+        return mean, self.log_std + self.spread * second
+
+    def distribution(self, outputs: Tensor) -> Normal:
+        mean, log_std = self.heads(outputs)
+        return Normal(mean, log_std.exp(), validate_args=False)
+
+    def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> NormalMixture:
+        mean, log_std = self.heads(outputs)
+        return NormalMixture(mean, mean.new_zeros(()), (2.0 * log_std).exp(), log_weights)
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        mean, log_std = self.heads(outputs)
+        z = (y - mean) * (-log_std).exp()
+        return -(0.5 * (z * z) + log_std + 0.5 * log(2 * pi)).sum(-1)
+
+    def n_noise(self, n_outputs: int) -> int:
+        return 0
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
+    ) -> ExpectedLogProb:
+        r"""Closed form: ``-E[log s] - [(y - m_1)^2 + v_1] E[s^-2] / 2 - log(2 pi) / 2``.
+
+        :math:`E[s^{-2}] = \exp(-2 E[\log s] + 2 \mathrm{Var}[\log s])`.
+        """
+        m, log_std = self.heads(mean)
+        v, v_second = variance.chunk(2, -1)
+        precision = (-2.0 * log_std + 2.0 * self.spread**2 * v_second).exp()
+        residual = y - m
+        scaled = torch.addcmul(v, residual, residual) * precision
+        value = -(0.5 * scaled + log_std + 0.5 * log(2 * pi)).sum(-1)
+        d_mean = torch.cat([residual * precision, self.spread * (scaled - 1.0)], -1)
+        d_variance = torch.cat([-0.5 * precision, -(self.spread**2) * scaled], -1)
+        return ExpectedLogProb(value, d_mean, d_variance, mean.new_zeros(len(mean), 0))
+
+    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
+        mean, log_std = self.heads(outputs)
+        precision = (-2.0 * log_std).exp()
+        first = (y - mean) * precision
+        return torch.cat([first, self.spread * (first * (y - mean) - 1.0)], -1)
+
+    def fisher(self, outputs: Tensor) -> Tensor:
+        """Fisher information of the outputs, (*B, N, 2 T, 2 T), diagonal."""
+        return self._fisher_root(outputs).square().diag_embed()
+
+    def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Of the Fisher information, (2 T, N, 2 T)."""
+        return self._fisher_root(outputs).diag_embed().movedim(-1, 0)
+
+    def _fisher_root(self, outputs: Tensor) -> Tensor:
+        """Square roots of its diagonal, (*B, N, 2 T)."""
+        _, log_std = self.heads(outputs)
+        return torch.cat([(-log_std).exp(), torch.full_like(log_std, 2**0.5 * self.spread)], -1)
+
+    def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "HeteroscedasticTerm":
+        return HeteroscedasticTerm(
+            y.T.contiguous(), collapsed_weight(weight), float(weight.sum()), self.log_std,
+            self.spread,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class HeteroscedasticTerm:
+    """A `DataTerm` with a noise of every row.
+
+    Parameters
+    ----------
+    y : Tensor of shape (T, N)
+    weight : Tensor of shape (N,), or (1,) where all are equal
+    total_weight : float
+    log_std, spread : float
+        As `Heteroscedastic` has them.
+    """
+
+    y: Tensor
+    weight: Tensor
+    total_weight: float
+    log_std: float
+    spread: float
+
+    def value(self, outputs: Tensor, params: Tensor) -> Tensor:
+        return self.gradient(outputs, params, torch.empty_like(outputs))[0]
+
+    def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        """O(C T N), in place: four passes over the outputs."""
+        n_targets = len(self.y)
+        mean, log_std = outputs[:, :n_targets], outputs[:, n_targets:]
+        first, second = out[:, :n_targets], out[:, n_targets:]
+        log_std.mul_(self.spread).add_(self.log_std)
+        residual = torch.sub(self.y, mean, out=mean)
+        weighted = torch.mul(log_std, -2.0, out=first).exp_()
+        weighted.mul_(residual)  # (y - m) / s^2
+        torch.mul(weighted, residual, out=second)  # the square of z
+        value = torch.add(second, log_std, alpha=2.0)
+        value = self._weighted_sum(value).mul_(-0.5)
+        value.sub_(0.5 * log(2 * pi) * self.total_weight * n_targets)
+        second.sub_(1.0).mul_(self.weight * self.spread)
+        first.mul_(self.weight)
+        return value, params
+
+    def _weighted_sum(self, terms: Tensor) -> Tensor:
+        """(C, T, N) -> (C,)."""
+        if len(self.weight) == 1:
+            return terms.sum((1, 2)) * self.weight
+        return terms.sum(1) @ self.weight

@@ -1,0 +1,17 @@
+"""Likelihoods by name: the strings that estimators take for objects with their defaults."""
+
+from collections.abc import Mapping
+
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.likelihoods.poisson import Poisson
+from skbayes_sym.models.likelihoods.student_t import StudentT
+
+OF_NUMBERS: Mapping[str, Likelihood] = {
+    "heteroscedastic": Heteroscedastic(),
+    "student_t": StudentT(),
+    "poisson": Poisson(),
+}
+OF_CLASSES: Mapping[str, Likelihood] = {"bernoulli": Bernoulli(), "categorical": Categorical()}

@@ -1,0 +1,169 @@
+"""Where chains start, and the prior that learns its scales, collapsed: exact evidences, SBC."""
+
+import numpy as np
+import pytest
+import torch
+from quadrature import one_unit_log_evidence_of_learned_scales
+from scipy import stats
+from sklearn.datasets import load_diabetes, load_iris
+
+from skbayes_sym import MCMCClassifier, MCMCRegressor
+from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.inference.kernels.base import DensePreconditioner
+from skbayes_sym.inference.samplers import HMC, SMC, Evidence
+from skbayes_sym.models import MLP, TANH, Poisson
+from skbayes_sym.models.learned_scales import ARD, LayerScales
+
+FAST = {
+    "n_chains": 12, "n_warmup": 150, "n_draws": 30, "random_state": 0,
+    "mode_weights": Evidence(2, 64),
+}  # fmt: skip
+VOTES = {**FAST, "n_chains": 4, "n_draws": 10, "mode_weights": "uniform"}
+DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
+
+
+def one_unit_data():
+    rng = np.random.default_rng(0)
+    x = np.linspace(-2, 2, 25)
+    return x, 1.2 * np.tanh(1.5 * x + 0.5) + 0.3 * rng.standard_normal(25)
+
+
+@pytest.fixture(scope="module")
+def exact():
+    x, y = (torch.as_tensor(a) for a in one_unit_data())
+    return one_unit_log_evidence_of_learned_scales(x, y, 2.0)
+
+
+PARTICLES = {"sampler": SMC(128, 2), "mode_weights": "evidence", "n_warmup": 1000}
+
+
+@pytest.mark.parametrize(
+    "settings", [{"init": "prior"}, {"init": "laplace"}, PARTICLES],
+    ids=["prior", "laplace", "smc"],
+)  # fmt: skip
+def test_one_hidden_unit_under_learned_scales_has_its_evidence(settings, exact):
+    x, y = one_unit_data()
+    reg = MCMCRegressor(
+        (1,), prior=LayerScales(shape=2.0), standardize=False, normalize_y=False,
+        **FAST | settings,
+    ).fit(x[:, None], y)  # fmt: skip
+    assert abs(reg.log_evidence_ - exact) < 0.1
+    assert abs(reg.log_evidence_ - exact) < 4 * reg.log_evidence_std_error_
+
+
+@pytest.mark.parametrize("given", [{"prior_scale": 1.0}, {"prior": LayerScales(shape=4.0)}])
+def test_both_starts_have_the_same_posterior(given):
+    X, y = make_sinusoidal(40, random_state=0)
+    one, two = (
+        MCMCRegressor((2,), init=init, **FAST | given).fit(X, y) for init in ("prior", "laplace")
+    )
+    error = np.hypot(one.log_evidence_std_error_, two.log_evidence_std_error_)
+    assert error < 0.2
+    assert abs(one.log_evidence_ - two.log_evidence_) < 4 * error
+    np.testing.assert_allclose(one.predict(X), two.predict(X), atol=0.1 * y.std())
+
+
+@pytest.mark.parametrize("prior", [LayerScales(), ARD()])
+def test_scales_and_relevances(prior):
+    X, y = DIABETES
+    reg = MCMCRegressor((3,), prior=prior, init="laplace", **VOTES).fit(X, y)
+    bound = prior.bind(reg.network_.layout)
+    assert tuple(reg.prior_groups_) == bound.names
+    theta = torch.as_tensor(reg.samples_)
+    rate = bound.shape * bound.reference_variance + 0.5 * bound.squares(theta)
+    law = stats.gamma(bound.shape + 0.5 * bound.sizes.numpy(), scale=1 / rate.numpy())
+    scale = law.rvs((400, *rate.shape), random_state=0) ** -0.5
+    np.testing.assert_allclose(np.log(reg.prior_scale_), np.log(scale).mean((0, 1, 2)), atol=0.05)
+    assert hasattr(reg, "relevance_") == (prior == ARD())
+    if prior == ARD():
+        assert reg.relevance_.shape == (4, X.shape[1])
+        assert reg.relevance_.mean(0).argmax() in (2, 8)  # body mass index, a serum
+
+
+def test_learned_scales_by_name():
+    X, y = DIABETES
+    given = MCMCRegressor((2,), prior=LayerScales(), **VOTES).fit(X, y)
+    named = MCMCRegressor((2,), prior_scale="learn", **VOTES).fit(X, y)
+    assert np.array_equal(named.samples_, given.samples_)
+    assert not hasattr(MCMCRegressor((2,), **VOTES).fit(X, y), "prior_groups_")
+
+
+def test_chains_start_at_modes_in_turn_with_the_metric_there():
+    X, y = DIABETES
+    reg = MCMCRegressor((2,), init="laplace", **VOTES | {"n_warmup": 0, "n_draws": 1}).fit(X, y)
+    (block,) = reg._blocks_
+    assert isinstance(block.preconditioner, DensePreconditioner)
+    assert block.preconditioner.cholesky.shape == (4, 26, 26)
+    prior = MCMCRegressor((2,), **VOTES | {"n_warmup": 0, "n_draws": 1}).fit(X, y)
+    assert reg.log_posterior_samples_.min() > prior.log_posterior_samples_.max()
+
+
+def test_a_warm_start_keeps_the_metric():
+    X, y = DIABETES
+    reg = MCMCRegressor((2,), init="laplace", warm_start=True, **VOTES).fit(X, y)
+    before = reg._blocks_[0].preconditioner.cholesky
+    reg.set_params(n_warmup=0).fit(X, y)
+    assert np.array_equal(reg._blocks_[0].preconditioner.cholesky, before)
+
+
+@pytest.mark.parametrize("noise", ["learn", 30.0])
+def test_two_targets_and_given_noise(noise):
+    X, y = DIABETES
+    reg = MCMCRegressor((2,), init="laplace", noise_std=noise, **VOTES)
+    reg.fit(X, np.column_stack([y, X[:, 0]]))
+    assert reg.noise_std_samples_.shape == (4, 10, 2)
+    assert not reg.diagnostics_.stuck.any()
+
+
+def test_classes():
+    X, y = load_iris(return_X_y=True)
+    clf = MCMCClassifier((2,), init="laplace", prior_scale="learn", **VOTES).fit(X[::3], y[::3])
+    assert clf.score(X, y) > 0.9
+    assert clf.prior_groups_.tolist() == ["W1", "b1", "W2", "b2"]
+    assert clf.diagnostics_.acceptance.min() > 0.3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"network": torch.nn.Linear(10, 1)}, "needs a fully connected network"),
+        ({"likelihood": Poisson()}, "init='prior'"),
+    ],
+)
+def test_what_gauss_newton_steps_cant_do_is_refused(settings, message):
+    X, y = DIABETES
+    with pytest.raises((TypeError, ValueError), match=message):
+        MCMCRegressor(init="laplace", **VOTES | settings).fit(X, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("init", ["prior", "laplace"])
+def test_ranks_of_the_truth_are_uniform(init):
+    """Simulation-based calibration (Talts et al. 2018): a function value, the noise, one scale."""
+    prior, ranks = LayerScales(shape=4.0), []
+    network = MLP(1, (2,), 1, TANH)
+    bound = prior.bind(network.layout)
+    x = np.linspace(-2, 2, 12)
+    x -= x.mean()
+    for seed in range(64):
+        generator = torch.Generator().manual_seed(seed)
+        theta = bound.collapsed().sample(1, generator=generator)
+        sigma = float(torch.randn(1, generator=generator, dtype=torch.float64).abs())
+        f = network.forward(theta, torch.as_tensor(x)[:, None])[0, :, 0]
+        y = f + sigma * torch.randn(12, generator=generator, dtype=torch.float64)
+        reg = MCMCRegressor(
+            (2,), prior=prior, init=init, sampler=HMC(), n_chains=8, n_warmup=300, n_draws=40,
+            thinning=3, mode_weights=Evidence(1, 64), standardize=False, normalize_y=False,
+            random_state=seed,
+        ).fit(x[:, None], y.numpy())  # fmt: skip
+        draws = torch.as_tensor(reg.samples_).flatten(0, 1)
+        at = torch.tensor([[0.7]], dtype=torch.float64)
+        weight = reg._draw_weights()
+        pairs = [
+            (network.forward(draws, at)[:, 0, 0], network.forward(theta, at)[0, 0, 0]),
+            (torch.as_tensor(reg.noise_std_samples_).flatten(), sigma),
+            (bound.squares(draws)[:, 0], bound.squares(theta)[0, 0]),
+        ]
+        ranks.append([float(weight @ (drawn < truth).numpy()) for drawn, truth in pairs])
+    for column in np.array(ranks).T:
+        assert stats.kstest(column, "uniform").pvalue > 1e-3
