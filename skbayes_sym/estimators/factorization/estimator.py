@@ -59,7 +59,8 @@ class SymVIMatrixFactorization(
 
     .. math:: x_{ij} = \text{mean} + \text{scale} \cdot
         (a_i + b_j + u_i^\top v_j / \sqrt{k} + \text{noise}),
-        \qquad (u_i, a_i) \sim N(m_U, \Lambda_U^{-1}), \; (v_j, b_j) \sim N(m_V, \Lambda_V^{-1}) .
+        \qquad (u_i, a_i) \sim N(m_U, \Lambda_U^{-1}),
+        \; (v_j, b_j) \sim N(m_V, \Lambda_V^{-1}) .
 
     The rows of U and V can be rotated and reflected together without changing X. Mean-field
     inference must choose one orientation and pays for every component it keeps, so it switches
@@ -87,9 +88,9 @@ class SymVIMatrixFactorization(
         ``VI(covariance="diag")``, ``VI(gap=...)`` and ``Gibbs(n_draws=500)``
         (`skbayes_sym.inference.solvers`).
     symmetry : str, SymmetryGroup or None, default="auto"
-        Group the posterior of "vi" is averaged over; "auto" is all that the prior has: "orthogonal",
-        or with ``prior_scale="ard"`` "signed_permutation" (k up to 14; beyond, "sign_flip"), finite
-        parts of it. None is plain mean-field inference.
+        Group the posterior of "vi" is averaged over; "auto" is all that the prior has:
+        "orthogonal", or with ``prior_scale="ard"`` "signed_permutation" (k up to 14; beyond,
+        "sign_flip"), finite parts of it. None is plain mean-field inference.
     noise_std : "learn" or float, default="learn"
         Standard deviation of the noise in the units of ``X``; "learn" maximises the ELBO over it.
     prior_scale : {"learn", "ard"} or float, default="learn"
@@ -380,7 +381,7 @@ class SymVIMatrixFactorization(
             why = f"solver={self.solver!r} makes all of its sweeps"
             refuse(self, ["tol"], why, "max_iter")
         why = f"solver={self.solver!r} knows no"
-        if not solver.takes.offsets:
+        if not solver.takes.offsets and isinstance(self.offsets, str):
             refuse(self, ["offsets"], f"{why} offsets", "solver='vi'")
         if not solver.takes.likelihoods:
             refuse(self, ["likelihood"], f"{why} noise but the normal one", "solver='vi'")
@@ -624,7 +625,7 @@ class SymVIMatrixFactorization(
         rows, i, j = self._asked_of_new(X, entries, row_features)
         return self._draws(i, j, rows, n_draws, random_state)
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, *, row_features: Any = None) -> float:
         """Log density of the observed entries of rows, each row's factor integrated out.
 
         Parameters
@@ -633,32 +634,24 @@ class SymVIMatrixFactorization(
             Rows, new ones for an honest score.
         y : None
             Ignored.
+        row_features : array-like, optional
+            Of these rows, if `fit` was given some.
 
         Returns
         -------
         float
             Nats per observed entry, of the entries as given: the entries of a row under a normal
-            with the mean and covariance they have given the prior of rows and the posterior of V.
-            0 if nothing is observed.
-
-        Raises
-        ------
-        ValueError
-            If the likelihood isn't "gaussian": `entry_log_density` has the others.
+            with the mean and covariance they have given the prior of rows and the posterior of V;
+            of likelihoods but "gaussian" a lower bound. 0 if nothing is observed.
         """
         check_is_fitted(self)
         data, _ = self._entries_of(X)
         fitted = self._fitted()
-        if not fitted.likelihood.is_normal:
-            raise ValueError(
-                f"score integrates rows out of normal entries, got likelihood={self.likelihood!r}: "
-                "use entry_log_density on held-out entries."
-            )
         with one_thread(), torch.no_grad():
-            features = scaled(None, self._feature_scaling(), data.n_rows, "row_features")
-            densities = fitted.row_log_densities(data, features)
+            features = scaled(row_features, self._feature_scaling(), data.n_rows, "row_features")
+            density = fitted.row_log_density(data, features)
         n_observed = len(data.value)
-        total = float(densities.sum()) - n_observed * float(np.log(self.scale_))
+        total = density - n_observed * float(np.log(self.scale_))
         return total / max(n_observed, 1)
 
     def _positions(self, rows: Any, columns: Any) -> tuple[Tensor, Tensor]:
@@ -730,10 +723,8 @@ class SymVIMatrixFactorization(
     def _draws(
         self, i: Tensor, j: Tensor, rows: Rows | None, n_draws: int, random_state: Any
     ) -> Array:
-        fitted = self._fitted()
         rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
-        draws = np.array([fitted.draw(i, j, rows, rng) for _ in range(n_draws)])
-        return draws * self.scale_ + self.mean_
+        return self._fitted().draws_of(i, j, rows, n_draws, rng)
 
     @property
     def symmetry_(self) -> SymmetryGroup:

@@ -18,6 +18,7 @@ from skbayes_sym.inference.factorization.predictive import (
     draw_moments,
     entry_means,
     entry_variances,
+    row_bound,
     row_log_densities,
     row_posterior,
 )
@@ -75,9 +76,13 @@ class FittedFactors:
         """Posterior of new rows given their entries, all coordinates, float64."""
         return row_posterior(data, self.columns, self.columns.prior_means(features))
 
-    def row_log_densities(self, data: Incidence, features: Tensor) -> Tensor:
-        """Log densities of the entries of new rows, scaled units, nats."""
-        return row_log_densities(data, self.columns, self.columns.prior_means(features))
+    def row_log_density(self, data: Incidence, features: Tensor) -> float:
+        """Log density of the entries of new rows, scaled units, nats; of others but normal ones a
+        lower bound on it."""
+        where = data, self.columns, self.columns.prior_means(features)
+        if not self.likelihood.is_normal:
+            return row_bound(*where)
+        return float(row_log_densities(*where).sum())
 
     def moments(self, i: Tensor, j: Tensor, rows: Rows | None = None) -> Moments:
         """Of entries of the training matrix, or of new rows."""
@@ -133,31 +138,44 @@ class FittedFactors:
             raise ValueError(f"{unknown[0]!r} is none of the labels {classes.tolist()}.")
         return place.astype(np.float64)
 
-    def draw(self, i: Tensor, j: Tensor, rows: Rows | None, rng: np.random.Generator) -> Array:
-        """One draw of entries without their noise, rows and columns drawn once each, scaled."""
+    def draws_of(
+        self, i: Tensor, j: Tensor, rows: Rows | None, n_draws: int, rng: np.random.Generator
+    ) -> Array:
+        """Draws (S, E) of entries without their noise, in the units of the matrix.
+
+        Rows and columns are drawn once a draw.
+        """
+        left, right = i.numpy(), j.numpy()
         if self.draws is not None and rows is None:
-            n, one = len(self.posterior.rows.mean), self.draws[rng.integers(len(self.draws))]
-            u, v = one[:n], one[n:]
+            n, chosen = len(self.posterior.rows.mean), rng.integers(len(self.draws), size=n_draws)
+            pairs = ((self.draws[s, left], self.draws[s, n + right]) for s in chosen)
         else:
-            side = GaussianRows(*self.posterior.rows)
+            own = self.posterior.rows
             if rows is not None:
-                side = GaussianRows(*(t.numpy() for t in rows))
-            u, i = _drawn(side, i, rng)
-            v, j = _drawn(self.posterior.columns, j, rng)
-        product = np.sum(u[i.numpy()] * v[j.numpy()], axis=1)
-        return np.asarray(product / np.sqrt(self.coordinates.n_components))
-
-    def observed(self, entries: Array, rng: np.random.Generator) -> Array:
-        """New observations of drawn entries (S, E), in the units of the matrix."""
-        drawn = self.likelihood.draw(entries, self.noise, rng)
-        return drawn * self.units.scale + self.units.mean
+                own = GaussianRows(rows.mean.numpy(), rows.cov.numpy())
+            u, v = _Rows.of(own, left), _Rows.of(self.posterior.columns, right)
+            pairs = ((u.draw(rng), v.draw(rng)) for _ in range(n_draws))
+        root_k = np.sqrt(self.coordinates.n_components)
+        products = [np.sum(one * other, axis=1) / root_k for one, other in pairs]
+        return np.array(products) * self.units.scale + self.units.mean
 
 
-def _drawn(side: GaussianRows, at: Tensor, rng: np.random.Generator) -> tuple[Array, Tensor]:
-    """Draws of the rows that are asked for, and where each is among them."""
-    distinct, place = torch.unique(at, return_inverse=True)
-    mean, cov = side.mean[distinct], np.asarray(side.cov[distinct], dtype=np.float64)
-    values, vectors = np.linalg.eigh(cov)  # pinned coordinates have none
-    root = vectors * np.sqrt(values.clip(min=0.0))[:, None, :]
-    noise = rng.standard_normal((*mean.shape, 1))
-    return mean + (root @ noise)[..., 0], place
+class _Rows(NamedTuple):
+    """The rows that entries are asked of, each once."""
+
+    mean: Array  # (r, D)
+    root: Array  # (r, D, D)
+    place: Array  # (E,), of each entry's row among them
+
+    @classmethod
+    def of(cls, side: GaussianRows, at: Array) -> "_Rows":
+        """Pinned coordinates have no variance, so roots are by eigenvalues."""
+        distinct, place = np.unique(at, return_inverse=True)
+        values, vectors = np.linalg.eigh(np.asarray(side.cov[distinct], dtype=np.float64))
+        root = vectors * np.sqrt(values.clip(min=0.0))[:, None, :]
+        return cls(np.asarray(side.mean[distinct], dtype=np.float64), root, place)
+
+    def draw(self, rng: np.random.Generator) -> Array:
+        """(E, D)."""
+        noise = rng.standard_normal((*self.mean.shape, 1))
+        return np.asarray((self.mean + (self.root @ noise)[..., 0])[self.place])

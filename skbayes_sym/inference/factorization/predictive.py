@@ -9,6 +9,7 @@ from torch import Tensor
 from skbayes_sym.inference.factorization.coordinates import (
     Coordinates,
     Free,
+    free_part,
     given_pinned,
     with_pinned,
 )
@@ -21,7 +22,7 @@ from skbayes_sym.inference.factorization.data import (
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.factorization.likelihoods import EntryLikelihood, NoiseState, Seen
 from skbayes_sym.inference.factorization.rows import Noise, row_conditionals
-from skbayes_sym.numerics.gaussian import LOG_2PI
+from skbayes_sym.numerics.gaussian import LOG_2PI, kl_from_standard
 from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, log_det
 
 _ENTRY_BLOCK = 1 << 14  # entries whose (k, k) matrices are worked on at once
@@ -158,6 +159,21 @@ def cholesky_of(matrix: Tensor) -> Tensor:
 def law_cov(law: RowLaw) -> Tensor:
     """Covariance of a row under its prior, (d, d)."""
     return torch.cholesky_inverse(cholesky_of(law.precision))
+
+
+def row_bound(data: Incidence, columns: Columns, prior_means: Tensor) -> float:
+    """Lower bound on what `row_log_densities` sums to, of any likelihood, nats.
+
+    The ELBO of the rows: what q says of their entries, less the KL of q from their prior.
+    """
+    rows, law = row_posterior(data, columns, prior_means), columns.law
+    mean, cov = free_part(rows.mean, rows.cov, columns.side)
+    off, precision = mean - prior_means.to(mean), law.precision.to(mean)
+    trace, squares = (cov * precision).sum(), ((off @ precision) * off).sum()
+    log_ratio = log_det(cholesky_of(cov)).sum() + len(mean) * log_det(cholesky_of(precision))
+    kl = kl_from_standard(trace, squares, log_ratio, mean.numel())
+    seen = _seen(data, rows, columns)
+    return columns.likelihood.log_density(seen, columns.noise) - float(kl)
 
 
 def _quadratic(mean: Tensor, cov: Tensor, i: Tensor, j: Tensor) -> Tensor:

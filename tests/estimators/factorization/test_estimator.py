@@ -15,6 +15,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.validation import has_fit_parameter
 
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.factorization.vi import _sweep as factorization_sweep
@@ -186,12 +187,12 @@ def test_score_is_a_normal_density_of_whole_rows(prior_scale):
 
 def test_std_of_an_entry_is_that_of_the_product(fitted):
     """Against draws of both rows, offsets among their numbers."""
-    n = 100_000
+    n = 20_000
     draws = fitted.sample_entries([3], [7], n, random_state=0)[:, 0]
     mean, std = fitted.predict_entries([3], [7], return_std=True)
     assert abs(mean[0] - draws.mean()) < 4.0 * draws.std() / n**0.5
     expected = np.sqrt(draws.var() + fitted.noise_std_**2)
-    assert std[0] == pytest.approx(expected, rel=0.02)
+    assert std[0] == pytest.approx(expected, rel=0.03)
     np.testing.assert_allclose(fitted.reconstruct()[3, 7], mean[0])
 
 
@@ -494,7 +495,7 @@ def test_bad_settings_of_solvers_are_named():
         model = clone(MODEL).set_params(solver=solver, symmetry="orthogonal")
         with pytest.raises(ValueError, match=rf"symmetry='orthogonal' does not.*'{solver}'.*'vi'"):
             model.fit(X)
-    with pytest.raises(TypeError, match=r"solver=.*has no symmetrises and no check.*Solver says"):
+    with pytest.raises(TypeError, match=r"solver=.*has no symmetrises and no takes.*Solver says"):
         clone(MODEL).set_params(solver=Unfinished()).fit(X)
     with pytest.raises(ValueError, match=r"VI\(gap=...\) has no meaning"):
         clone(MODEL).set_params(symmetry=None, solver=VI(gap=SignFlipGap(None))).fit(X)
@@ -534,9 +535,9 @@ def test_without_tol_all_sweeps_are_made(recwarn):
     assert not [w for w in recwarn if issubclass(w.category, ConvergenceWarning)]
 
 
-def test_there_are_no_sample_weights():
-    with pytest.raises(AttributeError):
-        clone(MODEL).set_fit_request(sample_weight=True)
+def test_sample_weights_would_be_of_rows():
+    """Entries have weights in a list of entries: repeating a row adds another one."""
+    assert not has_fit_parameter(MODEL, "sample_weight")
 
 
 def test_too_many_permutations():

@@ -1,4 +1,4 @@
-"""Learned priors of rows: marginal densities in closed form, draws, and coefficients of features."""
+"""Learned priors of rows: densities in closed form, draws, and coefficients of features."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,9 @@ def test_blocks_of_one_are_independent(generator):
     parts = [
         one.log_density(one.moments(rows[:, [i]], none[:, :1, :1]), one.held(1.0)) for i in range(3)
     ]
-    assert prior.log_density(prior.moments(rows, none), prior.held(1.0)) == pytest.approx(sum(parts))
+    assert prior.log_density(prior.moments(rows, none), prior.held(1.0)) == pytest.approx(
+        sum(parts)
+    )
 
 
 def test_a_block_is_a_matrix_t(generator):
@@ -60,9 +62,14 @@ def test_a_block_is_a_matrix_t(generator):
 def test_a_rotation_of_a_block_changes_nothing(generator):
     rows, none = points(generator, 3)
     q, _ = torch.linalg.qr(torch.randn(3, 3, generator=generator, dtype=torch.float64))
-    for blocks, same in (((Block((0, 1, 2)),), True), (tuple(Block((i,)) for i in range(3)), False)):
+    for blocks, same in (
+        ((Block((0, 1, 2)),), True),
+        (tuple(Block((i,)) for i in range(3)), False),
+    ):
         prior = SidePrior(blocks, Features.constant(N, LIKE), 0.3)
-        values = [prior.log_density(prior.moments(r, none), prior.held(1.0)) for r in (rows, rows @ q)]
+        values = [
+            prior.log_density(prior.moments(r, none), prior.held(1.0)) for r in (rows, rows @ q)
+        ]
         assert (abs(values[0] - values[1]) < 1e-10) == same
 
 

@@ -133,8 +133,8 @@ def test_probabilities_are_those_of_the_labels():
 def test_far_tails_keep_their_logarithm():
     """No difference of ones: labels forty standard deviations off have a finite log probability."""
     likelihood, state = STATES["ordinal"]
-    at = Seen(torch.tensor([0.0, 3.0, 1.0]).double(), None, torch.tensor([40.0, -40.0, 40.0]).double(),
-              torch.zeros(3).double())  # fmt: skip
+    value, mean = torch.tensor([[0.0, 3.0, 1.0], [40.0, -40.0, 40.0]]).double()
+    at = Seen(value, None, mean, torch.zeros(3).double())
     assert np.isfinite(likelihood.log_density(at, state))
     assert bool(likelihood.sites(at, state).value.isfinite().all())
     assert bool(likelihood.predictive_log_density(at, state).isfinite().all())
