@@ -209,7 +209,7 @@ def _of_labels(given: Any, labels: Array, name: str) -> Tensor:
     unknown = array[labels[found] != array]
     if unknown.size:
         raise ValueError(
-            f"{name} has {unknown[0].item()!r}, a label that was not there in fit. For new rows use "
-            "predict_new_rows."
+            f"{name} has {unknown[0].item()!r}, a label that was not there in fit. For new rows "
+            "use predict_new_rows."
         )
     return torch.as_tensor(found.astype(np.int64))

@@ -11,7 +11,7 @@ from skbayes_sym.models import StudentT
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
 
-MODEL = SymVIMatrixFactorization(2, random_state=0, max_iter=80)
+MODEL = SymVIMatrixFactorization(2, random_state=0, tol=3e-4)
 
 
 def ratings(n=60, m=40, seed=0, noise=0.4, seen=0.4, offsets=1.0):
@@ -226,7 +226,7 @@ def test_ordinal_entries():
     assert np.isfinite(ordinal.score(train[:5]))
     with pytest.raises(ValueError, match=r"2.5.*none of the labels \[1.0, 2.0, 3.0, 5.0\]"):
         ordinal.entry_log_density([0], [0], [2.5])
-    with pytest.raises(ValueError, match="only with likelihood|likelihood='ordinal' only"):
+    with pytest.raises(ValueError, match="likelihood='ordinal' only"):
         normal.predict_entry_proba([0], [0])
 
 
