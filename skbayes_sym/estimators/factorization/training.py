@@ -28,7 +28,7 @@ _INITIAL_NOISE = 0.5  # in units of the spread of the observed entries
 # Likewise; and where the prior's scales are learned, since a prior held wide needs more room.
 _INITIAL_NOISE_LEARNED = 0.88
 _NOISE_RANGE = (1e-3, 1e2)
-# Variance of the noise that turns factors into labels, where their scale is free.
+# Variance of the noise that turns factors into labels: their unit is free.
 _LATENT_NOISE = 0.75
 
 

@@ -239,7 +239,10 @@ class Ordinal:
     def learn(
         self, seen: Seen, state: NoiseState, noise_range: tuple[float, float] | None
     ) -> NoiseState:
-        """One Newton step in the cut points, shortened until it raises the bound."""
+        """One Newton step in the cut points, shortened until it raises the bound.
+
+        The noise stays: factors, cut points and noise have no unit of their own.
+        """
         cuts = self.edges(state)[1:-1]
         gradient, curvature = self._derivatives(seen, state)
         step = torch.linalg.solve(curvature, gradient)

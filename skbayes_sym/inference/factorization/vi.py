@@ -34,7 +34,7 @@ from skbayes_sym.inference.factorization.data import (
     products,
     sums_over_entries,
 )
-from skbayes_sym.inference.factorization.likelihoods import Seen
+from skbayes_sym.inference.factorization.likelihoods import NoiseState, Seen
 from skbayes_sym.inference.factorization.problem import (
     Factorisation,
     FactorProblem,
@@ -208,23 +208,24 @@ def _sweep(
             noise = min(max(squares / max(n, 1), learned[0]), learned[1])
         log_lik = -0.5 * (n * log(2.0 * pi * noise) + squares / noise)
         return updated._replace(noise_variance=noise), data, log_lik + sum(parts)
+    seen, state = seen_entries(problem.data, updated, model), updated.noise
     if sweep.number >= fixed:
-        seen = seen_entries(problem.data, updated, model)
-        state = model.likelihood.learn(seen, updated.noise, learned)
+        state = model.likelihood.learn(seen, state, learned)
         updated = updated._replace(noise_variance=state.variance, cuts=state.cuts)
-    seen = seen_entries(problem.data, updated, model)
-    log_lik = model.likelihood.log_density(seen, updated.noise)
-    return updated, _sites(problem, updated), log_lik + sum(parts)
+    log_lik = model.likelihood.log_density(seen, state)
+    return updated, _with_sites(problem, seen, state), log_lik + sum(parts)
 
 
 def _sites(problem: FactorProblem, posterior: FactorState) -> Entries:
     """Gaussian entries that stand for the likelihood at this posterior."""
-    likelihood = problem.model.likelihood
-    if likelihood.is_normal:
+    if problem.model.likelihood.is_normal:
         return problem.data
-    value, weight = likelihood.sites(
-        seen_entries(problem.data, posterior, problem.model), posterior.noise
-    )
+    seen = seen_entries(problem.data, posterior, problem.model)
+    return _with_sites(problem, seen, posterior.noise)
+
+
+def _with_sites(problem: FactorProblem, seen: Seen, state: NoiseState) -> Entries:
+    value, weight = problem.model.likelihood.sites(seen, state)
     like = problem.data.by_row.value
     return problem.data.with_values(value.to(like), None if weight is None else weight.to(like))
 
