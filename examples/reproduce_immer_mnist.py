@@ -10,6 +10,7 @@ non-invariant model, Augerino with the paper's reward and with ten times as much
    python examples/reproduce_immer_mnist.py --fast            # a smoke run
    python examples/reproduce_immer_mnist.py --n-train 1000    # the table below: an hour
    python examples/reproduce_immer_mnist.py                   # 8000 images, three seeds: hours
+   python examples/reproduce_immer_mnist.py --hidden 1000 --evidence subset  # the paper's network
    python examples/reproduce_immer_mnist.py --network cnn --curvature kron-ef --augmentations 4
    python examples/reproduce_immer_mnist.py --data cifar10 --network resnet  # needs a network
    python examples/reproduce_immer_mnist.py --data fashion_mnist             # the same
@@ -117,15 +118,15 @@ def load(name, version, n_train, n_test, seed):
 def fit(method, X, y, seed, args):
     """One model, with its CPU seconds."""
     epochs = args.epochs
-    batch = min(250, max(50, len(X) // 20))
-    layers = {"hidden_layer_sizes": (200,)} if args.network == "mlp" else {}
+    batch = args.batch_size or min(250, max(50, len(X) // 20))
+    layers = {"hidden_layer_sizes": (args.hidden,)} if args.network == "mlp" else {}
     settings = dict(METHODS[method])
     invariances = Invariances(Affine(args.basis), args.augmentations, settings.pop("rate", "auto"))
     settings = {"invariances": invariances, **settings}
     model = LILAClassifier(
         **layers, image_shape=SHAPES[args.data], network=args.network,
         batch_size=batch, max_iter=epochs * -(-len(X) // batch), n_hyper_updates=epochs,
-        curvature=args.curvature,
+        curvature=args.curvature, evidence=args.evidence, subset_size=args.subset_size,
         keep_best=args.network == "mlp",  # else it doubles the cost of the final evidence
         learning_rate=args.learning_rate, burn_in=0.1, predictive="plugin", tol=None,
         random_state=seed, **settings,
@@ -164,6 +165,10 @@ def parse_args():
     parser.add_argument("--augmentations", type=int, default=8, help="transformations a row")
     parser.add_argument("--learning-rate", type=float, default=0.005, help="0.02 for the resnet")
     parser.add_argument("--curvature", default="auto", help="kron-ef is cheap for convolutions")
+    parser.add_argument("--hidden", type=int, default=200, help="units of the mlp; paper: 1000")
+    parser.add_argument("--batch-size", type=int, default=None, help="a twentieth, 50 to 250")
+    parser.add_argument("--evidence", default="full", choices=("full", "subset"))
+    parser.add_argument("--subset-size", type=int, default=None, help="rows of a subset: 100")
     args = parser.parse_args()
     args.n_train = args.n_train or (100 if args.fast else N_TRAIN[args.data])
     args.epochs = args.epochs or (2 if args.fast else 80)

@@ -5,6 +5,7 @@ Every folder's ``__init__`` is its map. From the bottom: `numerics`, `symmetry`,
 `model_selection`; each imports only what stands before it.
 """
 
+from skbayes_sym.estimators.bayesian_mlp.classifier import BayesianMLPClassifier
 from skbayes_sym.estimators.bayesian_mlp.estimator import BayesianMLPRegressor
 from skbayes_sym.estimators.ensemble.estimator import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.estimators.factorization.estimator import SymVIMatrixFactorization
@@ -25,6 +26,7 @@ from skbayes_sym.saving.save import save
 __all__ = [
     "BayesianLinearClassifier",
     "BayesianLinearRegressor",
+    "BayesianMLPClassifier",
     "BayesianMLPRegressor",
     "DeepEnsembleClassifier",
     "DeepEnsembleRegressor",

@@ -71,6 +71,14 @@ FITS: dict[str, FitCase] = {
         sk.BayesianMLPRegressor((3,), prior=ARD(), n_modes=2, n_members=1, random_state=0),
         X, NUMBERS,
     ),
+    "bayesian-mlp-classes": FitCase(
+        sk.BayesianMLPClassifier((3,), n_modes=2, n_members=2, random_state=0), X, THREE
+    ),
+    "bayesian-mlp-two-classes": FitCase(
+        sk.BayesianMLPClassifier((3,), prior=ARD(8.0, 64.0), n_modes=1, n_members=1,
+                                 random_state=0),
+        X, LABELS,
+    ),
     "ensemble-classifier": FitCase(
         sk.DeepEnsembleClassifier(**_MEMBERS, correction=None), X, LABELS
     ),
@@ -137,10 +145,13 @@ FITS: dict[str, FitCase] = {
     ),
     "linear-counts": FitCase(sk.BayesianLinearRegressor("poisson", **_AS_GIVEN), X, COUNTS),
     "linear-labels": FitCase(
-        sk.BayesianLinearClassifier(standardize=False, random_state=0), X, LABELS
+        sk.BayesianLinearClassifier(variance_scale=1.0, standardize=False, random_state=0),
+        X, LABELS,
     ),
     "linear-three": FitCase(
-        sk.BayesianLinearClassifier(Categorical(n_points=64), standardize=False, random_state=0),
+        sk.BayesianLinearClassifier(
+            Categorical(n_points=64), variance_scale=1.0, standardize=False, random_state=0
+        ),
         X, THREE,
     ),
 }  # fmt: skip

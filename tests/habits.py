@@ -9,17 +9,22 @@ from sklearn.datasets import load_diabetes, load_iris
 from skbayes_sym import (
     BayesianLinearClassifier,
     BayesianLinearRegressor,
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
     LaplaceClassifier,
     LaplaceRegressor,
+    LayerwiseVIRegressor,
     LILAClassifier,
     LILARegressor,
     MCMCClassifier,
     MCMCRegressor,
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
+    SymVIMatrixFactorization,
 )
+from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import Categorical, ColumnShift, Invariances
 
 _VI = {
@@ -56,23 +61,58 @@ LINEAR = {
     "linear-auto": BayesianLinearClassifier(random_state=0),
     "linear-multinomial": BayesianLinearClassifier(Categorical(n_points=128), random_state=0),
 }
-# What only scikit-learn's checks cover here.
-_MODES = {"hidden_layer_sizes": (3,), "n_restarts": 2, "max_iter": 20, "random_state": 0}
-MODES = [LaplaceRegressor(**_MODES), LaplaceClassifier(**_MODES)]
-SAMPLED = [
-    DeepEnsembleRegressor(**_ENSEMBLE), DeepEnsembleClassifier(**_ENSEMBLE),
-    MCMCRegressor(**_CHAINS), MCMCClassifier(**_CHAINS),
-]  # fmt: skip
+ENSEMBLES = {
+    "ensemble-regressor": DeepEnsembleRegressor(**_ENSEMBLE),
+    "ensemble-classifier": DeepEnsembleClassifier(**_ENSEMBLE),
+}
+CHAINS = {
+    "mcmc-regressor": MCMCRegressor(**_CHAINS),
+    "mcmc-classifier": MCMCClassifier(**_CHAINS),
+}
 
-TRAINED = VARIATIONAL | LAPLACE
-HABITUAL = TRAINED | LINEAR
+TRAINED = VARIATIONAL | LAPLACE | ENSEMBLES
+HABITUAL = TRAINED | LINEAR | CHAINS
+
+# What scikit-learn's checks fit, one of each class, some 50 times: as small as they let pass.
+_TINY = {"hidden_layer_sizes": (3,), "max_iter": 40, "n_hyper_updates": 8, "tol": None,
+         "invariances": Invariances([ColumnShift()], 2), "random_state": 0}  # fmt: skip
+_MODES = {"hidden_layer_sizes": (2,), "n_restarts": 2, "max_iter": 10, "random_state": 0}
+_MEMBERS = {"hidden_layer_sizes": (5,), "n_members": 2, "max_iter": 100, "random_state": 0}
+_FEW = {"hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 10, "n_draws": 4,
+           "mode_weights": "uniform", "random_state": 0}  # fmt: skip
+_LAYERWISE = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 80, "tol": None,
+              "n_predict_samples": 40, "random_state": 0}  # fmt: skip
+_INDUCING = {"hidden_posterior": "global_inducing", "n_inducing": 20}
+CHECKED = [
+    SymmetrizedVIRegressor(**_VI), SymmetrizedVIClassifier(**_VI),
+    LayerwiseVIRegressor(**_LAYERWISE),
+    LaplaceRegressor(**_MODES), LaplaceClassifier(**_MODES),
+    LILARegressor(**_TINY), LILAClassifier(**_TINY),
+    BayesianLinearRegressor(random_state=0),
+    BayesianLinearClassifier(Categorical(n_points=16), prior_scale=1.0, random_state=0),
+    DeepEnsembleRegressor(**_MEMBERS), DeepEnsembleClassifier(**_MEMBERS),
+    MCMCRegressor(**_FEW), MCMCClassifier(**_FEW),
+    SymVIMatrixFactorization(2, max_iter=30, random_state=0),
+]  # fmt: skip
+# Other options of the same classes.
+VARIANTS = [
+    *LAPLACE.values(),
+    *(v for k, v in LINEAR.items() if k != "linear-gaussian"),
+    *(LayerwiseVIRegressor(**_LAYERWISE, **kind) for kind in (
+        {"last_layer": "variational", **_INDUCING},
+        {"last_layer": "averaged_kl_heuristic"}, _INDUCING,
+    )),
+    SymVIMatrixFactorization(1, solver=VI("diag"), max_iter=30, random_state=0),
+]  # fmt: skip
+_POOL = {"hidden_layer_sizes": (2,), "n_modes": 1, "n_members": 1, "random_state": 0}
+POOLS = [BayesianMLPRegressor(**_POOL), BayesianMLPClassifier(**_POOL)]
 
 
 def every(estimators: dict[str, Any]) -> pytest.MarkDecorator:
     """One test for each; those trained by steps make too few of them to converge on purpose."""
     early = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
     rows = [
-        pytest.param(estimator, id=name, marks=[early] if name in TRAINED else [])
+        pytest.param(estimator, id=name, marks=[] if name in LINEAR else [early])
         for name, estimator in estimators.items()
     ]
     return pytest.mark.parametrize("estimator", rows)
@@ -95,14 +135,19 @@ PER_ROW_GIVEN = {"site_location_", "site_variance_"}
 
 
 def assert_same_fit(a: Any, b: Any, X: Any) -> None:
-    """Bit for bit: the posterior, what it predicts, and all fitted numbers and arrays."""
-    assert np.array_equal(a.posterior_.loc, b.posterior_.loc)
+    """Bit for bit: the weights, what they predict, and all fitted numbers and arrays."""
+    assert np.array_equal(weights(a), weights(b))
     assert np.array_equal(a.predict(X), b.predict(X))
     first, second = fitted_numbers(a), fitted_numbers(b)
     assert first.keys() == second.keys()
-    assert {"elbo_", "log_evidence_"} & first.keys()
+    assert {"elbo_", "log_evidence_", "log_posterior_samples_"} & first.keys()
     for name, value in first.items():
         assert np.array_equal(value, second[name], equal_nan=True), name
+
+
+def weights(fitted: Any) -> Any:
+    """Of the posterior's centre, of the members or of the draws."""
+    return fitted.posterior_.loc if hasattr(fitted, "posterior_") else fitted.samples_
 
 
 def fitted_numbers(estimator: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,8 @@ from skbayes_sym.inference.laplace.jacobian import (
     SketchedDirections,
 )
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
+from skbayes_sym.inference.laplace.subset import SubsetEvidence
+from skbayes_sym.inference.laplace.tangent_kernel import TangentKernel
 from skbayes_sym.inference.laplace.training import (
     HyperAscent,
     HyperRates,
@@ -55,6 +58,7 @@ CASES = {
     "mlp": Case("mlp", 1000, 31, 250),
     "cnn": Case("cnn", 64, 16, 64),
     "cnn-batches": Case("cnn", 256, 16, 32),
+    "mlp-8000": Case("mlp", 8000, 8, 250),
 }
 
 
@@ -116,6 +120,14 @@ def augerino_epoch(problem: Problem) -> Callable[[], None]:
 def exact_update(problem: Problem, directions: str) -> Callable[[], None]:
     """Both passes, the decompositions and the step."""
     ascent = HyperAscent(problem.evidence(directions), problem.hyper.clone(), RATES, 0)
+    return lambda: _without_graph(lambda: ascent.update(problem.theta, 1.0))
+
+
+def subset_update(problem: Problem, n_rows: int = 100) -> Callable[[], None]:
+    """Both passes over a subset of the rows, through their tangent kernel."""
+    kernel = TangentKernel(problem.model.layers, problem.model.network.layout)
+    evidence = SubsetEvidence(replace(problem.evidence("exact"), structure=kernel), n_rows)
+    ascent = HyperAscent(evidence, problem.hyper.clone(), RATES, 0)
     return lambda: _without_graph(lambda: ascent.update(problem.theta, 1.0))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators.base import is_fitted_name
+from skbayes_sym.estimators.bayesian_mlp.classifier import BayesianMLPClassifier
 from skbayes_sym.estimators.bayesian_mlp.estimator import BayesianMLPRegressor
 from skbayes_sym.estimators.ensemble.estimator import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.estimators.factorization.estimator import SymVIMatrixFactorization
@@ -21,11 +22,12 @@ from skbayes_sym.estimators.linear.classifier import BayesianLinearClassifier
 from skbayes_sym.estimators.linear.regressor import BayesianLinearRegressor
 from skbayes_sym.estimators.mcmc.estimator import MCMCClassifier, MCMCRegressor
 from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, SymmetrizedVIRegressor
+from skbayes_sym.saving.validate import check_fitted
 
 ESTIMATORS: dict[str, type] = {
     estimator.__name__: estimator
     for estimator in (
-        BayesianMLPRegressor,
+        BayesianMLPClassifier, BayesianMLPRegressor,
         BayesianLinearClassifier, BayesianLinearRegressor, DeepEnsembleClassifier,
         DeepEnsembleRegressor, LaplaceClassifier, LaplaceRegressor, LILAClassifier,
         LILARegressor, LayerwiseVIRegressor, MCMCClassifier, MCMCRegressor, SymmetrizedVIClassifier,
@@ -95,7 +97,7 @@ def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -
     LookupError
         If there is no such class.
     ValueError
-        If it has no such parameters or attributes.
+        If it has no such parameters or attributes, or no fit leaves them like this.
     """
     kind: Any = ESTIMATORS[name] if name in ESTIMATORS else steps()[name]
     unknown = sorted(set(parameters) - set(kind._get_param_names()))
@@ -104,6 +106,8 @@ def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -
     if unknown:
         raise ValueError(f"{', '.join(unknown)} for {name}")
     estimator = kind(**parameters)
+    if name in ESTIMATORS and attributes:  # what others fit copies of has none
+        check_fitted(estimator, attributes)
     estimator.__dict__.update(attributes)
     return estimator
 

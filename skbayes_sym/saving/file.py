@@ -4,21 +4,28 @@
      "parameters": {name: value}, "attributes": {name: value}}
 
 stands under the key ``skbayes_sym`` of the header; `values` says how values look. The format
-number rises when a file of this release could no longer be read.
+number rises when a file of this release could no longer be read. ``skbayes_sym_sha256`` beside it
+is the checksum of that text and of all arrays; files of 0.1.0 have none.
 """
 
 import json
 from collections.abc import Mapping
+from hashlib import sha256
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.saving.first_edition import complete, translate
+from skbayes_sym.saving.replace import replace_file, require_regular
 from skbayes_sym.saving.values import Encoder, decode
 
 FORMAT = 2
 _KEY = "skbayes_sym"
+_CHECKSUM = "skbayes_sym_sha256"
+_LEAST_BYTES = 8  # of any safetensors file; some of the kernel's say 0 and never end
 
 
 class FileContent(NamedTuple):
@@ -53,9 +60,19 @@ def write_model(path: str | PathLike[str], model: FileContent) -> None:
             name: encoder.encode(value, name) for name, value in model.attributes.items()
         },
     }
-    # By way of bytes: safetensors' own files can be read by their owner only.
-    content = save(encoder.arrays, {_KEY: json.dumps(header, allow_nan=False)})
-    Path(path).write_bytes(content)
+    text = json.dumps(header, allow_nan=False)
+    metadata = {_KEY: text, _CHECKSUM: checksum(text, encoder.arrays)}
+    replace_file(path, save(encoder.arrays, metadata))
+
+
+def checksum(text: str, arrays: Mapping[str, Array]) -> str:
+    """SHA-256 of the header's text and of names, dtypes, shapes and bytes of the arrays."""
+    digest = sha256(text.encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(repr((name, array.dtype.str, array.shape)).encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def read_model(path: str | PathLike[str]) -> FileContent:
@@ -94,13 +111,22 @@ def read_model(path: str | PathLike[str]) -> FileContent:
 
 def _read(path: str | PathLike[str]) -> tuple[Any, Mapping[str, Array]]:
     safetensors = _safetensors()
-    Path(path).open("rb").close()  # a missing file is an OSError that names it
+    require_regular(path)
+    if Path(path).stat().st_size < _LEAST_BYTES:  # a missing file is an OSError that names it
+        raise _damaged(path)
+    Path(path).open("rb").close()  # so is one that may not be read
     try:
         with safetensors.safe_open(fspath(path), framework="numpy") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return json.loads(metadata.get(_KEY, "null")), arrays
-    except (safetensors.SafetensorError, ValueError, RecursionError) as error:
+        text = metadata.get(_KEY, "null")
+        if metadata.get(_CHECKSUM, whole := checksum(text, arrays)) != whole:
+            raise ValueError("another checksum")
+        return json.loads(text), arrays
+    # The last two: numbers that NumPy doesn't have, bfloat16 for one.
+    except (
+        safetensors.SafetensorError, ValueError, RecursionError, TypeError, AttributeError
+    ) as error:  # fmt: skip
         raise _damaged(path) from error
 
 

@@ -29,8 +29,8 @@ def load(path: str | PathLike[str]) -> Any:
     Raises
     ------
     ValueError
-        If the file isn't a saved model, is damaged, or was written by a version whose models this
-        one doesn't know.
+        If the file isn't a saved model or no regular file, is damaged (a checksum tells), holds a
+        state that no fit leaves, or was written by a version whose models this one doesn't know.
     ImportError
         Without the package safetensors (extra ``io``).
 
@@ -61,6 +61,8 @@ def load(path: str | PathLike[str]) -> Any:
             UserWarning,
             stacklevel=2,
         )
+    if saved.class_name in ESTIMATORS and not saved.attributes:
+        raise ValueError(f"{fspath(path)!r} has no fitted state.")
     try:
         return rebuilt(saved.class_name, saved.parameters, saved.attributes)
     except ValueError as error:

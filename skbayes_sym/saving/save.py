@@ -23,13 +23,16 @@ def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
         A `~sklearn.pipeline.Pipeline` is kept with all its steps: scalers, encoders, imputers,
         `~sklearn.compose.ColumnTransformer`, projections. Of a search its best estimator is.
     path : str or path-like
-        Overwritten if it exists.
+        Replaced if it exists, at once: until the new file is on the disk the old one stays, also
+        if the disk is full.
 
     Raises
     ------
     TypeError
         If a step, parameter or attribute holds what such a file can't, a torch module of one's own
         for example: the message names it. `joblib.dump` keeps those.
+    ValueError
+        If there is something at ``path`` that is no regular file: a pipe, a device.
     ImportError
         Without the package safetensors (extra ``io``).
 

@@ -50,6 +50,7 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
@@ -76,7 +77,8 @@ NOUNS: dict[str, Any] = {
     noun.__name__: noun
     for noun in (
         MLP, ParamLayout, Dense, Convolution,
-        Normal, GaussianPrior, Gaussian, Heteroscedastic, StudentT, Poisson, Bernoulli, Categorical,
+        Normal, GaussianPrior, Gaussian, Heteroscedastic, StudentT, Poisson,
+        NegativeBinomial, Bernoulli, Categorical,
         VI, MAP, MeanField, Gibbs,
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
         LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,
@@ -96,6 +98,8 @@ NOUNS: dict[str, Any] = {
 _NUMBERS = {"bool", "float16", "float32", "float64"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
+
+_SPARE_CHARACTERS = 1000  # by which an array of strings may be wider than the longest of them
 
 Encoded = Any  # what the json module writes
 
@@ -236,7 +240,10 @@ def _strings(e: Encoded, arrays: Mapping[str, Array]) -> Array:
     dtype = np.dtype(e["dtype"])
     if dtype.kind not in "UO":
         raise ValueError(f"strings of dtype {dtype}")
-    return np.array([str(s) for s in e["items"]], dtype=dtype).reshape(e["shape"])
+    items = [str(s) for s in e["items"]]
+    if dtype.itemsize > 4 * (_SPARE_CHARACTERS + max(map(len, items), default=0)):
+        raise ValueError(f"{dtype} is too wide for its strings")  # would take memory for nothing
+    return np.array(items, dtype=dtype).reshape(e["shape"])
 
 
 def _noun(e: Encoded, arrays: Mapping[str, Array]) -> Any:

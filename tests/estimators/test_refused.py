@@ -83,6 +83,7 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
         ({"likelihood": Categorical(), "correction": "gaussian"}, "only members with the softmax"),
     ],
     sk.BayesianMLPRegressor: OF_COUNTS_OF_NOTHING,
+    sk.BayesianMLPClassifier: OF_COUNTS_OF_NOTHING,
     sk.LaplaceRegressor: OF_NETWORKS + OF_NOISE,
     sk.LaplaceClassifier: OF_NETWORKS,
     sk.LILARegressor: [*OF_NETWORKS, *OF_NOISE, ({"invariances": Affine()}, "give image_shape")],

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from files import rewrite
 from fits import FITS, THREE, X, assert_same_predictions, everything_predicted, fitted
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -203,15 +204,6 @@ def saved(tmp_path):
     path = tmp_path / "model"
     save(fitted("linear-gaussian"), path)
     return path
-
-
-def rewrite(path, change):
-    """The file with its header changed."""
-    with safetensors.safe_open(path, framework="numpy") as file:
-        header = json.loads(file.metadata()["skbayes_sym"])
-        arrays = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
-    header = change(header) or header
-    safetensors.save_file(arrays, path, {"skbayes_sym": json.dumps(header)})
 
 
 def test_a_truncated_file_is_refused_wherever_it_ends(saved):

@@ -151,6 +151,7 @@ class Stage(Run):
     def __init__(self, whole: Run, share: float) -> None:
         self._whole, self._most = whole, max(1, round(share * _BLOCKS))
         self._n_blocks, self._done, self._told = 1, 0, 0
+        self._phases_before, self._reported = 0.0, 0
 
     def begin(self, n_blocks: int = _BLOCKS, so_far: Callable[[], Any] | None = None) -> None:
         self._n_blocks = n_blocks

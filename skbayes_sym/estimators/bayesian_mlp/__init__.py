@@ -1,8 +1,9 @@
 """The estimator for people who don't want to choose: Laplace modes and ensemble members pooled.
 
-Reading order: `method` (what is fitted, and how much of it a data set is worth), `estimator`.
+Reading order: `method` (what is fitted, and how much of it a data set is worth), `estimator`; of
+classes `class_method` and `classifier`.
 
-In: the methods of `laplace` and `ensemble`. Out: `BayesianMLPRegressor`.
+In: the methods of `laplace` and `ensemble`. Out: `BayesianMLPRegressor`, `BayesianMLPClassifier`.
 
-Tested elsewhere: `method` (with `estimator`).
+Tested elsewhere: `method` (with `estimator`), `class_method` (with `classifier`).
 """

@@ -1,13 +1,14 @@
 """Evidence-trained modes and ensemble members, pooled equally."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from skbayes_sym.estimators._fit.compatibility import (
     FULLY_CONNECTED,
-    NORMAL_NOISE,
+    LEARNED_NORMAL_NOISE,
     NORMAL_OR_LEARNED,
     Needs,
 )
@@ -16,7 +17,9 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
+from skbayes_sym.estimators.ensemble.refit import Refitting
 from skbayes_sym.estimators.laplace.modes import MOST_WORK, EvidenceLaplace, ModesFit, work
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
@@ -34,10 +37,38 @@ MANY_ROWS, _NARROW, _WIDE = 1000, 20, 40
 _MEMBER_WIDTH = (50,)
 # The ensemble's own defaults: relu under a fixed prior of 1 is what tanh modes lack.
 _MEMBER_RATE, _MEMBER_STEPS, _MEMBER_TOL, _NOISE_PRIOR = 0.03, 2000, 1e-3, 1.0
+# Of the parts' reasons to stop the pool's, the first that one of them had.
+_GRAVEST: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter")
+
+
+class Ended(Protocol):
+    """One of the methods' results."""
+
+    @property
+    def n_iter(self) -> int: ...
+    @property
+    def stop_reason(self) -> Stopped: ...
+
+
+class Pooled:
+    """What results of several methods say together."""
+
+    @property
+    def _parts(self) -> Sequence[Ended]:
+        raise NotImplementedError
+
+    @property
+    def n_iter(self) -> int:
+        return sum(part.n_iter for part in self._parts)
+
+    @property
+    def stop_reason(self) -> Stopped:
+        reasons = [part.stop_reason for part in self._parts]
+        return next((reason for reason in _GRAVEST if reason in reasons), "tol")
 
 
 @dataclass(frozen=True, eq=False)
-class PoolFit:
+class PoolFit(Pooled):
     """Modes and members (so far)."""
 
     modes: ModesFit | None
@@ -46,16 +77,8 @@ class PoolFit:
     choice: str
 
     @property
-    def n_iter(self) -> int:
-        return sum(part.n_iter for part in (self.modes, self.members) if part is not None)
-
-    @property
-    def stop_reason(self) -> Stopped:
-        reasons = [part.stop_reason for part in (self.modes, self.members) if part is not None]
-        for reason in ("interrupted", "callback", "max_iter"):
-            if reason in reasons:
-                return reason  # type: ignore[return-value]
-        return "tol"
+    def _parts(self) -> Sequence[Ended]:
+        return [part for part in (self.modes, self.members) if part is not None]
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         assert data.y_scaling is not None
@@ -88,7 +111,7 @@ class Pool:
     n_members : int
     """
 
-    needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    needs: ClassVar[Needs] = Needs(LEARNED_NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_modes: int
     n_members: int
@@ -98,7 +121,7 @@ class Pool:
         n_modes = self._affordable(data.n_rows, network)
         choice = self._choice(n_modes, data, network)
         logger.info("%s", choice)
-        wide = MLP(network.n_inputs, _MEMBER_WIDTH, network.n_outputs, RELU)
+        wide = member_network(network.n_inputs, network.n_outputs)
         run.begin()
         share = 0.5 if n_modes else 1.0
         modes = members = None
@@ -109,18 +132,11 @@ class Pool:
         # As many members as modes: neither kind outvotes the other.
         n_members = min(self.n_members, n_modes) if n_modes else self.n_members
         if not interrupted:
-            prior = Normal(1.0).bind(wide.layout)
-            own = Model(wide, model.likelihood, prior, Trivial())
-            members = self._ensemble(n_members).fit(data, own, Stage(run, share))
+            own = member_model(wide, model.likelihood)
+            members = ensemble(n_members).fit(data, own, Stage(run, share))
         found_all = PoolFit(modes, members, wide, choice)
         run.end(found_all)
         return found_all
-
-    def _ensemble(self, n_members: int) -> DeepEnsemble:
-        return DeepEnsemble(
-            n_members, _NOISE_PRIOR, _MEMBER_RATE, _MEMBER_STEPS, _MEMBER_TOL,
-            has_effective_noise=True,
-        )  # fmt: skip
 
     def _affordable(self, n_rows: int, network: MLP) -> int:
         """How many modes some seconds of one core are enough for; a few may take longer."""
@@ -142,6 +158,24 @@ class Pool:
         if n_modes < self.n_modes:
             text += f"; {self.n_modes} modes would take too long"
         return text
+
+
+def member_network(n_inputs: int, n_outputs: int) -> MLP:
+    """What every member is."""
+    return MLP(n_inputs, _MEMBER_WIDTH, n_outputs, RELU)
+
+
+def member_model(network: MLP, likelihood: Likelihood) -> Model:
+    """What is believed of it."""
+    return Model(network, likelihood, Normal(1.0).bind(network.layout), Trivial())
+
+
+def ensemble(n_members: int, refitting: Refitting | None = None) -> DeepEnsemble:
+    """How members are trained; numbers have effective noise, classes may be refitted."""
+    return DeepEnsemble(
+        n_members, _NOISE_PRIOR, _MEMBER_RATE, _MEMBER_STEPS, _MEMBER_TOL,
+        has_effective_noise=refitting is None, refitting=refitting,
+    )  # fmt: skip
 
 
 def automatic_width(n_rows: int, n_inputs: int, n_outputs: int) -> int:

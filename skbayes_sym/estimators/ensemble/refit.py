@@ -44,7 +44,8 @@ class Refitting:
     variance_scale : "loo" or float
         Factor on the variance of the logits; "loo" chooses it by approximate leave-one-out.
     is_optional : bool
-        Whether to leave members as they are where the refit would take long.
+        Whether to leave members as they are where the refit would take long, or the prior isn't
+        normal.
     """
 
     variance_scale: str | float
@@ -53,6 +54,8 @@ class Refitting:
     def is_due(self, n_members: int, data: Training, model: Model) -> bool:
         if not self.is_optional:
             return True
+        if model.prior.gaussian() is None:
+            return False
         n_logits = 1 if model.network.n_outputs == 2 else model.network.n_outputs
         n, p = data.n_rows * n_logits, model.network.layout.n_params
         m = min(n, p)

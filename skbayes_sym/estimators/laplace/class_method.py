@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import torch
 
 from skbayes_sym.estimators._fit.compatibility import (
-    CURVED_LIKELIHOOD,
     FULLY_CONNECTED,
     NORMAL_OR_LEARNED,
+    SOFTMAX,
     Needs,
 )
 from skbayes_sym.estimators._fit.memory import rows_part
@@ -40,7 +40,7 @@ _GRAVEST: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter", "tol")
 
 def most_steps(n_params: int) -> int:
     """What ``max_iter="auto"`` is: beyond 1,000 weights fewer do, and each costs much more."""
-    return 60 if n_params <= 1000 else 40
+    return 60 if n_params <= 1000 else 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ class EvidenceLaplaceClasses:
         Of the logits' variance in predictions; "loo" chooses it by approximate leave-one-out.
     """
 
-    needs: ClassVar[Needs] = Needs(CURVED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_restarts: int
     max_iter: int | str

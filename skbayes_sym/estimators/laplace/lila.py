@@ -1,14 +1,15 @@
 """Invariances learned by the Laplace evidence: Immer et al. 2022 as scikit-learn estimators."""
 
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.compatibility import require_members
+from skbayes_sym.estimators._fit.compatibility import refuse, require_members
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling
-from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
@@ -23,7 +24,7 @@ from skbayes_sym.estimators.laplace.invariances import (
     image_scaling,
     image_shape,
 )
-from skbayes_sym.estimators.laplace.method import Laplace, Rates, Updates
+from skbayes_sym.estimators.laplace.method import SUBSET_SIZE, Laplace, Rates, Updates
 from skbayes_sym.estimators.laplace.predict import Transformations
 from skbayes_sym.models.augmentations.base import Augmentation, ImageShape
 from skbayes_sym.models.augmentations.objectives import OBJECTIVES, Objective
@@ -38,7 +39,9 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     ],
     "invariances": [StrOptions({"auto"}), None, list, tuple, object],
     "objective": [StrOptions(set(OBJECTIVES)), object],
-    "hyper": [StrOptions({"online", "exact"})],
+    "hyper": [StrOptions({"auto", "online", "exact"})],
+    "evidence": [StrOptions({"full", "subset"})],
+    "subset_size": [Interval(Integral, 1, None, closed="left"), None],
 }  # fmt: skip
 
 
@@ -60,6 +63,8 @@ class LILAEstimator(LaplaceEstimator):
     invariances: Any
     objective: Any
     hyper: str
+    evidence: str
+    subset_size: int | None
     max_iter: int
     tol: float | None
 
@@ -87,10 +92,21 @@ class LILAEstimator(LaplaceEstimator):
             objective=given_objective(self.objective),
             invariances=Families.of(given, self._image_shape(self.n_features_in_)),
             rates=Rates(self.learning_rate, self.hyper_learning_rate, half_width_rate),
-            updates=Updates(
-                self.n_hyper_updates, self.burn_in, self.keep_best, self.hyper == "online"
-            ),
+            updates=self._updates(),
         )
+
+    def _updates(self) -> Updates:
+        by_subset = self.evidence == "subset"
+        if not by_subset:
+            refuse(self, ["subset_size"], "evidence='full' sees all rows", "evidence='subset'")
+        elif self.hyper != "auto":
+            why = "evidence='subset' makes a pass of its own over a few rows"
+            refuse(self, ["hyper"], why, "evidence='full'")
+        return Updates(
+            self.n_hyper_updates, self.burn_in, self.keep_best,
+            online=not by_subset and self.hyper != "exact",
+            n_rows=(self.subset_size or SUBSET_SIZE) if by_subset else None,
+        )  # fmt: skip
 
     def _transformations(self, like: Tensor) -> Transformations:
         return Transformations(self.augmentation_, torch.as_tensor(self.eta_).to(like))
@@ -124,9 +140,10 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         hidden layer; "resnet": three residual blocks with Fixup initialisation. A module of Linear
         and Conv2d layers and elementwise activations is taken as an architecture: it is copied, its
         weights are drawn anew at their own scale, and it gets images as (C, H, W).
-    likelihood : "auto" or Likelihood, default="auto"
+    likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
-        ``noise_std`` says.
+        ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
+        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
     invariances : "auto", None, augmentation, list or Invariances, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
@@ -138,9 +155,16 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
         half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
         (Benton et al. 2020). A fixed prior that isn't given is 3.0.
-    hyper : {"online", "exact"}, default="online"
+    hyper : {"auto", "online", "exact"}, default="auto"
         "online" gathers the gradient of the evidence from the training steps themselves, with the
-        preconditioner of the update before; "exact" makes two passes of its own an update.
+        preconditioner of the update before; "exact" makes two passes of its own per update. "auto"
+        is "online" with ``evidence="full"``.
+    evidence : {"full", "subset"}, default="full"
+        What an update of the hyperparameters looks at. "subset": a lower bound from a few rows,
+        drawn anew every time, with one column per row of the likelihood's curvature (Immer et al.
+        2023); its cost doesn't depend on the number of rows. The reported evidence sees all rows.
+    subset_size : int, optional
+        Rows of ``evidence="subset"``; 100 by default.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
         sum over outputs; unbiased), "kron-ef" (empirical Fisher), "diag" or "full" (small
@@ -227,6 +251,9 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in the units of ``y``; of another likelihood its scale, if
         it has one.
+    likelihood_ : Likelihood
+        The one that was given, with what was learned of it, in standardised units; its parameters
+        lead with an axis of draws where they were drawn. Not of "auto".
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)
@@ -286,7 +313,9 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
         objective: str = "evidence",
-        hyper: str = "online",
+        hyper: str = "auto",
+        evidence: str = "full",
+        subset_size: int | None = None,
         curvature: str = "auto",
         prior_scale: Any = "learn",
         noise_std: Any = "learn",
@@ -313,6 +342,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         self.invariances = invariances
         self.objective = objective
         self.hyper = hyper
+        self.evidence = evidence
+        self.subset_size = subset_size
         self.curvature = curvature
         self.prior_scale = prior_scale
         self.noise_std = noise_std
@@ -359,9 +390,9 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         hidden layer; "resnet": three residual blocks with Fixup initialisation. A module of Linear
         and Conv2d layers and elementwise activations is taken as an architecture: it is copied, its
         weights are drawn anew at their own scale, and it gets images as (C, H, W).
-    likelihood : "auto" or Likelihood, default="auto"
+    likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
-        per class.
+        per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
     invariances : "auto", None, augmentation, list or Invariances, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
@@ -373,9 +404,16 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
         half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
         (Benton et al. 2020). A fixed prior that isn't given is 3.0.
-    hyper : {"online", "exact"}, default="online"
+    hyper : {"auto", "online", "exact"}, default="auto"
         "online" gathers the gradient of the evidence from the training steps themselves, with the
-        preconditioner of the update before; "exact" makes two passes of its own an update.
+        preconditioner of the update before; "exact" makes two passes of its own per update. "auto"
+        is "online" with ``evidence="full"``.
+    evidence : {"full", "subset"}, default="full"
+        What an update of the hyperparameters looks at. "subset": a lower bound from a few rows,
+        drawn anew every time, with one column per row of the likelihood's curvature (Immer et al.
+        2023); its cost doesn't depend on the number of rows. The reported evidence sees all rows.
+    subset_size : int, optional
+        Rows of ``evidence="subset"``; 100 by default.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
         sum over outputs; unbiased), "kron-ef" (empirical Fisher), "diag" or "full" (small
@@ -517,7 +555,9 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
         objective: str = "evidence",
-        hyper: str = "online",
+        hyper: str = "auto",
+        evidence: str = "full",
+        subset_size: int | None = None,
         curvature: str = "auto",
         prior_scale: Any = "learn",
         predictive: str = "sampling",
@@ -544,6 +584,8 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         self.invariances = invariances
         self.objective = objective
         self.hyper = hyper
+        self.evidence = evidence
+        self.subset_size = subset_size
         self.curvature = curvature
         self.prior_scale = prior_scale
         self.predictive = predictive

@@ -47,6 +47,8 @@ from skbayes_sym.numerics.random import generator_from, spawn_seeds
 FULL_BATCH_ROWS = 250  # batch_size="auto" with invariances: all rows up to here ...
 MINIBATCH_ROWS = 100  # ... and this many beyond; each is transformed n_augmentations times
 
+SUBSET_SIZE = 100  # rows of evidence="subset"
+
 _TOTAL_TRAVEL = 3.0 * pi  # Invariances.learning_rate="auto": what one can cover in all updates
 _FASTEST = (
     0.2  # ... and in one: half-widths that outrun the weights end beyond what the data support
@@ -69,6 +71,7 @@ class Updates(NamedTuple):
     burn_in: float  # share of them that is left out at the start
     keep_best: bool
     online: bool = False  # gradients from the training steps themselves
+    n_rows: int | None = None  # the evidence of a subset of so many; None: of all rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +112,7 @@ class Laplace:
 
     def fit(self, data: Training, model: Model, run: Run) -> LaplaceFit:
         problem = self._problem(data, model)
-        problem.require_memory(self.curvature)
+        problem.require_memory(self.curvature, self.updates.n_rows)
         with torch.no_grad():
             evaluation = Evaluation.of_training(problem.evidence, problem.seeds.evaluation)
             training = self._training(problem)
@@ -198,7 +201,8 @@ class Laplace:
             first = pace.block - recorded_steps(pace.block, epoch, layers)
             burnt_in = pace.burn_in * pace.block
             density.watch_with(online, lambda step: step >= burnt_in and step % pace.block >= first)
-        return HyperAscent(evidence, hyper, rates, problem.seeds.hyper, online)
+        looked_at = evidence if self.updates.n_rows is None else problem.subset(self.updates.n_rows)
+        return HyperAscent(looked_at, hyper, rates, problem.seeds.hyper, online)
 
     def _groups(self, problem: Problem) -> list[ParamGroup]:
         """Weights, and eta where it is trained with them."""

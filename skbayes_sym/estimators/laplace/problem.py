@@ -1,6 +1,6 @@
 """One fit in one value: averaged network, evidence, starting point, and what becomes of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -17,6 +17,8 @@ from skbayes_sym.estimators.laplace.invariances import LearnedInvariances
 from skbayes_sym.inference.laplace.jacobian import parameter_positions
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
+from skbayes_sym.inference.laplace.subset import SubsetEvidence
+from skbayes_sym.inference.laplace.tangent_kernel import TangentKernel
 from skbayes_sym.numerics.memory import Part, require_memory
 
 _ADAM = 4  # copies of what is optimised: values, gradient, two moments
@@ -64,6 +66,11 @@ class Problem:
         structure, directions, _ = self.curvature
         return LaplaceEvidence(self.model, self.data.data, structure, directions, self.batch_size)
 
+    def subset(self, n_rows: int) -> SubsetEvidence:
+        """A lower bound from ``n_rows`` rows, through their tangent kernel."""
+        kernel = TangentKernel(self.model.layers, self.model.network.layout)
+        return SubsetEvidence(replace(self.evidence, structure=kernel), n_rows)
+
     def start(self) -> Tensor:
         """Hyperparameters before training."""
         covered = self.precisions[len(self.precisions) - len(self.model.layers) :]
@@ -89,17 +96,19 @@ class Problem:
             LaplacePosterior(as_array(theta), precision.map(as_array), positions.numpy()),
             prior_scale=as_array(delta.rsqrt()),
             noise_scale=as_array(noise_scale.double()),
+            likelihood_params=as_array(h["likelihood"].double()),
             predict_seed=self.seeds.predict,
             invariances=learned,
             convergence=convergence,
         )
 
-    def require_memory(self, curvature: str) -> None:
+    def require_memory(self, curvature: str, n_subset: int | None = None) -> None:
         """Adam's copies of P weights, and the curvature of the P' covered ones.
 
         full        3 P'^2 b + K B P' b      matrix, its sum with the prior's, Cholesky factor
         diag        K B P' b                 derivatives of K outputs at B rows
         Kronecker   2 sum_l (D_l^2 + G_l^2) b      factors of D_l inputs and G_l outputs, and bases
+        subset      4 M P' b                 derivatives of M rows, and their graph
         """
         layout, size = self.model.network.layout, self.data.dtype.itemsize
         n_covered = int(self.model.sizes.sum())
@@ -119,4 +128,13 @@ class Problem:
             what = f"the derivatives of {self.batch_size} rows by {n_covered:,} weights"
             jacobian = shapes[-1][0] * self.batch_size * n_covered * size
             parts.append(Part(what, jacobian, "Lower batch_size, or use curvature='auto'."))
+        if n_subset is not None:
+            n_rows = min(n_subset, self.data.n_rows)
+            parts.append(
+                Part(
+                    f"the derivatives of a subset of {n_rows} rows by {n_covered:,} weights",
+                    4 * n_rows * n_covered * size,
+                    "Lower subset_size, or use evidence='full'.",
+                )
+            )
         require_memory(parts, self.data.device)

@@ -26,11 +26,13 @@ from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, 
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.data import Batches
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.symmetry.gaps.units import SETTLED
 
 FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
 SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
@@ -101,7 +103,7 @@ class MeanFieldVI:
             )
             result = run.minimise(
                 objective,
-                self._groups(n, data, is_minibatch=batch_size < data.n_rows),
+                self._groups(n, data, model.likelihood, is_minibatch=batch_size < data.n_rows),
                 Schedule(self.steps.max_iter, self.steps.absolute_tol(data.total_weight)),
                 report=lambda loss: ("training ELBO", data.log_jacobian - loss),
             )
@@ -144,14 +146,16 @@ class MeanFieldVI:
             log_variance[where] = 2.0 * model.prior.scale[where].log()
         return pack(loc, log_variance, model.likelihood).to(data.data.x)
 
-    def _groups(self, n: int, data: Training, *, is_minibatch: bool) -> list[ParamGroup]:
-        """Means and log variances of ``n`` weights, and noise."""
+    def _groups(
+        self, n: int, data: Training, likelihood: Likelihood, *, is_minibatch: bool
+    ) -> list[ParamGroup]:
+        """Means and log variances of ``n`` weights, and what the likelihood learns."""
         rate = self.steps.rate(MINIBATCH_RATE if is_minibatch else FULL_BATCH_RATE)
         wide_rate = rate * self.steps.log_variance_rate
         return [
             ParamGroup(slice(0, n), rate),
             ParamGroup(slice(n, 2 * n), wide_rate, *_LOG_VARIANCE_RANGE),
-            ParamGroup(slice(2 * n, None), rate, *data.log_noise_range),
+            ParamGroup(slice(2 * n, None), rate, *data.param_range(likelihood)),
         ]
 
     def _require_memory(self, data: Training, model: GaussianMLP, batch_size: int) -> None:
@@ -210,7 +214,7 @@ def _gap_bounds(
     lower = below.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
     if log_order - lower.value < 1e-6:  # nothing is left above
         return lower, lower
-    if above is None:
+    if above is None or log_order - lower.value < SETTLED:
         return lower, Estimate(log_order, 0.0)
     return lower, above.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
 

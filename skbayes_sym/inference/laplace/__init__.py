@@ -3,6 +3,7 @@
 Reading order: `jacobian` (gradients of the outputs), `curvature` (the Gauss-Newton matrix from
 them: Kronecker, diagonal, full), `precision` (the matrix plus the prior's, as a distribution),
 `posterior` (its linearised predictions), `marginal_likelihood` (the evidence and its gradient),
+`tangent_kernel` and `subset` (a bound of it from a few rows),
 `training` (weights and hyperparameters by turns). For small regression networks `gauss_newton` and
 `evidence_modes` find many modes at once, which `mode_mixture` puts together; for classes
 `class_terms` (labels given logits), `class_evidence` (sums over rows), `class_modes`,

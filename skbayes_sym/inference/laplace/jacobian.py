@@ -216,16 +216,22 @@ def dense_jacobian(jacobian: AveragedJacobian, layout: ParamLayout) -> Tensor:
     samples is exact: :math:`J = \sum_s g_s a_s'`. Memory is O(K N P').
     """
     pieces: dict[str, Tensor] = {}
+    for layer, found in zip(jacobian.layers, layer_jacobians(jacobian), strict=True):
+        names = (layer.weight, layer.bias) if layer.bias is not None else (layer.weight,)
+        pieces.update(zip(names, found, strict=True))
+    return torch.cat([pieces[name] for name in layout.shapes if name in pieces], -1)
+
+
+def layer_jacobians(jacobian: AveragedJacobian) -> Iterator[tuple[Tensor, ...]]:
+    """The same a layer at a time: (K, N, P_w) of its weights, and of its biases if it has any."""
     for layer, inputs, gradients in jacobian.samples:
         n, s = inputs.shape[:2]
         patches = layer.patches(inputs.flatten(0, 1)).unflatten(0, (n, s)).flatten(1, 2)
         at_positions = torch.stack(
             [layer.positions(g.flatten(0, 1)).unflatten(0, (n, s)).flatten(1, 2) for g in gradients]
         )
-        pieces[layer.weight] = (at_positions.mT @ patches).flatten(2)
-        if layer.bias is not None:
-            pieces[layer.bias] = at_positions.sum(2)
-    return torch.cat([pieces[name] for name in layout.shapes if name in pieces], -1)
+        weights = (at_positions.mT @ patches).flatten(2)
+        yield (weights,) if layer.bias is None else (weights, at_positions.sum(2))
 
 
 def parameter_positions(layers: Sequence[WeightLayer], layout: ParamLayout) -> Tensor:

@@ -15,6 +15,7 @@ from skbayes_sym.inference.laplace.marginal_likelihood import (
     Seen,
     add_factors,
 )
+from skbayes_sym.inference.laplace.subset import SubsetEvidence
 from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.networks.recording import Recording, WeightLayer
@@ -234,7 +235,7 @@ class HyperAscent:
 
     Parameters
     ----------
-    evidence : LaplaceEvidence
+    evidence : LaplaceEvidence or SubsetEvidence
     hyper : Tensor
         The flat vector, changed in place.
     rates : HyperRates
@@ -247,7 +248,7 @@ class HyperAscent:
 
     def __init__(
         self,
-        evidence: LaplaceEvidence,
+        evidence: LaplaceEvidence | SubsetEvidence,
         hyper: Tensor,
         rates: HyperRates,
         seed: int,

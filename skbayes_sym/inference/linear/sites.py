@@ -34,8 +34,9 @@ from skbayes_sym.numerics.linalg import log_det, try_cholesky
 _SHORTEST_STEP = 2.0**-20
 # Rounding of the ELBO relative to the size of its terms.
 _ROUNDING = 1e-12
-# Variance of the outputs under which the very first sites are computed: as good as none.
-_FIRST_VARIANCE = 1e-6
+# Variance of the outputs under which the very first sites are computed: as good as none. Where
+# that shows less than such a share of the curvature seen from afar, the latter counts.
+_FIRST_VARIANCE, _AFAR, _NO_CURVATURE = 1e-6, 1.0, 1e-6
 
 
 class LinearData(NamedTuple):
@@ -191,10 +192,21 @@ def _mean(data: LinearData, sites: Sites, factor: Tensor) -> tuple[Tensor, Tenso
 
 
 def first_sites(data: LinearData, likelihood: SiteLikelihood, intercept: Tensor) -> Sites:
-    """Sites of the likelihood around a constant function: one step of a Newton fit."""
+    """Sites of the likelihood around a constant function: one step of a Newton fit.
+
+    A density with straight flanks (Laplace's) has its curvature at single points. Rows that see
+    none of it would leave the mean to slopes and the prior, 1e14 nats away: it is then averaged
+    over outputs as wide as scaled targets.
+    """
     mean = intercept.expand(len(data.features), data.n_outputs)
     eye = torch.eye(data.n_outputs, dtype=mean.dtype, device=mean.device)
-    terms = likelihood(mean, (_FIRST_VARIANCE * eye).expand(len(mean), -1, -1), data.y)
+    terms, smooth = (
+        likelihood(mean, (variance * eye).expand(len(mean), -1, -1), data.y)
+        for variance in (_FIRST_VARIANCE, _AFAR)
+    )
+    trace, afar = (t.curvature.diagonal(dim1=-2, dim2=-1).sum(-1) for t in (terms, smooth))
+    if bool((trace.abs() < _NO_CURVATURE * afar).any()):
+        terms = smooth
     # Curvature is negative at a heavy tail: there the row says nothing yet.
     negative = torch.linalg.eigvalsh(terms.curvature)[:, 0] < 0.0
     keep = (~negative).to(mean)

@@ -42,12 +42,20 @@ class Exact:
 
 @dataclass(frozen=True)
 class Soules:
-    """Deterministic upper bound on every permanent, so a lower bound on the gap; O(d^2 log d)."""
+    """Deterministic upper bound on every permanent, so a lower bound on the gap; O(d^2 log d).
 
+    Parameters
+    ----------
+    tighten : bool, default=True
+        Least of four bounds, with a Sinkhorn scaling of the matrix. False takes its rows as they
+        are: tens of times faster, and enough where the modes don't overlap.
+    """
+
+    tighten: bool = True
     side: ClassVar[Side] = "lower"
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
-        return soules_bound(log_weights, tighten=True)
+        return soules_bound(log_weights, tighten=self.tighten)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import has_fit_parameter
 
 from skbayes_sym import SymVIMatrixFactorization
@@ -24,10 +23,6 @@ from skbayes_sym.symmetry.gaps.sign_flips import SignFlipGap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
 
-CHECKED = [
-    SymVIMatrixFactorization(2, max_iter=30, random_state=0),
-    SymVIMatrixFactorization(1, solver=VI("diag"), max_iter=30, random_state=0),
-]
 SOLVERS = {
     "vi": {},
     "mean-field": {"symmetry": None},
@@ -35,14 +30,6 @@ SOLVERS = {
     "gibbs": {"solver": "gibbs", "max_iter": 200},
 }
 every_solver = pytest.mark.parametrize("settings", SOLVERS.values(), ids=SOLVERS)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.filterwarnings("ignore:.*no observed entry")
-@parametrize_with_checks(CHECKED, expected_failed_checks={}.get, xfail_strict=True)
-def test_sklearn_checks(estimator, check):
-    """No expected failure. Too few sweeps on purpose: fitted some 50 times."""
-    check(estimator)
 
 
 def ratings(n=40, m=25, k=2, missing=0.3, noise=0.5, seed=0):

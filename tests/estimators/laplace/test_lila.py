@@ -48,6 +48,17 @@ def test_toy_rotation_is_found(seed, hyper):
     assert len(lila.log_evidence_curve_) == lila.n_iter_ // 10 - 10  # after the burn-in
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_toy_rotation_is_found_by_a_quarter_of_the_rows(seed):
+    X, y = make_arcs(seed)
+    lila = LILAClassifier(
+        random_state=seed, invariances=TURNS, evidence="subset", subset_size=50, **TOY
+    ).fit(X, y)
+    assert 40.0 <= np.rad2deg(lila.invariance_["rotation"]) <= 80.0
+    # Lower bounds, from noisy draws: below what is reported, which sees all rows.
+    assert lila.log_evidence_curve_[-20:].mean() < lila.log_evidence_
+
+
 class InvertedRotation(nn.Module):
     """Rotation by up to 1 / eta radians."""
 
@@ -205,6 +216,8 @@ def test_axis_basis_correlations_and_modules_of_images():
         ({"invariances": Affine("polar"), "image_shape": (6, 5)}, "basis must be"),
         ({"objective": "elbo"}, "objective='elbo' has no transforms"),
         ({"hyper": "fast"}, "hyper"),
+        ({"subset_size": 20}, "subset_size=20 does not apply: evidence='full' sees all rows"),
+        ({"evidence": "subset", "hyper": "online"}, "hyper='online' does not apply"),
         ({"network": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(30), nn.Linear(30, 2))}, "couples"),
     ],
 )

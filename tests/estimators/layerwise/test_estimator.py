@@ -9,7 +9,6 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skbayes_sym import LayerwiseVIRegressor, SymmetrizedVIRegressor, invariance_gap
 from skbayes_sym.datasets import load_dataset, make_sinusoidal
@@ -34,14 +33,6 @@ def quick(**kwargs):
 def diabetes():
     X, y = load_diabetes(return_X_y=True)
     return X[:60], y[:60]
-
-
-@parametrize_with_checks(
-    [quick(**(kind | {"max_iter": 80})) for kind in KINDS.values()],
-    expected_failed_checks={}.get, xfail_strict=True,
-)  # fmt: skip
-def test_sklearn_checks(estimator, check):
-    check(estimator)
 
 
 @every_kind

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from cases import LaplaceNoise
 from inference.linear.linear_problems import class_data, fit, linear_data, problem, softmax
 from scipy import optimize, stats
 from torch.testing import assert_close
@@ -231,3 +232,14 @@ def test_not_normalisable_sites_are_no_state():
     data = linear_data(np.ones((1, 1)), np.ones((1, 1)))
     sites = Sites(torch.zeros(1, 1).double(), torch.full((1, 1, 1), -2.0).double())
     assert solve(data, sites, torch.ones(()).double(), gaussian(1.0)) is None
+
+
+def test_a_kink_starts_no_worse_than_knowing_nothing():
+    """Seen from nearby, straight flanks have slopes and no curvature."""
+    X, y, _ = problem(n=10)
+    data = linear_data(X, y[:, None] / y.std())
+    sites = ScalarSites(LaplaceNoise(torch.zeros(1, dtype=torch.float64)))
+    one, none = torch.ones((), dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    empty = Sites(data.y.new_zeros(10, 1), data.y.new_zeros(10, 1, 1))
+    start = solve(data, first_sites(data, sites, none), one, sites)
+    assert float(start.elbo) > float(solve(data, empty, one, sites).elbo)

@@ -9,6 +9,7 @@ from cases import LOWER_ESTIMATES
 from symmetry.gaps.unit_problems import assert_mean, gap_of, spread_units, units
 from torch.testing import assert_close
 
+from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
@@ -18,7 +19,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     InfoNCE,
     Soules,
 )
-from skbayes_sym.symmetry.gaps.units import UnitGap, disjoint_unit_blocks, unit_gap
+from skbayes_sym.symmetry.gaps.units import SETTLED, UnitGap, disjoint_unit_blocks, unit_gap
 from skbayes_sym.symmetry.units import SignedPermutation, Units
 
 
@@ -229,3 +230,36 @@ def test_estimates_are_equivariant_to_the_order_of_units(generator):
     b = gap_of(group, loc[shuffled], scale[shuffled], generator, estimate=estimate, n=4000)
     error = (float(a.var() + b.var()) / 4000) ** 0.5
     assert abs(float(a.mean() - b.mean())) < 4 * error
+
+
+class Refused(Exact):
+    """A lower bound that must not be asked for."""
+
+    side = "lower"
+
+    def __call__(self, log_weights, *, generator):
+        raise AssertionError("evaluated though it was certified that log |G| is reached")
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_wide_saturated_layers_are_certified(flip, generator):
+    """Soules' bound says so; at any width an estimate of the permanent would say the same."""
+    d, p = 80, 3
+    loc, scale = spread_units(d, p, 50.0)
+    posterior = MeanFieldGaussian(loc.numpy(), 1e-2 * scale.numpy())
+    group = Units(units(d, p), flip=flip)
+    found = UnitGap(group, Refused()).estimate(posterior, 20, generator=generator)
+    assert group.log_order - SETTLED < found.value <= group.log_order
+
+
+def test_wide_overlapping_layers_are_estimated(generator):
+    """Two units alike among 70 far ones: log 2 is missing, no certificate can be had."""
+    d, p = 72, 3
+    loc, scale = spread_units(d, p, 50.0)
+    loc[p : 2 * p], scale[p : 2 * p] = loc[:p], scale[:p]
+    posterior = MeanFieldGaussian(loc.numpy(), 1e-2 * scale.numpy())
+    group = Units(units(d, p))
+    with pytest.raises(AssertionError, match="certified"):
+        UnitGap(group, Refused()).estimate(posterior, 20, generator=generator)
+    found = UnitGap(group, Importance(16)).estimate(posterior, 20, generator=generator)
+    assert abs(group.log_order - log(2.0) - found.value) < 0.05

@@ -1,0 +1,234 @@
+"""Bayesian neural network classification with nothing to tune."""
+
+from collections.abc import Sequence
+from math import log
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.compatibility import refuse
+from skbayes_sym.estimators._fit.model import layer_sizes
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.bayesian_mlp.class_method import ClassPool
+from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS
+from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
+from skbayes_sym.estimators.predictors import BayesianClassifierMixin
+from skbayes_sym.inference.laplace.class_refit import RefittedMembers, refitted_mixture
+from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
+from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.activations import TANH
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.predictive import CategoricalMixture
+from skbayes_sym.models.priors import UnboundPrior
+from skbayes_sym.symmetry.base import Trivial
+
+_WIDTH = (20,)  # ten or fifty predict as well (iris, wine, moons: within .006 nats per row)
+
+
+class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
+    r"""Bayesian neural network classification with nothing to tune.
+
+    Pools two kinds of networks, each kind counted as a half: modes of a small tanh network whose
+    prior scales are set by the evidence, refined by Gaussian variational steps (MacKay 1992; Opper
+    & Archambeau 2009), and members of a deep ensemble of relu networks, each refitted as a
+    linearised network where rows times classes allow it. How much of the logits' variance to keep
+    is chosen for each kind by approximate leave-one-out.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : "auto", int or sequence of int, default="auto"
+        Widths of the hidden layers of the modes' network; ``()`` is a linear model. "auto" is 20
+        units.
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units. ``LayerScales(8.0, 64.0)``, the
+        default, learns one scale per layer; ``ARD(8.0, 64.0)`` learns one per column of ``X``,
+        `relevance_`.
+    n_modes : int, default=4
+        Restarts of the small network; fewer, or none, where so many rows or weights would take
+        long. Modes alone are `LaplaceClassifier`'s.
+    n_members : int, default=10
+        Members of the ensemble.
+    standardize : bool, default=True
+        Whether to centre and scale the columns of ``X`` first.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+    dtype : {"auto", "float32", "float64"}, default="auto"
+        Arithmetic of training and prediction; "auto" follows ``X``.
+    random_state : int, RandomState instance or None, default=None
+        Source of all randomness; the global state is left alone.
+    verbose : int, default=0
+        1 logs a summary to stderr, 2 also the progress.
+
+    Attributes
+    ----------
+    choice_ : str
+        What was fitted to data of this size, in one line.
+    posterior_ : ModeMixture
+        Refined normal laws of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
+        ``.log_prob(theta)``. Only where modes were found, like the next eight.
+    variance_scale_ : float
+        Factor on the variance of the modes' logits in predictions.
+    log_evidence_modes_ : ndarray of shape (n_modes,)
+        Laplace's estimate of log p(y | X) of every mode, nats. They differ by more than they are
+        right, so modes aren't weighed by them.
+    log_evidence_ : float
+        The largest of them: an estimate, no bound.
+    log_evidence_curve_ : ndarray
+        That mode's after every update.
+    prior_scale_ : ndarray of shape (n_groups,)
+        Learned prior standard deviation of every group of weights, geometric mean over the modes.
+    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
+        Of every mode.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups.
+    relevance_ : ndarray of shape (n_modes, n_features)
+        Scale of the weights from every column of ``X``; only where the prior is ``ARD(...)``.
+    samples_ : ndarray of shape (n_members, P')
+        Weights of the ensemble's members, as trained.
+    member_network_ : MLP
+        Their architecture.
+    refitted_members_ : RefittedMembers
+        Normal laws of the weights of the linearised members; only where they were refitted, like
+        the next.
+    member_variance_scale_ : float
+        Factor on the variance of their logits in predictions.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    network_ : MLP
+        The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``; one logit for two
+        classes.
+    n_iter_ : int
+        Steps made.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Why training ended.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Standardisation of the inputs.
+    device_, dtype_ : str
+        Where and in which precision the model was fitted.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, if ``X`` had string column names.
+
+    See Also
+    --------
+    BayesianMLPRegressor : The same for numbers.
+    LaplaceClassifier : The modes alone, or one mode of any network.
+    DeepEnsembleClassifier : The members alone.
+
+    Notes
+    -----
+    The modes take O(n_modes (n_samples P^2 + P^3)) a step and some tens of steps, however many
+    classes there are; the members O(n_members min(n_samples, 2000) P') and at most 2,000, and
+    O(n_members (n_samples n_classes)^3) once where they are refitted: seconds for some hundred
+    rows, and beyond a thousand weights half a minute.
+
+    With learned scales a network is never much worse than a linear model, so there is no switch
+    between the two.
+
+    References
+    ----------
+    MacKay (1992). The evidence framework applied to classification networks.
+
+    Opper & Archambeau (2009). The variational Gaussian approximation revisited.
+
+    Lakshminarayanan, Pritzel & Blundell (2017). Simple and scalable predictive uncertainty
+    estimation using deep ensembles.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skbayes_sym import BayesianMLPClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = BayesianMLPClassifier(n_modes=2, n_members=2, random_state=0).fit(X, y)
+    >>> clf.predict_proba(X[:2]).shape, clf.posterior_.n_modes
+    ((2, 3), 2)
+    """
+
+    hidden_layer_sizes: Any
+    prior: UnboundPrior | None
+    network_: MLP
+    posterior_: ModeMixture
+    samples_: Array
+    member_network_: MLP
+    refitted_members_: RefittedMembers
+    choice_: str
+    variance_scale_: float
+    member_variance_scale_: float
+
+    _parameter_constraints: dict[str, list[Any]] = {**CONSTRAINTS}
+
+    def __init__(
+        self,
+        hidden_layer_sizes: str | int | Sequence[int] = "auto",
+        *,
+        prior: UnboundPrior | None = None,
+        n_modes: int = 4,
+        n_members: int = 10,
+        standardize: bool = True,
+        device: str = "auto",
+        dtype: str = "auto",
+        random_state: Any = None,
+        verbose: Any = 0,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.prior = prior
+        self.n_modes = n_modes
+        self.n_members = n_members
+        self.standardize = standardize
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "choice_")
+
+    def _model(self, data: Training) -> Model:
+        given = self.hidden_layer_sizes
+        sizes = _WIDTH if isinstance(given, str) else layer_sizes(given)
+        n_outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
+        network = MLP(data.n_features, sizes, n_outputs, TANH)
+        # A linear model has one mode, whose scales don't run away.
+        default = LayerScales(8.0, 64.0) if sizes else LayerScales()
+        prior = (default if self.prior is None else self.prior).bind(network.layout)
+        return Model(network, Categorical(), prior, Trivial())
+
+    def _method(self) -> ClassPool:
+        if self.n_modes == 0:
+            why = "n_modes=0 leaves the members, which have a width and a prior of their own"
+            refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
+        return ClassPool(self.n_modes, self.n_members, len(self.classes_))
+
+    def _predictive(self, x: Tensor) -> CategoricalMixture:
+        kinds = []
+        if hasattr(self, "posterior_"):
+            kinds.append(self._classes(x, "sampling", self.variance_scale_))
+        if hasattr(self, "samples_"):  # an interrupt may have come first
+            kinds.append(self._members(x))
+        share = log(len(kinds))
+        log_weights = [_log_weights(kind) - share for kind in kinds]
+        return CategoricalMixture(torch.cat([k.log_probs for k in kinds]), torch.cat(log_weights))
+
+    def _members(self, x: Tensor) -> CategoricalMixture:
+        """Class probabilities of rows (N, D), every member counted alike."""
+        network = self.member_network_
+        if not hasattr(self, "refitted_members_"):
+            theta = self._cached(f"members on {x.device}", lambda: torch.as_tensor(self.samples_))
+            return CategoricalMixture(network.forward(theta.to(x), x).log_softmax(-1))
+        members = self.refitted_members_
+        laws = self._cached(f"refitted members on {x.device}", lambda: members.tensors(x.device))
+        found = refitted_mixture(network, laws, x.double(), self.member_variance_scale_)
+        return CategoricalMixture(found.log_probs.to(x), _log_weights(found).to(x))
+
+
+def _log_weights(law: CategoricalMixture) -> Tensor:
+    """Of its draws, (S,)."""
+    if law.log_weights is not None:
+        return law.log_weights
+    n_draws = len(law.log_probs)
+    return law.log_probs.new_full((n_draws,), -log(n_draws))
