@@ -55,8 +55,8 @@ def test_the_bound_is_below_the_expectation_and_meets_it_at_points(likelihood, s
             f = float(mean) + float(variance) ** 0.5 * nodes
             exact += weights @ log_p(likelihood, state, float(value), f) / weights.sum()
         bound = likelihood.log_density(at, state)
-        if spread == 0.0 or likelihood.is_normal:
-            assert bound == pytest.approx(exact, rel=1e-9)
+        if spread == 0.0 or not hasattr(likelihood, "df"):
+            assert bound == pytest.approx(exact, rel=1e-5)
         else:
             assert exact - 20.0 * spread < bound < exact
 
