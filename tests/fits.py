@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.inference.samplers import Evidence
+from skbayes_sym.inference.samplers import Annealing, Evidence
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import Affine, Categorical, ColumnShift, Invariances, LogScale, Rotation2D
 from skbayes_sym.models.learned_scales import ARD
@@ -85,6 +85,11 @@ FITS: dict[str, FitCase] = {
     "ensemble-refitted": FitCase(sk.DeepEnsembleClassifier(**_MEMBERS), X, THREE),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
     "mcmc-classifier": FitCase(sk.MCMCClassifier(**_CHAINS, sampler="nuts"), X, LABELS),
+    "mcmc-annealed": FitCase(
+        sk.MCMCRegressor((3, 3), likelihood="heteroscedastic", init=Annealing(10, 20, n_settle=10),
+                         n_chains=5, n_warmup=40, n_draws=5, random_state=0),
+        X, TWO_NUMBERS,
+    ),
     "mcmc-evidence": FitCase(
         sk.MCMCRegressor((1,), n_chains=4, n_warmup=40, n_draws=20,
                          mode_weights=Evidence(2, 32), random_state=0),
