@@ -199,6 +199,7 @@ FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner
 ADDED: dict[str, Values] = {
     "MCMCRegressor": {"init": "prior", "prior_scale": 1.0},
     "MCMCClassifier": {"init": "prior", "prior_scale": 1.0},
+    "SymVIMatrixFactorization": {"offsets": False},
 }
 
 CHANGES: dict[str, tuple[Translation, ...]] = {

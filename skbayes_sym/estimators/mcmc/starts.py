@@ -18,7 +18,8 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
-from skbayes_sym.estimators.mcmc.setting import Setting
+from skbayes_sym.estimators.mcmc import wide
+from skbayes_sym.estimators.mcmc.setting import Plan, Setting
 from skbayes_sym.inference.kernels.base import DensePreconditioner
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.laplace_starts import Starts, class_starts, regression_starts
@@ -27,6 +28,7 @@ from skbayes_sym.inference.mcmc.adaptation import (
     PooledDiagonal,
     PreconditionerAdaptation,
 )
+from skbayes_sym.inference.mcmc.annealing import Approach
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mcmc.chains import start_blocks
 from skbayes_sym.numerics.random import generator_from
@@ -48,6 +50,9 @@ class Init(NamedTuple):
     blocks: Callable[[Setting], list[Block]]
     adaptation: Callable[[Setting], PreconditionerAdaptation]  # of the metric, during warm-up
     kernel: HMC  # what ``sampler="auto"`` is
+    plan: Plan = Plan()
+    approach: Approach | None = None  # what chains do before they warm up
+    target_acceptance: float = 0.8
 
 
 def _prior_blocks(setting: Setting) -> list[Block]:
@@ -113,5 +118,9 @@ INITS: dict[str, Init] = {
     "laplace": Init(
         Needs(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), _laplace_blocks,
         lambda setting: FixedPreconditioner(), _IN_THE_METRIC,
+    ),
+    "ensemble": Init(
+        wide.NEEDS, wide.ensemble_blocks, wide.adaptation, wide.KERNEL, wide.PLAN, wide.APPROACH,
+        wide.TARGET_ACCEPTANCE,
     ),
 }  # fmt: skip
