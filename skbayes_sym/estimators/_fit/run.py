@@ -67,6 +67,7 @@ class Run:
         self._task: FitTask | None = None
         self._reconstruct: Callable[[], Mapping[str, Any]] | None = None
         self._phases_before, self._reported = 0.0, 0
+        self._n_steps = 0
 
     def begin(self, n_blocks: int = _BLOCKS, so_far: Callable[[], Any] | None = None) -> None:
         """Open the task; ``so_far`` gives what has been found whenever a callback asks."""
@@ -74,9 +75,29 @@ class Run:
         if so_far is not None:
             self._reconstruct = lambda: self._attributes(so_far())
 
+    def keep(self, found: Callable[[], Any]) -> None:
+        """Say what has been found, should an interrupt end here what follows the loops."""
+        self._reconstruct = lambda: self._attributes(found())
+        self._n_steps = max(1, self._n_steps)
+
+    def interrupted(self) -> dict[str, Any]:
+        """Fitted attributes of what had been found when Ctrl-C came.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If nothing has been: no step was made.
+        """
+        if self._reconstruct is None or not self._n_steps:
+            raise KeyboardInterrupt
+        found = dict(self._reconstruct())
+        n_iter = found["n_iter_"] or self._n_steps
+        return {**found, "n_iter_": n_iter, "stop_reason_": "interrupted"}
+
     def end_block(self) -> bool:
         """Report a finished block; True if a callback asks to stop."""
         assert self._task is not None
+        self._n_steps += 1
         return self._task.end_block(self._reconstruct)
 
     def end(self, found: Any = None) -> None:
@@ -124,7 +145,9 @@ class Run:
         def on_step(step: int, info: Mapping[str, float]) -> bool:
             name, value = report(info["loss"])
             logger.debug("step %d: %s %.6g", step, name, value)
-            return self.end_block()
+            stop = self.end_block()
+            self._n_steps = step
+            return stop
 
         return minimise(
             objective,
