@@ -133,10 +133,13 @@ FITS: dict[str, FitCase] = {
     ),
     "linear-counts": FitCase(sk.BayesianLinearRegressor("poisson", **_AS_GIVEN), X, COUNTS),
     "linear-labels": FitCase(
-        sk.BayesianLinearClassifier(standardize=False, random_state=0), X, LABELS
+        sk.BayesianLinearClassifier(variance_scale=1.0, standardize=False, random_state=0),
+        X, LABELS,
     ),
     "linear-three": FitCase(
-        sk.BayesianLinearClassifier(Categorical(n_points=64), standardize=False, random_state=0),
+        sk.BayesianLinearClassifier(
+            Categorical(n_points=64), variance_scale=1.0, standardize=False, random_state=0
+        ),
         X, THREE,
     ),
 }  # fmt: skip

@@ -50,6 +50,7 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
@@ -76,7 +77,8 @@ NOUNS: dict[str, Any] = {
     noun.__name__: noun
     for noun in (
         MLP, ParamLayout, Dense, Convolution,
-        Normal, GaussianPrior, Gaussian, Heteroscedastic, StudentT, Poisson, Bernoulli, Categorical,
+        Normal, GaussianPrior, Gaussian, Heteroscedastic, StudentT, Poisson,
+        NegativeBinomial, Bernoulli, Categorical,
         VI, MAP, MeanField, Gibbs,
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
         LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,

@@ -8,7 +8,7 @@ import numpy as np
 
 from skbayes_sym.estimators._fit.compatibility import (
     FULLY_CONNECTED,
-    NORMAL_NOISE,
+    LEARNED_NORMAL_NOISE,
     NORMAL_OR_LEARNED,
     Needs,
 )
@@ -111,7 +111,7 @@ class Pool:
     n_members : int
     """
 
-    needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    needs: ClassVar[Needs] = Needs(LEARNED_NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_modes: int
     n_members: int

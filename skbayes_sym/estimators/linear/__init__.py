@@ -6,6 +6,7 @@
 * `design`: inputs in the units of the prior, and the space they span
 * `start`: where the updates begin, and the ranges of learned scales
 * `found`: what came of it: coefficients, bounds, sites
+* `variance_scale`: how much of the logits' variance predictions of classes keep
 
 In: `Training`, and a `Model` whose network is one layer. Out: `SiteFit`.
 

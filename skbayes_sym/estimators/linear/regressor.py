@@ -205,7 +205,6 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = False
-        tags.target_tags.positive_only = self._is_of_counts()
         return tags
 
     def _chosen(self) -> Likelihood:
@@ -223,13 +222,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         if not likelihood.n_params:
             why = f"likelihood={self.likelihood!r} has no scale of noise to set"
             refuse(self, ["noise_std"], why, "likelihood='gaussian' or 'student-t'")
-        X, y = super()._check_targets(X, y)
-        if self._is_of_counts() and np.any(y < 0):
-            raise ValueError(
-                f"likelihood={self.likelihood!r} is for counts, but y has negative values (min "
-                f"{y.min()}). Use likelihood='gaussian' or 'student-t'."
-            )
-        return X, y
+        return super()._check_targets(X, y)
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
         """Counts have no unit, and a likelihood without free scale comes in that of ``y``."""

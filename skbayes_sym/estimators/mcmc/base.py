@@ -225,6 +225,7 @@ class SampledEstimator(WeightedDraws):
         other.samples_ = found.theta[None].astype(self.samples_.dtype)
         other.chain_weights_ = np.ones(1)
         offset = 0.0
+        other._likelihood_params_ = found.likelihood_params[None]
         if hasattr(self, "noise_std_samples_"):
             other.noise_std_samples_ = found.noise_std[None] * self.y_scale_
         if hasattr(self, "y_scale_"):
@@ -250,5 +251,5 @@ class SampledEstimator(WeightedDraws):
         )
         if not n_params:
             return theta
-        noise = torch.as_tensor(self.noise_std_samples_ / self.y_scale_)[..., :n_params]
-        return torch.cat([theta, noise.log()], dim=-1)
+        own = torch.as_tensor(self._likelihood_params()).view(*theta.shape[:-1], n_params)
+        return torch.cat([theta, own], dim=-1)

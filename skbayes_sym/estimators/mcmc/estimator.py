@@ -71,9 +71,10 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
         weights are drawn anew at their own scale.
-    likelihood : "auto" or Likelihood, default="auto"
+    likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
-        ``noise_std`` says.
+        ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
+        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default normal with standard
         deviation ``prior_scale``. Scales that are learned (``LayerScales()``, ``ARD()``) are
@@ -113,6 +114,9 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     noise_std_samples_ : ndarray of shape (n_chains, n_draws, n_targets)
         Scale of the noise at the same draws, in the units of ``y``: its standard deviation if it
         is normal. Only where the likelihood has noise.
+    likelihood_ : Likelihood
+        The one that was given, with what was learned of it, in standardised units; its parameters
+        lead with an axis of draws where they were drawn. Not of "auto".
     chain_weights_ : ndarray of shape (n_chains,)
         What each chain's draws count for; they sum to 1.
     log_posterior_samples_ : ndarray of shape (n_chains, n_draws)
@@ -325,9 +329,9 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
         weights are drawn anew at their own scale.
-    likelihood : "auto" or Likelihood, default="auto"
+    likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
-        per class.
+        per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default normal with standard
         deviation ``prior_scale``. Scales that are learned (``LayerScales()``, ``ARD()``) are

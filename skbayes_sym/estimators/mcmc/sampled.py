@@ -105,6 +105,9 @@ class Sampled:
             "_blocks_": [as_arrays(block) for block in self.blocks],
             "_training_data_": tuple(t.cpu().numpy() for t in data.data),
         }
+        n_params = model.likelihood.n_params
+        own = self.draws.position[..., self.draws.position.shape[-1] - n_params :]
+        attributes["_likelihood_params_"] = own.astype(np.float64)
         if hasattr(model.prior, "log_scale"):
             attributes |= self._learned_scales(model)
         if data.y_scaling is not None and self.noise_std.shape[-1]:

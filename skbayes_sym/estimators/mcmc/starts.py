@@ -93,7 +93,8 @@ def _draws_of_the_prior(setting: Setting) -> Tensor:
     scales = getattr(setting.model.prior, "scales", None)
     if scales is not None:
         position[:, :n_theta] = scales.sample(n, generator=generator).to(position)
-    own = position[:, n_theta:]
+    n_noise = setting.model.likelihood.noise_scale.shape[-1]  # which comes first
+    own = position[:, n_theta : n_theta + n_noise]
     if own.shape[1]:
         spread = posterior.data.y.std(dim=0, correction=0).clamp_min(1e-3)
         spread = spread if len(spread) == own.shape[1] else spread.min()
