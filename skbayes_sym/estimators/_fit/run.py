@@ -169,23 +169,36 @@ class Stage(Run):
         Begun and ended by whoever makes the stages.
     share : float
         Of the hundred blocks of ``whole``.
+    as_whole : callable (found) -> what the whole fit would have found, optional
+        Of what this stage keeps in case of an interrupt.
     """
 
-    def __init__(self, whole: Run, share: float) -> None:
+    def __init__(
+        self, whole: Run, share: float, as_whole: Callable[[Any], Any] | None = None
+    ) -> None:
         self._whole, self._most = whole, max(1, round(share * _BLOCKS))
+        self._as_whole = as_whole
+        self._so_far: Callable[[], Any] | None = None
         self._n_blocks, self._done, self._told = 1, 0, 0
         self._phases_before, self._reported = 0.0, 0
 
     def begin(self, n_blocks: int = _BLOCKS, so_far: Callable[[], Any] | None = None) -> None:
-        self._n_blocks = n_blocks
+        self._n_blocks, self._so_far = n_blocks, so_far
 
     def end_block(self) -> bool:
         self._done += 1
+        if self._done == 1 and self._so_far is not None:
+            self.keep(self._so_far)
         stop = False
         while not stop and self._told < self._most * self._done // self._n_blocks:
             self._told += 1
             stop = self._whole.end_block()
         return stop
+
+    def keep(self, found: Callable[[], Any]) -> None:
+        as_whole = self._as_whole
+        if as_whole is not None:
+            self._whole.keep(lambda: as_whole(found()))
 
     def end(self, found: Any = None) -> None:
         """Nothing: the whole fit goes on."""
