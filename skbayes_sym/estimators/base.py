@@ -128,7 +128,8 @@ class RowEstimator(BayesianEstimator):
         KeyboardInterrupt
             If interrupted, after keeping the model reached so far with
             ``stop_reason_ = "interrupted"``; bounds that follow training may be NaN then. Before
-            the first step there is nothing to keep: the previous fit stays. Any other error leaves the previous fit untouched.
+            the first step there is nothing to keep: the previous fit stays. Any other error leaves
+            it untouched.
         """
         with self._fitting():
             data = Training.open(self, X, y, sample_weight)
