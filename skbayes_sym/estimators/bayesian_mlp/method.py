@@ -34,6 +34,7 @@ from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.symmetry.base import Trivial
 
 _MODE_STEPS, _MODE_TOL = 100, 5e-6
+_LINEAR_SHARE = 0.01  # of the fit's blocks
 _FEWEST_MODES = 3  # worth finding at all
 _USUAL_WORK = 8e10  # multiplications for all modes: three to six seconds of one core
 
@@ -143,15 +144,20 @@ class Pool:
         modes = members = linear = None
         if n_modes:
             found = EvidenceLaplace(n_modes, _MODE_STEPS, _MODE_TOL)
-            modes = found.fit(data, model, Stage(run, share))
+            stage = Stage(run, share, lambda m: PoolFit(None, m, None, wide, choice))
+            modes = found.fit(data, model, stage)
         interrupted = modes is not None and modes.stop_reason in ("interrupted", "callback")
         # As many members as modes: neither kind outvotes the other.
         n_members = min(self.n_members, n_modes) if n_modes else self.n_members
         if not interrupted:
             own = member_model(wide, model.likelihood)
-            members = ensemble(n_members).fit(data, own, Stage(run, share))
+            left = share - _LINEAR_SHARE
+            stage = Stage(run, left, lambda m: PoolFit(None, modes, m, wide, choice))
+            members = ensemble(n_members).fit(data, own, stage)
             if is_affordable(data, network.n_outputs, _USUAL_WORK):
-                linear = fit_linear(data, model, Stage(run, 0.0))
+                so_far = PoolFit(None, modes, members, wide, choice)
+                stage = Stage(run, _LINEAR_SHARE, lambda _: so_far)
+                linear = fit_linear(data, model, stage)
                 linear = shared(linear, modes, members, model, own, data)
                 choice += f"; a linear model counts for {linear.share:.0%}"
         found_all = PoolFit(linear, modes, members, wide, choice)
