@@ -1,4 +1,4 @@
-"""The objects of ``sampler=`` and ``mode_weights=``: what looks for modes, what they count for.
+"""Objects of ``sampler=``, ``init=`` and ``mode_weights=``: who looks for modes, their weights.
 
 `HMC` and `NUTS` move chains, and so does any other `Kernel` (`skbayes_sym.inference.kernels.base`),
 which makes a `State` and an `Info`.
@@ -10,8 +10,9 @@ from numbers import Integral
 from skbayes_sym.inference.kernels.base import Info, Kernel, State
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.kernels.nuts import NUTS
+from skbayes_sym.inference.mcmc.annealing import Annealing
 
-__all__ = ["HMC", "NUTS", "SMC", "Evidence", "Info", "Kernel", "State"]
+__all__ = ["HMC", "NUTS", "SMC", "Annealing", "Evidence", "Info", "Kernel", "State"]
 
 
 @dataclass(frozen=True)

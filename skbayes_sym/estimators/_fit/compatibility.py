@@ -82,6 +82,11 @@ class Need:
     members: tuple[str, ...] = ()
     holds: Callable[..., bool] | None = None
 
+    def is_met(self, given: object) -> bool:
+        """Whether `require` passes."""
+        has_all = all(hasattr(given, name) for name in self.members)
+        return has_all and (self.holds is None or self.holds(given))
+
     def require(self, given: object, parameter: str) -> None:
         """Ask the object.
 
@@ -139,6 +144,12 @@ LEARNED_NORMAL_NOISE = Need(
     "Normal noise, learned",
     NORMAL_NOISE.remedy,
     holds=lambda likelihood: getattr(likelihood, "is_conjugate", False) and likelihood.n_params,
+)
+
+SOFTMAX = Need(
+    "Softmax",
+    "Use likelihood='auto', or a classifier of another method.",
+    holds=lambda likelihood: hasattr(likelihood, "n_points"),  # of the rule of its expectations
 )
 
 ANY_NETWORK = Need(

@@ -16,7 +16,12 @@ from skbayes_sym.estimators.linear.design import Design
 from skbayes_sym.estimators.linear.found import Bounds, SiteFit
 from skbayes_sym.estimators.linear.start import Start
 from skbayes_sym.inference.linear.expectations import ScalarSites, SiteLikelihood, SoftmaxSites
-from skbayes_sym.inference.linear.hyperparameters import Learning, SitesFit, fit_sites
+from skbayes_sym.inference.linear.hyperparameters import (
+    Learning,
+    SitesFit,
+    Until,
+    fit_sites,
+)
 from skbayes_sym.inference.linear.sites import (
     LinearData,
     State,
@@ -29,7 +34,7 @@ from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.memory import Part, require_memory
-from skbayes_sym.numerics.monte_carlo import Estimate
+from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.numerics.quadrature import sobol_normal
 from skbayes_sym.numerics.random import spawn_seeds
 
@@ -107,7 +112,7 @@ class SiteInference:
         intercept = torch.as_tensor(constant, device=problem.weight.device)
         fitted = fit_sites(
             problem, sites, first_sites(problem, sites, intercept), start.log_prior_variance,
-            start.learning, tol=self.tol or 0.0, max_iter=self.max_iter, on_step=on_step,
+            start.learning, Until(self.tol or 0.0, self.max_iter, on_step),
         )  # fmt: skip
         run.end(SiteFit(design, fitted.state, self.prior_scale))
         return fitted
@@ -152,8 +157,8 @@ class SiteInference:
 
 def _estimate(values: Array) -> Estimate:
     """Of independent rules; one is deterministic."""
-    n = len(values)
-    return Estimate(float(values.mean()), float(values.std(ddof=1) / n**0.5) if n > 1 else 0.0)
+    found = mean_and_error(torch.as_tensor(values))
+    return found if len(values) > 1 else found._replace(standard_error=0.0)
 
 
 def _warn_of_ends(state: State, learning: Learning) -> None:

@@ -1,5 +1,6 @@
 """Exploration: chains and particles look for modes, each from its own start."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -9,15 +10,18 @@ from skbayes_sym.estimators.mcmc.draws import Draws, made
 from skbayes_sym.estimators.mcmc.setting import EXPLORING, REFRESHING, REPLICATES, Setting
 from skbayes_sym.estimators.mcmc.starts import INITS
 from skbayes_sym.estimators.mcmc.warm_start import continued
+from skbayes_sym.estimators.mcmc.wide import LEAST_ACCEPTED
 from skbayes_sym.inference.kernels.base import Kernel
 from skbayes_sym.inference.mcmc.blocks import Sampler
 from skbayes_sym.inference.mcmc.chains import ChainDraws, sample_chains
+from skbayes_sym.inference.mcmc.retuning import retuned
 from skbayes_sym.inference.multimodal.bridge import can_bridge
 from skbayes_sym.inference.samplers import SMC
 from skbayes_sym.inference.smc.replicates import run_replicates
 from skbayes_sym.inference.smc.smc import SMCResult
 from skbayes_sym.inference.smc.stages import SMCSettings
 from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.random import spawn_seeds
 
 # Draws of exploring chains that are weighed by evidence: only the bridge uses them.
 _MOST_EXPLORED = 50
@@ -91,16 +95,29 @@ def _run_chains(setting: Setting, kernel: Kernel) -> ChainDraws:
     n_draws = plan.n_draws
     if setting.search.by_evidence:
         n_draws = min(n_draws, _MOST_EXPLORED)
-    n_moves = len(blocks) * (plan.n_warmup + n_draws * plan.thinning)
-    return sample_chains(
-        _explorer(setting, kernel), blocks,
+    explorer = _explorer(setting, kernel)
+    if not plan.start:
+        explorer = replace(explorer, approach=plan.approach)
+    n_coming = explorer.approach.n_steps if explorer.approach else 0
+    n_moves = len(blocks) * (n_coming + plan.n_warmup + n_draws * plan.thinning)
+    found = sample_chains(
+        explorer, blocks,
         n_warmup=plan.n_warmup, n_draws=n_draws, thin=plan.thinning, n_jobs=plan.n_jobs,
         on_step=setting.run.phase(EXPLORING, n_moves),
+    )  # fmt: skip
+    if not plan.approach or not plan.n_warmup:
+        return found
+    n_again = len(blocks) * (plan.n_warmup // 2 + n_draws * plan.thinning)
+    return retuned(
+        replace(explorer, approach=None), found, least_acceptance=LEAST_ACCEPTED,
+        n_warmup=max(1, plan.n_warmup // 2), thin=plan.thinning, n_jobs=plan.n_jobs,
+        on_step=setting.run.phase(REPLICATES, n_again),
     )  # fmt: skip
 
 
 def _explorer(setting: Setting, kernel: Kernel) -> Sampler:
-    return Sampler(kernel, setting.posterior, INITS[setting.chains.init].adaptation(setting))
+    init = INITS[setting.chains.init]
+    return Sampler(kernel, setting.posterior, init.adaptation(setting), init.target_acceptance)
 
 
 def _run_particles(setting: Setting, particles: SMC) -> tuple[list[SMCResult], Stopped]:
@@ -108,7 +125,7 @@ def _run_particles(setting: Setting, particles: SMC) -> tuple[list[SMCResult], S
     found = run_replicates(
         setting.posterior, setting.units,
         SMCSettings(n_particles=particles.n_particles, n_moves=_REPLICATE_MOVES),
-        n_replicates=n, seed=setting.seeds.replicates, n_jobs=setting.chains.n_jobs,
+        seeds=spawn_seeds(setting.seeds.replicates, n), n_jobs=setting.chains.n_jobs,
         on_step=setting.run.phase(REPLICATES, n),
     )  # fmt: skip
     return found.runs, found.stopped

@@ -8,13 +8,19 @@ import torch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.mcmc import wide
 from skbayes_sym.estimators.mcmc.allocate import Allocation
 from skbayes_sym.estimators.mcmc.diagnostics import diagnose
 from skbayes_sym.estimators.mcmc.draws import Draws, on_reference_set
 from skbayes_sym.estimators.mcmc.explore import Explored
 from skbayes_sym.estimators.mcmc.modes import Mode, list_modes
 from skbayes_sym.estimators.mcmc.setting import Setting
-from skbayes_sym.estimators.mcmc.trust import disagreement, no_evidence, stuck_chains
+from skbayes_sym.estimators.mcmc.trust import (
+    disagreement,
+    doubtful_chains,
+    no_evidence,
+    stuck_chains,
+)
 from skbayes_sym.estimators.mcmc.warm_start import as_arrays
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.models.learned_scales import CollapsedScales
@@ -145,6 +151,18 @@ def _findings(
     warnings = no_evidence(problems)
     if draws.home is None:
         warnings += stuck_chains(found["stuck"])
+        if setting.chains.approach is not None:
+            warnings += doubtful_chains(found["acceptance"], found["function_rhat_within"])
     else:  # allocated chains started anew
         warnings = disagreement(setting.posterior, draws.position, modes) + warnings
-    return Findings(modes, log_evidence, {**found, "warnings": warnings})
+    told = {"no_evidence": _why_none(setting, allocation), "warnings": warnings}
+    return Findings(modes, log_evidence, {**found, **told})
+
+
+def _why_none(setting: Setting, allocation: Allocation) -> str:
+    """The reason for an evidence that is nan; empty where there is one."""
+    if allocation.trusted:
+        return ""
+    if allocation.problems:
+        return "; ".join(allocation.problems)
+    return wide.NO_EVIDENCE if setting.chains.approach else "modes weren't weighed"

@@ -9,6 +9,7 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.inference.kernels.base import Kernel
+from skbayes_sym.inference.mcmc.annealing import Approach
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.samplers import SMC
@@ -33,6 +34,14 @@ class Search(NamedTuple):
     by_evidence: bool  # else every chain, or replicate, has one vote
 
 
+class Plan(NamedTuple):
+    """How many chains there are and how long they run, where a person doesn't say."""
+
+    n_chains: int = 64
+    n_warmup: int = 1000
+    n_draws: int = 50
+
+
 class Chains(NamedTuple):
     """How many chains there are, and how long they run."""
 
@@ -41,6 +50,7 @@ class Chains(NamedTuple):
     n_draws: int
     thinning: int
     init: str = "prior"  # where they start, by its name in `starts.INITS`
+    approach: Approach | None = None  # what they do before they warm up
     n_jobs: int | None = None
     start: list[Block] | None = None  # where those of the previous fit stopped, to go on with
 

@@ -5,6 +5,7 @@ import numpy as np
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.diagnostics import functions_of
 from skbayes_sym.estimators.mcmc.modes import Mode
+from skbayes_sym.estimators.mcmc.wide import LEAST_ACCEPTED
 from skbayes_sym.inference.diagnostics import rank_rhat
 from skbayes_sym.inference.mcmc.chains import ChainDraws
 from skbayes_sym.inference.multimodal.bridge import MIN_DRAWS_PER_DIM, can_bridge
@@ -19,7 +20,7 @@ _MOST_ERROR = 1.0
 
 _MOST_STUCK = 0.5  # of the chains: what such a run found is where it started
 
-_MOST_RHAT = 1.5  # between chains of one mode; far beyond what a short run gives
+_MOST_RHAT = 1.5  # between chains of one mode, or within one; far beyond what a short run gives
 
 
 def why_not_weigh(group: SymmetryGroup, chains: ChainDraws | None) -> list[str]:
@@ -65,6 +66,30 @@ def why_not(weighing: Weighing, n_dims: int) -> list[str]:
             "n_particles"
         )
     return problems
+
+
+def doubtful_chains(acceptance: Array, rhat_within: Array) -> list[str]:
+    """Annealed chains that shouldn't be believed, by number, each with its figure."""
+    found = []
+    slow = acceptance < LEAST_ACCEPTED  # False for nan
+    if slow.any():
+        found.append(
+            f"{_named(slow, acceptance)} accepted fewer than {LEAST_ACCEPTED:.0%} of the "
+            "proposals: where it is now its steps are too long, so don't believe its draws. Raise "
+            "n_warmup."
+        )
+    moving = rhat_within > _MOST_RHAT
+    if moving.any():
+        found.append(
+            f"{_named(moving, rhat_within)} (R-hat of its own functions) was still on its way: "
+            "don't believe its draws. Raise n_warmup or n_draws."
+        )
+    return found
+
+
+def _named(chosen: Array, figures: Array) -> str:
+    each = ", ".join(f"{i} ({figures[i]:.2f})" for i in np.flatnonzero(chosen))
+    return f"of {len(chosen)} chains number {each}"
 
 
 def no_evidence(problems: tuple[str, ...]) -> list[str]:

@@ -384,5 +384,6 @@ def test_chains_dont_see_each_other(kernel):
     (a, infos_a), (b, infos_b) = (few_moves(kernel, start=s, n=1) for s in (start, lost))
     others = torch.arange(64) != 5
     for before, after in zip((*a, *infos_a[0]), (*b, *infos_b[0]), strict=True):
-        assert torch.equal(before[others], after[others])
+        if before is not None:  # not every move has an energy error
+            assert torch.equal(before[others], after[others])
     assert torch.equal(b.position[5], lost[5])
