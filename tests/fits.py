@@ -23,7 +23,10 @@ _CHAINS = {**_NET, "n_chains": 4, "n_warmup": 12, "n_draws": 5, "mode_weights": 
 _LAPLACE = {**_STEPS, "n_hyper_updates": 10}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6)}
 _AS_GIVEN = {"standardize": False, "normalize_y": False}
-_FACTORS = {"n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0}
+_FACTORS = {
+    "n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0,
+    "prior_scale": 1.0, "offsets": False,
+}  # fmt: skip
 
 _rng = np.random.default_rng(0)
 X = _rng.standard_normal((24, 3))
@@ -129,6 +132,15 @@ FITS: dict[str, FitCase] = {
         IMAGES, LABELS,
     ),
     "factors": FitCase(sk.SymVIMatrixFactorization(**_FACTORS), MATRIX, None),
+    "factors-learned": FitCase(
+        sk.SymVIMatrixFactorization(2, max_iter=25, tol=10.0, random_state=0), MATRIX, None
+    ),
+    "factors-ordinal": FitCase(
+        sk.SymVIMatrixFactorization(
+            2, likelihood="ordinal", prior_scale="ard", max_iter=25, tol=10.0, random_state=0
+        ),
+        np.round(MATRIX), None,
+    ),
     "factors-gibbs": FitCase(
         sk.SymVIMatrixFactorization(**{**_FACTORS, "tol": None}, solver=Gibbs(5)), MATRIX, None
     ),

@@ -199,6 +199,7 @@ FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner
 ADDED: dict[str, Values] = {
     "MCMCRegressor": {"init": "prior"},
     "MCMCClassifier": {"init": "prior"},
+    "SymVIMatrixFactorization": {"offsets": False},
 }
 
 CHANGES: dict[str, tuple[Translation, ...]] = {

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -18,10 +19,16 @@ DISPLAYS = [
 X, Y = np.arange(6.0)[:, None], np.arange(6.0)
 
 
+def looked_at(display):
+    """What of the data it takes beside the estimator: rows, targets, both or nothing."""
+    taken = signature(display.from_estimator).parameters
+    return {name: data for name, data in {"X": X, "y": Y}.items() if name in taken}
+
+
 @pytest.mark.parametrize("display", DISPLAYS)
 def test_unfitted_estimators_are_named(display):
     with pytest.raises(NotFittedError, match="MCMCRegressor"):
-        display.from_estimator(MCMCRegressor(), X, Y)
+        display.from_estimator(MCMCRegressor(), **looked_at(display))
 
 
 @pytest.mark.parametrize("display", DISPLAYS)
@@ -29,7 +36,7 @@ def test_foreign_estimators_are_named_with_the_need(display):
     with pytest.raises(
         TypeError, match=rf"{display.__name__} needs .*; LinearRegression (has no|doesn)"
     ):
-        display.from_estimator(LinearRegression().fit(X, Y), X, Y)
+        display.from_estimator(LinearRegression().fit(X, Y), **looked_at(display))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from skbayes_sym.inference.smc.replicates import run_replicates
 from skbayes_sym.inference.smc.smc import SMCResult
 from skbayes_sym.inference.smc.stages import SMCSettings
 from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.random import spawn_seeds
 
 # Draws of exploring chains that are weighed by evidence: only the bridge uses them.
 _MOST_EXPLORED = 50
@@ -124,7 +125,7 @@ def _run_particles(setting: Setting, particles: SMC) -> tuple[list[SMCResult], S
     found = run_replicates(
         setting.posterior, setting.units,
         SMCSettings(n_particles=particles.n_particles, n_moves=_REPLICATE_MOVES),
-        n_replicates=n, seed=setting.seeds.replicates, n_jobs=setting.chains.n_jobs,
+        seeds=spawn_seeds(setting.seeds.replicates, n), n_jobs=setting.chains.n_jobs,
         on_step=setting.run.phase(REPLICATES, n),
     )  # fmt: skip
     return found.runs, found.stopped
