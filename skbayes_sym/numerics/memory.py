@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -119,8 +120,10 @@ def _free_in_group(names: tuple[str, str, str]) -> float:
     """What a container's limit leaves, files that can be dropped from its cache included."""
     limit, usage, statistics = names
     most = _limit(limit)
-    used = _limit(usage)
-    if most == inf or used == inf:
+    if most == inf:
+        return most
+    used = _number(usage)
+    if used == inf:
         return most
     try:
         lines = Path(statistics).read_text(encoding="ascii").splitlines()
@@ -131,7 +134,12 @@ def _free_in_group(names: tuple[str, str, str]) -> float:
     return most - used
 
 
+@cache
 def _limit(path: str) -> float:
+    return _number(path)
+
+
+def _number(path: str) -> float:
     try:
         return float(Path(path).read_text(encoding="ascii"))
     except (OSError, ValueError):  # no such file, or "max"
