@@ -265,22 +265,24 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         return torch.cat([equal, equal.new_tensor([share])])
 
     def _predictive(self, x: Tensor) -> NormalMixture:
-        means, variances = [], []
+        means, covariances = [], []
         if hasattr(self, "posterior_"):
-            mean, variance = self._modes(x).outputs(x)
+            mean, covariance = self._modes(x).outputs(x)
             means.append(mean.to(x))
-            variances.append(variance.to(x))
+            covariances.append(covariance.to(x))
         if hasattr(self, "samples_"):  # an interrupt may have come first
             means.append(self._members(x))
-            variances.append(torch.zeros_like(means[-1]))
+            covariances.append(torch.diag_embed(torch.zeros_like(means[-1])))
         log_shares, linear = None, self._linear(x)
         if linear is not None:
-            mean, variance = linear.outputs(x)
+            mean, covariance = linear.outputs(x)
             means.append(mean.to(x))
-            variances.append(variance.to(x))
+            covariances.append(covariance.to(x))
             log_shares = self._shares().log().to(x)
         noise = torch.as_tensor(self._noise()).to(x).square().unsqueeze(1)
-        return NormalMixture(torch.cat(means), torch.cat(variances), noise, log_shares)
+        covariance = torch.cat(covariances)
+        variance = covariance.diagonal(dim1=-2, dim2=-1)
+        return NormalMixture(torch.cat(means), variance, noise, log_shares, covariance)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         noise, linear = self._noise(), self._linear(x)

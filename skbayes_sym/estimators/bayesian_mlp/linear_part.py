@@ -82,7 +82,8 @@ def _modes_left_out(modes: Modes, network: MLP, data: Data) -> Tensor:
     """Log densities (R, N) of left-out rows at every mode."""
     x, y, _ = data
     theta, factor = modes.theta.to(x), modes.factor.to(x)
-    mean, variance = LinearisedModes(network, theta, factor).outputs(x)
+    mean, covariance = LinearisedModes(network, theta, factor).outputs(x)
+    variance = covariance.diagonal(dim1=-2, dim2=-1)
     noise = modes.noise_precision.to(x).reciprocal().unsqueeze(1)
     return left_out_log_density(y - mean, variance / noise, noise)
 
