@@ -71,9 +71,13 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         particles; the chains are then allocated to the modes. `Evidence` says how many particles
         look for modes beside the chains. "uniform": one vote per chain, which weighs modes by
         how many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it
-        with a `ConvergenceWarning` where the estimate can't be trusted, and needs
-        ``remove_symmetries``; "auto" is "evidence" with, "uniform" without it and of annealed
-        chains.
+        with a `ConvergenceWarning` where doubts about the evidence leave the weights open, and
+        needs ``remove_symmetries``. "auto" is "evidence" with ``remove_symmetries`` and 30 draws a
+        parameter, of all chains together and up to 50 of each; "uniform" otherwise, and of
+        annealed chains.
+    evidence_effort : float, default=1.0
+        What finding the evidence may cost, particles and further draws of modes included, in units
+        of what the exploring chains do. 0 weighs the draws that there are.
     network : "mlp", torch.nn.Module or Network, default="mlp"
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
@@ -134,7 +138,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         ``std_error`` (nats, of the targets as given; the part of the evidence that the mode and
         its symmetric copies hold), ``members`` (its chains in `samples_`), ``n_explorers`` and
         ``n_particles`` (chains and particles that ended there on their own),
-        ``mean_log_posterior``. Empty with ``mode_weights="uniform"``.
+        ``mean_log_posterior``. Empty where modes weren't weighed.
     log_evidence_ : float
         log p(y | X), nats, summed over the modes that were found: a lower bound up to
         `log_evidence_std_error_`, since nobody knows of a mode that nobody visited. NaN where it
@@ -244,6 +248,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         thinning: int = 1,
         remove_symmetries: bool = True,
         mode_weights: str | Evidence = "auto",
+        evidence_effort: float = 1.0,
         network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         prior: UnboundPrior | None = None,
@@ -269,6 +274,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         self.thinning = thinning
         self.remove_symmetries = remove_symmetries
         self.mode_weights = mode_weights
+        self.evidence_effort = evidence_effort
         self.network = network
         self.likelihood = likelihood
         self.prior = prior
@@ -340,9 +346,13 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         particles; the chains are then allocated to the modes. `Evidence` says how many particles
         look for modes beside the chains. "uniform": one vote per chain, which weighs modes by
         how many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it
-        with a `ConvergenceWarning` where the estimate can't be trusted, and needs
-        ``remove_symmetries``; "auto" is "evidence" with, "uniform" without it and of annealed
-        chains.
+        with a `ConvergenceWarning` where doubts about the evidence leave the weights open, and
+        needs ``remove_symmetries``. "auto" is "evidence" with ``remove_symmetries`` and 30 draws a
+        parameter, of all chains together and up to 50 of each; "uniform" otherwise, and of
+        annealed chains.
+    evidence_effort : float, default=1.0
+        What finding the evidence may cost, particles and further draws of modes included, in units
+        of what the exploring chains do. 0 weighs the draws that there are.
     network : "mlp", torch.nn.Module or Network, default="mlp"
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
@@ -387,7 +397,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         ``std_error`` (nats; the part of the evidence that the mode and
         its symmetric copies hold), ``members`` (its chains in `samples_`), ``n_explorers`` and
         ``n_particles`` (chains and particles that ended there on their own),
-        ``mean_log_posterior``. Empty with ``mode_weights="uniform"``.
+        ``mean_log_posterior``. Empty where modes weren't weighed.
     log_evidence_ : float
         log p(y | X), nats, summed over the modes that were found: a lower bound up to
         `log_evidence_std_error_`, since nobody knows of a mode that nobody visited. NaN where it
@@ -490,6 +500,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         thinning: int = 1,
         remove_symmetries: bool = True,
         mode_weights: str | Evidence = "auto",
+        evidence_effort: float = 1.0,
         network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         prior: UnboundPrior | None = None,
@@ -512,6 +523,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         self.thinning = thinning
         self.remove_symmetries = remove_symmetries
         self.mode_weights = mode_weights
+        self.evidence_effort = evidence_effort
         self.network = network
         self.likelihood = likelihood
         self.prior = prior

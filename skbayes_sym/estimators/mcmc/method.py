@@ -54,6 +54,7 @@ class Sampling:
         run.begin()
         with torch.no_grad():
             explored = explore(setting)
+            run.keep(lambda: Sampled.unreduced(setting, explored))
             allocation = allocate_chains(setting, explored)
             found = Sampled.gather(setting, explored, allocation)
         run.end(found)
@@ -71,9 +72,9 @@ class Sampling:
     def _require_memory(self, data: Training, model: Model) -> None:
         """Draws on the host, as made and as labelled: 8 P + 2 C S P b; what finds them."""
         n_params, size = model.network.layout.n_params, data.dtype.itemsize
-        (kernel, particles, by_evidence), plan = self.search, self.chains
+        search, plan, particles = self.search, self.chains, self.search.particles
         copies = 2 if self.remove_symmetries and model.group.factors else 1
-        n_chains = 0 if kernel is None and not by_evidence else plan.n_chains
+        n_chains = 0 if search.kernel is None and not search.by_evidence else plan.n_chains
         n_metrics = 2 * plan.n_chains if plan.init == "laplace" else 0
         n_particles = 0 if particles is None else particles.n_replicates * particles.n_particles
         require_memory(
