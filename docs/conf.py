@@ -1,5 +1,6 @@
 """Settings of the documentation: ``sphinx-build -W --keep-going -b html docs docs/_build/html``."""
 
+import os
 import re
 from typing import Any
 
@@ -20,7 +21,9 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.doctest",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # formulas without a network
     "numpydoc",
     "sphinx_gallery.gen_gallery",
 ]
@@ -42,6 +45,14 @@ toc_object_entries_show_parents = "hide"
 
 # Snippets in the pages run with `sphinx-build -b doctest`; docstrings are pytest's to check.
 doctest_test_doctest_blocks = ""
+
+# Others' names are links where the pages are published; a build without a network leaves them code.
+intersphinx_mapping = {}
+if os.environ.get("READTHEDOCS"):
+    intersphinx_mapping = {
+        "sklearn": ("https://scikit-learn.org/stable", None),
+        "numpy": ("https://numpy.org/doc/stable", None),
+    }
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
