@@ -1,6 +1,7 @@
 """Bayesian neural network regression with nothing to tune."""
 
 from collections.abc import Sequence
+from math import log
 from numbers import Integral
 from typing import Any
 
@@ -17,6 +18,12 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.method import MANY_ROWS, Pool, automatic_width
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
+from skbayes_sym.inference.effective_noise import (
+    NoiseNodes,
+    certain_noise,
+    mixture_of_members,
+    noise_nodes,
+)
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.model import Model
@@ -95,9 +102,12 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     relevance_ : ndarray of shape (n_modes, n_features)
         Scale of the weights from every column of ``X``; only where the prior is ``ARD()``.
     samples_ : ndarray of shape (n_members, P')
-        Weights of the ensemble's members; only where there are some, like the next two.
+        Weights of the ensemble's members; only where there are some, like the next three.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
         Standard deviation of each member's noise, in the units of ``y``.
+    noise_freedoms_samples_ : ndarray of shape (n_members, n_targets)
+        Rows that each member's weights leave to its noise: its predictions follow Student's t of as
+        many degrees of freedom (four at least).
     member_network_ : MLP
         The members' architecture.
     noise_std_modes_ : ndarray of shape (n_modes, n_targets)
@@ -215,33 +225,58 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         theta = self._cached(f"members on {x.device}", lambda: torch.as_tensor(self.samples_).to(x))
         return self.member_network_.forward(theta, x)
 
-    def _noise(self) -> Array:
-        """Of modes, then members, in scaled units (R + M, T)."""
-        names = ("noise_std_modes_", "noise_std_samples_")
-        parts = [getattr(self, name) for name in names if hasattr(self, name)]
-        return np.asarray(np.concatenate(parts) / self.y_scale_)
+    def _nodes(self) -> NoiseNodes:
+        """Of every member's noise, estimated from the rows its weights leave."""
+        if not hasattr(self, "noise_freedoms_samples_"):  # a file of before they were kept
+            return certain_noise(*self.noise_std_samples_.shape)
+        left = self.noise_freedoms_samples_
+        nodes: NoiseNodes = self._cached("noise nodes", lambda: noise_nodes(left))
+        return nodes
 
-    def _predictive(self, x: Tensor) -> NormalMixture:
-        means, variances = [], []
+    def _kinds(self, x: Tensor) -> list[NormalMixture]:
+        """What modes and members predict at rows (N, D), each kind by itself."""
+        kinds = []
         if hasattr(self, "posterior_"):
             mean, variance = self._modes(x).outputs(x)
-            means.append(mean.to(x))
-            variances.append(variance.to(x))
+            noise = torch.as_tensor(self._noise_of_modes()).to(x).square().unsqueeze(1)
+            kinds.append(NormalMixture(mean.to(x), variance.to(x), noise))
         if hasattr(self, "samples_"):  # an interrupt may have come first
-            means.append(self._members(x))
-            variances.append(torch.zeros_like(means[-1]))
-        noise = torch.as_tensor(self._noise()).to(x).square().unsqueeze(1)
-        return NormalMixture(torch.cat(means), torch.cat(variances), noise)
+            std = torch.as_tensor(self.noise_std_samples_ / self.y_scale_)
+            kinds.append(mixture_of_members(self._members(x), std, self._nodes()))
+        return kinds
+
+    def _counts(self) -> list[int]:
+        """Number of modes and of members, where there are any."""
+        names = ("noise_std_modes_", "noise_std_samples_")
+        return [len(getattr(self, name)) for name in names if hasattr(self, name)]
+
+    def _predictive(self, x: Tensor) -> NormalMixture:
+        kinds, counts = self._kinds(x), self._counts()
+        log_weights = []
+        for kind, count in zip(kinds, counts, strict=True):
+            own = kind.log_weights
+            own = x.new_full((count,), -log(count)) if own is None else own
+            log_weights.append(own + log(count / sum(counts)))
+        parts = ([k.loc, k.variance.expand_as(k.loc), k.noise_variance.expand_as(k.loc)]
+                 for k in kinds)  # fmt: skip
+        loc, variance, noise = (torch.cat(part) for part in zip(*parts, strict=True))
+        return NormalMixture(loc, variance, noise, torch.cat(log_weights))
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        noise = self._noise()
         n_modes = self.posterior_.n_modes if hasattr(self, "posterior_") else 0
-        chosen = torch.randint(len(noise), (n,), generator=generator)
-        outputs = x.new_empty(n, len(x), noise.shape[1])
+        chosen = torch.randint(sum(self._counts()), (n,), generator=generator)
+        outputs = x.new_empty(n, len(x), len(self.y_scale_))
+        noise = np.empty((n, len(self.y_scale_)))
         is_mode = chosen < n_modes
         if bool(is_mode.any()):
             drawn = self._modes(x).draw(x, chosen[is_mode], generator=generator)
             outputs[is_mode] = drawn.to(x)
+            noise[is_mode.numpy()] = self.noise_std_modes_[chosen[is_mode].numpy()]
         if not bool(is_mode.all()):
-            outputs[~is_mode] = self._members(x)[chosen[~is_mode] - n_modes]
-        return SampledOutputs(outputs, noise[chosen.numpy()][:, None, :] * self.y_scale_)
+            member = chosen[~is_mode] - n_modes
+            outputs[~is_mode] = self._members(x)[member.to(x.device)]
+            nodes = self._nodes()
+            node = torch.multinomial(nodes.weight, len(member), True, generator=generator)
+            factor = nodes.factor[member, node].numpy()
+            noise[~is_mode.numpy()] = self.noise_std_samples_[member.numpy()] * factor
+        return SampledOutputs(outputs, noise[:, None, :])

@@ -93,7 +93,8 @@ class PoolFit(Pooled):
             attributes["member_network_"] = self.member_network
             members = Model(self.member_network, model.likelihood, model.prior, model.group)
             found = self.members.attributes(data, members)
-            attributes["noise_std_samples_"] = found["noise_std_samples_"]
+            for name in ("noise_std_samples_", "noise_freedoms_samples_"):
+                attributes[name] = found[name]
             noise.append(found["noise_std_samples_"])
         overall = np.sqrt((np.concatenate(noise) ** 2).mean(axis=0))
         attributes["noise_std_"] = float(overall[0]) if len(overall) == 1 else overall
