@@ -1,8 +1,8 @@
 """Pictures of fitted estimators: arrays to keep, and ``plot(ax=None)`` to look at them.
 
 A Display a file: `predictive`, `calibration`, `elbo`, `gap`, `invariance`, `symmetry`, `modes`,
-`singular_values`, `relevance`, `model_comparison`. They share ``_fitted`` (what is asked of an estimator),
-``_predictions``, ``_orbit_draws`` and ``_drawing``. Two functions look at a fit as
+`singular_values`, `relevance`, `model_comparison`. They share ``_fitted`` (what is asked of an
+estimator), ``_predictions``, ``_orbit_draws`` and ``_drawing``. Two functions look at a fit as
 `sklearn.inspection.permutation_importance` does: `invariance_gap` and `symmetry_removal`.
 
 Tested elsewhere: `_drawing` (with every Display, in `test_inspection`), `_fitted` (there, too),

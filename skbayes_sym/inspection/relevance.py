@@ -46,8 +46,8 @@ class RelevanceDisplay:
 
     Notes
     -----
-    Scales of different modes are alike where the data determine them; where ranges overlap the order
-    says little. A column along which the function bends needs large weights; one that acts
+    Scales of different modes are alike where the data determine them; where ranges overlap the
+    order says little. A column along which the function bends needs large weights; one that acts
     linearly gets by with small ones, and a larger weight behind the hidden units, so that a small
     scale doesn't say that a column is useless. Columns that carry the same information share it.
 
