@@ -26,6 +26,6 @@ plt.show()
 
 # %%
 # The three along which the function bends stand apart. The two that act linearly don't: small
-# weights are enough for them, and a larger weight behind the hidden units. So a large scale says that a
-# column is used, and a small one not that it is useless; what predictions would lose without a
-# column is `sklearn.inspection.permutation_importance`'s to say.
+# weights are enough for them, and a larger weight behind the hidden units. So a large scale says
+# that a column is used, and a small one not that it is useless; what predictions would lose without
+# a column is `sklearn.inspection.permutation_importance`'s to say.
