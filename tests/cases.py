@@ -36,6 +36,7 @@ from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.defaults import BaseLikelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
@@ -324,6 +325,18 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
     "poisson": LikelihoodCase(Poisson(), _counts, 1, "counts"),
     "student-t": LikelihoodCase(
         StudentT(torch.tensor([-0.3], dtype=torch.float64)), _one_number, 1
+    ),
+    "student-t-learned": LikelihoodCase(
+        StudentT(
+            torch.tensor([-0.3], dtype=torch.float64),
+            df="learn",
+            log_tail=torch.tensor([-0.2], dtype=torch.float64),
+        ),
+        _one_number,
+        1,
+    ),
+    "negative-binomial": LikelihoodCase(
+        NegativeBinomial(torch.tensor([-0.7], dtype=torch.float64)), _counts, 1, "counts"
     ),
     "own-laplace": LikelihoodCase(
         LaplaceNoise(torch.tensor([-0.3], dtype=torch.float64)), _one_number, 1

@@ -37,6 +37,8 @@ class WeightedDraws(NetworkEstimator):
     chain_weights_: Array
     log_posterior_samples_: Array
     noise_std_samples_: Array
+    _likelihood_params_: Array
+    y_scale_: Array
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "samples_")
@@ -77,6 +79,16 @@ class WeightedDraws(NetworkEstimator):
         """What each of all draws counts for, (S,); None where all count alike by definition."""
         n_draws = int(np.prod(self.samples_.shape[1:-1]))
         return np.repeat(self.chain_weights_ / n_draws, n_draws)
+
+    def _likelihood_params(self) -> Array:
+        """What every draw has of the likelihood, (S, 1, n_params), in scaled units.
+
+        Files of older versions have the noise instead.
+        """
+        own = self.__dict__.get("_likelihood_params_")
+        if own is None:
+            own = np.log(self.noise_std_samples_ / self.y_scale_)
+        return np.asarray(own).reshape(-1, 1, own.shape[-1])
 
     def _draws_on(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """All draws (S, P) and their log weights (S,), on the device of ``like``."""
@@ -150,14 +162,15 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
         law = self._given_draws(x, slice(None)).predictive(outputs, log_weights)
         return cast(TargetPredictive, law)
 
+    def _learned_likelihood(self, like: Tensor) -> Likelihood:
+        return self._given_draws(like, slice(None))
+
     def _given_draws(self, like: Tensor, draws: slice) -> Likelihood:
         """The likelihood with the parameters (S, 1, n_params) that go with draws, scaled units."""
         likelihood = self._fitted_likelihood().to(like)
         if not likelihood.n_params:
             return likelihood
-        return likelihood.at(
-            torch.as_tensor(self._noise_std()[draws] / self.y_scale_).log().to(like)
-        )
+        return likelihood.at(torch.as_tensor(self._likelihood_params()[draws]).to(like))
 
     def _sample_targets(self, blocks: list[Tensor], n: int, seed: int) -> Array:
         if self._given_likelihood is None:

@@ -1,8 +1,8 @@
 """What estimators of networks share: how their constructor becomes a model."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from sklearn.base import is_classifier
 from torch import nn
 
 from skbayes_sym.estimators._fit.compatibility import (
@@ -48,10 +48,11 @@ class NetworkEstimator(RowEstimator):
     likelihood: str | Likelihood = "auto"
     prior: UnboundPrior | None = None
     network_: Network
+    _named_likelihoods: ClassVar[Mapping[str, Likelihood]]
 
     def _model(self, data: Training) -> Model:
         likelihood = self._likelihood(data)
-        network = self._network(data, self._n_outputs(data) * likelihood.n_outputs_per_target)
+        network = self._network(data, likelihood.n_outputs(self._n_outputs(data)))
         require_memory([rows_part(data), prior_part(network.layout.n_params)], data.device)
         prior = self._prior(network)
         return Model(network, likelihood, prior, self._group(network, prior))
@@ -87,7 +88,7 @@ class NetworkEstimator(RowEstimator):
         given = self.likelihood
         if not isinstance(given, str):
             return given
-        names = OF_CLASSES if is_classifier(self) else OF_NUMBERS
+        names = self._named_likelihoods
         if given != "auto" and given not in names:
             known = ", ".join(map(repr, ("auto", *names)))
             raise ValueError(

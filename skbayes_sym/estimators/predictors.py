@@ -7,9 +7,9 @@ An estimator with one of them brings
     _output_covariance(x) -> Tensor        of functions, where they are normal (regressors)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.models.crps import crps
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetMixture
 from skbayes_sym.numerics.random import generator_from
 
@@ -50,23 +51,62 @@ def noise_stream(seed: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed).generate_state(1)[0])
 
 
+def check_counts(y: Array, likelihood: object) -> None:
+    """Raise unless targets are counts.
+
+    Raises
+    ------
+    ValueError
+        Naming the likelihood, the first target that is none, and what to do.
+    """
+    wrong = y[(y < 0) | (y != np.floor(y))]
+    if len(wrong):
+        kind = "negative" if wrong[0] < 0 else "fractional"
+        raise ValueError(
+            f"likelihood={likelihood!r} is of counts, but y has {kind} values ({wrong[0]:g}). Use "
+            "a likelihood of real numbers, such as the default, normal noise."
+        )
+
+
 class BayesianRegressorMixin(RegressorMixin):
     """Everything a regressor predicts, in target units, observation noise included."""
 
     normalize_y: bool
+    likelihood: Any = "auto"
+    _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = OF_NUMBERS
     y_mean_: Array
     y_scale_: Array
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
+        tags.target_tags.positive_only = self._is_of_counts()
         return tags
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         several = get_tags(self).target_tags.multi_output
         with numbers_due("X and y", ENCODE):
             X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=several, y_numeric=True)
-            return X, y.astype(np.float64)
+        y = y.astype(np.float64)
+        if self._is_of_counts():
+            check_counts(y, self.likelihood)
+        return X, y
+
+    def _is_of_counts(self) -> bool:
+        """Whether the likelihood's targets are whole numbers."""
+        return bool(getattr(getattr(self, "_given_likelihood", None), "is_discrete", False))
+
+    @property
+    def likelihood_(self) -> Likelihood:
+        """The likelihood that was given, with what was learned of it, in standardised units."""
+        check_is_fitted(self)
+        if getattr(self, "_given_likelihood", None) is None:
+            raise AttributeError("likelihood='auto' is normal noise, all of which is in noise_std_")
+        return self._learned_likelihood(torch.zeros(0, dtype=torch.float64))
+
+    def _learned_likelihood(self, like: Tensor) -> Likelihood:
+        """The one that was given, as learned, on the device of ``like``."""
+        raise NotImplementedError
 
     def _encode_targets(self, y: Array) -> Array:
         self._y_ndim_ = y.ndim
@@ -303,6 +343,7 @@ class BayesianClassifierMixin(ClassifierMixin):
     """Everything a classifier predicts."""
 
     classes_: Array
+    _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = OF_CLASSES
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         with numbers_due("X", ENCODE):

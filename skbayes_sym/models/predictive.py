@@ -301,7 +301,12 @@ class TargetMixture(_Draws):
         """Log density of all targets of a row given each draw, (S, N) nats."""
         location, scale = self._units
         jacobian = scale.log().expand(y.shape[-1]).sum()
-        return self.likelihood.log_prob(self.outputs, (y - location) / scale) - jacobian
+        y = (y - location) / scale
+        found = self.likelihood.log_prob(self.outputs, y) - jacobian
+        if not self.is_discrete:
+            return found
+        is_count = ((y >= 0.0) & (y == y.floor())).all(-1)
+        return torch.where(is_count, found, -torch.inf)
 
     def cdf(self, y: Tensor) -> Tensor:
         """P(target <= y), (N, T)."""

@@ -227,7 +227,7 @@ def test_objects_of_ones_own(name, own):
 def test_parameters_that_dont_apply_are_refused(name, parameters, message):
     kind = type(REGRESSORS[name])
     with pytest.raises(ValueError, match=message):
-        kind(**parameters).fit(X, Y)
+        kind(**parameters).fit(X, COUNTS)
 
 
 class Half:

@@ -6,21 +6,25 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import HMC
+from skbayes_sym.models import NegativeBinomial, StudentT
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 NET = {"hidden_layer_sizes": (4,), "activation": "tanh", "random_state": 0}
+CHAINS = {
+    "sampler": HMC(max_leapfrog=8), "n_chains": 4, "n_warmup": 100, "n_draws": 10,
+    "mode_weights": "uniform",
+}  # fmt: skip
 STEPS = {**NET, "max_iter": 300, "tol": None}
+UPDATES = {"n_hyper_updates": 30, "hyper_learning_rate": 0.3}
 TAKES_NUMBERS = {
     "vi": sk.SymmetrizedVIRegressor(**STEPS, learning_rate=0.03),
-    "mcmc": sk.MCMCRegressor(
-        **NET, sampler=HMC(max_leapfrog=8), n_chains=4, n_warmup=100, n_draws=10,
-        mode_weights="uniform",
-    ),
+    "mcmc": sk.MCMCRegressor(**NET, **CHAINS),
     "ensemble": sk.DeepEnsembleRegressor(**STEPS, n_members=3),
-    "laplace": sk.LaplaceRegressor(**STEPS, n_hyper_updates=10),
-    "lila": sk.LILARegressor(**STEPS, n_hyper_updates=10, invariances=None),
+    "laplace": sk.LaplaceRegressor(**STEPS, **UPDATES),
+    "lila": sk.LILARegressor(**STEPS, **UPDATES, learning_rate=0.03, invariances=None),
 }  # fmt: skip
+SLOW = dict.fromkeys(("vi", "mcmc", "lila"), pytest.mark.slow)  # two fits each
 every_regressor = pytest.mark.parametrize("name", TAKES_NUMBERS)
 
 rng = np.random.default_rng(0)
@@ -76,3 +80,94 @@ def test_a_name_of_the_other_kind_is_refused():
         sk.SymmetrizedVIRegressor(likelihood="categorical").fit(X, Y)
     with pytest.raises(ValueError, match="'poisson' doesn't go with MCMCClassifier, which takes"):
         sk.MCMCClassifier(likelihood="poisson").fit(X, Y > 5.0)
+
+
+RATE = np.exp(2.0 + X[:, 0])
+COUNTS = rng.negative_binomial(2.0, 2.0 / (2.0 + RATE)).astype(float)  # variance: RATE + RATE^2 / 2
+
+
+@every_regressor
+def test_counts_that_scatter_more_than_poisson(name):
+    """Integers, a mass function, and a dispersion that is found: .5 here."""
+    given = TAKES_NUMBERS[name]
+    reg = clone(given).set_params(likelihood="negative_binomial").fit(X, COUNTS)
+    assert (reg.y_mean_.tolist(), reg.y_scale_.tolist()) == ([0.0], [1.0])
+    assert not hasattr(reg, "noise_std_")
+    assert not hasattr(reg, "noise_std_samples_")
+    assert np.abs(np.log(float(reg.likelihood_.dispersion.mean()) / 0.5)) < np.log(2.0)
+    support = np.arange(3000.0)
+    mass = np.exp(reg.log_predictive_density(np.repeat(X[:1], 3000, axis=0), support))
+    assert mass.sum() == pytest.approx(1.0, abs=1e-3)
+    mean, std = reg.predict(X[:1], return_std=True)
+    assert mass @ support == pytest.approx(mean[0], rel=0.02)
+    assert mass @ (support - mean) ** 2 == pytest.approx(std[0] ** 2, rel=0.1)
+    np.testing.assert_allclose(reg.predictive_cdf(X[:1], [4.0]), mass[:5].sum(), rtol=1e-5)
+    quantile = reg.predict_quantiles(X[:1], [0.5])[0, 0]
+    assert mass[: int(quantile)].sum() < 0.5 <= mass[: int(quantile) + 1].sum() + 1e-9
+    drawn = reg.sample_y(X, 5, random_state=0)
+    assert (drawn >= 0.0).all()
+    assert (drawn == np.round(drawn)).all()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=SLOW.get(name, ())) for name in TAKES_NUMBERS]
+)
+def test_tails_are_learned_with_the_scale(name):
+    """Noise of scale 10: normal has many degrees of freedom, t of 2 has two."""
+    own, found = np.random.default_rng(1), []
+    for noise in (own.standard_normal(120), own.standard_t(2.0, 120)):
+        reg = clone(TAKES_NUMBERS[name]).set_params(likelihood=StudentT(df="learn"))
+        reg.fit(X, 40.0 * X[:, 0] + 10.0 * noise)
+        found.append(float(reg.likelihood_.degrees_of_freedom.log().mean().exp()))
+        scale = np.median(getattr(reg, "noise_std_", getattr(reg, "noise_std_samples_", None)))
+        assert 6.5 < scale < 13.0
+    assert found[0] > 7.0
+    assert found[1] < 3.5
+
+
+@every_regressor
+@pytest.mark.parametrize("likelihood", ["poisson", NegativeBinomial()])
+def test_what_is_no_count_is_refused(name, likelihood):
+    reg = clone(TAKES_NUMBERS[name]).set_params(likelihood=likelihood)
+    with pytest.raises(ValueError, match=r"likelihood=.*is of counts, but y has negative.*\(-1\)"):
+        reg.fit(X, np.where(np.arange(120) == 7, -1.0, COUNTS))
+    with pytest.raises(ValueError, match=r"is of counts, but y has fractional values \(\d+.5\)"):
+        reg.fit(X, COUNTS + 0.5)
+
+
+def test_half_a_count_has_no_mass():
+    reg = clone(TAKES_NUMBERS["ensemble"]).set_params(likelihood="poisson", max_iter=20)
+    density = reg.fit(X, COUNTS).log_predictive_density(X[:3], [2.5, -1.0, 2.0])
+    assert np.isneginf(density).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("kind", [sk.LayerwiseVIRegressor, sk.BayesianMLPRegressor])
+@pytest.mark.parametrize("likelihood", ["heteroscedastic", StudentT()])
+def test_who_takes_no_likelihood_says_who_does(kind, likelihood):
+    with pytest.raises(ValueError, match=r"likelihood=.*Normal noise.*MCMCRegressor, DeepEns"):
+        kind(likelihood=likelihood).fit(X, Y)
+
+
+TAKES_CLASSES = {
+    "vi": sk.SymmetrizedVIClassifier(**STEPS),
+    "mcmc": sk.MCMCClassifier(**NET, **CHAINS),
+    "ensemble": sk.DeepEnsembleClassifier(**STEPS, n_members=3),
+    "laplace": sk.LaplaceClassifier(**STEPS, n_hyper_updates=10),
+    "lila": sk.LILAClassifier(**STEPS, n_hyper_updates=10, invariances=None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAKES_CLASSES)
+def test_two_classes_by_one_output(name):
+    labels = np.where(rng.uniform(size=120) < 1 / (1 + np.exp(-3.0 * X[:, 0])), "yes", "no")
+    clf = clone(TAKES_CLASSES[name]).set_params(likelihood="bernoulli").fit(X, labels)
+    assert clf.network_.n_outputs == 1
+    proba = clf.predict_proba(X)
+    assert proba.shape == (120, 2)
+    # Softmax of two outputs under the same prior: wider by sqrt 2 before the data, about the same
+    # behind them.
+    both = clone(TAKES_CLASSES[name]).set_params(likelihood="categorical").fit(X, labels)
+    assert np.abs(proba - both.predict_proba(X)).mean() < 0.08
+    three = np.where(X[:, 0] > 1.0, "maybe", labels)
+    with pytest.raises(ValueError, match=r"Bernoulli\(\) has two classes, y has 3"):
+        clf.fit(X, three)

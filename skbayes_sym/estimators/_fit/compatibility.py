@@ -82,6 +82,11 @@ class Need:
     members: tuple[str, ...] = ()
     holds: Callable[..., bool] | None = None
 
+    def is_met(self, given: object) -> bool:
+        """Whether `require` passes."""
+        has_all = all(hasattr(given, name) for name in self.members)
+        return has_all and (self.holds is None or self.holds(given))
+
     def require(self, given: object, parameter: str) -> None:
         """Ask the object.
 
@@ -115,7 +120,7 @@ class Needs(NamedTuple):
 
 
 _OWN_LIKELIHOOD = "Inherit from skbayes_sym.models.BaseLikelihood or TargetLikelihood."
-_LIKELIHOOD = ("params", "n_params", "at", "to", "log_prob", "predictive", "given")
+_LIKELIHOOD = ("params", "n_params", "n_outputs", "at", "to", "log_prob", "predictive", "given")
 
 ANY_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, _LIKELIHOOD)
 EXPECTED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "n_noise", "expected_log_prob"))
@@ -124,12 +129,27 @@ ONE_OUTPUT = Need(
     "Any of one output, or softmax",
     "A linear model has one output per target and learns at most one scale.",
     ("params", "n_params", "at", "to", "expected_log_prob", "predictive", "n_outputs_per_target"),
-    lambda likelihood: likelihood.n_outputs_per_target == 1 and likelihood.n_params <= 1,
+    lambda likelihood: (
+        likelihood.n_outputs_per_target == 1
+        and likelihood.n_params <= min(1, likelihood.noise_scale.shape[-1])
+    ),
 )
 NORMAL_NOISE = Need(
     "Normal noise",
-    "Use SymmetrizedVIRegressor, which takes any likelihood.",
+    "MCMCRegressor, DeepEnsembleRegressor, SymmetrizedVIRegressor, LaplaceRegressor and "
+    "LILARegressor take any likelihood.",
     holds=lambda likelihood: getattr(likelihood, "is_conjugate", False),
+)
+LEARNED_NORMAL_NOISE = Need(
+    "Normal noise, learned",
+    NORMAL_NOISE.remedy,
+    holds=lambda likelihood: getattr(likelihood, "is_conjugate", False) and likelihood.n_params,
+)
+
+SOFTMAX = Need(
+    "Softmax",
+    "Use likelihood='auto', or a classifier of another method.",
+    holds=lambda likelihood: hasattr(likelihood, "n_points"),  # of the rule of its expectations
 )
 
 ANY_NETWORK = Need(

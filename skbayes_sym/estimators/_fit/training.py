@@ -16,6 +16,7 @@ from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, canonical_row
 from skbayes_sym.estimators._fit.scikit_learn import check_sample_weight
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.data import Data
+from skbayes_sym.models.likelihoods.base import Likelihood
 
 FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
 MINIBATCH_ROWS = 200  # ... and this many beyond
@@ -23,6 +24,8 @@ MINIBATCH_ROWS = 200  # ... and this many beyond
 # Of a learned noise, in units of the target's standard deviation.
 INITIAL_NOISE = 0.5
 NOISE_RANGE = (1e-3, 1e2)
+# Of other learned parameters, which have no unit: a dispersion, the weight of the tails.
+_SHAPE_RANGE = (1e-4, 1e2)
 
 
 class TakesRows(Protocol):
@@ -133,6 +136,14 @@ class Training:
         low, high = NOISE_RANGE
         spread = self.target_spread
         return float(np.log(low * spread.min())), float(np.log(high * spread.max()))
+
+    def param_range(self, likelihood: Likelihood) -> tuple[float, float]:
+        """Between what ends a likelihood's learned parameters stay, scaled units."""
+        low, high = self.log_noise_range
+        if likelihood.n_params == likelihood.noise_scale.shape[-1]:
+            return low, high
+        ends = float(np.log(_SHAPE_RANGE[0])), float(np.log(_SHAPE_RANGE[1]))
+        return (min(low, ends[0]), max(high, ends[1])) if len(likelihood.noise_scale) else ends
 
     @cached_property
     def data(self) -> Data:

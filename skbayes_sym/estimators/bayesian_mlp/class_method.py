@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from skbayes_sym.estimators._fit.compatibility import (
-    CURVED_LIKELIHOOD,
     FULLY_CONNECTED,
     NORMAL_OR_LEARNED,
+    SOFTMAX,
     Needs,
 )
 from skbayes_sym.estimators._fit.model import fully_connected
@@ -33,6 +33,8 @@ from skbayes_sym.models.networks.mlp import MLP
 
 # Multiplications for all modes, and for one where no more are found: some 25 seconds of one core.
 _MOST_WORK = 4e11
+
+_INTERRUPTED = "what had been found when the fit was interrupted"
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +76,7 @@ class ClassPool:
     n_classes : int
     """
 
-    needs: ClassVar[Needs] = Needs(CURVED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_modes: int
     n_members: int
@@ -89,11 +91,13 @@ class ClassPool:
         modes = members = None
         if n_modes:
             how = EvidenceLaplaceClasses(n_modes, "auto", "auto", "loo")
-            modes = how.fit(data, model, Stage(run, share))
+            stage = Stage(run, share, lambda m: ClassPoolFit(m, None, wide, _INTERRUPTED))
+            modes = how.fit(data, model, stage)
         if modes is None or modes.stop_reason not in ("interrupted", "callback"):
             own = member_model(wide, model.likelihood)
             refitting = Refitting("loo", is_optional=True)
-            members = ensemble(self.n_members, refitting).fit(data, own, Stage(run, share))
+            stage = Stage(run, share, lambda m: ClassPoolFit(modes, m, wide, _INTERRUPTED))
+            members = ensemble(self.n_members, refitting).fit(data, own, stage)
         choice = self._choice(data, network, modes, members)
         logger.info("%s", choice)
         found = ClassPoolFit(modes, members, wide, choice)

@@ -17,6 +17,7 @@ from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOp
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.method import MANY_ROWS, Pool, automatic_width
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
 from skbayes_sym.inference.effective_noise import (
     NoiseNodes,
@@ -26,6 +27,7 @@ from skbayes_sym.inference.effective_noise import (
 )
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.models.learned_scales import ARD, LayerScales
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
@@ -66,6 +68,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         alone are `LaplaceRegressor`'s.
     n_members : int, default=10
         Members of the ensemble; not more than there are modes, if there are any.
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is normal noise. The evidence
+        that sets the modes knows no other.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     normalize_y : bool, default=True
@@ -174,7 +179,11 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     choice_: str
     _predict_seed_: int
 
-    _parameter_constraints: dict[str, list[Any]] = {**CONSTRAINTS, "normalize_y": ["boolean"]}
+    _parameter_constraints: dict[str, list[Any]] = {
+        **CONSTRAINTS,
+        "likelihood": OBJECT_CONSTRAINTS["likelihood"],
+        "normalize_y": ["boolean"],
+    }
 
     def __init__(
         self,
@@ -183,6 +192,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         prior: UnboundPrior | None = None,
         n_modes: int = 10,
         n_members: int = 10,
+        likelihood: str | Likelihood = "auto",
         standardize: bool = True,
         normalize_y: bool = True,
         device: str = "auto",
@@ -194,6 +204,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         self.prior = prior
         self.n_modes = n_modes
         self.n_members = n_members
+        self.likelihood = likelihood
         self.standardize = standardize
         self.normalize_y = normalize_y
         self.device = device
@@ -204,8 +215,11 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "choice_")
 
+    def _default_likelihood(self, data: Training) -> Likelihood:
+        return gaussian_noise("learn", data)
+
     def _model(self, data: Training) -> Model:
-        likelihood, n_outputs = gaussian_noise("learn", data), self._n_outputs(data)
+        likelihood, n_outputs = self._likelihood(data), self._n_outputs(data)
         given = self.hidden_layer_sizes
         if isinstance(given, str):
             given = automatic_width(data.n_rows, data.n_features, n_outputs)

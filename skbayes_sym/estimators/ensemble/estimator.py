@@ -112,9 +112,10 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
         weights are drawn anew at their own scale.
-    likelihood : "auto" or Likelihood, default="auto"
+    likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
-        ``noise_std`` says.
+        ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
+        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default normal with standard
         deviation ``prior_scale``.
@@ -167,6 +168,9 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     noise_freedoms_samples_ : ndarray of shape (n_members, n_targets)
         Rows that each member's weights leave to the noise: predictions follow Student's t of as
         many degrees of freedom (four at least). Only with effective noise.
+    likelihood_ : Likelihood
+        The one that was given, with what was learned of it, in standardised units; its parameters
+        lead with an axis of draws where they were drawn. Not of "auto".
     log_posterior_samples_ : ndarray of shape (n_members,)
         Log joint density of targets (as given), weights and noise (as scaled) of every member,
         nats.
@@ -315,6 +319,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         return SampledOutputs(outputs, noise[:, None, :])
 
     def _previous(self) -> Members:
+        if self._given_likelihood is not None:
+            return Members(self.samples_, self._likelihood_params()[:, 0])
         noise_std = getattr(self, "noise_std_samples_", np.ones((len(self.samples_), 0)))
         return Members(self.samples_, np.log(noise_std / self.y_scale_))
 
@@ -343,9 +349,9 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
         weights are drawn anew at their own scale.
-    likelihood : "auto" or Likelihood, default="auto"
+    likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
-        per class.
+        per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default normal with standard
         deviation ``prior_scale``.
@@ -521,7 +527,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
             return "correction=None leaves members as trained"
         if not isinstance(self.network, str):
             return "only members of network='mlp' are refitted"
-        if not isinstance(self.likelihood, str):
+        if self._given_likelihood is not None:
             return "only members with the softmax of likelihood='auto' are refitted"
         return ""
 

@@ -47,7 +47,10 @@ class Members:
     freedoms: Array | None = None  # (M, T), rows left to the noise where it is effective
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
-        attributes: dict[str, Any] = {"samples_": self.theta}
+        attributes: dict[str, Any] = {
+            "samples_": self.theta,
+            "_likelihood_params_": self.log_noise,
+        }
         noise_scale = model.likelihood.at(torch.as_tensor(self.log_noise).double()).noise_scale
         if data.y_scaling is not None and noise_scale.shape[-1]:
             noise_std = noise_scale.expand(len(self.theta), -1).numpy() * data.y_scaling.scale
@@ -112,7 +115,7 @@ class DeepEnsemble:
             tol = None if self.tol is None else self.tol * data.total_weight
             result = run.minimise(
                 objective,
-                self._groups(objective.n_theta, data),
+                self._groups(objective.n_theta, data, model),
                 Schedule(self.max_iter, tol),
                 report=lambda loss: ("mean log posterior", data.log_jacobian - loss),
             )
@@ -168,14 +171,14 @@ class DeepEnsemble:
         generator = generator_from(seed, data.device)
         return MinibatchDensity(posterior, Batches(data.data, size, generator))
 
-    def _groups(self, n: int, data: Training) -> list[ParamGroup]:
-        """Weights, ``n`` of all members together, and noise."""
+    def _groups(self, n: int, data: Training, model: Model) -> list[ParamGroup]:
+        """Weights, ``n`` of all members together, and what the likelihood learns."""
         rate = self.learning_rate
         if self._rows_per_step(data) < data.n_rows:
             rate *= _MINIBATCH_FACTOR
         return [
             ParamGroup(slice(0, n), rate),
-            ParamGroup(slice(n, None), rate, *data.log_noise_range),
+            ParamGroup(slice(n, None), rate, *data.param_range(model.likelihood)),
         ]
 
     def _require_memory(self, data: Training, model: Model) -> None:

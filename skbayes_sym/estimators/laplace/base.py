@@ -84,6 +84,8 @@ class LaplaceEstimator(NetworkEstimator):
     burn_in: float
     keep_best: bool
 
+    _closing = ("log_evidence_",)
+
     network_: RecordingNetwork
     posterior_: LaplacePosterior | ModeMixture
     prior_scale_: Array
@@ -150,13 +152,13 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)
 
-    def _fitted_likelihood(self, like: Tensor) -> Likelihood:
+    def _learned_likelihood(self, like: Tensor) -> Likelihood:
         """The one that was given, in scaled units."""
-        likelihood = cast(Likelihood, self._given_likelihood).to(like)
-        if not likelihood.n_params:
-            return likelihood
-        scale = torch.as_tensor(np.atleast_1d(self.noise_std_ / self.y_scale_))
-        return likelihood.at(scale.log().to(like))
+        given = cast(Likelihood, self._given_likelihood)
+        own = self.__dict__.get("_likelihood_params_")  # files of older versions have the noise
+        if own is None and given.n_params:
+            own = np.log(np.atleast_1d(self.noise_std_ / self.y_scale_))
+        return (given if own is None else given.at(torch.as_tensor(own))).to(like)
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
         law = self._linearised(x).outputs(x)
@@ -168,7 +170,7 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
             outputs, weights = output_nodes(law)
         else:
             outputs, weights = output_draws(law, N_OUTPUT_DRAWS, self._predict_seeds()[1]), None
-        mixture = self._fitted_likelihood(x).predictive(outputs, weights)
+        mixture = self._learned_likelihood(x).predictive(outputs, weights)
         return cast(TargetPredictive, mixture)
 
     def _output_covariance(self, x: Tensor) -> Tensor:
@@ -186,7 +188,7 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
         network = self._linearised(blocks[0])
         parts = [network.functions(x, n, generator=generator_from(seed)) for x in blocks]
         outputs, rng = torch.cat(parts, 1), noise_stream(seed)
-        likelihood = self._fitted_likelihood(outputs)
+        likelihood = self._learned_likelihood(outputs)
         unit = [torch.as_tensor(a).to(outputs) for a in (self.y_mean_, self.y_scale_)]
         laws = (cast(TargetPredictive, likelihood.predictive(f.unsqueeze(0))) for f in outputs)
         draws = [law.in_units(*unit).sample(1, rng).cpu().double().numpy() for law in laws]

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import torch
 
 from skbayes_sym.estimators._fit.compatibility import (
-    CURVED_LIKELIHOOD,
     FULLY_CONNECTED,
     NORMAL_OR_LEARNED,
+    SOFTMAX,
     Needs,
 )
 from skbayes_sym.estimators._fit.memory import rows_part
@@ -51,8 +51,8 @@ class ClassModesFit:
     ----------
     modes : ClassModes
         With the scales of their priors, and the evidence.
-    refined : RefinedModes
-        The posterior.
+    refined : RefinedModes or ClassModes
+        The posterior; the modes themselves if refining them was interrupted.
     prior : ScalesByGroup
     variance_scale : float
         Of the logits' variance in predictions.
@@ -61,7 +61,7 @@ class ClassModesFit:
     """
 
     modes: ClassModes
-    refined: RefinedModes
+    refined: RefinedModes | ClassModes
     prior: ScalesByGroup
     variance_scale: float
     stop_reason: Stopped
@@ -103,7 +103,7 @@ class EvidenceLaplaceClasses:
         Of the logits' variance in predictions; "loo" chooses it by approximate leave-one-out.
     """
 
-    needs: ClassVar[Needs] = Needs(CURVED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_restarts: int
     max_iter: int | str
@@ -120,6 +120,8 @@ class EvidenceLaplaceClasses:
         run.begin()
         with torch.no_grad():
             modes, stopped = self._search(problem, starts.to(data.device), run)
+            fixed = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
+            run.keep(lambda: ClassModesFit(modes, modes, prior, fixed, stopped, predict_seed))
             refined = refine(problem, modes)
             scale = self._scale(problem, refined)
             found = ClassModesFit(modes, refined, prior, scale, stopped, predict_seed)

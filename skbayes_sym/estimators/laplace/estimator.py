@@ -54,9 +54,10 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
         weights are drawn anew at their own scale.
-    likelihood : "auto" or Likelihood, default="auto"
+    likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
-        ``noise_std`` says.
+        ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
+        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
     curvature : str, default="auto"
         Of Adam's fits: "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of
         a sum over outputs), "kron-ef" (empirical Fisher), "diag" or "full" (small networks).
@@ -151,6 +152,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in the units of ``y``: root of the modes' mean variance; of
         another likelihood its scale, if it has one.
+    likelihood_ : Likelihood
+        The one that was given, with what was learned of it, in standardised units; its parameters
+        lead with an axis of draws where they were drawn. Not of "auto".
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)
@@ -309,9 +313,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
         weights are drawn anew at their own scale.
-    likelihood : "auto" or Likelihood, default="auto"
+    likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
-        per class.
+        per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
     curvature : str, default="auto"
         Of Adam's fits: "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of
         a sum over outputs), "kron-ef" (empirical Fisher), "diag" or "full" (small networks).

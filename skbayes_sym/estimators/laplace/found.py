@@ -34,6 +34,8 @@ class LaplaceFit:
         Of the covered layers.
     noise_scale : ndarray of shape (n_targets,) or (0,)
         Scaled targets.
+    likelihood_params : ndarray of shape (n_params,)
+        What was learned of the likelihood, scaled units.
     predict_seed : int
         Of the noise in predictions.
     invariances : LearnedInvariances, optional
@@ -44,6 +46,7 @@ class LaplaceFit:
     posterior: LaplacePosterior
     prior_scale: Array
     noise_scale: Array
+    likelihood_params: Array
     predict_seed: int
     invariances: LearnedInvariances | None = None
     convergence: Convergence | None = None
@@ -61,6 +64,7 @@ class LaplaceFit:
             "posterior_": self.posterior,
             "prior_scale_": self.prior_scale,
             "_predict_seed_": self.predict_seed,
+            "_likelihood_params_": self.likelihood_params,
         }
         if self.noise_scale.size and data.y_scaling is not None:
             noise = self.noise_scale * data.y_scaling.scale

@@ -140,9 +140,10 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         hidden layer; "resnet": three residual blocks with Fixup initialisation. A module of Linear
         and Conv2d layers and elementwise activations is taken as an architecture: it is copied, its
         weights are drawn anew at their own scale, and it gets images as (C, H, W).
-    likelihood : "auto" or Likelihood, default="auto"
+    likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
-        ``noise_std`` says.
+        ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
+        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
     invariances : "auto", None, augmentation, list or Invariances, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
@@ -250,6 +251,9 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in the units of ``y``; of another likelihood its scale, if
         it has one.
+    likelihood_ : Likelihood
+        The one that was given, with what was learned of it, in standardised units; its parameters
+        lead with an axis of draws where they were drawn. Not of "auto".
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)
@@ -386,9 +390,9 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         hidden layer; "resnet": three residual blocks with Fixup initialisation. A module of Linear
         and Conv2d layers and elementwise activations is taken as an architecture: it is copied, its
         weights are drawn anew at their own scale, and it gets images as (C, H, W).
-    likelihood : "auto" or Likelihood, default="auto"
+    likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
-        per class.
+        per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
     invariances : "auto", None, augmentation, list or Invariances, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others

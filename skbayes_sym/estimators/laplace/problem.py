@@ -96,6 +96,7 @@ class Problem:
             LaplacePosterior(as_array(theta), precision.map(as_array), positions.numpy()),
             prior_scale=as_array(delta.rsqrt()),
             noise_scale=as_array(noise_scale.double()),
+            likelihood_params=as_array(h["likelihood"].double()),
             predict_seed=self.seeds.predict,
             invariances=learned,
             convergence=convergence,

@@ -20,7 +20,7 @@ from skbayes_sym.estimators._fit.steps import STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.layerwise.method import LayerwiseVI
 from skbayes_sym.estimators.layerwise.parts import HIDDEN_POSTERIORS, LAST_LAYERS, Parts
-from skbayes_sym.estimators.networks import NetworkEstimator
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
 from skbayes_sym.inference.layerwise.posterior import ConditionedDraws, LayerwisePosterior
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -65,6 +65,9 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
         per layer, or one per parameter. It must be the same for all weights of a layer.
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says. The formulas of the last layer know no other.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
@@ -168,6 +171,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     n_weight_samples: int
     n_predict_samples: int
     tol: float | None
+    _closing = ("elbo_", "elbo_std_error_")
+
     posterior_: LayerwisePosterior
     noise_std_: float | Array
     _predict_seed_: int
@@ -180,6 +185,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         "last_layer": [StrOptions(LAST_LAYERS)],
         "hidden_posterior": [StrOptions(HIDDEN_POSTERIORS)],
         "n_inducing": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "likelihood": OBJECT_CONSTRAINTS["likelihood"],
         "normalize_y": ["boolean"],
     }
 
@@ -192,6 +198,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         hidden_posterior: str = "mean_field",
         n_inducing: int | str = "auto",
         prior_scale: float | Sequence[float] = 1.0,
+        likelihood: str | Likelihood = "auto",
         noise_std: str | float | Sequence[float] = "learn",
         max_iter: int = 2000,
         batch_size: int | str = "auto",
@@ -212,6 +219,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         self.hidden_posterior = hidden_posterior
         self.n_inducing = n_inducing
         self.prior_scale = prior_scale
+        self.likelihood = likelihood
         self.noise_std = noise_std
         self.max_iter = max_iter
         self.batch_size = batch_size
@@ -226,7 +234,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _likelihood(self, data: Training) -> Likelihood:
+    def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)
 
     def _method(self) -> LayerwiseVI:

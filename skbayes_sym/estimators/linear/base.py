@@ -58,6 +58,10 @@ class LinearEstimator(RowEstimator):
     fit_intercept: bool
     max_iter: int
     tol: float | None
+    _closing = (
+        "elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_", "_gap_std_error_"
+    )  # fmt: skip
+
     posterior_: LowRankGaussian
     symmetry_gap_: float
     _offset_: Array
@@ -124,11 +128,12 @@ class LinearEstimator(RowEstimator):
             parameter="likelihood",
             remedy="skbayes_sym.models.TargetLikelihood has all that follows from a density.",
         )  # fmt: skip
-        if likelihood.n_outputs_per_target != 1 or likelihood.n_params > 1:
+        n_scales = likelihood.noise_scale.shape[-1]
+        if likelihood.n_outputs_per_target != 1 or likelihood.n_params > min(1, n_scales):
             raise ValueError(
                 f"likelihood={likelihood!r} has {likelihood.n_outputs_per_target} outputs per "
                 f"target and {likelihood.n_params} free parameters: a linear model has one output "
-                "and learns at most one scale."
+                "and learns at most one scale of additive noise."
             )
         return likelihood
 

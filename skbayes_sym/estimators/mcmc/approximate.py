@@ -23,6 +23,7 @@ class Approximation(NamedTuple):
     posterior: MixtureOfLaplace
     theta: Array  # (n, P)
     noise_std: Array  # (n, T)
+    likelihood_params: Array  # (n, n_params)
     log_posterior: Array  # (n,), of the posterior that is approximated, nats
 
 
@@ -43,7 +44,9 @@ def approximate(
     mixture = _fit(posterior, position, chain_weights)
     drawn = mixture.sample(n, generator=generator_from(seed))
     theta, noise_std = posterior.split(drawn)
-    return Approximation(mixture, theta.numpy(), noise_std.numpy(), posterior(drawn).numpy())
+    own = drawn[:, theta.shape[-1] :]
+    values = (theta, noise_std, own, posterior(drawn))
+    return Approximation(mixture, *(t.numpy() for t in values))
 
 
 def _fit(posterior: NetworkPosterior, position: Tensor, chain_weights: Array) -> MixtureOfLaplace:

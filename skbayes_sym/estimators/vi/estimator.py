@@ -80,6 +80,11 @@ class _SymmetrizedVI(NetworkEstimator):
     n_predict_samples: int
     tol: float | None
     warm_start: bool
+    _closing = (
+        "elbo_", "elbo_mean_field_", "elbo_std_error_", "elbo_upper_", "saturation_",
+        "symmetry_gap_",
+    )  # fmt: skip
+
     network_: MLP
     posterior_: MeanFieldGaussian
     _predict_seed_: int
@@ -173,9 +178,10 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         beyond. "infonce" is the paper's estimator with permutations drawn without replacement,
         "soules" a deterministic lower bound. Objects set more: ``ExactUpTo(14, Importance(64))``,
         ``InfoNCE(20, replacement=True)`` (the paper's own draws), or one of yours.
-    likelihood : "auto" or Likelihood, default="auto"
+    likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
-        ``noise_std`` says.
+        ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
+        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default normal with standard
         deviation ``prior_scale``. It must be made of independent normals.
@@ -244,6 +250,9 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         Why training ended.
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in the units of ``y``; of another likelihood its scale.
+    likelihood_ : Likelihood
+        The one that was given, with what was learned of it, in standardised units; its parameters
+        lead with an axis of draws where they were drawn. Not of "auto".
     posterior_ : MeanFieldGaussian
         Base distribution q over the network's P weights, acting on standardised inputs and targets:
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
@@ -360,18 +369,20 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         previous = np.atleast_1d(self.noise_std_) if self._goes_on else None
         return gaussian_noise(self.noise_std, data, previous)
 
-    def _fitted_likelihood(self, like: Tensor) -> Any:
+    def _learned_likelihood(self, like: Tensor) -> Likelihood:
         """One of one's own at what was learned of it, in scaled units."""
         given = cast(Likelihood, self._given_likelihood)
-        if not given.n_params:
-            return given.to(like)
-        scale = np.atleast_1d(self.noise_std_) / self.y_scale_
-        return given.at(torch.as_tensor(scale).log()).to(like)
+        return given.at(torch.as_tensor(self._likelihood_params())).to(like)
+
+    def _likelihood_params(self) -> Array:
+        """In scaled units, (n_params,); files of older versions have the noise instead."""
+        own = self.__dict__.get("_likelihood_params_")
+        return np.log(np.atleast_1d(self.noise_std_) / self.y_scale_) if own is None else own
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
         if self._given_likelihood is not None:
-            law: TargetPredictive = self._fitted_likelihood(x).predictive(self._drawn_outputs(x))
-            return law
+            law = self._learned_likelihood(x).predictive(self._drawn_outputs(x))
+            return cast(TargetPredictive, law)
         noise_variance = torch.as_tensor(np.atleast_1d(self.noise_std_) / self.y_scale_).to(x) ** 2
         return NormalMixture(*self._output_moments(x), noise_variance)
 
@@ -381,9 +392,10 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         theta = self.posterior_.sample(n, generator=generator_from(seed)).to(blocks[0])
         outputs = torch.cat([self.network_.forward(theta, x) for x in blocks], dim=1)
         unit = [torch.as_tensor(a).to(outputs) for a in (self.y_mean_, self.y_scale_)]
-        likelihood, rng = self._fitted_likelihood(outputs), noise_stream(seed)
-        laws = (likelihood.predictive(drawn).in_units(*unit) for drawn in outputs.split(1))
-        return np.concatenate([law.sample(1, rng).cpu().double().numpy() for law in laws])
+        likelihood, rng = self._learned_likelihood(outputs), noise_stream(seed)
+        laws = (cast(TargetPredictive, likelihood.predictive(f)) for f in outputs.split(1))
+        draws = [law.in_units(*unit).sample(1, rng).cpu().double().numpy() for law in laws]
+        return np.concatenate(draws)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         theta = self.posterior_.sample(n, generator=generator).to(x)
@@ -419,9 +431,9 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         beyond. "infonce" is the paper's estimator with permutations drawn without replacement,
         "soules" a deterministic lower bound. Objects set more: ``ExactUpTo(14, Importance(64))``,
         ``InfoNCE(20, replacement=True)`` (the paper's own draws), or one of yours.
-    likelihood : "auto" or Likelihood, default="auto"
+    likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
-        per class.
+        per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default normal with standard
         deviation ``prior_scale``. It must be made of independent normals.

@@ -59,6 +59,7 @@ class MeanFieldFit:
         attributes: dict[str, Any] = {
             "posterior_": MeanFieldGaussian(self.loc, np.exp(0.5 * self.log_variance)),
             "_predict_seed_": self.predict_seed,
+            "_likelihood_params_": self.likelihood_params,
         }
         if data.y_scaling is not None:
             likelihood = model.likelihood.at(torch.as_tensor(self.likelihood_params))

@@ -27,6 +27,7 @@ from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, 
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.data import Batches
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.monte_carlo import Estimate
@@ -103,7 +104,7 @@ class MeanFieldVI:
             )
             result = run.minimise(
                 objective,
-                self._groups(n, data, is_minibatch=batch_size < data.n_rows),
+                self._groups(n, data, model.likelihood, is_minibatch=batch_size < data.n_rows),
                 Schedule(self.steps.max_iter, self.steps.absolute_tol(data.total_weight)),
                 report=lambda loss: ("training ELBO", data.log_jacobian - loss),
             )
@@ -158,14 +159,16 @@ class MeanFieldVI:
             log_variance[where] = 2.0 * model.prior.scale[where].log()
         return pack(loc, log_variance, model.likelihood).to(data.data.x)
 
-    def _groups(self, n: int, data: Training, *, is_minibatch: bool) -> list[ParamGroup]:
-        """Means and log variances of ``n`` weights, and noise."""
+    def _groups(
+        self, n: int, data: Training, likelihood: Likelihood, *, is_minibatch: bool
+    ) -> list[ParamGroup]:
+        """Means and log variances of ``n`` weights, and what the likelihood learns."""
         rate = self.steps.rate(MINIBATCH_RATE if is_minibatch else FULL_BATCH_RATE)
         wide_rate = rate * self.steps.log_variance_rate
         return [
             ParamGroup(slice(0, n), rate),
             ParamGroup(slice(n, 2 * n), wide_rate, *_LOG_VARIANCE_RANGE),
-            ParamGroup(slice(2 * n, None), rate, *data.log_noise_range),
+            ParamGroup(slice(2 * n, None), rate, *data.param_range(likelihood)),
         ]
 
     def _require_memory(self, data: Training, model: GaussianMLP, batch_size: int) -> None:

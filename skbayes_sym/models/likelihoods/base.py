@@ -61,6 +61,16 @@ class Likelihood(Protocol):
         """Outputs that the network has for every target (or class)."""
         ...
 
+    def n_outputs(self, n_targets: int) -> int:
+        """Outputs that the network has for so many targets, or classes.
+
+        Raises
+        ------
+        ValueError
+            If the likelihood can't be of so many.
+        """
+        ...
+
     @property
     def scales_targets(self) -> bool:
         """Whether targets may be centred and scaled: not so for counts and classes."""

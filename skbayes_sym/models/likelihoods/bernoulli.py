@@ -19,6 +19,11 @@ from skbayes_sym.models.predictive import CategoricalMixture
 class Bernoulli(BaseLikelihood):
     """``p(y = 1 | f) = 1 / (1 + exp(-f))``; targets are class indices 0 and 1 (int64)."""
 
+    def n_outputs(self, n_targets: int) -> int:
+        if n_targets != 2:
+            raise ValueError(f"Bernoulli() has two classes, y has {n_targets}. Use Categorical().")
+        return 1
+
     def constant_outputs(
         self, y: npt.NDArray[np.int64], weight: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:

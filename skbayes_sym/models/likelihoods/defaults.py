@@ -40,6 +40,9 @@ class BaseLikelihood:
     def n_outputs_per_target(self) -> int:
         return 1
 
+    def n_outputs(self, n_targets: int) -> int:
+        return n_targets * self.n_outputs_per_target
+
     @property
     def scales_targets(self) -> bool:
         return False

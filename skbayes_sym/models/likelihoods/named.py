@@ -6,6 +6,7 @@ from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 
@@ -13,5 +14,6 @@ OF_NUMBERS: Mapping[str, Likelihood] = {
     "heteroscedastic": Heteroscedastic(),
     "student_t": StudentT(),
     "poisson": Poisson(),
+    "negative_binomial": NegativeBinomial(),
 }
 OF_CLASSES: Mapping[str, Likelihood] = {"bernoulli": Bernoulli(), "categorical": Categorical()}

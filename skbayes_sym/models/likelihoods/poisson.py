@@ -34,8 +34,7 @@ class Poisson(TargetLikelihood):
 
     def constant_outputs(self, y: Floats, weight: Floats) -> Floats:
         """Log of the mean count; half a count where there was none."""
-        average = np.atleast_1d(weight @ y[:, 0] / weight.sum())
-        return np.asarray(np.log(np.maximum(average, 0.5 / weight.sum())))
+        return log_mean_count(y, weight)
 
     def cdf(self, y: Tensor, outputs: Tensor) -> Tensor:
         # P(Y <= y) = Q(floor(y) + 1, rate), the regularised upper incomplete gamma function.
@@ -44,8 +43,18 @@ class Poisson(TargetLikelihood):
         return torch.where(y < 0.0, torch.zeros_like(rate), torch.special.gammaincc(shape, rate))
 
     def sample(self, outputs: Tensor, rng: np.random.Generator) -> Tensor:
-        # numpy's sampler ends at 2^63; there the relative spread is below 1e-9.
         rate = np.exp(outputs.cpu().double().numpy())
-        large = rate > 1e18
-        drawn = rng.poisson(np.where(large, 0.0, rate)).astype(np.float64)
-        return torch.as_tensor(np.where(large, rate, drawn)).to(outputs)
+        return torch.as_tensor(poisson_counts(rate, rng)).to(outputs)
+
+
+def log_mean_count(y: Floats, weight: Floats) -> Floats:
+    """Log of the mean of the first column's counts, (1,); half a count where there was none."""
+    average = np.atleast_1d(weight @ y[:, 0] / weight.sum())
+    return np.asarray(np.log(np.maximum(average, 0.5 / weight.sum())))
+
+
+def poisson_counts(rate: Floats, rng: np.random.Generator) -> Floats:
+    """Draws of every rate. numpy's sampler ends at 2^63; there the spread is below 1e-9."""
+    large = rate > 1e18
+    drawn = rng.poisson(np.where(large, 0.0, rate)).astype(np.float64)
+    return np.where(large, np.rint(rate), drawn)

@@ -8,8 +8,17 @@ import torch
 from cases import LaplaceNoise
 
 import skbayes_sym
-from skbayes_sym.estimators._fit.compatibility import Need, Needs, table
-from skbayes_sym.models import MLP, TANH, BaseNetwork, BasePrior, Gaussian, Model, Normal
+from skbayes_sym.estimators._fit.compatibility import SOFTMAX, Need, Needs, table
+from skbayes_sym.models import (
+    MLP,
+    TANH,
+    BaseNetwork,
+    BasePrior,
+    Categorical,
+    Gaussian,
+    Model,
+    Normal,
+)
 from skbayes_sym.symmetry import Trivial
 
 PAGE = Path(__file__).parents[3] / "docs" / "user_guide" / "which_estimator.rst"
@@ -82,8 +91,10 @@ OWN = {
 @pytest.mark.parametrize("name", NEEDS)
 @pytest.mark.parametrize("noun", OWN)
 def test_what_is_not_any_is_refused_by_name_with_a_remedy(name: str, noun: str) -> None:
-    needs, own = NEEDS[name], KNOWN._replace(**{noun: OWN[noun]})
-    needs.check(KNOWN)
+    needs = NEEDS[name]
+    known = KNOWN._replace(likelihood=Categorical()) if needs.likelihood is SOFTMAX else KNOWN
+    own = known._replace(**{noun: OWN[noun]})
+    needs.check(known)
     need: Need = getattr(needs, noun)
     if need.words.startswith(("Any", "None")):
         needs.check(own)

@@ -444,7 +444,7 @@ def test_bad_parameters_of_one_face():
     for estimator, y in ((REG, Y), (CLF, LABELS)):
         with pytest.raises(ValueError, match="random_state"):
             clone(estimator).set_params(random_state="today").fit(X, y)
-    with pytest.raises(ValueError, match=r"likelihood='poisson'.*negative.*'gaussian'"):
+    with pytest.raises(ValueError, match=r"likelihood='poisson'.*negative.*normal noise"):
         BayesianLinearRegressor("poisson").fit(X, Y)
     with pytest.raises(ValueError, match=r"noise_std=0.5 does not apply: likelihood='poisson'"):
         BayesianLinearRegressor("poisson", noise_std=0.5).fit(X, np.abs(Y))

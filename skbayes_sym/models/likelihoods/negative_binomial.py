@@ -1,0 +1,123 @@
+"""Counts that scatter more than Poisson's: the output is the log of the mean."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import betainc
+from torch import Tensor
+from torch.distributions import Distribution
+
+from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
+from skbayes_sym.models.likelihoods.poisson import log_mean_count, poisson_counts
+
+Floats = npt.NDArray[np.float64]
+
+_STIRLING_FROM = 20.0  # the series below is then exact to 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class NegativeBinomial(TargetLikelihood):
+    r"""Counts (N, T) of mean ``mu = exp f`` and variance ``mu + alpha mu^2``.
+
+    .. math:: p(y \mid f) = \frac{\Gamma(y + r)}{y!\,\Gamma(r)}
+              \Big(\frac{r}{r + \mu}\Big)^r \Big(\frac{\mu}{r + \mu}\Big)^y,
+              \qquad r = 1 / \alpha
+
+    a Poisson law whose rate has a gamma distribution of relative variance :math:`\alpha`; Poisson's
+    in the limit of no dispersion.
+
+    Parameters
+    ----------
+    log_dispersion : Tensor of shape (1,) or (T,)
+        Log of ``alpha``; 0 by default. Samplers and ensembles give ``alpha`` a half-normal prior of
+        scale ``noise_prior_scale``.
+    learn : bool, default=True
+        Whether it is a free parameter.
+
+    References
+    ----------
+    A. C. Cameron and P. K. Trivedi (2013). Regression Analysis of Count Data, 2nd edition,
+    eq. 3.26 ("NB2").
+    """
+
+    log_dispersion: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
+    learn: bool = True
+
+    @property
+    def params(self) -> Tensor:
+        return self.log_dispersion if self.learn else self.log_dispersion[..., :0]
+
+    def at(self, params: Tensor) -> "NegativeBinomial":
+        return replace(self, log_dispersion=params) if self.learn else self
+
+    @property
+    def dispersion(self) -> Tensor:
+        """``alpha``."""
+        return self.log_dispersion.exp()
+
+    @property
+    def noise_scale(self) -> Tensor:
+        """None: nothing is added to a mean."""
+        return self.log_dispersion.new_zeros(0)
+
+    def distribution(self, outputs: Tensor) -> Distribution:
+        size = (-self.log_dispersion).exp().to(outputs)
+        logits = outputs + self.log_dispersion.to(outputs)
+        size = size.expand_as(logits)
+        return torch.distributions.NegativeBinomial(size, logits=logits, validate_args=False)
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        log_alpha = self.log_dispersion.to(outputs)
+        # Differences of large log gammas would lose all digits of a small dispersion.
+        size = (-log_alpha).exp()
+        factors = _log_rising(y, size) - torch.lgamma(y + 1.0)
+        mean = torch.log1p((outputs + log_alpha).exp())
+        return (factors + y * outputs - (y + size) * mean).sum(-1)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return outputs.exp()
+
+    def variance(self, outputs: Tensor) -> Tensor:
+        mean = outputs.exp()
+        return mean + self.dispersion.to(outputs) * mean.square()
+
+    def constant_outputs(self, y: Floats, weight: Floats) -> Floats:
+        """Log of the mean count; half a count where there was none."""
+        return log_mean_count(y, weight)
+
+    def cdf(self, y: Tensor, outputs: Tensor) -> Tensor:
+        # P(Y <= y) = I_p(r, floor(y) + 1), p = r / (r + mu); torch has no incomplete beta function.
+        log_alpha = self.log_dispersion.to(outputs)
+        p = torch.sigmoid(-outputs - log_alpha).double().cpu().numpy()
+        size = (-log_alpha).exp().double().cpu().numpy()
+        shape = np.maximum(np.floor(y.double().cpu().numpy()) + 1.0, 1e-300)
+        value = torch.as_tensor(betainc(size, shape, p)).to(outputs)
+        return torch.where(y < 0.0, torch.zeros_like(value), value)
+
+    def sample(self, outputs: Tensor, rng: np.random.Generator) -> Tensor:
+        alpha = self.dispersion.cpu().double().numpy()
+        mean = np.exp(outputs.cpu().double().numpy())
+        return torch.as_tensor(poisson_counts(rng.gamma(1.0 / alpha, alpha * mean), rng)).to(
+            outputs
+        )
+
+
+def _log_rising(y: Tensor, size: Tensor) -> Tensor:
+    r"""``log[Gamma(y + r) / Gamma(r)] - y log r``, to rounding for any size r.
+
+    That is :math:`\sum_{k < y} \log(1 + k / r)`; of large r by Stirling's series.
+    """
+    small, large = size.clamp_max(_STIRLING_FROM), size.clamp_min(_STIRLING_FROM)
+    direct = torch.lgamma(y + small) - torch.lgamma(small) - y * small.log()
+    ratio = torch.log1p(y / large)
+    series = y * (ratio - 1.0) + (large - 0.5) * ratio + _tail(y + large) - _tail(large)
+    return torch.where(size < _STIRLING_FROM, direct, series)
+
+
+def _tail(z: Tensor) -> Tensor:
+    """Stirling's series of log gamma beyond its leading terms."""
+    inverse = 1.0 / z
+    square = inverse * inverse
+    return inverse * (1.0 / 12.0 - square * (1.0 / 360.0 - square * (1.0 / 1260.0)))
