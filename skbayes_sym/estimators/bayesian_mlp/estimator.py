@@ -251,9 +251,10 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         """What modes and members predict at rows (N, D), each kind by itself."""
         kinds = []
         if hasattr(self, "posterior_"):
-            mean, variance = self._modes(x).outputs(x)
+            mean, covariance = (t.to(x) for t in self._modes(x).outputs(x))
             noise = torch.as_tensor(self._noise_of_modes()).to(x).square().unsqueeze(1)
-            kinds.append(NormalMixture(mean.to(x), variance.to(x), noise))
+            variance = covariance.diagonal(dim1=-2, dim2=-1)
+            kinds.append(NormalMixture(mean, variance, noise, covariance=covariance))
         if hasattr(self, "samples_"):  # an interrupt may have come first
             std = torch.as_tensor(self.noise_std_samples_ / self.y_scale_)
             kinds.append(mixture_of_members(self._members(x), std, self._nodes()))
@@ -266,15 +267,18 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
 
     def _predictive(self, x: Tensor) -> NormalMixture:
         kinds, counts = self._kinds(x), self._counts()
-        log_weights = []
+        log_weights, covariances = [], []
         for kind, count in zip(kinds, counts, strict=True):
-            own = kind.log_weights
+            own, covariance = kind.log_weights, kind.covariance
             own = x.new_full((count,), -log(count)) if own is None else own
             log_weights.append(own + log(count / sum(counts)))
-        parts = ([k.loc, k.variance.expand_as(k.loc), k.noise_variance.expand_as(k.loc)]
-                 for k in kinds)  # fmt: skip
-        loc, variance, noise = (torch.cat(part) for part in zip(*parts, strict=True))
-        return NormalMixture(loc, variance, noise, torch.cat(log_weights))
+            none = torch.diag_embed(torch.zeros_like(kind.loc))
+            covariances.append(none if covariance is None else covariance)
+        loc = torch.cat([kind.loc for kind in kinds])
+        noise = torch.cat([kind.noise_variance.expand_as(kind.loc) for kind in kinds])
+        together = torch.cat(covariances)
+        variance = together.diagonal(dim1=-2, dim2=-1)
+        return NormalMixture(loc, variance, noise, torch.cat(log_weights), covariance=together)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         n_modes = self.posterior_.n_modes if hasattr(self, "posterior_") else 0
