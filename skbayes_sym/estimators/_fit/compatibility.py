@@ -6,12 +6,13 @@ into an error, and `table` makes the page that says what goes with what.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
+from inspect import getdoc, signature
 from typing import NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 
 
@@ -82,6 +83,11 @@ class Need:
     members: tuple[str, ...] = ()
     holds: Callable[..., bool] | None = None
 
+    def is_met(self, given: object) -> bool:
+        """Whether the object has all members and is what is needed."""
+        has_all = all(hasattr(given, name) for name in self.members)
+        return has_all and (self.holds is None or bool(self.holds(given)))
+
     def require(self, given: object, parameter: str) -> None:
         """Ask the object.
 
@@ -93,7 +99,7 @@ class Need:
             If it has all and yet isn't what is needed.
         """
         require_members(given, self.members, parameter=parameter, remedy=self.remedy)
-        if self.holds is not None and not self.holds(given):
+        if not self.is_met(given):
             raise ValueError(
                 f"{parameter}={given!r} doesn't go with this estimator, which asks for: "
                 f"{self.words}. {self.remedy}"
@@ -120,6 +126,13 @@ _LIKELIHOOD = ("params", "n_params", "n_outputs", "at", "to", "log_prob", "predi
 ANY_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, _LIKELIHOOD)
 EXPECTED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "n_noise", "expected_log_prob"))
 CURVED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "score", "hessian_root"))
+SOFTMAX = Need(
+    "Softmax",
+    "MCMCClassifier, DeepEnsembleClassifier, SymmetrizedVIClassifier, LILAClassifier and "
+    "LaplaceClassifier(optimizer='adam') take any likelihood.",
+    CURVED_LIKELIHOOD.members,
+    lambda likelihood: hasattr(likelihood, "n_points"),
+)
 ONE_OUTPUT = Need(
     "Any of one output, or softmax",
     "A linear model has one output per target and learns at most one scale.",
@@ -186,11 +199,34 @@ def table(rows: Mapping[str, Needs]) -> str:
     rows : mapping of str to Needs
         By the estimators, as the page writes them.
     """
+    columns = ("", *(name.capitalize() for name in Needs._fields))
+    cells = ((name, *(need.words for need in rows[name])) for name in rows)
+    return _list_table("34 20 26 20", [columns, *cells])
+
+
+def likelihood_table(likelihoods: Mapping[str, Likelihood], rows: Mapping[str, Needs]) -> str:
+    """Who takes which likelihood, as a table of the user guide.
+
+    Parameters
+    ----------
+    likelihoods : mapping of str to Likelihood
+        By what ``likelihood=`` is given, as the page writes it.
+    rows : mapping of str to Needs
+        By the estimators, as the page writes them.
+    """
+    cells: list[Sequence[str]] = [("", "A target, given the outputs", "Taken by")]
+    for name, likelihood in likelihoods.items():
+        summary = (getdoc(likelihood) or "").splitlines()[0]
+        takers = [row for row, needs in rows.items() if needs.likelihood.is_met(likelihood)]
+        cells.append((name, summary, ", ".join(takers)))
+    return _list_table("22 34 44", cells)
+
+
+def _list_table(widths: str, rows: Sequence[Sequence[str]]) -> str:
     lines = [
         ".. list-table::", "   :header-rows: 1", "   :stub-columns: 1", "   :class: sk-wrap",
-        "   :widths: 34 20 26 20", "",
+        f"   :widths: {widths}", "",
     ]  # fmt: skip
-    columns = ("", *(name.capitalize() for name in Needs._fields))
-    for cells in (columns, *((name, *(need.words for need in rows[name])) for name in rows)):
+    for cells in rows:
         lines += [f"   {' ' if i else '*'} - {cell}".rstrip() for i, cell in enumerate(cells)]
     return "\n".join(lines)

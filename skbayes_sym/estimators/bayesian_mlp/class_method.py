@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from skbayes_sym.estimators._fit.compatibility import (
-    CURVED_LIKELIHOOD,
     FULLY_CONNECTED,
     NORMAL_OR_LEARNED,
+    SOFTMAX,
     Needs,
 )
 from skbayes_sym.estimators._fit.model import fully_connected
@@ -74,7 +74,7 @@ class ClassPool:
     n_classes : int
     """
 
-    needs: ClassVar[Needs] = Needs(CURVED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_modes: int
     n_members: int

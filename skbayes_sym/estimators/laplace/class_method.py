@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import torch
 
 from skbayes_sym.estimators._fit.compatibility import (
-    CURVED_LIKELIHOOD,
     FULLY_CONNECTED,
     NORMAL_OR_LEARNED,
+    SOFTMAX,
     Needs,
 )
 from skbayes_sym.estimators._fit.memory import rows_part
@@ -103,7 +103,7 @@ class EvidenceLaplaceClasses:
         Of the logits' variance in predictions; "loo" chooses it by approximate leave-one-out.
     """
 
-    needs: ClassVar[Needs] = Needs(CURVED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_restarts: int
     max_iter: int | str

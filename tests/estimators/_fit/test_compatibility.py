@@ -1,5 +1,6 @@
 """Needs of methods are data: the checks follow them, and so does the table of the user guide."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import get_type_hints
 
@@ -8,8 +9,20 @@ import torch
 from cases import LaplaceNoise
 
 import skbayes_sym
-from skbayes_sym.estimators._fit.compatibility import Need, Needs, table
-from skbayes_sym.models import MLP, TANH, BaseNetwork, BasePrior, Gaussian, Model, Normal
+from skbayes_sym.estimators._fit.compatibility import Need, Needs, likelihood_table, table
+from skbayes_sym.models import (
+    MLP,
+    TANH,
+    BaseNetwork,
+    BasePrior,
+    Categorical,
+    Gaussian,
+    Likelihood,
+    Model,
+    NaturalHeteroscedastic,
+    Normal,
+)
+from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.symmetry import Trivial
 
 PAGE = Path(__file__).parents[3] / "docs" / "user_guide" / "which_estimator.rst"
@@ -51,6 +64,31 @@ def test_the_user_guide_says_what_the_code_asks_for() -> None:
     assert len(ESTIMATORS) > 12
 
 
+def taken() -> str:
+    """Likelihoods of numbers, then of classes, each with the estimators of its kind."""
+    numbers = {'``"auto"``, ``Gaussian()``': Gaussian(), **named(OF_NUMBERS)}
+    numbers["``NaturalHeteroscedastic()``"] = NaturalHeteroscedastic()
+    tables = [
+        likelihood_table(likelihoods, {k: v for k, v in NEEDS.items() if kind in k})
+        for kind, likelihoods in (("Regressor", numbers), ("Classifier", named(OF_CLASSES)))
+    ]
+    return "\n\n".join(tables)
+
+
+def named(likelihoods: Mapping[str, Likelihood]) -> dict[str, Likelihood]:
+    return {f'``"{name}"``, ``{type(v).__name__}()``': v for name, v in likelihoods.items()}
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="a checkout has the pages")
+def test_the_user_guide_says_who_takes_which_likelihood() -> None:
+    text = (PAGE.parent / "likelihoods.rst").read_text(encoding="utf-8")
+    begin, end = (f".. likelihoods: {word}\n" for word in ("begin", "end"))
+    between = text[text.index(begin) + len(begin) : text.index(end)].strip()
+    assert between == taken(), f"between the markers belongs:\n{taken()}"
+    assert "MCMCRegressor" in between
+    assert between.count("LayerwiseVIRegressor") == 1  # normal noise alone
+
+
 class Plain(BaseNetwork):
     """A network of one's own that shows nothing of its inside."""
 
@@ -82,8 +120,10 @@ OWN = {
 @pytest.mark.parametrize("name", NEEDS)
 @pytest.mark.parametrize("noun", OWN)
 def test_what_is_not_any_is_refused_by_name_with_a_remedy(name: str, noun: str) -> None:
-    needs, own = NEEDS[name], KNOWN._replace(**{noun: OWN[noun]})
-    needs.check(KNOWN)
+    likelihood = Categorical() if "Classifier" in name else KNOWN.likelihood
+    known = KNOWN._replace(likelihood=likelihood)
+    needs, own = NEEDS[name], known._replace(**{noun: OWN[noun]})
+    needs.check(known)
     need: Need = getattr(needs, noun)
     if need.words.startswith(("Any", "None")):
         needs.check(own)
