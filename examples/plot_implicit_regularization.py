@@ -28,7 +28,9 @@ from skbayes_sym.inference.solvers import VI, Gibbs
 
 FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
 
-SCALAR = {"center": False, "scale": False, "noise_std": 1.0, "tol": 1e-10, "random_state": 0}
+# The paper's model: no offsets, nothing learned of the prior.
+PAPER = {"center": False, "scale": False, "offsets": False, "prior_scale": 1.0, "random_state": 0}
+SCALAR = {**PAPER, "noise_std": 1.0, "tol": 1e-10}
 SOLVERS = {
     "MAP": {"solver": "map"},
     "MFVI": {"solver": "mean_field"},
@@ -69,7 +71,7 @@ for row, r in enumerate(observed):
 # reach.
 
 N_MATRICES, SIZE, RANK, NOISE = 2 if FAST else 80, 40, 20, 2.0
-MATRIX = {"center": False, "scale": False, "noise_std": NOISE, "random_state": 0}
+MATRIX = {**PAPER, "noise_std": NOISE}
 METHODS = {
     "MAP": {"solver": "map", "max_iter": 3000, "tol": 1e-8},
     "MFVI": {"solver": "mean_field"},

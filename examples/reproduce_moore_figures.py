@@ -30,7 +30,10 @@ from skbayes_sym import SymVIMatrixFactorization, invariance_gap
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.numerics.random import random_orthogonal
 
-KNOWN = {"center": False, "scale": False, "random_state": 0}
+# The paper's model: no offsets, and a prior that is given.
+KNOWN = {
+    "center": False, "scale": False, "offsets": False, "prior_scale": 1.0, "random_state": 0,
+}  # fmt: skip
 SCALAR = SymVIMatrixFactorization(1, noise_std=1.0, tol=1e-10, max_iter=4000, **KNOWN)
 METHODS = {
     "MAP": {"solver": "map", "max_iter": 3000, "tol": 1e-8},

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.inference.samplers import Evidence
+from skbayes_sym.inference.samplers import Annealing, Evidence
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import Affine, Categorical, ColumnShift, Invariances, LogScale, Rotation2D
 from skbayes_sym.models.learned_scales import ARD
@@ -23,7 +23,10 @@ _CHAINS = {**_NET, "n_chains": 4, "n_warmup": 12, "n_draws": 5, "mode_weights": 
 _LAPLACE = {**_STEPS, "n_hyper_updates": 10}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6)}
 _AS_GIVEN = {"standardize": False, "normalize_y": False}
-_FACTORS = {"n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0}
+_FACTORS = {
+    "n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0,
+    "prior_scale": 1.0, "offsets": False,
+}  # fmt: skip
 
 _rng = np.random.default_rng(0)
 X = _rng.standard_normal((24, 3))
@@ -82,6 +85,11 @@ FITS: dict[str, FitCase] = {
     "ensemble-refitted": FitCase(sk.DeepEnsembleClassifier(**_MEMBERS), X, THREE),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
     "mcmc-classifier": FitCase(sk.MCMCClassifier(**_CHAINS, sampler="nuts"), X, LABELS),
+    "mcmc-annealed": FitCase(
+        sk.MCMCRegressor((3, 3), likelihood="heteroscedastic", init=Annealing(10, 20, n_settle=10),
+                         n_chains=5, n_warmup=40, n_draws=5, random_state=0),
+        X, TWO_NUMBERS,
+    ),
     "mcmc-evidence": FitCase(
         sk.MCMCRegressor((1,), n_chains=4, n_warmup=40, n_draws=20,
                          mode_weights=Evidence(2, 32), random_state=0),
@@ -124,6 +132,15 @@ FITS: dict[str, FitCase] = {
         IMAGES, LABELS,
     ),
     "factors": FitCase(sk.SymVIMatrixFactorization(**_FACTORS), MATRIX, None),
+    "factors-learned": FitCase(
+        sk.SymVIMatrixFactorization(2, max_iter=25, tol=10.0, random_state=0), MATRIX, None
+    ),
+    "factors-ordinal": FitCase(
+        sk.SymVIMatrixFactorization(
+            2, likelihood="ordinal", prior_scale="ard", max_iter=25, tol=10.0, random_state=0
+        ),
+        np.round(MATRIX), None,
+    ),
     "factors-gibbs": FitCase(
         sk.SymVIMatrixFactorization(**{**_FACTORS, "tol": None}, solver=Gibbs(5)), MATRIX, None
     ),

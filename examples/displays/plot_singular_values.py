@@ -23,7 +23,10 @@ solvers = {
     "symmetrised": {},
     "Gibbs": {"solver": "gibbs", "max_iter": 600},
 }
-known = {"center": False, "scale": False, "noise_std": 2.0, "random_state": 0}
+known = {
+    "center": False, "scale": False, "noise_std": 2.0, "offsets": False, "prior_scale": 1.0,
+    "random_state": 0,
+}  # fmt: skip
 display = None
 for name, settings in solvers.items():
     model = SymVIMatrixFactorization(20, **known).set_params(**settings).fit(X)

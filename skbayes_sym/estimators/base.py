@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -35,6 +35,9 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     of the fit before.
     """
 
+    # Figures that are computed once training has ended.
+    _closing: ClassVar[tuple[str, ...]] = ()
+
     device: str
     verbose: Any
     device_: str
@@ -54,6 +57,15 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
                 ConvergenceWarning,
             )
             raise KeyboardInterrupt
+
+    @contextmanager
+    def _keeping(self, run: Run) -> Iterator[None]:
+        """On Ctrl-C in whatever follows training, keep what was trained; its bounds are NaN."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            unknown = dict.fromkeys(self._closing, float("nan"))
+            self._replace_fit({**unknown, **run.interrupted()})
 
     def _replace_fit(self, attributes: Mapping[str, Any]) -> None:
         """Swap in a finished fit at once; validation has set the ``*_in_`` names already."""
@@ -115,13 +127,17 @@ class RowEstimator(BayesianEstimator):
         ------
         KeyboardInterrupt
             If interrupted, after keeping the model reached so far with
-            ``stop_reason_ = "interrupted"``. Any other error leaves the previous fit untouched.
+            ``stop_reason_ = "interrupted"``; bounds that follow training may be NaN then. Before
+            the first step there is nothing to keep: the previous fit stays. Any other error leaves
+            it untouched.
         """
         with self._fitting():
             data = Training.open(self, X, y, sample_weight)
             model = self._model(data)
-            found = compatible(self._method(), model).fit(data, model, self._run(data, model))
-            self._keep(data, model, found)
+            run = self._run(data, model)
+            with self._keeping(run):
+                found = compatible(self._method(), model).fit(data, model, run)
+                self._keep(data, model, found)
         return self
 
     def _model(self, data: Training) -> Model:
@@ -180,11 +196,14 @@ def _is_set_before(name: str) -> bool:
 
 @contextmanager
 def _unchanged_on_error(estimator: BaseEstimator) -> Iterator[None]:
-    """Put the previous fit back if anything, a second Ctrl-C included, ends this one early."""
+    """Put the previous fit back if anything ends this one before it has something to keep."""
     before = {k: v for k, v in vars(estimator).items() if is_fitted_name(k)}
     try:
         yield
-    except BaseException:
+    except BaseException as error:
+        is_new = vars(estimator).get("_cache") is not before.get("_cache")
+        if isinstance(error, KeyboardInterrupt) and is_new:
+            raise
         for name in [k for k in vars(estimator) if is_fitted_name(k)]:
             delattr(estimator, name)
         vars(estimator).update(before)

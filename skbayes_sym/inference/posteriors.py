@@ -99,6 +99,22 @@ class MatrixPosterior(NamedTuple):
         off = cov / variance - torch.eye(cov.shape[-1], dtype=cov.dtype)
         return bool((off.abs() <= torch.finfo(dtype).eps ** 0.5).all())
 
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether every covariance is diagonal, up to rounding."""
+        cov, dtype = self.cov, torch.as_tensor(self.rows.cov).dtype
+        variance = cov.diagonal(dim1=-2, dim2=-1)
+        scale = (variance.unsqueeze(-1) * variance.unsqueeze(-2)).sqrt()
+        off = (cov - torch.diag_embed(variance)) / scale
+        return bool((off.abs() <= torch.finfo(dtype).eps ** 0.5).all())
+
+    def factors(self, n_components: int) -> "MatrixPosterior":
+        """The first coordinates of every row alone; views."""
+        k = n_components
+        return MatrixPosterior(
+            *(GaussianRows(side.mean[:, :k], side.cov[:, :k, :k]) for side in self)
+        )
+
     def turned(self, axes: npt.NDArray[Any]) -> "MatrixPosterior":
         """The same in other axes, rows of an orthogonal (k, k)."""
         return MatrixPosterior(

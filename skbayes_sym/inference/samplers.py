@@ -1,4 +1,4 @@
-"""The objects of ``sampler=`` and ``mode_weights=``: what looks for modes, what they count for.
+"""Objects of ``sampler=``, ``init=`` and ``mode_weights=``: who looks for modes, their weights.
 
 `HMC` and `NUTS` move chains, and so does any other `Kernel` (`skbayes_sym.inference.kernels.base`),
 which makes a `State` and an `Info`.
@@ -10,8 +10,12 @@ from numbers import Integral
 from skbayes_sym.inference.kernels.base import Info, Kernel, State
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.kernels.nuts import NUTS
+from skbayes_sym.inference.mcmc.annealing import Annealing
 
-__all__ = ["HMC", "NUTS", "SMC", "Evidence", "Info", "Kernel", "State"]
+__all__ = ["HMC", "NUTS", "SMC", "Annealing", "Evidence", "Info", "Kernel", "State"]
+
+
+_MOST_REPLICATES = 4  # of "auto"
 
 
 @dataclass(frozen=True)
@@ -45,22 +49,25 @@ class Evidence:
 
     Parameters
     ----------
-    n_replicates : int, default=4
-        0 leaves it to the chains.
+    n_replicates : int or "auto", default="auto"
+        0 leaves it to the chains. "auto": up to 4, as many as ``evidence_effort`` allows.
     n_particles : int, default=256
         Of each replicate, at least 2.
     """
 
-    n_replicates: int = 4
+    n_replicates: int | str = "auto"
     n_particles: int = 256
 
     def __post_init__(self) -> None:
-        _require_at_least(0, self, "n_replicates")
+        if self.n_replicates != "auto":
+            _require_at_least(0, self, "n_replicates")
         _require_at_least(2, self, "n_particles")
 
     @property
     def particles(self) -> SMC | None:
         """The replicates, if there are any."""
+        if isinstance(self.n_replicates, str):
+            return SMC(self.n_particles, _MOST_REPLICATES)
         return SMC(self.n_particles, self.n_replicates) if self.n_replicates else None
 
 

@@ -5,8 +5,8 @@ is compared with.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from skbayes_sym.inference.factorization.covariance import (
     RowCovariance,
 )
 from skbayes_sym.inference.factorization.gibbs import sample_factors
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.factorization.problem import (
     FactorBounds,
     FactorProblem,
@@ -30,6 +31,7 @@ from skbayes_sym.inference.factorization.problem import (
 from skbayes_sym.inference.factorization.vi import (
     FactorFit,
     GapStream,
+    best_laws,
     fit_factors,
     mean_field_elbo,
 )
@@ -40,7 +42,7 @@ from skbayes_sym.symmetry.gaps.base import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
-__all__ = ["MAP", "VI", "Gibbs", "MeanField", "Solver"]
+__all__ = ["MAP", "VI", "Gibbs", "MeanField", "Solver", "Takes"]
 
 COVARIANCES: dict[str, CovarianceFamily] = {
     "isotropic": IsotropicCovariance(),
@@ -50,6 +52,17 @@ COVARIANCES: dict[str, CovarianceFamily] = {
 }
 _MAX_PERMUTED = 14  # components whose signed permutations are summed exactly
 _NO_GAP = Estimate(0.0, 0.0)
+# What a learned prior knows of a variance: with less, chains sit for hundreds of sweeps with
+# components that are all but switched off.
+_GIBBS_SCATTER = 1.0
+
+
+class Takes(NamedTuple):
+    """What a solver can do beyond normal entries and factors with a given prior."""
+
+    offsets: bool = True
+    learned_scales: bool = True
+    likelihoods: bool = True  # but the normal one
 
 
 class Solver(Protocol):
@@ -58,6 +71,11 @@ class Solver(Protocol):
     @property
     def symmetrises(self) -> bool:
         """Whether it averages over the model's group."""
+        ...
+
+    @property
+    def takes(self) -> Takes:
+        """What else it can do."""
         ...
 
     def check(self, group: SymmetryGroup | None, n_components: int) -> None:
@@ -103,6 +121,7 @@ class VI:
     covariance: str = "full"
     gap: Gap[RowPosterior] | None = None
     symmetrises: ClassVar[bool] = True
+    takes: ClassVar[Takes] = Takes()
 
     def __post_init__(self) -> None:
         if self.covariance not in COVARIANCES:
@@ -116,15 +135,8 @@ class VI:
                 "symmetry=None averages over no group, so VI(gap=...) has no meaning: leave "
                 "symmetry at 'auto'."
             )
-        permutes = getattr(group, "permutes", None)
-        if permutes is None or self.gap is not None:
-            return  # groups that aren't made of single components take any covariance
-        if not COVARIANCES[self.covariance].is_elementwise:
-            raise ValueError(
-                "exchanges and flips of components need a diagonal covariance, got "
-                f"covariance={self.covariance!r}: use solver=VI('diag'), or symmetry='orthogonal'."
-            )
-        if permutes and n_components > _MAX_PERMUTED:
+        permutes = getattr(group, "permutes", False)
+        if self.gap is None and permutes and n_components > _MAX_PERMUTED:
             raise ValueError(
                 "symmetry='signed_permutation' sums over 2^n_components subsets, too many for "
                 f"n_components={n_components}: use at most {_MAX_PERMUTED}, or "
@@ -140,21 +152,27 @@ class VI:
         stream = None if gap is None else GapStream(gap, problem.generator("gap"))
         fitted = _sweep(problem, family, stream, on_sweep)
         posterior = fitted.posterior.to(torch.float64)
-        bound = mean_field_elbo(problem.precise, posterior, problem.model.prior_scale)
+        bound = mean_field_elbo(problem.precise, posterior, problem.model)
         report = _NO_GAP
         if gap is not None:
-            report = gap.estimate(posterior, generator=problem.generator("report"))
+            factors = posterior.factors(problem.model.n_components)
+            report = gap.estimate(factors, generator=problem.generator("report"))
         return _factors(fitted, FactorBounds(bound, report))
 
     def _gap(self, group: SymmetryGroup | None) -> Gap[RowPosterior] | None:
         if self.gap is not None or group is None:
             return self.gap
-        return row_gap(group, is_isotropic=COVARIANCES[self.covariance].is_isotropic)
+        family = COVARIANCES[self.covariance]
+        return row_gap(
+            group, is_isotropic=family.is_isotropic, is_elementwise=family.is_elementwise
+        )
 
 
 @dataclass(frozen=True)
 class MAP(_Unsymmetrised):
     """The most probable factors, by sweeps over point masses."""
+
+    takes: ClassVar[Takes] = Takes(learned_scales=False, likelihoods=False)
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
         return _factors(_sweep(problem, PointMass(), None, on_sweep), None)
@@ -163,6 +181,8 @@ class MAP(_Unsymmetrised):
 @dataclass(frozen=True)
 class MeanField(_Unsymmetrised):
     """The mean-field optimum of a complete matrix, in closed form (Nakajima et al. 2013)."""
+
+    takes: ClassVar[Takes] = Takes(offsets=False, learned_scales=False, likelihoods=False)
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
         data, model = problem.data, problem.model
@@ -173,7 +193,8 @@ class MeanField(_Unsymmetrised):
                 "missing ones: use solver='vi' with symmetry=None, whose optimum it is."
             )
         posterior = analytic_mean_field(data.by_row.value.view(n, m).double(), model)
-        bound = mean_field_elbo(problem.precise, posterior, model.prior_scale)
+        posterior = posterior._replace(laws=problem.start.laws)
+        bound = mean_field_elbo(problem.precise, posterior, model)
         return Factors(posterior, 1, "tol", (bound,), FactorBounds(bound, _NO_GAP))
 
 
@@ -190,6 +211,7 @@ class Gibbs(_Unsymmetrised):
     """
 
     n_draws: int = 200
+    takes: ClassVar[Takes] = Takes(likelihoods=False)
     makes_all_sweeps: ClassVar[bool] = True  # there is no bound to stall
 
     def __post_init__(self) -> None:
@@ -205,6 +227,7 @@ class Gibbs(_Unsymmetrised):
         def on_step(sweep: int, info: Mapping[str, Any]) -> bool:
             return on_sweep(_one_draw(**info), None)
 
+        problem = replace(problem, model=problem.model._replace(scatter=_GIBBS_SCATTER))
         draws = sample_factors(
             problem,
             problem.start,
@@ -212,11 +235,12 @@ class Gibbs(_Unsymmetrised):
             n_kept=self.n_kept(problem.max_iter),
             on_step=on_step,
         )
-        aligned = _aligned(draws.rows.double())
+        aligned = _aligned(draws.rows.double(), problem.model.n_components)
         centred = aligned - aligned.mean(0)
         cov = torch.einsum("sip,siq->ipq", centred, centred) / len(aligned)
         noise = float(draws.noise_variance.double().mean())
-        posterior = FactorState(aligned.mean(0), cov, noise).to(draws.rows.dtype)
+        posterior = FactorState(aligned.mean(0), cov, noise, problem.start.laws)
+        posterior = best_laws(problem, posterior).to(draws.rows.dtype)
         return Factors(posterior, draws.n_sweeps, draws.stopped, draws=aligned)
 
 
@@ -237,16 +261,16 @@ def _factors(fitted: FactorFit, bounds: FactorBounds | None) -> Factors:
     return Factors(fitted.posterior, fitted.n_iter, fitted.stopped, curve, bounds)
 
 
-def _one_draw(rows: Tensor, noise_variance: float) -> FactorState:
+def _one_draw(rows: Tensor, noise_variance: float, laws: tuple[RowLaw, RowLaw]) -> FactorState:
     """A draw as a posterior without spread, for callbacks that look at the model mid-way."""
     k = rows.shape[1]
-    return FactorState(rows, rows.new_zeros(len(rows), k, k), noise_variance)
+    return FactorState(rows, rows.new_zeros(len(rows), k, k), noise_variance, laws)
 
 
-def _aligned(draws: Tensor) -> Tensor:
-    """Draws (S, n + m, k) rotated to the last one, whose orientation is as good as any."""
-    _, n_rows, k = draws.shape
+def _aligned(draws: Tensor, n_components: int) -> Tensor:
+    """Draws (S, n + m, D) whose factors are rotated to the last one's: as good as any."""
+    n_rows, k = draws.shape[1], n_components
     index = torch.arange(n_rows * k, device=draws.device).view(n_rows, k)
-    flat = draws.flatten(1)
+    flat = draws[:, :, :k].flatten(1)
     moved, _ = Orthogonal(index).align(flat, flat[-1])
-    return moved.view(draws.shape)
+    return torch.cat([moved.view(-1, n_rows, k), draws[:, :, k:]], dim=2)

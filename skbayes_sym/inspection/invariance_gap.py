@@ -169,9 +169,10 @@ def _of_rows(model: _FittedRows) -> tuple[Gap[RowPosterior], MatrixPosterior]:
             f"solver={model.solver!r} has no variational posterior: invariance_gap takes fits "
             "with solver='vi' or 'mean_field'."
         )
-    gap = row_gap(model.symmetry_, is_isotropic=model.posterior_.is_isotropic)
     # A diagonal covariance is diagonal along these axes only, and finite groups act along them.
-    return gap, model.posterior_.turned(model.axes_)
+    posterior = model.posterior_.turned(model.axes_)
+    kind = {"is_isotropic": posterior.is_isotropic, "is_elementwise": posterior.is_elementwise}
+    return row_gap(model.symmetry_, **kind), posterior
 
 
 def _of_weights(model: _FittedLinear) -> tuple[TranslationGap, LowRankGaussian]:

@@ -31,6 +31,7 @@ from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.relabelling import Relabelled, label_margin, relabel
 
 _POSITIVE = Interval(Integral, 1, None, closed="left")
+_NEIGHBORS = 1024  # that vote in "svm-knn": k of Wiese et al.
 
 
 @validate_params(
@@ -43,7 +44,6 @@ _POSITIVE = Interval(Integral, 1, None, closed="left")
         "method": [StrOptions({"assignment", "svm-knn"})],
         "n_starts": [_POSITIVE],
         "max_sweeps": [_POSITIVE],
-        "n_neighbors": [_POSITIVE],
         "random_state": ["random_state"],
     },
     prefer_skip_nested_validation=True,
@@ -58,7 +58,6 @@ def remove_symmetries(
     method: str = "assignment",
     n_starts: int = 4,
     max_sweeps: int = 100,
-    n_neighbors: int = 1024,
     random_state: Any = None,
 ) -> Bunch:
     """Move draws of a network's weights to one representative of each symmetry orbit.
@@ -82,17 +81,17 @@ def remove_symmetries(
         Decides whether signs are a symmetry.
     n_features_in : int
     n_outputs : int, default=1
+        Of the network; an array's only, too.
     method : {"assignment", "svm-knn"}, default="assignment"
         "assignment": Stephens' relabelling with a diagonal Gaussian for every unit, exact
         assignments and a forward first pass (`relabel`). "svm-knn": the algorithm of Wiese et al.
-        2023 (`relabel_svm_knn`), for comparison: slower, and unfit for several hidden layers.
+        2023 (`relabel_svm_knn`, with its k of 1024), for comparison: slower, and unfit for several
+        hidden layers.
     n_starts : int, default=4
         Draws tried as the first reference, of which the best is kept ("assignment"), or restarts
         of the separating plane ("svm-knn").
     max_sweeps : int, default=100
         Most sweeps over the draws, of "svm-knn" in each layer (256 in the paper).
-    n_neighbors : int, default=1024
-        Neighbours that vote in "svm-knn", the paper's k.
     random_state : int, RandomState instance or None, default=None
         Chooses the starts. None is fresh entropy; NumPy's global state isn't used.
 
@@ -170,6 +169,7 @@ def remove_symmetries(
     given = {"hidden_layer_sizes": hidden_layer_sizes, "activation": activation,
              "n_features_in": n_features_in}  # fmt: skip
     if hasattr(draws, "get_params"):
+        given["n_outputs"] = n_outputs if n_outputs != 1 else None
         draws, network = _fitted_draws(draws, given)
     else:
         network = _network(given, n_outputs)
@@ -185,7 +185,7 @@ def remove_symmetries(
         if method == "assignment":
             found = relabel(flat, group, **settings)
         else:
-            found = relabel_svm_knn(flat, group, n_neighbors=int(n_neighbors), **settings)
+            found = relabel_svm_knn(flat, group, n_neighbors=_NEIGHBORS, **settings)
         margin = label_margin(found.theta, group)
     _warn_if_unfinished(found, max_sweeps)
     return _bunch(found, margin, values)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -70,6 +71,7 @@ def _free_on_host() -> float:
         return inf
 
 
+@cache
 def _limit(path: str) -> float:
     try:
         return float(Path(path).read_text(encoding="ascii"))

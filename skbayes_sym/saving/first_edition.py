@@ -197,8 +197,9 @@ FIELD_NAMES: dict[str, dict[str, str]] = {"Block": {"whitening": "preconditioner
 
 # Parameters that came later, and what files without them mean.
 ADDED: dict[str, Values] = {
-    "MCMCRegressor": {"init": "prior"},
-    "MCMCClassifier": {"init": "prior"},
+    "MCMCRegressor": {"init": "prior", "prior_scale": 1.0},
+    "MCMCClassifier": {"init": "prior", "prior_scale": 1.0},
+    "SymVIMatrixFactorization": {"offsets": False},
 }
 
 CHANGES: dict[str, tuple[Translation, ...]] = {

@@ -34,11 +34,12 @@ from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, Indu
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.mcmc.blocks import Block
+from skbayes_sym.inference.mcmc.kronecker import KroneckerPreconditioner, LayerCurvature
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
-from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence
+from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Annealing, Evidence
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
@@ -89,9 +90,10 @@ NOUNS: dict[str, Any] = {
         KroneckerSpectrum, LayerSpectrum,
         Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
         Augerino, Invariances,
-        Block, State, DiagonalPreconditioner, DensePreconditioner,
+        Block, State, DiagonalPreconditioner, DensePreconditioner, KroneckerPreconditioner,
+        LayerCurvature,
         Mode, MixtureOfLaplace, GaussianMixture,
-        HMC, NUTS, SMC, Evidence,
+        HMC, NUTS, SMC, Evidence, Annealing,
         Exact, ExactUpTo, Importance, InfoNCE, Soules, Product, Trivial, Units,
     )
 }  # fmt: skip

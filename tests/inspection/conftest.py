@@ -62,7 +62,7 @@ def network(curve_data):
 @pytest.fixture(scope="session")
 def sampled(curve_data):
     estimator = MCMCRegressor(
-        (2,), n_chains=16, n_warmup=50, n_draws=10, mode_weights=Evidence(2, 64), random_state=0
+        (1,), n_chains=16, n_warmup=40, n_draws=10, mode_weights=Evidence(2, 32), random_state=0
     )
     return quiet(estimator, *curve_data)
 

@@ -188,7 +188,6 @@ def test_bad_draws(draws, message):
         ("n_outputs", 1.5, "'n_outputs'"),
         ("n_starts", 0, "'n_starts'"),
         ("max_sweeps", 0, "'max_sweeps'"),
-        ("n_neighbors", 0, "'n_neighbors'"),
         ("random_state", "zero", "'random_state'"),
     ],
 )
@@ -209,8 +208,9 @@ def test_fitted_samplers_bring_their_own_network_through_pipelines_too():
         pipe[-1].samples_, hidden_layer_sizes=3, activation="tanh", n_features_in=2, random_state=0
     )
     np.testing.assert_array_equal(found.draws, expected.draws)
-    with pytest.raises(ValueError, match="activation is the fitted estimator's own"):
-        remove_symmetries(pipe, activation="tanh")
+    for name, value in {"activation": "tanh", "n_outputs": 2}.items():
+        with pytest.raises(ValueError, match=f"{name} is the fitted estimator's own"):
+            remove_symmetries(pipe, **{name: value})
     with pytest.raises(TypeError, match="BayesianRidge has no draws"):
         remove_symmetries(BayesianRidge().fit(X, y))
     with pytest.raises(TypeError, match="draws are an array, so activation, n_features_in must"):

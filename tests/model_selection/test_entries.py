@@ -41,7 +41,7 @@ def test_folds_follow_the_random_state():
 
 
 def test_sparse_and_dense_split_alike():
-    rows, columns, values, shape = observed_entries(X)
+    rows, columns, values, shape = observed_entries(X)[:4]
     sparse = sp.coo_array((values[::-1], (rows[::-1], columns[::-1])), shape=shape)
     splitter = EntryKFold(3, random_state=0)
     for (a, b), (c, d) in zip(splitter.split(X), splitter.split(sparse), strict=True):
@@ -75,7 +75,7 @@ def test_held_out_entries_are_not_seen():
 
 def test_scores_say_what_they_say():
     scores = cross_validate_entries(MODEL, X, cv=3, return_estimator=True)
-    rows, columns, values, _ = observed_entries(X)
+    rows, columns, values, *_ = observed_entries(X)
     for i, (_, test) in enumerate(EntryKFold(3, random_state=0).split(X)):
         mean, std = scores["estimator"][i].predict_entries(
             rows[test], columns[test], return_std=True

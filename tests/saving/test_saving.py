@@ -279,6 +279,13 @@ def test_nouns_of_the_first_edition_have_a_name_now(first, now):
     assert now in NOUNS
 
 
+@pytest.mark.parametrize("folder", ["format1", "format2"])
+def test_a_factorisation_from_before_offsets_has_none(folder):
+    model = load(DATA / folder / "factors.safetensors")
+    assert model.offsets is False
+    assert model.prior_scale == 1.0
+
+
 _POSTERIOR = {"posterior_": SimpleNamespace(loc=np.zeros((3, 2)))}
 _MATRIX = {"solver": "vi", "symmetry": "orthogonal", "covariance": "full", "n_draws": 200}
 SATELLITES = {

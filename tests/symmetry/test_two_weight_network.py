@@ -37,9 +37,8 @@ ORACLE_GAPS = [  # alpha, objective, gap, |mu|, sd
     (0.20, "exact", 0.0281, 0.193, 0.103),
 ]
 
-# The same without the error of the kinks, independently of the script: the evidence by scipy's
-# adaptive dblquad in each quadrant, E_q[log p(y, theta)] from the moments of rectified normals, I
-# by Gauss-Hermite (its integrand is smooth), the optima by Nelder-Mead.
+# The same without the error of the kinks: python tests/oracles/two_weight_network.py, by quadrature
+# in each quadrant and moments of rectified normals.
 EVIDENCE = {0.05: -234.8032765, 0.10: -234.5187870, 0.15: -234.4383777, 0.20: -234.4643483}
 GAPS = {  # mean-field, K = 2 iid, exact
     0.05: (0.137186, 0.113295, 0.006978),

@@ -84,9 +84,9 @@ class Need:
     holds: Callable[..., bool] | None = None
 
     def is_met(self, given: object) -> bool:
-        """Whether the object has all members and is what is needed."""
+        """Whether `require` passes."""
         has_all = all(hasattr(given, name) for name in self.members)
-        return has_all and (self.holds is None or bool(self.holds(given)))
+        return has_all and (self.holds is None or self.holds(given))
 
     def require(self, given: object, parameter: str) -> None:
         """Ask the object.
@@ -126,13 +126,6 @@ _LIKELIHOOD = ("params", "n_params", "n_outputs", "at", "to", "log_prob", "predi
 ANY_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, _LIKELIHOOD)
 EXPECTED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "n_noise", "expected_log_prob"))
 CURVED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "score", "hessian_root"))
-SOFTMAX = Need(
-    "Softmax",
-    "MCMCClassifier, DeepEnsembleClassifier, SymmetrizedVIClassifier, LILAClassifier and "
-    "LaplaceClassifier(optimizer='adam') take any likelihood.",
-    CURVED_LIKELIHOOD.members,
-    lambda likelihood: hasattr(likelihood, "n_points"),
-)
 ONE_OUTPUT = Need(
     "Any of one output, or softmax",
     "A linear model has one output per target and learns at most one scale.",
@@ -152,6 +145,13 @@ LEARNED_NORMAL_NOISE = Need(
     "Normal noise, learned",
     NORMAL_NOISE.remedy,
     holds=lambda likelihood: getattr(likelihood, "is_conjugate", False) and likelihood.n_params,
+)
+
+SOFTMAX = Need(
+    "Softmax",
+    "MCMCClassifier, DeepEnsembleClassifier, SymmetrizedVIClassifier, LILAClassifier and "
+    "LaplaceClassifier(optimizer='adam') take any likelihood.",
+    holds=lambda likelihood: hasattr(likelihood, "n_points"),  # of the rule of its expectations
 )
 
 ANY_NETWORK = Need(

@@ -71,7 +71,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         Refined normal laws of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
         ``.log_prob(theta)``. Only where modes were found, like the next eight.
     variance_scale_ : float
-        Factor on the variance of the modes' logits in predictions.
+        Factor on the variance of the logits in predictions.
     log_evidence_modes_ : ndarray of shape (n_modes,)
         Laplace's estimate of log p(y | X) of every mode, nats. They differ by more than they are
         right, so modes aren't weighed by them.
@@ -90,7 +90,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
     samples_ : ndarray of shape (n_members, P')
         Weights of the ensemble's members, as trained.
     member_network_ : MLP
-        Their architecture.
+        The members' architecture.
     refitted_members_ : RefittedMembers
         Normal laws of the weights of the linearised members; only where they were refitted, like
         the next.

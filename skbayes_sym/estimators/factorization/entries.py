@@ -1,5 +1,6 @@
-"""Matrices with missing entries: dense with NaN, or sparse with absent entries."""
+"""Matrices with missing entries: dense with NaN, sparse with absent ones, or lists of entries."""
 
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,20 +12,108 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.inference.factorization.data import Entries, entries
 
+_LISTED = ("row", "column", "value")
+_WEIGHT = "weight"
+
 
 class Observed(NamedTuple):
-    """The observed entries in row-major order."""
+    """The observed entries, row by row, and what rows and columns are called."""
 
     rows: Array  # (N,) int64
     columns: Array  # (N,) int64
     values: Array  # (N,)
     shape: tuple[int, int]
+    weights: Array | None = None  # (N,)
+    row_labels: Array | None = None  # (n,); None: their positions
+    column_labels: Array | None = None  # (m,)
 
     def tensors(self, device: torch.device, dtype: torch.dtype) -> Entries:
         """On the device, grouped by row and by column."""
         rows, columns = (torch.as_tensor(a, device=device) for a in (self.rows, self.columns))
         values = torch.as_tensor(self.values, device=device).to(dtype)
-        return entries(rows, columns, values, self.shape)
+        weights = self.weights
+        given = None if weights is None else torch.as_tensor(weights, device=device).to(dtype)
+        return entries(rows, columns, values, self.shape, given)
+
+
+def is_listed(X: Any) -> bool:
+    """Whether X is a list of entries: a tuple, or a frame with columns row, column and value."""
+    return isinstance(X, tuple) or set(_LISTED) <= set(_names(X)) <= {*_LISTED, _WEIGHT}
+
+
+def _names(X: Any) -> list[Hashable]:
+    return list(X.columns) if hasattr(X, "columns") and hasattr(X, "index") else []
+
+
+def listed_entries(X: Any) -> Observed:
+    """Entries from ``(rows, columns, values)``, with weights as a fourth, or from such a frame.
+
+    Rows and columns are any labels; they are sorted. An entry listed twice is there twice. NaN is
+    missing; its row and column are there.
+
+    Raises
+    ------
+    ValueError
+        If the parts differ in length, or values or weights aren't numbers.
+    """
+    parts = list(X)
+    if _names(X):
+        parts = [X[name] for name in (*_LISTED, _WEIGHT) if name in _names(X)]
+    if len(parts) not in (3, 4):
+        raise ValueError(
+            f"a list of entries is (rows, columns, values) or (rows, columns, values, weights), "
+            f"got {len(parts)} parts."
+        )
+    rows, columns = (_labels(part, name) for part, name in zip(parts[:2], _LISTED, strict=False))
+    values = _numbers(parts[2], "values")
+    weights = _numbers(parts[3], "weights") if len(parts) == 4 else None
+    lengths = [len(part) for part in (rows, columns, values, weights) if part is not None]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"the parts of a list of entries must be of one length, got {lengths}.")
+    if weights is not None and not (np.isfinite(weights).all() and (weights >= 0.0).all()):
+        raise ValueError("weights must be finite and at least 0.")
+    if np.isinf(values).any():
+        raise ValueError("values contains infinity; NaN is a missing entry.")
+    row_labels, i = np.unique(rows, return_inverse=True)
+    column_labels, j = np.unique(columns, return_inverse=True)
+    kept = ~np.isnan(values) if weights is None else ~np.isnan(values) & (weights > 0.0)
+    order = np.flatnonzero(kept)[np.lexsort((j[kept], i[kept]))]
+    return Observed(
+        i[order].astype(np.int64), j[order].astype(np.int64), values[order],
+        (len(row_labels), len(column_labels)),
+        None if weights is None else weights[order], row_labels, column_labels,
+    )  # fmt: skip
+
+
+def _labels(given: Any, name: str) -> Array:
+    labels = np.asarray(given)
+    if labels.ndim != 1:
+        raise ValueError(f"{name}s of a list of entries must be 1D, got shape {labels.shape}.")
+    if labels.dtype.kind == "O":
+        return labels.astype(str)
+    return labels
+
+
+def _numbers(given: Any, name: str) -> Array:
+    numbers = np.asarray(given)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "fiub":
+        raise ValueError(f"{name} of a list of entries must be numbers, 1D; got {given!r}.")
+    return numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)
+
+
+def frame_labels(X: Any) -> tuple[Array | None, Array | None]:
+    """What a frame calls its rows and columns; None where it only numbers them."""
+    if not _names(X):
+        return None, None
+    return _names_or_none(X.index), _names_or_none(X.columns)
+
+
+def _names_or_none(labels: Sequence[Hashable]) -> Array | None:
+    array = np.asarray(labels)
+    if array.dtype.kind == "O":
+        array = array.astype(str)
+    is_numbered = array.dtype.kind in "iu" and np.array_equal(array, np.arange(len(array)))
+    return None if is_numbered or len(np.unique(array)) < len(array) else array
 
 
 def observed_entries(X: Any) -> Observed:
@@ -58,7 +147,7 @@ def with_entries(X: Any, kept: Array) -> Any:
     kept : int64 ndarray
         Positions in the order of `observed_entries`.
     """
-    rows, columns, values, shape = observed_entries(X)
+    rows, columns, values, shape = observed_entries(X)[:4]
     rows, columns, values = rows[kept], columns[kept], values[kept]
     if sp.issparse(X):
         return sp.csr_array((values, (rows, columns)), shape=shape)
@@ -67,13 +156,15 @@ def with_entries(X: Any, kept: Array) -> Any:
     return left
 
 
-def scaling(values: Array, center: bool, scale: bool) -> tuple[float, float, float]:
+def scaling(
+    values: Array, center: bool, scale: bool, weights: Array | None = None
+) -> tuple[float, float, float]:
     """Mean, scale and spread of the observed entries; a spread of 0 counts as 1."""
     values = values.astype(np.float64)
     if len(values) == 0:
         return 0.0, 1.0, 1.0
-    mean = float(values.mean()) if center else 0.0
-    spread = float(np.sqrt(np.mean((values - mean) ** 2))) or 1.0
+    mean = float(np.average(values, weights=weights)) if center else 0.0
+    spread = float(np.sqrt(np.average((values - mean) ** 2, weights=weights))) or 1.0
     return mean, spread if scale else 1.0, spread
 
 
@@ -90,8 +181,10 @@ def warn_of_empty(observed: Observed) -> None:
         )
 
 
-def positions(given: Any, n: int, name: str) -> Tensor:
-    """Checked positions in a side of length ``n``."""
+def positions(given: Any, n: int, name: str, labels: Array | None = None) -> Tensor:
+    """Checked positions in a side of length ``n``, of labels if the side has them."""
+    if labels is not None:
+        return _of_labels(given, labels, name)
     array = np.atleast_1d(np.asarray(given))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError(f"{name} must be a list of integers, got {given!r}.")
@@ -102,3 +195,21 @@ def positions(given: Any, n: int, name: str) -> Tensor:
             f"{outside[0]}. For new rows use transform and inverse_transform."
         )
     return torch.as_tensor(array.astype(np.int64))
+
+
+def _of_labels(given: Any, labels: Array, name: str) -> Tensor:
+    array = np.atleast_1d(np.asarray(given))
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be a list of labels, got {given!r}.")
+    if labels.dtype.kind == "U":
+        array = array.astype(str)
+    order = np.argsort(labels)
+    place = np.searchsorted(labels, array, sorter=order).clip(max=len(labels) - 1)
+    found = order[place] if len(array) else np.zeros(0, dtype=np.int64)
+    unknown = array[labels[found] != array]
+    if unknown.size:
+        raise ValueError(
+            f"{name} has {unknown[0].item()!r}, a label that was not there in fit. For new rows "
+            "use predict_new_rows."
+        )
+    return torch.as_tensor(found.astype(np.int64))

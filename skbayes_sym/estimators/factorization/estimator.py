@@ -1,12 +1,12 @@
 """Matrix factorisation with a posterior that knows its rotations (Moore 2016)."""
 
-from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
@@ -17,20 +17,26 @@ from skbayes_sym.estimators._fit.run import FLOATS, RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions, fit_context
 from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.estimators.factorization.entries import observed_entries, positions
-from skbayes_sym.estimators.factorization.groups import NAMES, component_group
+from skbayes_sym.estimators.factorization.fitted import FittedFactors, Units
+from skbayes_sym.estimators.factorization.groups import NAMES, component_group, group_name
 from skbayes_sym.estimators.factorization.method import FactorFit, Factorization
-from skbayes_sym.estimators.factorization.training import MatrixTraining
+from skbayes_sym.estimators.factorization.side_features import scaled
+from skbayes_sym.estimators.factorization.training import Given, MatrixTraining
+from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.inference.factorization.data import Incidence
-from skbayes_sym.inference.factorization.predictive import (
-    draw_moments,
-    entry_means,
-    entry_variances,
-    row_log_densities,
-    row_means,
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw
+from skbayes_sym.inference.factorization.likelihoods import (
+    EntryLikelihood,
+    NoiseState,
+    Normal,
+    Ordinal,
+    StudentT,
 )
+from skbayes_sym.inference.factorization.predictive import Rows
 from skbayes_sym.inference.factorization.problem import Factorisation
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField, Solver
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.symmetry.base import SymmetryGroup
 
 SOLVERS: dict[str, Solver] = {
@@ -39,6 +45,10 @@ SOLVERS: dict[str, Solver] = {
     "mean_field": MeanField(),
     "gibbs": Gibbs(),
 }
+OFFSETS = {
+    True: (True, True), "rows": (True, False), "columns": (False, True), False: (False, False),
+}  # fmt: skip
+_SCALE_OF_BASELINES = 1.0  # of solvers that learn no prior
 _MANY_COMPONENTS = 10  # what "auto" is for matrices that have as many rows and columns
 
 
@@ -47,8 +57,10 @@ class SymVIMatrixFactorization(
 ):
     r"""Factorise a ratings-like matrix by symmetrised variational inference.
 
-    .. math:: X = \text{mean} + \text{scale} \cdot (U V^\top / \sqrt{k} + \text{noise}),
-        \qquad u_i, v_j \sim N(0, \text{prior\_scale}^2 I_k) .
+    .. math:: x_{ij} = \text{mean} + \text{scale} \cdot
+        (a_i + b_j + u_i^\top v_j / \sqrt{k} + \text{noise}),
+        \qquad (u_i, a_i) \sim N(m_U, \Lambda_U^{-1}),
+        \; (v_j, b_j) \sim N(m_V, \Lambda_V^{-1}) .
 
     The rows of U and V can be rotated and reflected together without changing X. Mean-field
     inference must choose one orientation and pays for every component it keeps, so it switches
@@ -60,6 +72,15 @@ class SymVIMatrixFactorization(
     n_components : int or "auto", default="auto"
         Number k of factors, at most the smaller side of the matrix. "auto" takes 10, or that side
         if it is shorter.
+    offsets : bool or {"rows", "columns"}, default=True
+        Whether rows and columns have offsets, with means and variances learned in the same ascent
+        and counted in the same bound. They aren't rotated and break no symmetry. "mean_field" has
+        none.
+    likelihood : {"gaussian", "student_t", "ordinal"} or StudentT, default="gaussian"
+        Distribution of an entry given the factors. "student_t" (4 degrees of freedom; the object of
+        `skbayes_sym.models` has its own) gives little weight to entries far off. "ordinal" takes
+        the distinct values for labels in their order: an ordered probit with learned cut points,
+        whose log densities are those of labels. "vi" only, but for "gaussian".
     solver : {"vi", "map", "mean_field", "gibbs"} or Solver, default="vi"
         "vi" is the method. The others are baselines: the most probable factors, the closed-form
         mean-field optimum of a complete matrix (Nakajima et al. 2013), and Gibbs sampling, the
@@ -67,14 +88,17 @@ class SymVIMatrixFactorization(
         ``VI(covariance="diag")``, ``VI(gap=...)`` and ``Gibbs(n_draws=500)``
         (`skbayes_sym.inference.solvers`).
     symmetry : str, SymmetryGroup or None, default="auto"
-        Group the posterior of "vi" is averaged over; "auto" is "orthogonal".
-        "signed_permutation" (k up to 14) and "sign_flip" are finite parts of it, for diagonal
-        covariances; None is plain mean-field inference.
+        Group the posterior of "vi" is averaged over; "auto" is all that the prior has:
+        "orthogonal", or with ``prior_scale="ard"`` "signed_permutation" (k up to 14; beyond,
+        "sign_flip"), finite parts of it. None is plain mean-field inference.
     noise_std : "learn" or float, default="learn"
         Standard deviation of the noise in the units of ``X``; "learn" maximises the ELBO over it.
-    prior_scale : float, default=1.0
-        Prior standard deviation of every entry of U and V, in scaled units. It isn't learned: the
-        bound is highest at a prior so narrow that nothing but noise is left.
+    prior_scale : {"learn", "ard"} or float, default="learn"
+        Prior of the rows of U and of V. "learn" gives each side a mean and a full covariance, the
+        normal-Wishart prior of Bayesian probabilistic matrix factorisation, and offsets their place
+        in it; "ard" a mean and a scale for every component and side. A number is the standard
+        deviation of every entry, in scaled units, around 0. "map" and "mean_field" learn none:
+        there "learn" is 1.
     center : bool, default=True
         Whether to subtract the mean of the observed entries first.
     scale : bool, default=True
@@ -110,7 +134,18 @@ class SymVIMatrixFactorization(
         Axes, one a row, along which the covariances have the form asked for, and along which
         components flip and change places.
     noise_std_ : float
-        Standard deviation of the noise in the units of ``X``.
+        Standard deviation of the noise in the units of ``X`` (scale of "student_t"; of "ordinal",
+        that of the latent numbers).
+    prior_scale_ : ndarray of shape (2, n_components)
+        Prior standard deviations of the components, along their own axes, of U and of V, in scaled
+        units.
+    row_offsets_, column_offsets_ : ndarray of shape (n_rows,) and (n_columns,)
+        Posterior means of the offsets in the units of ``X``, where there are any. A constant may
+        sit in either, in the factors' means, or in ``mean_``: only sums mean something.
+    row_labels_, column_labels_ : ndarray of shape (n_rows,) and (n_columns,)
+        What a list of entries or a frame calls them, if it doesn't number them.
+    classes_, cut_points_ : ndarray of shape (n_classes,) and (n_classes - 1,)
+        Labels in their order and the latent numbers between them; of "ordinal" only.
     elbo_ : float
         Symmetrised evidence lower bound, nats: `elbo_mean_field_` + `symmetry_gap_`. A lower bound
         on log p(X observed) at the learned noise, up to Monte Carlo error; beyond k = 3 this rests
@@ -178,6 +213,8 @@ class SymVIMatrixFactorization(
     """
 
     device: str
+    _closing = ("elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_")
+
     posterior_: MatrixPosterior
     components_: Array
     components_cov_: Array
@@ -190,8 +227,10 @@ class SymVIMatrixFactorization(
         **RUN_CONSTRAINTS,
         "n_components": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "symmetry": [StrOptions(NAMES), HasMethods("act"), None],
+        "offsets": ["boolean", StrOptions({"rows", "columns"})],
+        "likelihood": [StrOptions({"gaussian", "student_t", "ordinal"}), HasMethods("log_prob")],
         "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
-        "prior_scale": [Interval(Real, 0, None, closed="neither")],
+        "prior_scale": [StrOptions({"learn", "ard"}), Interval(Real, 0, None, closed="neither")],
         "center": ["boolean"],
         "scale": ["boolean"],
         "solver": [StrOptions(set(SOLVERS)), HasMethods("solve")],
@@ -204,10 +243,12 @@ class SymVIMatrixFactorization(
         self,
         n_components: int | str = "auto",
         *,
+        offsets: bool | str = True,
+        likelihood: str | Likelihood = "gaussian",
         solver: str | Solver = "vi",
         symmetry: str | SymmetryGroup | None = "auto",
         noise_std: str | float = "learn",
-        prior_scale: float = 1.0,
+        prior_scale: str | float = "learn",
         center: bool = True,
         scale: bool = True,
         max_iter: int = 300,
@@ -218,6 +259,8 @@ class SymVIMatrixFactorization(
         verbose: Any = 0,
     ) -> None:
         self.n_components = n_components
+        self.offsets = offsets
+        self.likelihood = likelihood
         self.solver = solver
         self.symmetry = symmetry
         self.noise_std = noise_std
@@ -245,16 +288,27 @@ class SymVIMatrixFactorization(
         return int(self.components_.shape[0])
 
     @fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any = None, *, row_features: Any = None, column_features: Any = None
+    ) -> Self:
         """Fit the posterior of the factors.
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_rows, n_columns)
+        X : array-like, sparse matrix or DataFrame of shape (n_rows, n_columns), or list of entries
             NaN is missing. In a sparse matrix what isn't stored is missing, and a stored zero is an
-            observed zero.
+            observed zero. A list of entries is a tuple ``(rows, columns, values)`` of 1D arrays, or
+            a frame with columns "row", "column" and "value"; rows and columns are labels, sorted
+            in `row_labels_` and `column_labels_`. A fourth part, or a column "weight", says how
+            often an entry counts (scikit-learn's ``sample_weight`` is of rows: repeating a row adds
+            another one).
         y : None
             Ignored.
+        row_features : array-like, sparse matrix or DataFrame of shape (n_rows, n_features)
+            What else is known of the rows, in the order of `row_labels_`; enters their prior means
+            with learned, shrunken coefficients. Rows without entries are predicted by them.
+        column_features : array-like, sparse matrix or DataFrame of shape (n_columns, n_features)
+            The same of the columns.
 
         Returns
         -------
@@ -268,10 +322,12 @@ class SymVIMatrixFactorization(
             ``stop_reason_ = "interrupted"``. Any other error leaves the previous fit untouched.
         """
         with self._fitting():
-            data = MatrixTraining.open(self, X)
+            data = MatrixTraining.open(self, Given(X, row_features, column_features))
             model = self._model(data)
-            found = self._method().fit(data, model, self._run(data))
-            self._keep(data, found)
+            run = self._run(data)
+            with self._keeping(run):
+                found = self._method().fit(data, model, run)
+                self._keep(data, found)
         return self
 
     def _model(self, data: MatrixTraining) -> Factorisation:
@@ -285,8 +341,33 @@ class SymVIMatrixFactorization(
                 f"n_components={k} must be at most min(n_samples={n}, n_features={m}) = {smaller}: "
                 f"n_samples = {n}, n_features = {m}."
             )
-        noise, noise_range = data.noise(self.noise_std)
-        return Factorisation(k, self.prior_scale, noise, noise_range)
+        takes = self._solver().takes
+        prior_scale = self.prior_scale if takes.learned_scales else _given_scale(self)
+        learns = isinstance(prior_scale, str)
+        noise, noise_range = data.noise(self.noise_std, learns)
+        features = tuple(
+            None if side is None else side.tensor(data.device) for side in data.features
+        )
+        return Factorisation(
+            k, prior_scale, noise, noise_range,
+            OFFSETS[self.offsets] if takes.offsets else (False, False),
+            self._likelihood(data.classes), (features[0], features[1]),
+        )  # fmt: skip
+
+    def _likelihood(self, classes: Array | None) -> EntryLikelihood:
+        """By name, or the degrees of freedom of a Student-t likelihood of `skbayes_sym.models`."""
+        if classes is None:
+            df = getattr(self.likelihood, "df", StudentT().df)
+            return Normal() if self.likelihood == "gaussian" else StudentT(df)
+        labels = tuple(float(label) for label in classes)
+        if len(labels) == 1:
+            raise ValueError(
+                f"likelihood='ordinal' needs two labels at least, got only {labels[0]:g}: use "
+                "likelihood='gaussian'."
+            )
+        for name in ("noise_std", "center", "scale"):
+            refuse(self, [name], "labels have no units", "likelihood='gaussian'")
+        return Ordinal(labels)
 
     def _solver(self) -> Solver:
         """The solver by name, or the object itself."""
@@ -295,14 +376,21 @@ class SymVIMatrixFactorization(
         else:
             solver = self.solver
             remedy = "skbayes_sym.inference.solvers.Solver says what each of them does."
-            members = ("symmetrises", "check", "n_kept", "solve")
+            members = ("symmetrises", "takes", "check", "n_kept", "solve")
             require_members(solver, members, parameter="solver", remedy=remedy)
+        why = f"solver={self.solver!r} averages over no group"
         if not solver.symmetrises and self.symmetry is not None:
-            why = f"solver={self.solver!r} averages over no group"
             refuse(self, ["symmetry"], why, "solver='vi'")
         if getattr(solver, "makes_all_sweeps", False) and self.tol is not None:
             why = f"solver={self.solver!r} makes all of its sweeps"
             refuse(self, ["tol"], why, "max_iter")
+        why = f"solver={self.solver!r} knows no"
+        if not solver.takes.offsets and isinstance(self.offsets, str):
+            refuse(self, ["offsets"], f"{why} offsets", "solver='vi'")
+        if not solver.takes.likelihoods:
+            refuse(self, ["likelihood"], f"{why} noise but the normal one", "solver='vi'")
+        if not solver.takes.learned_scales and isinstance(self.prior_scale, str):
+            refuse(self, ["prior_scale"], f"{why} learned scales", "solver='vi'")
         return solver
 
     def _method(self) -> Factorization:
@@ -322,24 +410,44 @@ class SymVIMatrixFactorization(
         with numbers_due("X", ENCODE):
             return validate_data(self, X, reset=reset, dtype=FLOATS, **settings)
 
-    def transform(self, X: Any) -> Array:
+    def _set_columns(self, labels: Array) -> None:
+        """What `validate_data` sets for a matrix: the number of columns, names that are strings."""
+        self.n_features_in_ = len(labels)
+        if labels.dtype.kind == "U":
+            self.feature_names_in_: Array = labels.astype(object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    def transform(self, X: Any, return_std: bool = False, *, row_features: Any = None) -> Any:
         """Posterior means of the row factors; rows may be new.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_rows, n_columns)
             Missing entries as in `fit`.
+        return_std : bool, default=False
+            Whether to return their standard deviations too.
+        row_features : array-like, optional
+            Of these rows, if `fit` was given some.
 
         Returns
         -------
-        ndarray of shape (n_rows, n_components)
-            Given the posterior of V; 0, the prior mean, for a row with nothing observed.
+        mean : ndarray of shape (n_rows, n_components)
+            Given the posterior of V; the prior mean for a row with nothing observed.
+        std : ndarray of shape (n_rows, n_components)
+            Only if ``return_std``.
         """
         check_is_fitted(self)
-        return self._by_row(X, row_means)[0]
+        rows, _, dtype = self._new_rows(X, row_features)
+        k = len(self.components_)
+        mean = rows.mean[:, :k].numpy().astype(dtype, copy=False)
+        if not return_std:
+            return mean
+        variance = rows.cov.diagonal(dim1=-2, dim2=-1)[:, :k]
+        return mean, variance.sqrt().numpy().astype(dtype, copy=False)
 
     def inverse_transform(self, X: Any) -> Array:
-        """Row factors back to rows of the matrix.
+        """Row factors back to rows of the matrix, column offsets included.
 
         Parameters
         ----------
@@ -348,7 +456,8 @@ class SymVIMatrixFactorization(
         Returns
         -------
         ndarray of shape (n_rows, n_columns)
-            In the units of the matrix.
+            In the units of the matrix. The rows' own offsets, which the factors don't hold, are
+            left out: `predict_new_rows` has them.
         """
         check_is_fitted(self)
         factors = check_array(X, dtype=FLOATS, input_name="X")
@@ -357,7 +466,8 @@ class SymVIMatrixFactorization(
                 f"X has {factors.shape[1]} columns, but the model has {len(self.components_)} "
                 "components: pass what transform returns."
             )
-        return factors @ self.components_ * self.scale_ + self.mean_
+        offsets = getattr(self, "column_offsets_", 0.0)
+        return factors @ self.components_ * self.scale_ + self.mean_ + offsets
 
     def reconstruct(self) -> Array:
         """Posterior mean of the whole training matrix, without the noise.
@@ -365,15 +475,17 @@ class SymVIMatrixFactorization(
         Returns
         -------
         ndarray of shape (n_rows, n_columns)
-            Dense, in the units of the matrix; `predict_entries` for matrices too large for it.
+            Dense, in the units of the matrix (of ordinal entries, of the latent numbers);
+            `predict_entries` for matrices too large for it.
         """
         check_is_fitted(self)
-        k = len(self.components_)
-        if hasattr(self, "samples_"):
-            n = len(self.posterior_.rows.mean)
-            product = sum(draw[:n] @ draw[n:].T for draw in self.samples_) / len(self.samples_)
+        k, n = len(self.components_), len(self.posterior_.rows.mean)
+        samples = getattr(self, "_whole_samples_", getattr(self, "samples_", None))
+        if samples is not None:
+            product = sum(draw[:n] @ draw[n:].T for draw in samples) / len(samples)
         else:
-            product = self.posterior_.rows.mean @ self.posterior_.columns.mean.T
+            rows, columns = getattr(self, "_whole_", self.posterior_)
+            product = rows.mean @ columns.mean.T
         return product / np.sqrt(k) * self.scale_ + self.mean_
 
     def predict_entries(self, rows: Any, columns: Any, return_std: bool = False) -> Any:
@@ -381,8 +493,9 @@ class SymVIMatrixFactorization(
 
         Parameters
         ----------
-        rows, columns : array-like of int of shape (n_entries,)
-            Positions, counted from 0.
+        rows, columns : array-like of shape (n_entries,)
+            Labels, where `row_labels_` and `column_labels_` are set; else positions, counted from
+            0.
         return_std : bool, default=False
             Whether to return the standard deviation of a new observation too.
 
@@ -392,30 +505,131 @@ class SymVIMatrixFactorization(
         std : ndarray of shape (n_entries,)
             Noise included; only if ``return_std``.
         """
-        check_is_fitted(self)
-        posterior = self.posterior_
-        i = positions(rows, len(posterior.rows.mean), "rows")
-        j = positions(columns, len(posterior.columns.mean), "columns")
-        if len(i) != len(j):
-            raise ValueError(f"rows has {len(i)} positions and columns {len(j)}: they must match.")
+        i, j = self._positions(rows, columns)
         with one_thread(), torch.no_grad():
-            mean, variance = (a.double().numpy() for a in self._entry_moments(i, j, return_std))
-        mean = mean * self.scale_ + self.mean_
-        if not return_std:
-            return mean
-        return mean, np.sqrt(variance * self.scale_**2 + self.noise_std_**2)
+            fitted = self._fitted()
+            if not return_std:
+                return fitted.mean_as_given(i, j)
+            return fitted.as_given(fitted.moments(i, j))
 
-    def _entry_moments(self, i: Tensor, j: Tensor, with_variance: bool) -> tuple[Tensor, Tensor]:
-        """Mean and variance in scaled units; no variance, where it costs, unless asked for."""
-        u, u_cov, v, v_cov = (torch.as_tensor(a) for side in self.posterior_ for a in side)
-        if hasattr(self, "samples_"):
-            return draw_moments(torch.as_tensor(self.samples_), len(u), i, j)
-        mean = entry_means(u, v, i, j)
-        if not with_variance:
-            return mean, mean.new_zeros(0)
-        return mean, entry_variances((u, u_cov), (v, v_cov), i, j)
+    def entry_log_density(self, rows: Any, columns: Any, values: Any) -> Array:
+        """Log density of new observations of entries, as given.
 
-    def score(self, X: Any, y: Any = None) -> float:
+        Parameters
+        ----------
+        rows, columns : array-like of shape (n_entries,)
+            As in `predict_entries`.
+        values : array-like of shape (n_entries,)
+
+        Returns
+        -------
+        ndarray of shape (n_entries,)
+            Nats; of ordinal entries the log probability of the label.
+        """
+        i, j = self._positions(rows, columns)
+        with one_thread(), torch.no_grad():
+            fitted = self._fitted()
+            return fitted.log_densities(fitted.moments(i, j), np.asarray(values))
+
+    def predict_entry_proba(self, rows: Any, columns: Any) -> Array:
+        """Probabilities of the labels of ordinal entries.
+
+        Parameters
+        ----------
+        rows, columns : array-like of shape (n_entries,)
+            As in `predict_entries`.
+
+        Returns
+        -------
+        ndarray of shape (n_entries, n_classes)
+            In the order of `classes_`.
+
+        Raises
+        ------
+        ValueError
+            If the likelihood isn't "ordinal".
+        """
+        i, j = self._positions(rows, columns)
+        fitted = self._fitted()
+        probabilities = getattr(fitted.likelihood, "probabilities", None)
+        if probabilities is None:
+            raise ValueError("labels have probabilities with likelihood='ordinal' only.")
+        with one_thread(), torch.no_grad():
+            return np.asarray(probabilities(*fitted.moments(i, j), fitted.noise))
+
+    def sample_entries(
+        self, rows: Any, columns: Any, n_draws: int = 100, random_state: Any = None
+    ) -> Array:
+        """Draws of entries of the training matrix, without their noise.
+
+        Factors are drawn once a draw, so entries that share a row or a column are dependent as they
+        are in the posterior: what Thompson sampling and the probability of being best need.
+
+        Parameters
+        ----------
+        rows, columns : array-like of shape (n_entries,)
+            As in `predict_entries`.
+        n_draws : int, default=100
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        ndarray of shape (n_draws, n_entries)
+            In the units of the matrix; of ordinal entries the latent numbers.
+        """
+        i, j = self._positions(rows, columns)
+        return self._draws(i, j, None, n_draws, random_state)
+
+    def predict_new_rows(
+        self, X: Any, entries: Any, return_std: bool = False, *, row_features: Any = None
+    ) -> Any:
+        """Predict entries of rows that weren't there in `fit`, from those they have.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_rows, n_columns)
+            New rows, NaN where missing.
+        entries : (rows, columns)
+            Positions in ``X`` and labels or positions of the columns.
+        return_std : bool, default=False
+            Whether to return the standard deviation of a new observation too: the noise, and what
+            isn't known of the row and the column.
+        row_features : array-like, optional
+            Of these rows, if `fit` was given some.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_entries,)
+        std : ndarray of shape (n_entries,)
+            Only if ``return_std``.
+        """
+        rows, i, j = self._asked_of_new(X, entries, row_features)
+        with one_thread(), torch.no_grad():
+            fitted = self._fitted()
+            mean, std = fitted.as_given(fitted.moments(i, j, rows))
+        return (mean, std) if return_std else mean
+
+    def sample_new_rows(
+        self, X: Any, entries: Any, n_draws: int = 100, random_state: Any = None,
+        *, row_features: Any = None,
+    ) -> Array:  # fmt: skip
+        """Draws of entries of new rows, as `sample_entries` draws those of the training matrix.
+
+        Parameters
+        ----------
+        X, entries, row_features
+            As in `predict_new_rows`.
+        n_draws : int, default=100
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        ndarray of shape (n_draws, n_entries)
+        """
+        rows, i, j = self._asked_of_new(X, entries, row_features)
+        return self._draws(i, j, rows, n_draws, random_state)
+
+    def score(self, X: Any, y: Any = None, *, row_features: Any = None) -> float:
         """Log density of the observed entries of rows, each row's factor integrated out.
 
         Parameters
@@ -424,38 +638,123 @@ class SymVIMatrixFactorization(
             Rows, new ones for an honest score.
         y : None
             Ignored.
+        row_features : array-like, optional
+            Of these rows, if `fit` was given some.
 
         Returns
         -------
         float
             Nats per observed entry, of the entries as given: the entries of a row under a normal
-            with the covariance they have given the posterior of V. 0 if nothing is observed.
+            with the mean and covariance they have given the prior of rows and the posterior of V;
+            of likelihoods but "gaussian" a lower bound. 0 if nothing is observed.
         """
         check_is_fitted(self)
-        log_densities, n_observed = self._by_row(X, row_log_densities)
-        total = float(log_densities.sum()) - n_observed * float(np.log(self.scale_))
+        data, _ = self._entries_of(X)
+        fitted = self._fitted()
+        with one_thread(), torch.no_grad():
+            features = scaled(row_features, self._feature_scaling(), data.n_rows, "row_features")
+            density = fitted.row_log_density(data, features)
+        n_observed = len(data.value)
+        total = density - n_observed * float(np.log(self.scale_))
         return total / max(n_observed, 1)
 
-    def _by_row(self, X: Any, function: Callable[..., Tensor]) -> tuple[Array, int]:
-        """A function of rows given the columns' posterior, and how many entries were observed."""
+    def _positions(self, rows: Any, columns: Any) -> tuple[Tensor, Tensor]:
+        """Of entries of the training matrix."""
+        check_is_fitted(self)
+        posterior = self.posterior_
+        row_labels, column_labels = (
+            getattr(self, f"{side}_labels_", None) for side in ("row", "column")
+        )
+        i = positions(rows, len(posterior.rows.mean), "rows", row_labels)
+        j = positions(columns, len(posterior.columns.mean), "columns", column_labels)
+        return _matched(i, j)
+
+    def _fitted(self) -> FittedFactors:
+        """What was fitted, as predictions need it; of the first edition's files too."""
+        k, classes = len(self.components_), getattr(self, "classes_", None)
+        whole = getattr(self, "_whole_", self.posterior_)
+        cuts = getattr(self, "cut_points_", None)
+        noise = NoiseState(
+            (self.noise_std_ / self.scale_) ** 2, None if cuts is None else torch.as_tensor(cuts)
+        )
+        samples = getattr(self, "_whole_samples_", getattr(self, "samples_", None))
+        return FittedFactors(
+            whole,
+            Coordinates(k, *getattr(self, "_offsets_", (False, False))),
+            self._law(),
+            self._likelihood(classes),
+            noise,
+            Units(self.mean_, self.scale_, classes),
+            samples,
+        )
+
+    def _law(self) -> RowLaw:
+        """The prior of rows."""
+        laws = getattr(self, "_laws_", None)
+        if laws is None:
+            k = len(self.components_)
+            precision = torch.eye(k, dtype=torch.float64) / float(self.prior_scale) ** 2
+            return RowLaw(precision, precision.new_zeros(0, k))
+        precision, coefficients = (torch.as_tensor(part) for part in laws[0])
+        return RowLaw(precision, coefficients)
+
+    def _feature_scaling(self) -> Array | None:
+        return getattr(self, "_feature_scaling_", (None, None))[0]
+
+    def _entries_of(self, X: Any) -> tuple[Incidence, np.dtype[Any]]:
+        """Entries of new rows as the model has them, float64, and the precision of X."""
         checked = self._check_matrix(X, reset=False)
         observed = observed_entries(checked)
-        values = (observed.values.astype(np.float64) - self.mean_) / self.scale_
+        values = self._fitted().scaled(observed.values)
         observed = observed._replace(values=values)
-        noise = (self.noise_std_ / self.scale_) ** 2
+        return observed.tensors(torch.device("cpu"), torch.float64).by_row, checked.dtype
+
+    def _new_rows(self, X: Any, row_features: Any) -> tuple[Rows, int, np.dtype[Any]]:
+        data, dtype = self._entries_of(X)
         with one_thread(), torch.no_grad():
-            data: Incidence = observed.tensors(torch.device("cpu"), torch.float64).by_row
-            columns = (torch.as_tensor(a).double() for a in self.posterior_.columns)
-            result = function(data, *columns, self.prior_scale, noise).numpy()
-        return result.astype(checked.dtype, copy=False), len(values)
+            features = scaled(row_features, self._feature_scaling(), data.n_rows, "row_features")
+            return self._fitted().new_rows(data, features), data.n_rows, dtype
+
+    def _asked_of_new(self, X: Any, entries: Any, row_features: Any) -> tuple[Rows, Tensor, Tensor]:
+        check_is_fitted(self)
+        rows, n, _ = self._new_rows(X, row_features)
+        asked_rows, asked_columns = entries
+        i = positions(asked_rows, n, "rows")
+        labels = getattr(self, "column_labels_", None)
+        j = positions(asked_columns, len(self.posterior_.columns.mean), "columns", labels)
+        return rows, *_matched(i, j)
+
+    def _draws(
+        self, i: Tensor, j: Tensor, rows: Rows | None, n_draws: int, random_state: Any
+    ) -> Array:
+        rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
+        return self._fitted().draws_of(i, j, rows, n_draws, rng)
 
     @property
     def symmetry_(self) -> SymmetryGroup:
-        """The group of the rows of U and V; all rotations where there is none."""
-        n_rows = len(self.posterior_.rows.mean) + len(self.posterior_.columns.mean)
-        return component_group(self.symmetry or "auto", n_rows, len(self.components_))
+        """The group of the rows of U and V that the prior has; the whole of it if none was used."""
+        n_rows, k = (
+            len(self.posterior_.rows.mean) + len(self.posterior_.columns.mean),
+            len(self.components_),
+        )
+        symmetry = self.symmetry or "auto"
+        if isinstance(symmetry, str):
+            symmetry = group_name(symmetry, k, has_scales=self.prior_scale == "ard")
+        return component_group(symmetry, n_rows, k)
 
     @property
     def axes_(self) -> Array:
         """Axes (k, k) along which covariances were fitted and components flip and change places."""
         return self._orientation_
+
+
+def _given_scale(estimator: SymVIMatrixFactorization) -> float:
+    """Of solvers that can't learn it: 1 where it is "learn"."""
+    scale = estimator.prior_scale
+    return _SCALE_OF_BASELINES if isinstance(scale, str) else float(scale)
+
+
+def _matched(i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+    if len(i) != len(j):
+        raise ValueError(f"rows has {len(i)} positions and columns {len(j)}: they must match.")
+    return i, j

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.factorization.groups import component_group
+from skbayes_sym.estimators.factorization.groups import model_group
 from skbayes_sym.estimators.factorization.training import MatrixTraining
 from skbayes_sym.inference.factorization.problem import (
     Factorisation,
@@ -31,6 +31,7 @@ class FactorFit:
     """What a solver found, in the units of the matrix as given."""
 
     factors: Factors
+    model: Factorisation
 
     @property
     def n_iter(self) -> int:
@@ -44,27 +45,59 @@ class FactorFit:
 
     def attributes(self, data: MatrixTraining) -> dict[str, Any]:
         """Fitted attributes, as NumPy arrays in the canonical orientation."""
-        posterior, n = self.factors.posterior, data.shape[0]
-        k = posterior.mean.shape[1]
-        double_turn = canonical_rotation(posterior, n)
-        turn = double_turn.to(posterior.mean)
+        posterior, n, k = self.factors.posterior, data.shape[0], self.model.n_components
+        double_turn = canonical_rotation(posterior.factors(k), n)
+        turn = whole_turn(double_turn, self.model.coordinates.n_coordinates).to(posterior.mean)
         mean = (posterior.mean @ turn).cpu().numpy()
         cov = (turn.mT @ posterior.cov @ turn).cpu().numpy()
         rows, columns = (GaussianRows(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
+        whole = MatrixPosterior(rows, columns)
+        factors = whole.factors(k)
         attributes = {
             **data.attributes(),
-            "posterior_": MatrixPosterior(rows, columns),
-            "components_": np.ascontiguousarray(columns.mean.T) / k**0.5,
-            "components_cov_": columns.cov / k,
+            "posterior_": factors,
+            "components_": np.ascontiguousarray(factors.columns.mean.T) / k**0.5,
+            "components_cov_": factors.columns.cov / k,
             "noise_std_": float(np.sqrt(posterior.noise_variance) * data.scale),
             "n_iter_": self.n_iter,
             "stop_reason_": self.stop_reason,
-            "_orientation_": turn.double().cpu().numpy(),
+            "_orientation_": double_turn.cpu().numpy(),
+            **self._priors(double_turn),
+            **self._offsets(whole, data),
         }
         if self.factors.draws is not None:
-            turned = self.factors.draws @ double_turn
-            attributes["samples_"] = turned.to(data.dtype).cpu().numpy()
+            turned = self.factors.draws @ turn.double()
+            attributes["samples_"] = turned[..., :k].to(data.dtype).cpu().numpy()
+            if any(self.model.offsets):
+                attributes["_whole_samples_"] = turned.to(data.dtype).cpu().numpy()
         return {**attributes, **self._bounds(data)}
+
+    def _priors(self, turn: Tensor) -> dict[str, Any]:
+        """Laws of the rows of both sides, and the scales of the factors."""
+        k, turned = self.model.n_components, []
+        for law in self.factors.posterior.laws or ():
+            whole = whole_turn(turn, len(law.precision)).to(law.precision)
+            precision = whole.mT @ law.precision @ whole
+            turned.append((precision, law.coefficients @ whole))
+        scales = [torch.linalg.inv(p).diagonal()[:k].sqrt() for p, _ in turned]
+        return {
+            "prior_scale_": torch.stack(scales).cpu().numpy(),
+            "_laws_": tuple(tuple(part.cpu().numpy() for part in law) for law in turned),
+        }
+
+    def _offsets(self, whole: MatrixPosterior, data: MatrixTraining) -> dict[str, Any]:
+        """Offsets in the units of the matrix, and the rows with them."""
+        found: dict[str, Any] = {"_offsets_": self.model.offsets}
+        names = ("row_offsets_", "column_offsets_")
+        sides, pin = self.model.coordinates.sides, self.model.coordinates.pin
+        for name, has, free, side in zip(names, self.model.offsets, sides, whole, strict=True):
+            if has:
+                found[name] = side.mean[:, free.free[-1]] / pin * data.scale
+        if any(self.model.offsets):
+            found["_whole_"] = whole
+        if self.factors.posterior.cuts is not None:
+            found["cut_points_"] = self.factors.posterior.cuts.cpu().numpy()
+        return found
 
     def _bounds(self, data: MatrixTraining) -> dict[str, Any]:
         if self.factors.bounds is None:
@@ -112,17 +145,17 @@ class Factorization:
             return run.end_block()
 
         problem = self._problem(data, model)
-        run.begin(self.max_iter, lambda: FactorFit(Factors(latest[0])))
+        run.begin(self.max_iter, lambda: FactorFit(Factors(latest[0]), model))
         with torch.no_grad():
-            found = FactorFit(self.solver.solve(problem, on_sweep))
+            found = FactorFit(self.solver.solve(problem, on_sweep), model)
         run.end(found)
         self._report(found.factors, data)
         return found
 
     def _problem(self, data: MatrixTraining, model: Factorisation) -> FactorProblem:
-        group, n_observed = None, max(1, len(data.observed.values))
+        group, n_observed = None, max(1.0, data.total_weight)
         if self.symmetry is not None:
-            group = component_group(self.symmetry, sum(data.shape), model.n_components)
+            group = model_group(self.symmetry, model, sum(data.shape))
         self.solver.check(group, model.n_components)
         tol = -inf if self.tol is None else self.tol * n_observed
         return FactorProblem(
@@ -146,7 +179,8 @@ class Factorization:
 
     def _require_memory(self, data: MatrixTraining, model: Factorisation) -> None:
         """Covariances of n + m rows before and after a sweep: 2 (n + m) k^2 b; and draws kept."""
-        n_rows, k, size = sum(data.shape), model.n_components, data.dtype.itemsize
+        n_rows, size = sum(data.shape), data.dtype.itemsize
+        k = model.coordinates.n_coordinates
         n_kept = self.solver.n_kept(self.max_iter)
         require_memory(
             [
@@ -163,6 +197,13 @@ class Factorization:
             ],
             data.device,
         )
+
+
+def whole_turn(turn: Tensor, n_coordinates: int) -> Tensor:
+    """The rotation of the factors, offsets left alone, (D, D)."""
+    whole = torch.eye(n_coordinates, dtype=turn.dtype, device=turn.device)
+    whole[: len(turn), : len(turn)] = turn
+    return whole
 
 
 def canonical_rotation(posterior: FactorState, n_rows: int) -> Tensor:

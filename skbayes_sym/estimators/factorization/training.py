@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -11,16 +11,25 @@ from sklearn.utils import check_random_state
 
 from skbayes_sym.estimators._fit.callbacks import FitTask
 from skbayes_sym.estimators._fit.device import resolve_device, resolve_dtype
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.factorization.entries import (
     Observed,
+    frame_labels,
+    is_listed,
+    listed_entries,
     observed_entries,
     scaling,
     warn_of_empty,
 )
+from skbayes_sym.estimators.factorization.side_features import SideFeatures
 from skbayes_sym.inference.factorization.data import Entries
 
 _INITIAL_NOISE = 0.5  # in units of the spread of the observed entries
-_NOISE_RANGE = (1e-3, 1e2)  # likewise
+# Likewise; and where the prior's scales are learned, since a prior held wide needs more room.
+_INITIAL_NOISE_LEARNED = 0.88
+_NOISE_RANGE = (1e-3, 1e2)
+# Variance of the noise that turns factors into labels: their unit is free.
+_LATENT_NOISE = 0.75
 
 
 class TakesMatrix(Protocol):
@@ -30,9 +39,20 @@ class TakesMatrix(Protocol):
     dtype: str
     center: bool
     scale: bool
+    likelihood: Any
     random_state: Any
 
     def _check_matrix(self, X: Any, *, reset: bool) -> Any: ...
+
+    def _set_columns(self, labels: Array) -> None: ...
+
+
+class Given(NamedTuple):
+    """What `fit` was given."""
+
+    X: Any
+    row_features: Any = None
+    column_features: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +62,7 @@ class MatrixTraining:
     Parameters
     ----------
     observed : Observed
-        Its entries, centred and scaled.
+        Its entries, centred and scaled; of ordinal ones the labels' positions in ``classes``.
     mean, scale : float
         What the entries as given were centred and divided by.
     spread : float
@@ -53,6 +73,10 @@ class MatrixTraining:
         Where and in which precision it computes.
     begin : callable (n_blocks) -> FitTask
         Opens the callbacks' task.
+    features : (SideFeatures or None, SideFeatures or None)
+        Of the rows and of the columns.
+    classes : ndarray, optional
+        Distinct values in increasing order, of ordinal entries only.
     """
 
     observed: Observed
@@ -63,15 +87,27 @@ class MatrixTraining:
     device: torch.device
     dtype: torch.dtype
     begin: Callable[[int], FitTask]
+    features: tuple[SideFeatures | None, SideFeatures | None] = (None, None)
+    classes: Array | None = None
 
     @classmethod
-    def open(cls, estimator: TakesMatrix, X: Any) -> "MatrixTraining":
+    def open(cls, estimator: TakesMatrix, given: Given) -> "MatrixTraining":
         """Validate everything before the first array is allocated for the fit."""
-        device = resolve_device(estimator.device)
-        checked = estimator._check_matrix(X, reset=True)
-        observed = observed_entries(checked)
-        mean, scale, spread = scaling(observed.values, estimator.center, estimator.scale)
-        values = (observed.values.astype(np.float64) - mean) / scale
+        X, device = given.X, resolve_device(estimator.device)
+        observed, checked = observe(estimator, X)
+        features = (
+            SideFeatures.open(given.row_features, observed.shape[0], "row_features"),
+            SideFeatures.open(given.column_features, observed.shape[1], "column_features"),
+        )
+        classes, mean, scale, spread = None, 0.0, 1.0, 1.0
+        if estimator.likelihood == "ordinal":
+            classes, place = np.unique(observed.values, return_inverse=True)
+            values = place.astype(np.float64)
+        else:
+            mean, scale, spread = scaling(
+                observed.values, estimator.center, estimator.scale, observed.weights
+            )
+            values = (observed.values.astype(np.float64) - mean) / scale
         return cls(
             observed=observed._replace(values=values),
             mean=mean,
@@ -82,6 +118,8 @@ class MatrixTraining:
             dtype=resolve_dtype(estimator.dtype, checked),
             # Its target is the matrix itself: scikit-learn's monitor scores nothing without one.
             begin=lambda n_blocks: FitTask(estimator, X, X, None, n_blocks),
+            features=features,
+            classes=classes,
         )
 
     def warn_of_empty(self) -> None:
@@ -103,21 +141,34 @@ class MatrixTraining:
         """The same in float64, whatever the working precision."""
         if self.dtype == torch.float64:
             return self.entries
-        return self.observed.tensors(self.device, torch.float64)
+        values, weights = self.observed.values, self.observed.weights  # already row by row
+        given = None if weights is None else torch.as_tensor(weights, device=self.device).double()
+        return self.entries.with_values(torch.as_tensor(values, device=self.device).double(), given)
+
+    @property
+    def total_weight(self) -> float:
+        """Entries, each counted by its weight."""
+        weights = self.observed.weights
+        return float(len(self.observed.values) if weights is None else weights.sum())
 
     @property
     def log_jacobian(self) -> float:
         """Turns a log density of scaled entries into that of the entries as given, nats."""
-        return -len(self.observed.values) * float(np.log(self.scale))
+        return -self.total_weight * float(np.log(self.scale))
 
-    def noise(self, noise_std: str | float) -> tuple[float, tuple[float, float] | None]:
+    def noise(
+        self, noise_std: str | float, learns_scales: bool
+    ) -> tuple[float, tuple[float, float] | None]:
         """Noise variance in scaled units, as given or to start from, and its range if learned.
 
         With nothing to learn from it stays where it starts.
         """
+        if self.classes is not None:
+            return _LATENT_NOISE, None
         if not isinstance(noise_std, str):
             return float((noise_std / self.scale) ** 2), None
-        start = float((_INITIAL_NOISE * self.spread) ** 2)
+        start = _INITIAL_NOISE_LEARNED if learns_scales else _INITIAL_NOISE
+        start = float((start * self.spread) ** 2)
         if len(self.observed.values) == 0:
             return start, None
         low, high = (float((r * self.spread) ** 2) for r in _NOISE_RANGE)
@@ -125,9 +176,33 @@ class MatrixTraining:
 
     def attributes(self) -> dict[str, Any]:
         """Fitted attributes that depend on the matrix alone."""
+        named = {
+            "row_labels_": self.observed.row_labels,
+            "column_labels_": self.observed.column_labels,
+            "classes_": self.classes,
+        }
         return {
             "mean_": self.mean,
             "scale_": self.scale,
             "device_": str(self.device),
             "dtype_": str(self.dtype).removeprefix("torch."),
+            "_feature_scaling_": tuple(
+                None if side is None else side.scaling for side in self.features
+            ),
+            **{name: value for name, value in named.items() if value is not None},
         }
+
+
+def observe(estimator: TakesMatrix, X: Any) -> tuple[Observed, Any]:
+    """The entries of a matrix or a list of entries, and what their precision is read off."""
+    if is_listed(X):
+        observed = listed_entries(X)
+        if 0 in observed.shape:
+            raise ValueError("a list of entries has 0 sample(s): at least one entry is required.")
+        labels = observed.column_labels
+        estimator._set_columns(np.arange(observed.shape[1]) if labels is None else labels)
+        return observed, observed.values
+    rows, columns = frame_labels(X)
+    checked = estimator._check_matrix(X, reset=True)
+    observed = observed_entries(checked)
+    return observed._replace(row_labels=rows, column_labels=columns), checked

@@ -84,6 +84,8 @@ class LaplaceEstimator(NetworkEstimator):
     burn_in: float
     keep_best: bool
 
+    _closing = ("log_evidence_",)
+
     network_: RecordingNetwork
     posterior_: LaplacePosterior | ModeMixture
     prior_scale_: Array

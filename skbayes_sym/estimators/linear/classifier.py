@@ -53,7 +53,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         Prior standard deviation of the coefficients, in standardised units: one number, or one per
         feature. "learn" maximises the ELBO over one for all.
     variance_scale : "loo" or float, default="loo"
-        Factor on the variance of the outputs in predictions; "loo" takes that of 0, 0.1, 0.3, 1 and
+        Factor on the variance of the logits in predictions; "loo" takes that of 0, 0.1, 0.3, 1 and
         3 whose predictions of left-out rows are best, approximately; 1 is the posterior's own, and
         what "loo" is where ``likelihood`` is an object of one output.
     fit_intercept : bool, default=True
@@ -110,7 +110,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     prior_scale_ : float or ndarray
         Learned or given prior standard deviation.
     variance_scale_ : float
-        Factor on the variance of the outputs in predictions.
+        Factor on the variance of the logits in predictions.
     posterior_ : LowRankGaussian
         Posterior of the coefficients of scaled inputs: ``.loc``, ``.variance()``,
         ``.sample(n, generator=...)``, ``.log_prob(w)``.

@@ -1,11 +1,11 @@
 """Sampled posteriors (Wiese et al. 2023): `MCMCRegressor` and `MCMCClassifier`.
 
-Reading order, which is the order of a fit: `setting` (who looks for modes, and what else is
-decided before the first move), `starts` (of the chains), `warm_start`, `explore` (chains and
-particles from their own starts), `trust` (reasons not to weigh what they found), `allocate` (modes
-weighed by evidence, new chains in them), `draws` and `modes` (what is kept), `diagnostics` (how
-well chains mixed), `sampled` (all of it), `method` (the story), `base` (parameters become a
-method), `estimator`; and `approximate` (draws condensed to Gaussians).
+Reading order, which is the order of a fit: `setting` (who looks for modes, and what else is decided
+before the first move), `starts` (of the chains), `wide` (those of large networks), `warm_start`,
+`explore` (chains and particles from their own starts), `trust` (reasons not to weigh what they
+found), `allocate` (modes weighed by evidence, new chains in them), `draws` and `modes` (what is
+kept), `diagnostics` (how well chains mixed), `sampled` (all of it), `method` (the story), `base`
+(parameters become a method), `estimator`; and `approximate` (draws condensed to Gaussians).
 
 In: `Training`, `Model` and `Run`. Out: draws (C, S, P) with weights (C,), modes, log evidence in
 nats. Tests of `starts`, `trust` and `draws` have files of their name; the other stages are tested

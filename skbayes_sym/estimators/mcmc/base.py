@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.method import Fitted
+from skbayes_sym.estimators._fit.method import Fitted, Method
 from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
@@ -21,11 +21,12 @@ from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOp
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.draws import WeightedDraws
 from skbayes_sym.estimators.mcmc.approximate import Approximation, approximate
-from skbayes_sym.estimators.mcmc.method import Sampling
+from skbayes_sym.estimators.mcmc.method import BySize, Sampling
 from skbayes_sym.estimators.mcmc.modes import Mode
 from skbayes_sym.estimators.mcmc.setting import Chains, Search
 from skbayes_sym.estimators.mcmc.starts import INITS
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
+from skbayes_sym.inference.mcmc.annealing import Annealing, Approach
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mcmc.chain_count import n_chains_required
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
@@ -49,14 +50,15 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **NETWORK_CONSTRAINTS,
     **OBJECT_CONSTRAINTS,
     "sampler": [StrOptions({"auto", *_SAMPLERS}), HasMethods("step"), SMC],
-    "init": [StrOptions(set(INITS))],
+    "init": [StrOptions({"auto", *INITS}), Annealing],
     "prior_scale": [StrOptions({"learn"}), *NETWORK_CONSTRAINTS["prior_scale"]],
-    "n_chains": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-    "n_warmup": [Interval(Integral, 0, None, closed="left")],
-    "n_draws": [Interval(Integral, 1, None, closed="left")],
+    "n_chains": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left"), None],
+    "n_warmup": [Interval(Integral, 0, None, closed="left"), None],
+    "n_draws": [Interval(Integral, 1, None, closed="left"), None],
     "thinning": [Interval(Integral, 1, None, closed="left")],
     "remove_symmetries": ["boolean"],
     "mode_weights": [StrOptions({"auto", "evidence", "uniform"}), Evidence],
+    "evidence_effort": [Interval(Real, 0, None, closed="left")],
     "standardize": ["boolean"],
     "warm_start": ["boolean"],
     "n_jobs": [Integral, None],
@@ -71,13 +73,14 @@ class SampledEstimator(WeightedDraws):
     """An estimator that samples its posterior."""
 
     sampler: str | Kernel | SMC
-    init: str
-    n_chains: int | str
-    n_warmup: int
-    n_draws: int
+    init: str | Annealing
+    n_chains: int | str | None
+    n_warmup: int | None
+    n_draws: int | None
     thinning: int
     remove_symmetries: bool
     mode_weights: str | Evidence
+    evidence_effort: float
     noise_prior_scale: float = 1.0  # a classifier has none
     warm_start: bool
     n_jobs: int | None
@@ -89,29 +92,50 @@ class SampledEstimator(WeightedDraws):
     _blocks_: list[Block]
     _training_data_: tuple[Array, Array, Array]
 
-    def _method(self) -> Sampling:
-        search = self._search()
-        n_chains = self.n_chains
+    def _method(self) -> Method:
+        if not isinstance(self.init, str):
+            return self._sampling("ensemble", self.init)
+        if self.init != "auto":
+            return self._sampling(self.init)
+        if isinstance(self.sampler, str) and self.sampler == "auto":
+            return BySize(self._sampling("prior"), self._sampling("ensemble"))
+        return self._sampling("prior")
+
+    def _sampling(self, init: str, approach: Approach | None = None) -> Sampling:
+        """The method that starts so."""
+        search, usual = self._search(init), INITS[init].plan
+        approach = approach or INITS[init].approach
+        if approach is not None and self.mode_weights == "auto":
+            search = search._replace(particles=None, by_evidence=False)
+        n_chains = usual.n_chains if self.n_chains is None else self.n_chains
         if isinstance(n_chains, str):
             n_chains = n_chains_required(_AUTO_MODES, probability=_AUTO_PROBABILITY)
         start = getattr(self, "_blocks_", None) if self.warm_start else None
         chains = Chains(
-            n_chains, self.n_warmup, self.n_draws, self.thinning, self.init, self.n_jobs,
-            start or None,
+            n_chains,
+            usual.n_warmup if self.n_warmup is None else self.n_warmup,
+            usual.n_draws if self.n_draws is None else self.n_draws,
+            self.thinning, init, approach, self.n_jobs, start or None,
         )  # fmt: skip
         return Sampling(search, chains, self.remove_symmetries, float(self.noise_prior_scale))
 
-    def _search(self) -> Search:
+    def _search(self, init: str) -> Search:
         """Who looks for modes; what doesn't apply to them is refused."""
         sampler = self.sampler
         if isinstance(sampler, str):
-            sampler = INITS[self.init].kernel if sampler == "auto" else _SAMPLERS[sampler]
+            sampler = INITS[init].kernel if sampler == "auto" else _SAMPLERS[sampler]
         if isinstance(sampler, type):
             raise ValueError(f"sampler must be an object, not a class: {sampler.__name__}().")
         evidence = self._evidence()
         if hasattr(sampler, "step"):
-            particles = None if evidence is None else evidence.particles
-            return Search(sampler, particles, evidence is not None)
+            if evidence is None:
+                why = "every chain has one vote with mode_weights='uniform'"
+                refuse(self, ("evidence_effort",), why, "mode_weights='evidence'")
+                return Search(sampler, None, False)
+            return Search(
+                sampler, evidence.particles, True, self.mode_weights != "auto",
+                evidence.n_replicates != "auto", float(self.evidence_effort),
+            )  # fmt: skip
         return self._search_by_particles(sampler, evidence)
 
     def _search_by_particles(self, particles: SMC, evidence: Evidence | None) -> Search:
@@ -119,11 +143,13 @@ class SampledEstimator(WeightedDraws):
         refuse(self, ("init", "n_warmup", "warm_start"), why, "sampler='hmc'")
         if evidence is None:
             why = "sampler=SMC(...) with mode_weights='uniform' has only particles, no chains"
-            refuse(self, ("n_chains", "n_draws", "thinning"), why, "SMC(n_particles=...)")
+            unused = ("n_chains", "n_draws", "thinning", "evidence_effort")
+            refuse(self, unused, why, "SMC(n_particles=...)")
         if not isinstance(self.mode_weights, str):
             why = "sampler=SMC(...) has the replicates that Evidence(...) would add"
             refuse(self, ("mode_weights",), why, "mode_weights='evidence'")
-        return Search(None, particles, evidence is not None)
+        effort = float(self.evidence_effort)
+        return Search(None, particles, evidence is not None, effort=effort)
 
     def _evidence(self) -> Evidence | None:
         """How modes are weighed; None for one vote per chain."""

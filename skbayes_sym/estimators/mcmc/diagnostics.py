@@ -1,13 +1,13 @@
 """Figures on how well chains mixed, in functions and in weights."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.mcmc.draws import Draws
-from skbayes_sym.estimators.mcmc.explore import Explored
+from skbayes_sym.estimators.mcmc.draws import Draws, Explored
 from skbayes_sym.inference.diagnostics import bulk_ess, rank_rhat
 from skbayes_sym.inference.mcmc.chains import ChainDraws
 from skbayes_sym.inference.network_posterior import NetworkPosterior
@@ -42,6 +42,8 @@ def diagnose(
         "parameter_ess": bulk_ess(samples, weights),
         "parameter_rhat_before": rank_rhat(before),
         "parameter_ess_before": bulk_ess(before),
+        "function_rhat_within": _typical(rank_rhat, functions),
+        "function_ess_within": _typical(bulk_ess, functions),
         "unseen_basin": 1.0 - _MISSED ** (1.0 / explored.n_starts),
         **_moves(explored.chains, explored.n_starts),
     }
@@ -53,15 +55,26 @@ def _moves(chains: ChainDraws | None, n_starts: int) -> dict[str, Array]:
         nothing = np.zeros(n_starts, dtype=np.int64)
         return {
             "n_divergent": nothing, "acceptance": nothing / 1.0, "stuck": nothing.astype(bool),
-            "n_gradients": nothing,
+            "n_gradients": nothing, "energy_error": nothing * np.nan,
         }  # fmt: skip
     warmup, sampling = chains.warmup, chains.sampling
     return {
         "n_divergent": sampling.n_divergent.numpy(),
         "acceptance": sampling.mean_acceptance.numpy(),
         "stuck": chains.stuck & (sampling.n_moves.numpy() >= _TELLING_MOVES),
+        "energy_error": sampling.energy_error.numpy(),
         "n_gradients": (warmup.n_gradients + sampling.n_gradients).numpy(),
     }
+
+
+def _typical(statistic: Callable[[Array], Array], functions: Array) -> Array:
+    """Of every chain alone, the median over functions (C, S, Q) -> (C,)."""
+    n_chains, n_draws, _ = functions.shape
+    own = statistic(functions.swapaxes(0, 1).reshape(1, n_draws, -1)).reshape(n_chains, -1)
+    defined = np.isfinite(own).any(1)
+    typical = np.full(n_chains, np.nan)
+    typical[defined] = np.nanmedian(own[defined], axis=1)
+    return typical
 
 
 def functions_of(posterior: NetworkPosterior, draws: Array) -> Array:

@@ -9,7 +9,7 @@ from skbayes_sym.estimators._fit.model import NOISE_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor
 from skbayes_sym.estimators.mcmc.base import CONSTRAINTS, SampledEstimator
-from skbayes_sym.inference.samplers import SMC, Evidence, Kernel
+from skbayes_sym.inference.samplers import SMC, Annealing, Evidence, Kernel
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
@@ -40,19 +40,25 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         "nuts": `NUTS`, the No-U-Turn sampler, for reference; slower here. "smc": `SMC`, only the
         particles of sequential Monte Carlo; the chains start from those. Or one of these with
         other settings, or a kernel of your own.
-    init : {"prior", "laplace"}, default="prior"
+    init : {"auto", "prior", "laplace", "ensemble"} or Annealing, default="auto"
         Where chains start. "prior": at draws of the prior, learned scales at their reference.
         "laplace": at modes found by Gauss-Newton steps and the evidence, at most 16, with
         the damped curvature there as the metric; trajectories of ``sampler="auto"`` then have 20 to
         40 steps. For fully connected networks, normal noise and priors of normals, their scales
-        given or learned.
-    n_chains : int or "auto", default=64
-        "auto" is the number that finds every mode with probability 0.99 if there are three, the
-        rarest found by 8 % of the chains: ``n_chains_required([.57, .35, .08])``.
-    n_warmup : int, default=1000
-        Iterations of each chain that adapt step size and scale.
-    n_draws : int, default=50
-        Draws of each chain kept after them.
+        given or learned. "ensemble", for networks of hundreds of weights: each at a member of
+        an ensemble, from where `Annealing` takes it to a wide basin, which it samples in the
+        coordinates of its layers' curvature; or `Annealing` with other settings. For fully
+        connected networks. "auto" is "ensemble" for those beyond 200 weights with
+        ``sampler="auto"``, else "prior".
+    n_chains : int, "auto" or None, default=None
+        None is 64, and 8 with ``init="ensemble"``. "auto" is the number that finds every mode with
+        probability 0.99 if there are three, the rarest found by 8 % of the chains:
+        ``n_chains_required([.57, .35, .08])``.
+    n_warmup : int or None, default=None
+        Iterations of each chain that adapt step size and scale. None is 1000, and 100 with
+        ``init="ensemble"``, whose trajectories have about 60 steps.
+    n_draws : int or None, default=None
+        Draws of each chain kept after them. None is 50.
     thinning : int, default=1
         Iterations per draw.
     remove_symmetries : bool, default=True
@@ -65,8 +71,13 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         particles; the chains are then allocated to the modes. `Evidence` says how many particles
         look for modes beside the chains. "uniform": one vote per chain, which weighs modes by
         how many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it
-        with a `ConvergenceWarning` where the estimate can't be trusted, and needs
-        ``remove_symmetries``; "auto" is "evidence" with, "uniform" without it.
+        with a `ConvergenceWarning` where doubts about the evidence leave the weights open, and
+        needs ``remove_symmetries``. "auto" is "evidence" with ``remove_symmetries`` and 30 draws a
+        parameter, of all chains together and up to 50 of each; "uniform" otherwise, and of
+        annealed chains.
+    evidence_effort : float, default=1.0
+        What finding the evidence may cost, particles and further draws of modes included, in units
+        of what the exploring chains do. 0 weighs the draws that there are.
     network : "mlp", torch.nn.Module or Network, default="mlp"
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
@@ -127,7 +138,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         ``std_error`` (nats, of the targets as given; the part of the evidence that the mode and
         its symmetric copies hold), ``members`` (its chains in `samples_`), ``n_explorers`` and
         ``n_particles`` (chains and particles that ended there on their own),
-        ``mean_log_posterior``. Empty with ``mode_weights="uniform"``.
+        ``mean_log_posterior``. Empty where modes weren't weighed.
     log_evidence_ : float
         log p(y | X), nats, summed over the modes that were found: a lower bound up to
         `log_evidence_std_error_`, since nobody knows of a mode that nobody visited. NaN where it
@@ -148,9 +159,13 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`;
         parameter_rhat_before, parameter_ess_before : the same before symmetries were removed;
         function_rhat_before : of the chains as warmed up, each with one vote;
-        n_divergent, acceptance, stuck, n_gradients : one number per chain;
+        function_rhat_within, function_ess_within : one number per chain, of its own draws, the
+        median of those outputs; chains that stay in modes of their own agree in nothing else;
+        n_divergent, acceptance, energy_error (root mean square, nats), stuck, n_gradients : one
+        number per chain;
         unseen_basin : a basin that draws fewer starts than this share can have been missed with
         probability over 1 %;
+        no_evidence : str, why `log_evidence_` is nan, where it is;
         warnings : list of str.
     n_iter_ : int
         Steps made.
@@ -226,13 +241,14 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         activation: str = "tanh",
         *,
         sampler: str | Kernel | SMC = "auto",
-        init: str = "prior",
-        n_chains: int | str = 64,
-        n_warmup: int = 1000,
-        n_draws: int = 50,
+        init: str | Annealing = "auto",
+        n_chains: int | str | None = None,
+        n_warmup: int | None = None,
+        n_draws: int | None = None,
         thinning: int = 1,
         remove_symmetries: bool = True,
         mode_weights: str | Evidence = "auto",
+        evidence_effort: float = 1.0,
         network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         prior: UnboundPrior | None = None,
@@ -258,6 +274,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         self.thinning = thinning
         self.remove_symmetries = remove_symmetries
         self.mode_weights = mode_weights
+        self.evidence_effort = evidence_effort
         self.network = network
         self.likelihood = likelihood
         self.prior = prior
@@ -298,19 +315,25 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         "nuts": `NUTS`, the No-U-Turn sampler, for reference; slower here. "smc": `SMC`, only the
         particles of sequential Monte Carlo; the chains start from those. Or one of these with
         other settings, or a kernel of your own.
-    init : {"prior", "laplace"}, default="prior"
+    init : {"auto", "prior", "laplace", "ensemble"} or Annealing, default="auto"
         Where chains start. "prior": at draws of the prior, learned scales at their reference.
         "laplace": at modes found by Gauss-Newton steps and the evidence, at most 4, with
         the damped curvature there as the metric; trajectories of ``sampler="auto"`` then have 20 to
         40 steps. For fully connected networks, softmax and priors of normals, their scales
-        given or learned.
-    n_chains : int or "auto", default=64
-        "auto" is the number that finds every mode with probability 0.99 if there are three, the
-        rarest found by 8 % of the chains: ``n_chains_required([.57, .35, .08])``.
-    n_warmup : int, default=1000
-        Iterations of each chain that adapt step size and scale.
-    n_draws : int, default=50
-        Draws of each chain kept after them.
+        given or learned. "ensemble", for networks of hundreds of weights: each at a member of
+        an ensemble, from where `Annealing` takes it to a wide basin, which it samples in the
+        coordinates of its layers' curvature; or `Annealing` with other settings. For fully
+        connected networks. "auto" is "ensemble" for those beyond 200 weights with
+        ``sampler="auto"``, else "prior".
+    n_chains : int, "auto" or None, default=None
+        None is 64, and 8 with ``init="ensemble"``. "auto" is the number that finds every mode with
+        probability 0.99 if there are three, the rarest found by 8 % of the chains:
+        ``n_chains_required([.57, .35, .08])``.
+    n_warmup : int or None, default=None
+        Iterations of each chain that adapt step size and scale. None is 1000, and 100 with
+        ``init="ensemble"``, whose trajectories have about 60 steps.
+    n_draws : int or None, default=None
+        Draws of each chain kept after them. None is 50.
     thinning : int, default=1
         Iterations per draw.
     remove_symmetries : bool, default=True
@@ -323,8 +346,13 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         particles; the chains are then allocated to the modes. `Evidence` says how many particles
         look for modes beside the chains. "uniform": one vote per chain, which weighs modes by
         how many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it
-        with a `ConvergenceWarning` where the estimate can't be trusted, and needs
-        ``remove_symmetries``; "auto" is "evidence" with, "uniform" without it.
+        with a `ConvergenceWarning` where doubts about the evidence leave the weights open, and
+        needs ``remove_symmetries``. "auto" is "evidence" with ``remove_symmetries`` and 30 draws a
+        parameter, of all chains together and up to 50 of each; "uniform" otherwise, and of
+        annealed chains.
+    evidence_effort : float, default=1.0
+        What finding the evidence may cost, particles and further draws of modes included, in units
+        of what the exploring chains do. 0 weighs the draws that there are.
     network : "mlp", torch.nn.Module or Network, default="mlp"
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
@@ -369,7 +397,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         ``std_error`` (nats; the part of the evidence that the mode and
         its symmetric copies hold), ``members`` (its chains in `samples_`), ``n_explorers`` and
         ``n_particles`` (chains and particles that ended there on their own),
-        ``mean_log_posterior``. Empty with ``mode_weights="uniform"``.
+        ``mean_log_posterior``. Empty where modes weren't weighed.
     log_evidence_ : float
         log p(y | X), nats, summed over the modes that were found: a lower bound up to
         `log_evidence_std_error_`, since nobody knows of a mode that nobody visited. NaN where it
@@ -389,9 +417,13 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`;
         parameter_rhat_before, parameter_ess_before : the same before symmetries were removed;
         function_rhat_before : of the chains as warmed up, each with one vote;
-        n_divergent, acceptance, stuck, n_gradients : one number per chain;
+        function_rhat_within, function_ess_within : one number per chain, of its own draws, the
+        median of those outputs; chains that stay in modes of their own agree in nothing else;
+        n_divergent, acceptance, energy_error (root mean square, nats), stuck, n_gradients : one
+        number per chain;
         unseen_basin : a basin that draws fewer starts than this share can have been missed with
         probability over 1 %;
+        no_evidence : str, why `log_evidence_` is nan, where it is;
         warnings : list of str.
     n_iter_ : int
         Steps made.
@@ -461,13 +493,14 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         activation: str = "tanh",
         *,
         sampler: str | Kernel | SMC = "auto",
-        init: str = "prior",
-        n_chains: int | str = 64,
-        n_warmup: int = 1000,
-        n_draws: int = 50,
+        init: str | Annealing = "auto",
+        n_chains: int | str | None = None,
+        n_warmup: int | None = None,
+        n_draws: int | None = None,
         thinning: int = 1,
         remove_symmetries: bool = True,
         mode_weights: str | Evidence = "auto",
+        evidence_effort: float = 1.0,
         network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         prior: UnboundPrior | None = None,
@@ -490,6 +523,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         self.thinning = thinning
         self.remove_symmetries = remove_symmetries
         self.mode_weights = mode_weights
+        self.evidence_effort = evidence_effort
         self.network = network
         self.likelihood = likelihood
         self.prior = prior

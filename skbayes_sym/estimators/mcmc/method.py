@@ -16,6 +16,7 @@ from skbayes_sym.estimators.mcmc.explore import explore
 from skbayes_sym.estimators.mcmc.sampled import Findings, Sampled
 from skbayes_sym.estimators.mcmc.setting import Chains, Search, Setting
 from skbayes_sym.estimators.mcmc.starts import INITS
+from skbayes_sym.estimators.mcmc.wide import asks_for_it
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
 
@@ -44,6 +45,7 @@ class Sampling:
 
     def fit(self, data: Training, model: Model, run: Run) -> Sampled:
         INITS[self.chains.init].needs.check(model)
+        self._require_warmup()
         self._require_memory(data, model)
         setting = Setting(
             self.search, self.chains, self.remove_symmetries, self.noise_prior_scale,
@@ -52,18 +54,27 @@ class Sampling:
         run.begin()
         with torch.no_grad():
             explored = explore(setting)
+            run.keep(lambda: Sampled.unreduced(setting, explored))
             allocation = allocate_chains(setting, explored)
             found = Sampled.gather(setting, explored, allocation)
         run.end(found)
         _report(found.findings)
         return found
 
+    def _require_warmup(self) -> None:
+        chains = self.chains
+        if chains.approach and not chains.n_warmup and not chains.start:
+            raise ValueError(
+                f"init={chains.init!r} needs n_warmup of at least 1, got 0: its chains anneal at "
+                "the beginning of the warm-up. With warm_start=True a second fit may have 0."
+            )
+
     def _require_memory(self, data: Training, model: Model) -> None:
         """Draws on the host, as made and as labelled: 8 P + 2 C S P b; what finds them."""
         n_params, size = model.network.layout.n_params, data.dtype.itemsize
-        (kernel, particles, by_evidence), plan = self.search, self.chains
+        search, plan, particles = self.search, self.chains, self.search.particles
         copies = 2 if self.remove_symmetries and model.group.factors else 1
-        n_chains = 0 if kernel is None and not by_evidence else plan.n_chains
+        n_chains = 0 if search.kernel is None and not search.by_evidence else plan.n_chains
         n_metrics = 2 * plan.n_chains if plan.init == "laplace" else 0
         n_particles = 0 if particles is None else particles.n_replicates * particles.n_particles
         require_memory(
@@ -88,6 +99,25 @@ class Sampling:
             ],
             _CPU,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class BySize:
+    """One of two samplings, as the network's size says (`wide.asks_for_it`).
+
+    Parameters
+    ----------
+    few, many : Sampling
+        Of tens of weights, and of hundreds and more.
+    """
+
+    needs: ClassVar[Needs] = Sampling.needs
+
+    few: Sampling
+    many: Sampling
+
+    def fit(self, data: Training, model: Model, run: Run) -> Sampled:
+        return (self.many if asks_for_it(model) else self.few).fit(data, model, run)
 
 
 def _report(findings: Findings) -> None:

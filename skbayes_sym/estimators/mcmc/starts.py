@@ -11,12 +11,15 @@ from skbayes_sym.estimators._fit.compatibility import (
     ANY_NETWORK,
     ANY_PRIOR,
     FULLY_CONNECTED,
+    NORMAL_NOISE,
     NORMAL_OR_LEARNED,
+    SOFTMAX,
     Need,
     Needs,
 )
 from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
-from skbayes_sym.estimators.mcmc.setting import Setting
+from skbayes_sym.estimators.mcmc import wide
+from skbayes_sym.estimators.mcmc.setting import Plan, Setting
 from skbayes_sym.inference.kernels.base import DensePreconditioner
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.laplace_starts import Starts, class_starts, regression_starts
@@ -25,9 +28,9 @@ from skbayes_sym.inference.mcmc.adaptation import (
     PooledDiagonal,
     PreconditionerAdaptation,
 )
+from skbayes_sym.inference.mcmc.annealing import Approach
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mcmc.chains import start_blocks
-from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.numerics.random import generator_from
 
 _LEAST_NOISE = 0.3  # at the start, in units of the target's spread: tighter noise is a steep wall
@@ -47,11 +50,9 @@ class Init(NamedTuple):
     blocks: Callable[[Setting], list[Block]]
     adaptation: Callable[[Setting], PreconditionerAdaptation]  # of the metric, during warm-up
     kernel: HMC  # what ``sampler="auto"`` is
-
-
-def is_softmax(likelihood: Likelihood) -> bool:
-    """Whether outputs are logits, one per class."""
-    return hasattr(likelihood, "n_points")
+    plan: Plan = Plan()
+    approach: Approach | None = None  # what chains do before they warm up
+    target_acceptance: float = 0.8
 
 
 def _prior_blocks(setting: Setting) -> list[Block]:
@@ -77,7 +78,7 @@ def _laplace_starts(setting: Setting) -> Starts:
     network, likelihood, prior, _ = setting.model
     mlp, scales = fully_connected(network), scales_by_group(prior)
     data, seed, n = setting.data.double_data, setting.seeds.start, setting.chains.n_chains
-    if is_softmax(likelihood):
+    if SOFTMAX.is_met(likelihood):
         return class_starts(mlp, data, scales, n=min(n, _MOST_CLASS_MODES), seed=seed)
     return regression_starts(mlp, likelihood, data, scales, n=min(n, _MOST_MODES), seed=seed)
 
@@ -105,7 +106,7 @@ def _draws_of_the_prior(setting: Setting) -> Tensor:
 NORMAL_OR_SOFTMAX = Need(
     "Normal noise or softmax",
     "Chains of other likelihoods start with init='prior'.",
-    holds=lambda likelihood: getattr(likelihood, "is_conjugate", False) or is_softmax(likelihood),
+    holds=lambda likelihood: NORMAL_NOISE.is_met(likelihood) or SOFTMAX.is_met(likelihood),
 )
 
 # By the name that ``init=`` takes.
@@ -117,5 +118,9 @@ INITS: dict[str, Init] = {
     "laplace": Init(
         Needs(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), _laplace_blocks,
         lambda setting: FixedPreconditioner(), _IN_THE_METRIC,
+    ),
+    "ensemble": Init(
+        wide.NEEDS, wide.ensemble_blocks, wide.adaptation, wide.KERNEL, wide.PLAN, wide.APPROACH,
+        wide.TARGET_ACCEPTANCE,
     ),
 }  # fmt: skip

@@ -44,10 +44,20 @@ def _as_tensors(block: Block, like: Tensor) -> Block:
 
 def _converted(block: Block, convert: Callable[[Any], Any]) -> Block:
     preconditioner: Any = block.preconditioner
-    arrays = {f.name: convert(getattr(preconditioner, f.name)) for f in fields(preconditioner)}
+    arrays = {
+        f.name: _each(getattr(preconditioner, f.name), convert) for f in fields(preconditioner)
+    }
     return Block(
         type(block.state)(*map(convert, block.state)),
         convert(block.step_size),
         replace(preconditioner, **arrays),
         convert(block.random_state),
     )
+
+
+def _each(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """An array, or nested tuples of them, plain or named, converted."""
+    if not isinstance(value, tuple):
+        return convert(value)
+    items = [_each(item, convert) for item in value]
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)

@@ -80,6 +80,11 @@ class _SymmetrizedVI(NetworkEstimator):
     n_predict_samples: int
     tol: float | None
     warm_start: bool
+    _closing = (
+        "elbo_", "elbo_mean_field_", "elbo_std_error_", "elbo_upper_", "saturation_",
+        "symmetry_gap_",
+    )  # fmt: skip
+
     network_: MLP
     posterior_: MeanFieldGaussian
     _predict_seed_: int

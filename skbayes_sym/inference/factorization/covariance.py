@@ -1,14 +1,13 @@
 """Families of row covariances: how free the Gaussian of each row is."""
 
 from dataclasses import dataclass
-from math import log, pi
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from skbayes_sym.inference.factorization.data import ROW_BLOCK
-from skbayes_sym.numerics.gaussian import kl_from_standard
+from skbayes_sym.numerics.gaussian import LOG_2PI
 from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.symmetry.gaps.rotations import row_root
 
@@ -35,19 +34,19 @@ class CovarianceFamily(Protocol):
         """What each row's covariance is to be multiplied by to agree with the others, (n,)."""
         ...
 
-    def cost(self, mean: Tensor, cov: Tensor, prior_scale: float) -> float:
-        """What the sweeps' objective subtracts from the log likelihood, nats."""
+    def entropy(self, cov: Tensor) -> float:
+        """Of rows with these covariances (n, d, d), nats; 0 of points, which have none."""
         ...
 
 
 class _Gaussian:
-    """What the Gaussian families share: rows that know nothing of each other, and the KL."""
+    """What the Gaussian families share: rows that know nothing of each other, and the entropy."""
 
     def pool(self, cov: Tensor) -> Tensor:
         return cov.new_ones(len(cov))
 
-    def cost(self, mean: Tensor, cov: Tensor, prior_scale: float) -> float:
-        return kl_from_prior(mean, cov, prior_scale)
+    def entropy(self, cov: Tensor) -> float:
+        return row_entropy(cov)
 
 
 @dataclass(frozen=True)
@@ -112,17 +111,24 @@ class PointMass:
     def pool(self, cov: Tensor) -> Tensor:
         return cov.new_ones(len(cov))
 
-    def cost(self, mean: Tensor, cov: Tensor, prior_scale: float) -> float:
-        squares = float((mean.double() / prior_scale).square().sum())
-        return 0.5 * squares + 0.5 * mean.numel() * log(2.0 * pi * prior_scale**2)
+    def entropy(self, cov: Tensor) -> float:
+        return 0.0
 
 
-def kl_from_prior(mean: Tensor, cov: Tensor, prior_scale: float) -> float:
-    """KL[q || N(0, prior_scale^2)] of all rows, nats."""
-    variances = cov.diagonal(dim1=-2, dim2=-1)
+def row_entropy(cov: Tensor) -> float:
+    """Entropy of independent normal rows, (n, d, d) -> nats."""
     log_dets = torch.cat([log_det(row_root(c)) for c in cov.split(ROW_BLOCK)]).double()
-    trace, squares = (
-        t.double().sum() / prior_scale**2 for t in (variances, mean.double().square())
-    )
-    log_ratio = log_dets.sum() - mean.numel() * 2.0 * log(prior_scale)
-    return float(kl_from_standard(trace, squares, log_ratio, mean.numel()))
+    return 0.5 * (float(log_dets.sum()) + cov.shape[0] * cov.shape[1] * (1.0 + LOG_2PI))
+
+
+def project_free(
+    family: CovarianceFamily, precision: Tensor, factor: Tensor, n_components: int
+) -> Tensor:
+    """The best covariances of rows that have an offset too; independent of it unless full."""
+    k = n_components
+    if precision.shape[-1] == k or not family.is_elementwise:
+        return family.project(precision, factor)
+    cov = torch.zeros_like(precision)
+    for part in (slice(k), slice(k, None)):
+        cov[:, part, part] = family.project(precision[:, part, part], factor[:, part, part])
+    return cov

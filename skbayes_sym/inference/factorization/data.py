@@ -19,6 +19,7 @@ class Incidence(NamedTuple):
     start: Tensor  # (n_rows + 1,) int64, where each row's entries begin
     other: Tensor  # (N,) int64, the column of each
     value: Tensor  # (N,)
+    weight: Tensor | None = None  # (N,), how often each counts; None: all once
 
     @property
     def n_rows(self) -> int:
@@ -29,7 +30,25 @@ class Incidence(NamedTuple):
         """Rows ``first`` to ``last - 1``."""
         begin, end = int(self.start[first]), int(self.start[last])
         start = self.start[first : last + 1] - begin
-        return Incidence(start, self.other[begin:end], self.value[begin:end])
+        weight = None if self.weight is None else self.weight[begin:end]
+        return Incidence(start, self.other[begin:end], self.value[begin:end], weight)
+
+    @property
+    def row(self) -> Tensor:
+        """The row of each entry, (N,) int64."""
+        rows = torch.arange(self.n_rows, device=self.start.device)
+        return torch.repeat_interleave(rows, self.start.diff())
+
+    @property
+    def total_weight(self) -> float:
+        """Number of entries, each counted by its weight."""
+        return float(len(self.value) if self.weight is None else self.weight.double().sum())
+
+    @property
+    def squares(self) -> float:
+        """Weighted sum of the squared values."""
+        squares = self.value.double().square()
+        return float((squares if self.weight is None else squares * self.weight).sum())
 
 
 class Side(NamedTuple):
@@ -45,6 +64,22 @@ class Entries(NamedTuple):
 
     by_row: Incidence
     by_column: Incidence
+    order: Tensor  # (N,) int64: entry e of by_column is entry order[e] of by_row
+
+    def with_values(self, value: Tensor, weight: Tensor | None) -> "Entries":
+        """Other values and weights at the same places, given in the order of ``by_row``."""
+        turned = None if weight is None else weight[self.order]
+        return self._replace(
+            by_row=self.by_row._replace(value=value, weight=weight),
+            by_column=self.by_column._replace(value=value[self.order], weight=turned),
+        )
+
+    def to(self, dtype: torch.dtype) -> "Entries":
+        """Values and weights in another precision; the places are shared."""
+        weight = self.by_row.weight
+        return self.with_values(
+            self.by_row.value.to(dtype), None if weight is None else weight.to(dtype)
+        )
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -68,33 +103,46 @@ class Entries(NamedTuple):
         return self.by_column.n_rows
 
 
-def incidence(rows: Tensor, columns: Tensor, values: Tensor, n_rows: int) -> Incidence:
-    """Group entries by row; within a row the order given is kept.
+def entries(
+    rows: Tensor,
+    columns: Tensor,
+    values: Tensor,
+    shape: tuple[int, int],
+    weights: Tensor | None = None,
+) -> Entries:
+    """Both groupings of the entries ``R[rows[e], columns[e]] = values[e]``.
+
+    Within a row, and within a column, the order given is kept.
 
     Parameters
     ----------
     rows, columns : int64 Tensor of shape (N,)
     values : Tensor of shape (N,)
-    n_rows : int
+    shape : (n_rows, n_columns)
+    weights : Tensor of shape (N,), optional
     """
-    order = torch.argsort(rows, stable=True)
-    counts = torch.bincount(rows, minlength=n_rows)
-    start = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    return Incidence(start, columns[order], values[order])
+    by_row, by_column = (torch.argsort(side, stable=True) for side in (rows, columns))
+    place = torch.empty_like(by_row)
+    place[by_row] = torch.arange(len(rows), device=rows.device)
 
+    def grouped(order: Tensor, own: Tensor, other: Tensor, n: int) -> Incidence:
+        counts = torch.bincount(own, minlength=n)
+        start = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        weight = None if weights is None else weights[order]
+        return Incidence(start, other[order], values[order], weight)
 
-def entries(rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Entries:
-    """Both groupings of the entries ``R[rows[e], columns[e]] = values[e]``."""
     return Entries(
-        incidence(rows, columns, values, shape[0]), incidence(columns, rows, values, shape[1])
+        grouped(by_row, rows, columns, shape[0]),
+        grouped(by_column, columns, rows, shape[1]),
+        place[by_column],
     )
 
 
 class Sums(NamedTuple):
     """What its entries say about the factor of each row."""
 
-    second: Tensor  # (n, k, k), sum over its entries of E[v v']
-    first: Tensor  # (n, k), sum over its entries of r E[v]
+    second: Tensor  # (n, k, k), weighted sum over its entries of E[v v']
+    first: Tensor  # (n, k), weighted sum over its entries of r E[v]
 
 
 @lru_cache(maxsize=8)
@@ -116,6 +164,13 @@ def packed_second_moments(mean: Tensor, cov: Tensor) -> Tensor:
     return torch.cat(blocks)
 
 
+def packed_multiplicity(mean: Tensor) -> Tensor:
+    """How often each number of a packed triangle stands in the matrix, (k (k + 1) / 2,)."""
+    k = mean.shape[1]
+    row, column = torch.tril_indices(k, k, device=mean.device)
+    return 2.0 - (row == column).to(mean)
+
+
 def sums_over_entries(data: Incidence, packed: Tensor, mean: Tensor) -> Sums:
     """`Sums` of the rows of ``data``; O(N k^2) time, O(n_rows k^2) memory.
 
@@ -132,14 +187,15 @@ def sums_over_entries(data: Incidence, packed: Tensor, mean: Tensor) -> Sums:
         return Sums(mean.new_zeros(data.n_rows, k, k), mean.new_zeros(data.n_rows, k))
     _, place = _triangle(k, mean.device)
     where = data.start[:-1]
-    second = embedding_bag(data.other, packed, where, mode="sum")
-    first = embedding_bag(data.other, mean, where, mode="sum", per_sample_weights=data.value)
+    weight = data.weight
+    second = embedding_bag(data.other, packed, where, mode="sum", per_sample_weights=weight)
+    value = data.value if weight is None else data.value * weight
+    first = embedding_bag(data.other, mean, where, mode="sum", per_sample_weights=value)
     return Sums(second[:, place], first)
 
 
 def products(left: Tensor, right: Tensor, data: Incidence) -> Tensor:
     """``left[i] . right[j]`` at every entry (i, j) of ``data``, in its order, (N,)."""
-    row = torch.repeat_interleave(torch.arange(data.n_rows, device=left.device), data.start.diff())
-    blocks = zip(row.split(1 << 18), data.other.split(1 << 18), strict=True)
+    blocks = zip(data.row.split(1 << 18), data.other.split(1 << 18), strict=True)
     parts = [(left[i] * right[j]).sum(-1) for i, j in blocks]
     return torch.cat(parts) if parts else left.new_zeros(0)

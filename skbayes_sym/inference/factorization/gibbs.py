@@ -1,7 +1,7 @@
 """Gibbs sampling of the factors: the posterior itself, up to Monte Carlo error.
 
-The sampler of Salakhutdinov & Mnih (2008) with fixed hyperparameters: rows of U given V are
-independent Gaussians, and the other way round.
+The sampler of Salakhutdinov & Mnih (2008): rows of U given V are independent Gaussians, and the
+other way round; the priors of both, if they are learned, are drawn before them.
 """
 
 from typing import NamedTuple
@@ -9,15 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.factorization.coordinates import free_part, given_pinned
 from skbayes_sym.inference.factorization.data import (
     ROW_BLOCK,
-    Side,
+    Incidence,
     packed_second_moments,
     products,
     sums_over_entries,
 )
 from skbayes_sym.inference.factorization.problem import FactorProblem, FactorState
-from skbayes_sym.inference.factorization.rows import row_conditionals
+from skbayes_sym.inference.factorization.rows import Noise, row_conditionals
 from skbayes_sym.inference.factorization.vi import OnStep
 from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.numerics.random import normal_like, numpy_generator
@@ -52,60 +53,75 @@ def sample_factors(
     n_warmup, n_kept : int
         Sweeps thrown away, and draws kept of the others at equal distances.
     on_step : callable (sweep, info) -> bool
-        Told ``{"rows": ..., "noise_variance": ...}`` of every sweep; True stops, with at least one
-        draw kept.
+        Told ``{"rows": ..., "noise_variance": ..., "laws": ...}`` of every sweep; True stops,
+        with at least one draw kept.
 
     Returns
     -------
     GibbsDraws
     """
-    data, (_, prior_scale, _, noise_range) = problem.data, problem.model
+    data, model, n = problem.data, problem.model, problem.data.n_rows
     n_sweeps, generator = problem.max_iter, problem.generator("gibbs")
-    mean, noise, n = start.mean.clone(), start.noise_variance, data.n_rows
+    state = start
     keep = set(torch.linspace(n_warmup, n_sweeps - 1, n_kept).round().long().tolist())
     kept, noises, n_made = list[Tensor](), list[float](), 0
     with Loop() as loop:
         for sweep in loop.steps(range(n_sweeps)):
-            mean = mean.clone()
-            for side in data.sides:
-                _draw_side(side, mean, prior_scale, noise, generator)
-            fitted = products(mean[:n], mean[n:], data.by_row) / mean.shape[1] ** 0.5
-            squares = float((data.by_row.value - fitted).double().square().sum())
-            if noise_range is not None:
-                noise = _draw_noise(squares, data.n_observed, noise_range, generator)
+            state = state._replace(mean=state.mean.clone())
+            for index in (0, 1):
+                state = _draw_side(problem, index, state, generator)
+            mean = state.mean
+            fitted = products(mean[:n], mean[n:], data.by_row) / model.n_components**0.5
+            off = data.by_row._replace(value=data.by_row.value - fitted)
+            if model.noise_range is not None:
+                noise = _draw_noise(off, model.noise_range, generator)
+                state = state._replace(noise_variance=noise)
             n_made = sweep + 1
             if sweep in keep:
                 kept.append(mean)
-                noises.append(noise)
-            loop.stop_if("callback", on_step(n_made, {"rows": mean, "noise_variance": noise}))
-    draws = torch.stack(kept or [mean])
-    return GibbsDraws(draws, torch.tensor(noises or [noise]), n_made, loop.stopped)
+                noises.append(state.noise_variance)
+            told = {"rows": mean, "noise_variance": state.noise_variance, "laws": state.laws}
+            loop.stop_if("callback", on_step(n_made, told))
+    draws = torch.stack(kept or [state.mean])
+    noise_variance = torch.tensor(noises or [state.noise_variance])
+    return GibbsDraws(draws, noise_variance, n_made, loop.stopped)
 
 
 def _draw_side(
-    side: Side,
-    values: Tensor,
-    prior_scale: float,
-    noise: float,
+    problem: FactorProblem,
+    index: int,
+    state: FactorState,
     generator: torch.Generator,
-) -> None:
-    """Draw the rows of one side given the other, in place."""
-    others, k = values[side.other], values.shape[1]
-    packed = packed_second_moments(others, others.new_zeros(1, 1, 1).expand(len(others), k, k))
+) -> FactorState:
+    """Draw the prior of one side and then its rows, given the other; rows in place."""
+    side, free = problem.data.sides[index], problem.model.coordinates.sides[index]
+    values, prior, laws = state.mean, problem.priors[index], list(problem.laws(state))
+    others, size = values[side.other], values.shape[1]
+    none = others.new_zeros(1, 1, 1)
+    if prior.is_learned:
+        own, _ = free_part(values[side.own], none.expand(1, size, size), free)
+        d = own.shape[1]
+        laws[index] = prior.draw(prior.moments(own, none.expand(1, d, d)), laws[index], generator)
+    packed = packed_second_moments(others, none.expand(len(others), size, size))
+    means, noise = prior.means(laws[index]), Noise(problem.model.n_components, state.noise_variance)
     for begin in range(0, side.entries.n_rows, ROW_BLOCK):
-        block = side.entries.block(begin, min(begin + ROW_BLOCK, side.entries.n_rows))
-        sums = sums_over_entries(block, packed, others)
-        factor, _, target = row_conditionals(sums, prior_scale, noise)
+        end = min(begin + ROW_BLOCK, side.entries.n_rows)
+        sums = given_pinned(sums_over_entries(side.entries.block(begin, end), packed, others), free)
+        factor, _, target = row_conditionals(sums, laws[index], means[begin:end], noise)
         normal = normal_like(target.shape, generator=generator, like=target)
         # With P = L L': mean L'^-1 (L^-1 target), noise L'^-1 z.
         half = torch.linalg.solve_triangular(factor, target.unsqueeze(-1), upper=False)
         drawn = torch.linalg.solve_triangular(factor.mT, half + normal.unsqueeze(-1), upper=True)
-        values[side.own.start + begin : side.own.start + begin + len(drawn)] = drawn.squeeze(-1)
+        rows = torch.arange(begin, end, device=values.device) + side.own.start
+        values[rows.unsqueeze(-1), torch.tensor(free.free, device=values.device)] = drawn.squeeze(
+            -1
+        )
+    return state._replace(laws=(laws[0], laws[1]))
 
 
 def _draw_noise(
-    squares: float, n: int, noise_range: tuple[float, float], generator: torch.Generator
+    off: Incidence, noise_range: tuple[float, float], generator: torch.Generator
 ) -> float:
-    """Inverse gamma with shape N / 2 and scale ``squares / 2``, kept within its range."""
-    gamma = float(numpy_generator(generator).standard_gamma(max(0.5 * n, 0.5)))
-    return min(max(0.5 * squares / gamma, noise_range[0]), noise_range[1])
+    """Inverse gamma with shape N / 2 and half the squares as scale, kept within its range."""
+    gamma = float(numpy_generator(generator).standard_gamma(max(0.5 * off.total_weight, 0.5)))
+    return min(max(0.5 * off.squares / gamma, noise_range[0]), noise_range[1])

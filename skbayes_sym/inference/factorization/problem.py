@@ -2,16 +2,27 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.factorization.coordinates import Coordinates, Free
 from skbayes_sym.inference.factorization.data import Entries
+from skbayes_sym.inference.factorization.hyperpriors import Block, Features, RowLaw, SidePrior
+from skbayes_sym.inference.factorization.likelihoods import EntryLikelihood, NoiseState, Normal
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import float64_normal, generator_from, spawn_seeds
 from skbayes_sym.symmetry.base import SymmetryGroup
+
+# Where the prior is learned: what its Wishart knows of a variance (in units of the entries'), the
+# sweeps before it is, with variances of one, and the start. Learned at once, small matrices lose
+# components that never come back; larger scatters leave too much of them.
+SCATTER = 0.3
+HELD_SWEEPS = 15
+_START_SCALE = 0.3
 
 
 class FactorState(NamedTuple):
@@ -19,15 +30,31 @@ class FactorState(NamedTuple):
 
     A fit's result is a `skbayes_sym.inference.posteriors.MatrixPosterior`: in NumPy, without the
     noise, which has no law.
+
+    Beyond the factors, rows have offsets for further coordinates (`Coordinates`).
     """
 
-    mean: Tensor  # (n + m, k)
-    cov: Tensor  # (n + m, k, k)
+    mean: Tensor  # (n + m, D)
+    cov: Tensor  # (n + m, D, D)
     noise_variance: float
+    laws: tuple[RowLaw, RowLaw] | None = None  # of the rows and of the columns
+    cuts: Tensor | None = None  # of ordinal entries
 
     def to(self, dtype: torch.dtype) -> "FactorState":
         """The same in another precision."""
         return self._replace(mean=self.mean.to(dtype), cov=self.cov.to(dtype))
+
+    def factors(self, n_components: int) -> "FactorState":
+        """The factors alone, a view."""
+        k = n_components
+        if self.mean.shape[1] == k:
+            return self
+        return self._replace(mean=self.mean[:, :k], cov=self.cov[:, :k, :k])
+
+    @property
+    def noise(self) -> NoiseState:
+        """What was learned of the noise."""
+        return NoiseState(self.noise_variance, self.cuts)
 
 
 # Told the posterior of the moment, and the ELBO (nats, scaled) if there is one; True asks to stop.
@@ -35,12 +62,62 @@ OnSweep = Callable[[FactorState, float | None], bool]
 
 
 class Factorisation(NamedTuple):
-    """``R = U V' / sqrt(k) + noise``, entries of U and V ``N(0, prior_scale^2)``; scaled units."""
+    """``R = U V' / sqrt(k) + offsets + noise``; scaled units.
+
+    ``prior_scale`` is the standard deviation of the entries of U and V, or "learn" (a mean and a
+    full covariance a side) or "ard" (a mean and a scale a component and side).
+    """
 
     n_components: int
-    prior_scale: float
+    prior_scale: float | str
     noise_variance: float  # as given, or where learning starts
     noise_range: tuple[float, float] | None = None  # if it is learned
+    offsets: tuple[bool, bool] = (False, False)  # of rows, of columns
+    likelihood: EntryLikelihood = Normal()
+    features: tuple[Tensor | None, Tensor | None] = (None, None)  # (n, g) and (m, h)
+    scatter: float = SCATTER
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """Factors and offsets."""
+        return Coordinates(self.n_components, *self.offsets)
+
+    @property
+    def learns_scales(self) -> bool:
+        """Whether the scales of the factors are learned."""
+        return isinstance(self.prior_scale, str)
+
+    @property
+    def n_held(self) -> int:
+        """Sweeps before anything is learned of the prior."""
+        return HELD_SWEEPS if self.learns_scales else 0
+
+    def priors(self, shape: tuple[int, int], like: Tensor) -> tuple[SidePrior, SidePrior]:
+        """Of the rows and of the columns of a matrix of that shape."""
+        rows, columns = (
+            self._prior(n, side, given, like)
+            for n, side, given in zip(shape, self.coordinates.sides, self.features, strict=True)
+        )
+        return rows, columns
+
+    def _prior(self, n: int, side: Free, given: Tensor | None, like: Tensor) -> SidePrior:
+        blocks = self._blocks(len(side.free))
+        features = Features.none(n, like)
+        if any(block.scale is None for block in blocks):
+            features = Features.constant(n, like)
+        if given is not None:
+            features = features.joined(given)
+        return SidePrior(blocks, features, self.scatter * side.pin**2)
+
+    def _blocks(self, n_free: int) -> tuple[Block, ...]:
+        every = tuple(range(n_free))
+        if self.prior_scale == "learn":
+            return (Block(every),)
+        if isinstance(self.prior_scale, str):
+            return tuple(Block((i,)) for i in every)
+        k = self.n_components
+        given = Block(every[:k], float(self.prior_scale))
+        return (given, Block(every[k:])) if n_free > k else (given,)
 
 
 class _Seeds(NamedTuple):
@@ -86,13 +163,51 @@ class FactorProblem:
         return generator_from(getattr(seeds, purpose), self.data.by_row.value.device)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix."""
+        return self.data.n_rows, self.data.n_columns
+
+    @cached_property
+    def priors(self) -> tuple[SidePrior, SidePrior]:
+        """Of the rows and of the columns."""
+        return self.model.priors(self.shape, self.data.by_row.value)
+
+    @property
     def start(self) -> FactorState:
         """Means drawn from the prior, and narrower than it: away from the saddle at 0."""
-        k, scale, noise_variance, _ = self.model
-        like, n = self.data.by_row.value, self.data.n_rows + self.data.n_columns
-        mean = (scale * float64_normal((n, k), generator=self.generator("start"))).to(like)
-        identity = torch.eye(k, dtype=like.dtype, device=like.device)
-        return FactorState(mean, (0.1 * scale**2 * identity).repeat(n, 1, 1), noise_variance)
+        model, like = self.model, self.data.by_row.value
+        coordinates, n = model.coordinates, sum(self.shape)
+        scale, variance = self._start_scales()
+        mean = like.new_zeros(n, coordinates.n_coordinates)
+        shape, generator = (n, model.n_components), self.generator("start")
+        mean[:, : model.n_components] = (scale * float64_normal(shape, generator=generator)).to(
+            like
+        )
+        coordinates.pinned(mean, self.data.n_rows)
+        identity = torch.eye(mean.shape[1], dtype=like.dtype, device=like.device)
+        cov = (variance * identity).repeat(n, 1, 1)
+        for rows, side in zip(self.data.sides, coordinates.sides, strict=True):
+            cov[rows.own, list(side.pinned), list(side.pinned)] = 0.0
+        return FactorState(mean, cov, model.noise_variance, self._held_laws(), self._start_cuts())
+
+    def laws(self, state: FactorState) -> tuple[RowLaw, RowLaw]:
+        """Of the rows and the columns; as held at first of a state that knows none."""
+        return self._held_laws() if state.laws is None else state.laws
+
+    def _held_laws(self) -> tuple[RowLaw, RowLaw]:
+        rows, columns = (prior.held(self.model.coordinates.pin**2) for prior in self.priors)
+        return rows, columns
+
+    def _start_scales(self) -> tuple[float, float]:
+        """Scale of the means, and variance around them."""
+        given, pin = self.model.prior_scale, self.model.coordinates.pin
+        if isinstance(given, str):
+            return _START_SCALE * pin, _START_SCALE**2 / 9.0 * pin**2
+        return given, 0.1 * given**2
+
+    def _start_cuts(self) -> Tensor | None:
+        data = self.data.by_row
+        return self.model.likelihood.start_cuts(data.value, data.weight)
 
 
 class FactorBounds(NamedTuple):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.factorization.data import Sums
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.symmetry.gaps.base import GapGradient
 
@@ -16,6 +17,13 @@ class RowTerms(NamedTuple):
 
     precision: Tensor  # (n, k, k), estimated: not always positive
     target: Tensor  # (n, k)
+
+
+class Noise(NamedTuple):
+    """Of an entry ``u . v / sqrt(k)``."""
+
+    n_components: int
+    variance: float
 
 
 class RowSystem(NamedTuple):
@@ -34,9 +42,25 @@ def gap_terms(gap: GapGradient, mean: Tensor, rows: slice) -> RowTerms:
 
 
 def row_conditionals(
-    sums: Sums, prior_scale: float, noise_variance: float, added: RowTerms | None = None
+    sums: Sums,
+    law: RowLaw,
+    means: Tensor,
+    noise: Noise,
+    added: RowTerms | None = None,
 ) -> RowSystem:
-    """The best Gaussians of rows given the others.
+    """The best Gaussians of the free coordinates of rows given the others.
+
+    Parameters
+    ----------
+    sums : Sums
+        Of shapes (n, d, d) and (n, d).
+    law : RowLaw
+        The rows' prior.
+    means : Tensor of shape (n, d)
+        Prior means.
+    noise : Noise
+    added : RowTerms, optional
+        Of the first k coordinates.
 
     Raises
     ------
@@ -44,15 +68,16 @@ def row_conditionals(
         If a precision can't be factorised.
     """
     second, first = sums
-    k = first.shape[1]
-    precision = second / (k * noise_variance)
-    precision.diagonal(dim1=-2, dim2=-1).add_(prior_scale**-2)
-    target = first / (sqrt(k) * noise_variance)
+    precision = second / (noise.n_components * noise.variance)
+    precision += law.precision.to(precision)
+    target = first / (sqrt(noise.n_components) * noise.variance)
+    target += (means @ law.precision).to(target)
     if added is not None:
-        target += added.target
-        diagonal = precision.diagonal(dim1=-2, dim2=-1)
+        k = added.target.shape[1]
+        target[:, :k] += added.target
+        diagonal = precision.diagonal(dim1=-2, dim2=-1)[:, :k]
         least = diagonal.clone()
-        precision += added.precision
+        precision[:, :k, :k] += added.precision
         # Only an added precision estimated from draws, never a true one, is negative.
         torch.maximum(diagonal, least, out=diagonal)
     factor = cholesky(

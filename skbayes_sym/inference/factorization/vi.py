@@ -17,17 +17,30 @@ from math import log, pi, sqrt
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from skbayes_sym.inference.factorization.covariance import CovarianceFamily, kl_from_prior
+from skbayes_sym.inference.factorization.coordinates import free_part, given_pinned, with_pinned
+from skbayes_sym.inference.factorization.covariance import (
+    CovarianceFamily,
+    project_free,
+    row_entropy,
+)
 from skbayes_sym.inference.factorization.data import (
     ROW_BLOCK,
     Entries,
     Side,
+    packed_multiplicity,
     packed_second_moments,
+    products,
     sums_over_entries,
 )
-from skbayes_sym.inference.factorization.problem import FactorProblem, FactorState
-from skbayes_sym.inference.factorization.rows import gap_terms, row_conditionals
+from skbayes_sym.inference.factorization.likelihoods import NoiseState, Seen
+from skbayes_sym.inference.factorization.problem import (
+    Factorisation,
+    FactorProblem,
+    FactorState,
+)
+from skbayes_sym.inference.factorization.rows import Noise, gap_terms, row_conditionals
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.symmetry.gaps.base import Gap, GapGradient, RowPosterior
@@ -94,38 +107,44 @@ def fit_factors(
     -----
     A sweep costs O(N k^2 + (n + m) k^3). A `KeyboardInterrupt` ends the loop between two sweeps.
     """
-    data, model = problem.data, problem.model
-    posterior, curve, running = start, list[float](), None
+    model, posterior, curve, running = problem.model, start, list[float](), None
+    data = _sites(problem, start)
+    first = max(_FIXED_NOISE_SWEEPS, model.n_held)
     with Loop() as loop:
         for sweep in loop.steps(range(problem.max_iter)):
             if sweep in _TURNS and covariance.is_elementwise and not covariance.is_isotropic:
-                posterior, running = _turn_to_axes(posterior, data.n_rows), None
+                posterior, running = _turn_to_axes(posterior, problem), None
             if gap is not None and sweep > 0:
-                running = _look(running, gap, posterior, sweep)
+                factors = posterior.factors(model.n_components)
+                running = _look(running, gap, factors, sweep)
             added = None if running is None else running.mean
-            learned = model.noise_range if sweep >= _FIXED_NOISE_SWEEPS else None
-            posterior, elbo = _sweep(data, posterior, model.prior_scale, covariance, added, learned)
+            posterior, data, elbo = _sweep(
+                problem, data, posterior, Sweep(sweep, covariance, added)
+            )
             curve.append(elbo + (0.0 if added is None else float(added.value)))
             loop.stop_if(
                 "callback", on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior})
             )
-            loop.stop_if("tol", stalled(curve[_FIXED_NOISE_SWEEPS:], WINDOW, problem.tol))
+            loop.stop_if("tol", stalled(curve[first:], WINDOW, problem.tol))
     return FactorFit(posterior, curve, len(curve), loop.stopped)
 
 
-def _turn_to_axes(posterior: FactorState, n: int) -> FactorState:
+def _turn_to_axes(posterior: FactorState, problem: FactorProblem) -> FactorState:
     """Rotate q so that the precisions of its rows are as good as diagonal; keep the variances.
 
     The rows of one side owe their precision to the second moments of the other, so those of V count
     n times and those of U m times.
     """
-    mean, cov, _ = posterior
+    n, k = problem.data.n_rows, problem.model.n_components
+    whole, whole_cov = posterior.mean.clone(), posterior.cov.clone()
+    mean, cov = whole[:, :k], whole_cov[:, :k, :k]
     u, v = mean[:n].mT @ mean[:n], mean[n:].mT @ mean[n:]
     tiny = torch.finfo(mean.dtype).tiny
     weights = n / v.trace().clamp(min=tiny), (len(mean) - n) / u.trace().clamp(min=tiny)
     _, axes = torch.linalg.eigh(weights[0] * v + weights[1] * u)
     variances = (axes.mT @ cov @ axes).diagonal(dim1=-2, dim2=-1)
-    return posterior._replace(mean=mean @ axes, cov=torch.diag_embed(variances))
+    whole[:, :k], whole_cov[:, :k, :k] = mean @ axes, torch.diag_embed(variances)
+    return posterior._replace(mean=whole, cov=whole_cov)
 
 
 class _RunningGap(NamedTuple):
@@ -157,69 +176,141 @@ def _look(
     return _RunningGap(mean, sweep, n_looks)
 
 
+class Sweep(NamedTuple):
+    """One of them."""
+
+    number: int
+    covariance: CovarianceFamily
+    added: GapGradient | None  # by the gap
+
+
 def _sweep(
-    data: Entries,
-    posterior: FactorState,
-    prior_scale: float,
-    covariance: CovarianceFamily,
-    added: GapGradient | None,
-    noise_range: tuple[float, float] | None,
-) -> tuple[FactorState, float]:
-    """Update U, then V, then the noise; the mean-field ELBO at the end."""
+    problem: FactorProblem, data: Entries, posterior: FactorState, sweep: Sweep
+) -> tuple[FactorState, Entries, float]:
+    """Update U, then V, then the noise; the mean-field ELBO at the end.
+
+    ``data`` are the likelihood's sites at ``posterior``; those at the end are returned with it.
+    """
+    model = problem.model
     updated = posterior._replace(mean=posterior.mean.clone(), cov=posterior.cov.clone())
-    fit = 0.0
-    for side in data.sides:
-        fit = _update_side(side, updated, prior_scale, covariance, added)
-    squares = float(data.by_row.value.double().square().sum()) + fit
-    noise = posterior.noise_variance
-    if noise_range is not None:
-        low, high = noise_range
-        noise = min(max(squares / max(data.n_observed, 1), low), high)
-    log_lik = -0.5 * (data.n_observed * log(2.0 * pi * noise) + squares / noise)
-    cost = covariance.cost(updated.mean, updated.cov, prior_scale)
-    return updated._replace(noise_variance=noise), log_lik - cost
+    fit, parts = 0.0, list[float]()
+    for index in (0, 1):
+        fit = _update_side(problem, data.sides[index], index, updated, sweep)
+        updated, part = _learn_prior(problem, index, updated, sweep.number >= model.n_held)
+        parts.append(part + sweep.covariance.entropy(_free(updated, problem, index)[1]))
+    fixed = 0 if model.learns_scales else _FIXED_NOISE_SWEEPS
+    learned = model.noise_range if sweep.number >= fixed else None
+    if model.likelihood.is_normal:
+        squares = data.by_row.squares + fit
+        n = data.by_row.total_weight
+        noise = posterior.noise_variance
+        if learned is not None:
+            noise = min(max(squares / max(n, 1), learned[0]), learned[1])
+        log_lik = -0.5 * (n * log(2.0 * pi * noise) + squares / noise)
+        return updated._replace(noise_variance=noise), data, log_lik + sum(parts)
+    seen, state = seen_entries(problem.data, updated, model), updated.noise
+    if sweep.number >= fixed:
+        state = model.likelihood.learn(seen, state, learned)
+        updated = updated._replace(noise_variance=state.variance, cuts=state.cuts)
+    log_lik = model.likelihood.log_density(seen, state)
+    return updated, _with_sites(problem, seen, state), log_lik + sum(parts)
+
+
+def _sites(problem: FactorProblem, posterior: FactorState) -> Entries:
+    """Gaussian entries that stand for the likelihood at this posterior."""
+    if problem.model.likelihood.is_normal:
+        return problem.data
+    seen = seen_entries(problem.data, posterior, problem.model)
+    return _with_sites(problem, seen, posterior.noise)
+
+
+def _with_sites(problem: FactorProblem, seen: Seen, state: NoiseState) -> Entries:
+    value, weight = problem.model.likelihood.sites(seen, state)
+    like = problem.data.by_row.value
+    return problem.data.with_values(value.to(like), None if weight is None else weight.to(like))
+
+
+def seen_entries(data: Entries, posterior: FactorState, model: Factorisation) -> Seen:
+    """What q says of every entry, in the order of ``data.by_row``; O(N k^2)."""
+    n, (mean, cov), root_k = data.n_rows, posterior[:2], sqrt(model.n_components)
+    packed = packed_second_moments(mean, cov)
+    at = products(mean[:n], mean[n:], data.by_row) / root_k
+    square = products(packed[:n] * packed_multiplicity(mean), packed[n:], data.by_row) / root_k**2
+    variance = (square - at.square()).clamp(min=0.0)
+    return Seen(data.by_row.value, data.by_row.weight, at, variance)
+
+
+def _free(posterior: FactorState, problem: FactorProblem, index: int) -> tuple[Tensor, Tensor]:
+    """Moments of the free coordinates of the rows of one side."""
+    own = problem.data.sides[index].own
+    side = problem.model.coordinates.sides[index]
+    return free_part(posterior.mean[own], posterior.cov[own], side)
+
+
+def _learn_prior(
+    problem: FactorProblem, index: int, posterior: FactorState, is_free: bool
+) -> tuple[FactorState, float]:
+    """The best prior of one side, and its part of the bound; held, what it is stays."""
+    prior, laws = problem.priors[index], problem.laws(posterior)
+    moments = prior.moments(*_free(posterior, problem, index))
+    law, value = prior.learned(moments, laws[index])
+    if not is_free:
+        return posterior, value
+    laws = (law, laws[1]) if index == 0 else (laws[0], law)
+    return posterior._replace(laws=laws), value
+
+
+def best_laws(problem: FactorProblem, posterior: FactorState) -> FactorState:
+    """With the priors that fit its rows best."""
+    for index in (0, 1):
+        posterior, _ = _learn_prior(problem, index, posterior, is_free=True)
+    return posterior
 
 
 def _update_side(
-    side: Side,
-    posterior: FactorState,
-    prior_scale: float,
-    covariance: CovarianceFamily,
-    added: GapGradient | None,
+    problem: FactorProblem, side: Side, index: int, posterior: FactorState, sweep: Sweep
 ) -> float:
     """Update one side in place; what it adds to the expected squared error beyond ``sum r^2``."""
-    mean, cov, noise = posterior
-    k, first_row = mean.shape[1], side.own.start
+    mean, cov = posterior[:2]
+    k, free = problem.model.n_components, problem.model.coordinates.sides[index]
+    noise, family = Noise(k, posterior.noise_variance), sweep.covariance
+    law = problem.laws(posterior)[index]
     packed = packed_second_moments(mean[side.other], cov[side.other])
-    others = mean[side.other].contiguous()
+    others, prior_means = mean[side.other].contiguous(), problem.priors[index].means(law)
     linear, quadratic = 0.0, []
     for begin in range(0, side.entries.n_rows, ROW_BLOCK):
         end = min(begin + ROW_BLOCK, side.entries.n_rows)
-        rows = slice(first_row + begin, first_row + end)
+        rows = slice(side.own.start + begin, side.own.start + end)
         sums = sums_over_entries(side.entries.block(begin, end), packed, others)
-        terms = None if added is None else gap_terms(added, mean, rows)
-        factor, precision, target = row_conditionals(sums, prior_scale, noise, terms)
-        mean[rows] = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
-        cov[rows] = covariance.project(precision, factor)
+        terms = None if sweep.added is None else gap_terms(sweep.added, mean[:, :k], rows)
+        factor, precision, target = row_conditionals(
+            given_pinned(sums, free), law, prior_means[begin:end], noise, terms
+        )
+        found = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
+        projected = project_free(family, precision, factor, k)
+        mean[rows], cov[rows] = with_pinned(found, projected, free)
         second, first = sums
         by_mean = (second @ mean[rows].unsqueeze(-1)).squeeze(-1) / k - 2.0 / sqrt(k) * first
         linear += float((by_mean * mean[rows]).sum())
-        quadratic.append((cov[rows] * second).sum((-2, -1)))
-    ratio = covariance.pool(cov[side.own])
-    cov[side.own] *= ratio[:, None, None]
+        squares = cov[rows] * second
+        of_factors = squares[:, :k, :k].sum((-2, -1))
+        quadratic.append(of_factors)
+        if mean.shape[1] > k:
+            linear += float(squares.sum() - of_factors.sum()) / k
+    ratio = family.pool(cov[side.own])
+    cov[side.own, :k, :k] *= ratio[:, None, None]
     return linear + float((ratio * torch.cat(quadratic)).sum()) / k
 
 
-def mean_field_elbo(data: Entries, posterior: FactorState, prior_scale: float) -> float:
-    """ELBO of q itself, a lower bound on log p(R), nats; exact, O(N k^2)."""
-    n, (mean, cov, noise) = data.n_rows, posterior
-    k, total = mean.shape[1], float(data.by_row.value.double().square().sum())
-    packed, others = packed_second_moments(mean[n:], cov[n:]), mean[n:].contiguous()
-    for begin in range(0, n, ROW_BLOCK):
-        end = min(begin + ROW_BLOCK, n)
-        second, first = sums_over_entries(data.by_row.block(begin, end), packed, others)
-        m = mean[begin:end]
-        moments = torch.addcmul(cov[begin:end], m.unsqueeze(-1), m.unsqueeze(-2))
-        total += float((moments * second).sum()) / k - 2.0 / sqrt(k) * float((m * first).sum())
-    log_lik = -0.5 * (data.n_observed * log(2.0 * pi * noise) + total / noise)
-    return log_lik - kl_from_prior(mean, cov, prior_scale)
+def mean_field_elbo(data: Entries, posterior: FactorState, model: Factorisation) -> float:
+    """ELBO of q itself, a lower bound on log p(R), nats; O(N k^2).
+
+    What was learned of the noise and of the shrinkage of features is taken as given.
+    """
+    problem = FactorProblem(data, data, model, None, 0, 0.0, 0)
+    total = model.likelihood.log_density(seen_entries(data, posterior, model), posterior.noise)
+    for index, prior in enumerate(problem.priors):
+        mean, cov = _free(posterior, problem, index)
+        law = problem.laws(posterior)[index]
+        total += prior.log_density(prior.moments(mean, cov), law) + row_entropy(cov)
+    return total

@@ -26,6 +26,7 @@ class Info(NamedTuple):
     accepted: Tensor  # (C,), bool: the chain moved
     divergent: Tensor  # (C,), bool: the integrator's energy error exceeded `MAX_ENERGY_ERROR`
     n_gradients: Tensor  # (C,), int64: gradients this chain's move was charged for
+    energy_error: Tensor | None = None  # (C,), nats, of the proposal; where a move has one
 
 
 # Energy error in nats beyond which a trajectory has left the integrator's stability (Stan's value).

@@ -190,5 +190,5 @@ def metropolis(
         accepted &= allowed
     divergent = ~finite | (energy_error > MAX_ENERGY_ERROR)
     charged = torch.full_like(accepted, n_gradients, dtype=torch.int64)
-    info = Info(probability, accepted, divergent, charged)
+    info = Info(probability, accepted, divergent, charged, energy_error)
     return where(accepted, proposal, state), info

@@ -63,6 +63,14 @@ class Learning(NamedTuple):
     noise: Range  # used if the likelihood has params
 
 
+class Until(NamedTuple):
+    """When `fit_sites` ends."""
+
+    tol: float  # standard deviations of an output an update moves; log scales a round changes
+    max_iter: int  # updates
+    on_step: Callable[[State], bool]  # told the state after every update; True stops
+
+
 class SitesFit(NamedTuple):
     """Result of `fit_sites`."""
 
@@ -153,10 +161,7 @@ def fit_sites(
     sites: Sites,
     log_prior_variance: float,
     learning: Learning,
-    *,
-    tol: float,
-    max_iter: int,
-    on_step: Callable[[State], bool],
+    until: Until,
 ) -> SitesFit:
     """Site updates, and hyperparameters between them once the sites have settled.
 
@@ -164,13 +169,7 @@ def fit_sites(
     ----------
     sites : Sites
         Starting point, see `skbayes_sym.inference.linear.sites.first_sites`.
-    tol : float
-        An update converged if it moves no output by as many standard deviations, and a round of
-        learning if it changes no log scale by as much.
-    max_iter : int
-        Updates.
-    on_step : callable
-        Told the state after every update; True stops.
+    until : Until
 
     Raises
     ------
@@ -184,19 +183,19 @@ def fit_sites(
         raise ArithmeticError(
             "the starting point has no finite ELBO: standardize the features or lower prior_scale."
         )
-    rounds = _Rounds(data, hyper, learning, tol)
+    rounds = _Rounds(data, hyper, learning, until.tol)
     curve: list[float] = []
     change, acceleration = inf, Acceleration()
     with Loop() as loop:
-        for _ in loop.steps(range(max_iter)):
+        for _ in loop.steps(range(until.max_iter)):
             moved = update(data, state, acceleration=acceleration)
             state, change = moved.state, moved.change
             if rounds.learns and change < rounds.close:
                 state = rounds.next(state)
                 acceleration = Acceleration()  # another map from here on
             curve.append(float(state.elbo))
-            loop.stop_if("callback", on_step(state))
-            loop.stop_if("tol", change < tol and rounds.settled)
+            loop.stop_if("callback", until.on_step(state))
+            loop.stop_if("tol", change < until.tol and rounds.settled)
     return SitesFit(state, len(curve), curve, change, loop.stopped)
 
 

@@ -23,6 +23,7 @@ from skbayes_sym.inference.mcmc.adaptation import (
     Window,
     reasonable_step_size,
 )
+from skbayes_sym.inference.mcmc.annealing import Approach
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.threads import one_thread
 
@@ -32,6 +33,7 @@ REPORT_EVERY = 10
 # Acceptances are summed in multiples of 2^-30: such sums are exact for 8e6 moves, and so don't
 # depend on how a run was cut into parts.
 _FINE = 2.0**30
+_MOST_ERROR = 10.0  # nats that an energy error counts for: beyond, a proposal is as good as lost
 
 Array = npt.NDArray[Any]
 
@@ -57,12 +59,15 @@ class Sampler:
         What warm-up does to the preconditioners.
     target_acceptance : float, default=0.8
         Mean acceptance probability that warm-up tunes each chain's step size to.
+    approach : Approach, optional
+        What chains do before they warm up, if they do.
     """
 
     kernel: Kernel
     log_density: LogDensity
     adaptation: PreconditionerAdaptation
     target_acceptance: float = 0.8
+    approach: Approach | None = None
 
 
 class Tally(NamedTuple):
@@ -73,11 +78,13 @@ class Tally(NamedTuple):
     n_accepted: Tensor  # (C,), int64
     n_divergent: Tensor  # (C,), int64
     n_gradients: Tensor  # (C,), int64
+    squared_error: Tensor  # (C,), float64, of energies, nats squared; nan where moves have none
 
     @classmethod
     def zeros(cls, n_chains: int, device: torch.device | str = "cpu") -> "Tally":
         count = torch.zeros(n_chains, dtype=torch.int64, device=device)
-        return cls(count, count.double(), count.clone(), count.clone(), count.clone())
+        zero = count.double()
+        return cls(count, zero, count.clone(), count.clone(), count.clone(), zero.clone())
 
     def add_(self, info: Info) -> None:
         """Take in one move."""
@@ -86,6 +93,7 @@ class Tally(NamedTuple):
         self.n_accepted.add_(info.accepted)
         self.n_divergent.add_(info.divergent)
         self.n_gradients.add_(info.n_gradients)
+        self.squared_error.add_(_square(info))
 
     def add_to(self, chains: slice, other: "Tally") -> None:
         """Add the numbers of another tally to those of ``chains``."""
@@ -99,6 +107,19 @@ class Tally(NamedTuple):
     def mean_acceptance(self) -> Tensor:
         """(C,); nan for chains that made no move."""
         return self.acceptance / self.n_moves
+
+    @property
+    def energy_error(self) -> Tensor:
+        """Root mean square (C,), nats, errors beyond 10 counting as 10; nan where there is none."""
+        return (self.squared_error / self.n_moves).sqrt()
+
+
+def _square(info: Info) -> Tensor:
+    """Of the energy errors, (C,), as multiples of 2^-30."""
+    if info.energy_error is None:
+        return torch.full_like(info.acceptance, torch.nan, dtype=torch.float64)
+    error = info.energy_error.double().nan_to_num(_MOST_ERROR, _MOST_ERROR, _MOST_ERROR)
+    return (error.clamp(-_MOST_ERROR, _MOST_ERROR).square() * _FINE).round_() / _FINE
 
 
 class BlockDraws(NamedTuple):
@@ -186,6 +207,8 @@ class _Run:
         self._n_draws = self._n_moves = self._reported = 0
 
     def warm_up(self, n_warmup: int) -> None:
+        if n_warmup and self._sampler.approach is not None:
+            self._come_near(self._sampler.approach)
         for window in self._sampler.adaptation.windows(n_warmup):
             self._search_step_size()
             moments = self._adapt_step_size(window)
@@ -193,6 +216,21 @@ class _Run:
                 self._preconditioner = self._sampler.adaptation.fit(
                     self._preconditioner, moments, position=self._state.position
                 )
+
+    def _come_near(self, approach: Approach) -> None:
+        place = approach.run(
+            self._state, self._sampler.log_density, self._sampler.adaptation,
+            generator=self._generator, tell=self._told,
+        )  # fmt: skip
+        self._state, self._preconditioner = place.state, place.preconditioner
+        self._step_size = place.step_size.to(self._step_size)
+
+    def _told(self, state: State, info: Info) -> None:
+        """Take in a move that somebody else made."""
+        self._state = state
+        self._warmup.add_(info)
+        self._n_moves += 1
+        self._report(self._warmup)
 
     def _search_step_size(self) -> None:
         self._step_size, n_gradients = reasonable_step_size(

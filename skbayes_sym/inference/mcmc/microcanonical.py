@@ -32,7 +32,9 @@ _MCLACHLAN = 0.1931833275037836
 # Energy errors are remembered over about this many steps (Robnik et al. 2023 take 50 to 100).
 _MEMORY = 100
 _SPREAD = 1.5  # of log step sizes: errors that came with others than the present count less
-_LEAST_ERROR = 1e-8  # relative to the target: a step without error says nothing of longer ones
+_LEAST_ERROR = 1e-8  # relative to the target, so that no error is 0
+_TELLING = 1e-3  # of the target: an error below says little, and until one is above ...
+_GROWTH = 1.5  # ... steps grow by this
 _RETREAT = 0.8  # a step that left the numbers sets a limit at this share of it
 _ORDER = 6  # the variance of a step's energy error falls as its length to this power
 
@@ -190,7 +192,8 @@ class MicrocanonicalLangevin:
         finite = error.isfinite() & end.state.position.isfinite().all(1)
         finite &= end.state.gradient.isfinite().all(1) & end.velocity.isfinite().all(1)
         kept = where(finite, end, motion._replace(velocity=-motion.velocity))
-        info = Info(finite.double(), finite, ~finite, torch.full_like(finite, 2, dtype=torch.int64))
+        charged = torch.full_like(finite, 2, dtype=torch.int64)
+        info = Info(finite.double(), finite, ~finite, charged, error)
         n_dims = motion.velocity.shape[1]
         amount = (torch.expm1(2.0 * step_size / self.forget) / n_dims).sqrt()
         turned = kept._replace(velocity=refresh(kept.velocity, amount, generator))
@@ -251,7 +254,8 @@ class EnergyErrorAdaptation(NamedTuple):
 
     The error of a step of size e has the variance ``c e^6 D``: c is averaged over the last hundred
     steps, those of about the right error counting most (Robnik et al. 2023, section 5; the code of
-    blackjax).
+    blackjax). Unlike there, steps far too short are left out of it: their c would be remembered for
+    a thousand.
     """
 
     step_size: Tensor  # (C,)
@@ -275,10 +279,14 @@ class EnergyErrorAdaptation(NamedTuple):
         errors = decay * self.errors + weight * ratio / size**_ORDER
         weights = decay * self.weights + weight
         longest = torch.where(finite, self.longest, _RETREAT * self.step_size)
-        found = (errors / weights).pow(-1 / _ORDER).to(self.step_size)
-        found = torch.where(finite, torch.where(weights > 0, found, self.step_size), longest)
-        kept = torch.where(finite, errors, self.errors), torch.where(finite, weights, self.weights)
-        return EnergyErrorAdaptation(torch.minimum(found, longest), longest, *kept)
+        learns = finite & ((self.weights > 0) | (ratio > _TELLING))
+        errors, weights = (
+            torch.where(learns, new, old)
+            for new, old in ((errors, self.errors), (weights, self.weights))
+        )
+        found = torch.where(weights > 0, (errors / weights).pow(-1 / _ORDER), _GROWTH * size)
+        found = torch.minimum(found.to(self.step_size), longest)
+        return EnergyErrorAdaptation(found, longest, errors, weights)
 
 
 def _unit(vectors: Tensor) -> Tensor:

@@ -64,7 +64,9 @@ def analytic_mean_field(matrix: Tensor, model: Factorisation) -> FactorState:
         With diagonal covariances, the same for all rows of a side.
     """
     u, g, vt = torch.linalg.svd(matrix.double(), full_matrices=False)
-    k, prior_scale, noise_variance, noise_range = model
+    k, prior_scale, noise_variance, noise_range = model[:4]
+    if isinstance(prior_scale, str):
+        raise ValueError(f"the closed form needs a number for prior_scale, got {prior_scale!r}.")
     shape = matrix.shape[0], matrix.shape[1]
     prior_variance = prior_scale**2 / sqrt(k)
     total = float(matrix.double().square().sum())

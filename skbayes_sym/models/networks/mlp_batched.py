@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # an MLP makes these
 # Bytes of the widest layer's units in a block of chains; a pass reads or writes two or three such
 # arrays, which is what a core's cache holds. An accelerator wants all chains at once, within its
 # memory.
-_BLOCK_BYTES = {"cpu": 1 << 19}
+_BLOCK_BYTES = {"cpu": 1 << 20}
 _ACCELERATOR_BYTES = 1 << 28
 
 

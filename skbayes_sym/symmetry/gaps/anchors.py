@@ -1,5 +1,7 @@
 """Anchors of the bound on a rotation gap: given, or learned from draws."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -27,7 +29,7 @@ def anchor_features(posterior: RowPosterior, root: Tensor) -> Tensor:
     return torch.cat([plain_anchors(posterior), natural_mean], dim=1)
 
 
-def learn_mixing(inner: Tensor) -> Tensor:
+def learn_mixing(inner: Tensor, gap_of: Callable[[Tensor], Tensor] = langevin_gap) -> Tensor:
     """The matrix W that maximises the mean of ``tr B - F(B)``, ``B = W C``, over draws of C.
 
     A concave problem where F is convex. W is free for few components; for more it weighs the two
@@ -37,6 +39,8 @@ def learn_mixing(inner: Tensor) -> Tensor:
     ----------
     inner : Tensor of shape (D, 2k, k)
         ``C = sum_i features_i x_i'`` of each draw.
+    gap_of : callable (*B, k, k) -> (*B,)
+        ``tr B - F(B)``; of all rotations by default.
 
     Returns
     -------
@@ -46,7 +50,7 @@ def learn_mixing(inner: Tensor) -> Tensor:
     basis = _mixing_basis(k).to(inner)
 
     def loss(weights: Tensor) -> Tensor:
-        return -langevin_gap(torch.tensordot(weights, basis, 1) @ inner).mean()
+        return -gap_of(torch.tensordot(weights, basis, 1) @ inner).mean()
 
     identity = torch.cat([torch.eye(k), torch.zeros(k, k)], dim=1).to(inner)
     start = torch.tensordot(basis, identity, 2) / basis.square().sum((-2, -1))

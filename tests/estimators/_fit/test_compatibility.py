@@ -9,7 +9,15 @@ import torch
 from cases import LaplaceNoise
 
 import skbayes_sym
-from skbayes_sym.estimators._fit.compatibility import Need, Needs, likelihood_table, table
+from skbayes_sym.estimators._fit.compatibility import (
+    SOFTMAX,
+    Need,
+    Needs,
+    likelihood_table,
+    table,
+)
+from skbayes_sym.estimators._fit.method import Method
+from skbayes_sym.estimators.mcmc.method import Sampling
 from skbayes_sym.models import (
     MLP,
     TANH,
@@ -29,7 +37,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "user_guide" / "which_estimator.rst"
 BEGIN, END = (f".. compatibility: {word}\n" for word in ("begin", "end"))
 
 ESTIMATORS = [
-    name for name in skbayes_sym.__all__ if hasattr(getattr(skbayes_sym, name), "_likelihood")
+    name for name in skbayes_sym.__all__ if hasattr(getattr(skbayes_sym, name), "_scale_inputs")
 ]
 
 
@@ -37,7 +45,9 @@ def needs_of(name: str) -> dict[str, Needs]:
     """Of an estimator's methods: one, or one an optimizer."""
     kind = getattr(skbayes_sym, name)
     if not hasattr(kind, "_gauss_newton"):
-        return {f"`{name}`": get_type_hints(kind._method)["return"].needs}
+        made = get_type_hints(kind._method)["return"]
+        # A sampler's may be one of two, which ask for the same.
+        return {f"`{name}`": Sampling.needs if made is Method else made.needs}
     makers = {"gauss-newton": kind._gauss_newton, "adam": kind._adam}
     return {
         f'`{name}` (``optimizer="{how}"``)': get_type_hints(make)["return"].needs
@@ -120,9 +130,9 @@ OWN = {
 @pytest.mark.parametrize("name", NEEDS)
 @pytest.mark.parametrize("noun", OWN)
 def test_what_is_not_any_is_refused_by_name_with_a_remedy(name: str, noun: str) -> None:
-    likelihood = Categorical() if "Classifier" in name else KNOWN.likelihood
-    known = KNOWN._replace(likelihood=likelihood)
-    needs, own = NEEDS[name], known._replace(**{noun: OWN[noun]})
+    needs = NEEDS[name]
+    known = KNOWN._replace(likelihood=Categorical()) if needs.likelihood is SOFTMAX else KNOWN
+    own = known._replace(**{noun: OWN[noun]})
     needs.check(known)
     need: Need = getattr(needs, noun)
     if need.words.startswith(("Any", "None")):

@@ -27,6 +27,8 @@ FITS = {
     "mean-field, diagonal": (None, "diag", "lower"),
     "mean-field, full": (None, "full", "lower"),
     "flips": ("sign_flip", "diag", "exact"),
+    "flips, full": ("sign_flip", "full", "lower"),
+    "signed permutations, full": ("signed_permutation", "full", "lower"),
     "signed permutations": ("signed_permutation", "diag", "exact"),
 }
 every_fit = pytest.mark.parametrize(("symmetry", "covariance", "side"), FITS.values(), ids=FITS)
@@ -35,6 +37,7 @@ every_fit = pytest.mark.parametrize(("symmetry", "covariance", "side"), FITS.val
 def fitted(symmetry, covariance, k=2):
     """A finite group gets less to see: its gap would be log |G| otherwise."""
     model = clone(MODEL).set_params(n_components=k, symmetry=symmetry, solver=VI(covariance))
+    model.set_params(prior_scale=1.0, offsets=False)
     if symmetry in {"sign_flip", "signed_permutation"}:
         return model.set_params(noise_std=2.0).fit(X[:4, :3])
     return model.fit(X)
@@ -111,8 +114,9 @@ def test_of_a_symmetrised_fit_it_is_the_one_reported(symmetry, covariance, side)
 def test_one_component_is_a_sign_flip(symmetry, noise):
     """log 2 - E log(1 + exp(-2 t)), t ~ N(a, a), a = m' S^-1 m: Moore, section 3.1."""
     model = SymVIMatrixFactorization(
-        1, symmetry=symmetry, solver=VI("diag"), noise_std=noise, random_state=0
-    ).fit(X[:3, :3])
+        1, symmetry=symmetry, solver=VI("diag"), noise_std=noise, random_state=0,
+        prior_scale=1.0, offsets=False,
+    ).fit(X[:3, :3])  # fmt: skip
     mean, cov = stacked(model)
     a = float(np.sum(mean[:, 0] ** 2 / cov[:, 0, 0]))
     gap = invariance_gap(model, n_draws=500)
@@ -148,7 +152,8 @@ def test_more_components_are_a_bound():
 def test_of_the_analytic_solution():
     complete = np.where(np.isnan(X), 0.0, X)
     exact = clone(MODEL).set_params(solver="mean_field").fit(complete)
-    plain = clone(MODEL).set_params(symmetry=None, tol=1e-8, max_iter=3000).fit(complete)
+    given = {"prior_scale": 1.0, "offsets": False}
+    plain = clone(MODEL).set_params(symmetry=None, tol=1e-8, max_iter=3000, **given).fit(complete)
     gap, other = (invariance_gap(model, n_draws=N_DRAWS) for model in (exact, plain))
     slack = 4.0 * np.hypot(gap.standard_error, other.standard_error)
     assert gap.value == pytest.approx(other.value, abs=slack + 0.02)
@@ -156,7 +161,8 @@ def test_of_the_analytic_solution():
 
 
 def test_single_precision():
-    model = clone(MODEL).set_params(solver=VI("row"), dtype="float32").fit(X)
+    given = {"prior_scale": 1.0, "offsets": False}
+    model = clone(MODEL).set_params(solver=VI("row"), dtype="float32", **given).fit(X)
     gap, double = invariance_gap(model), invariance_gap(fitted("orthogonal", "row"))
     assert gap.value == pytest.approx(double.value, abs=5.0 * double.standard_error)
 

@@ -59,7 +59,10 @@ def test_rotations_are_aligned_and_units_labelled():
 
 @pytest.mark.parametrize("sampler", ["hmc", SMC(64, 2)])
 def test_rotations_have_no_evidence_and_the_reason_is_given(sampler):
-    reg = MCMCRegressor(network=Mixed(), sampler=sampler, n_chains=4, n_draws=10, random_state=0)
+    reg = MCMCRegressor(
+        network=Mixed(), sampler=sampler, n_chains=4, n_draws=10, mode_weights="evidence",
+        random_state=0,
+    )  # fmt: skip
     if sampler == "hmc":
         reg.set_params(n_warmup=60)
     with pytest.warns(ConvergenceWarning, match=r"isn't made of exchangeable units \(Orthogonal\)"):

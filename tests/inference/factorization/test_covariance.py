@@ -3,10 +3,14 @@
 import pytest
 import torch
 from inference.factorization.factorization_problems import FAMILIES, every_family
-from torch.distributions import MultivariateNormal, kl_divergence
+from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.covariance import PointMass, kl_from_prior
+from skbayes_sym.inference.factorization.covariance import (
+    PointMass,
+    project_free,
+    row_entropy,
+)
 
 
 def precisions(generator, n=5, k=3):
@@ -49,17 +53,28 @@ def test_what_a_family_says_of_itself(family, generator):
     assert family.is_isotropic == torch.equal(cov, level)
 
 
-def test_kl_from_the_prior(generator):
-    mean = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+def test_the_entropy_of_rows(generator):
     cov = precisions(generator)
-    prior = MultivariateNormal(torch.zeros(3).double(), 1.7**2 * torch.eye(3).double())
-    expected = kl_divergence(MultivariateNormal(mean, cov), prior).sum()
-    assert kl_from_prior(mean, cov, 1.7) == pytest.approx(float(expected), rel=1e-12)
+    expected = MultivariateNormal(torch.zeros(3).double(), cov).entropy().sum()
+    assert row_entropy(cov) == pytest.approx(float(expected), rel=1e-12)
 
 
-def test_a_point_mass_costs_its_log_prior(generator):
-    mean = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+def test_a_point_mass_has_neither_spread_nor_entropy(generator):
     cov = projected(PointMass(), precisions(generator))
     assert_close(cov, torch.zeros_like(cov), rtol=0, atol=0)
-    log_prior = torch.distributions.Normal(0.0, 1.7).log_prob(mean).sum()
-    assert PointMass().cost(mean, cov, 1.7) == pytest.approx(-float(log_prior), rel=1e-6)
+    assert PointMass().entropy(cov) == 0.0
+
+
+@every_family
+def test_an_offset_beside_the_factors(family, generator):
+    """Full: one matrix. Else: an offset's variance is its own, whatever that of the factors."""
+    precision = precisions(generator, k=4)
+    root = torch.linalg.cholesky(precision)
+    cov = project_free(family, precision, root, 3)
+    if not family.is_elementwise:
+        assert_close(cov, torch.linalg.inv(precision))
+        return
+    assert_close(cov[:, 3, 3], 1.0 / precision[:, 3, 3])
+    assert float(cov[:, 3, :3].abs().max()) == float(cov[:, :3, 3].abs().max()) == 0.0
+    factors = precision[:, :3, :3]
+    assert_close(cov[:, :3, :3], family.project(factors, torch.linalg.cholesky(factors)))

@@ -6,7 +6,7 @@ import torch
 from scipy import optimize, stats
 
 from skbayes_sym.inference.linear.expectations import ScalarSites, SoftmaxSites
-from skbayes_sym.inference.linear.hyperparameters import Learning, Range, fit_sites
+from skbayes_sym.inference.linear.hyperparameters import Learning, Range, Until, fit_sites
 from skbayes_sym.inference.linear.sites import LinearData, converge, first_sites, solve
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
@@ -20,9 +20,8 @@ WIDE = Range(-20.0, 20.0)
 def learn(data, likelihood, start=0.0, tol=1e-9, prior=WIDE):
     sites = first_sites(data, likelihood, torch.zeros(data.n_outputs, dtype=torch.float64))
     return fit_sites(
-        data, likelihood, sites, start, Learning(prior, WIDE), tol=tol, max_iter=300,
-        on_step=lambda state: False,
-    )  # fmt: skip
+        data, likelihood, sites, start, Learning(prior, WIDE), Until(tol, 300, lambda state: False)
+    )
 
 
 def make(n=40, k=5, seed=0):
@@ -51,8 +50,9 @@ def test_gaussian_is_the_maximum_of_the_evidence(k):
         covariance = np.exp(logs[0]) * X @ X.T + np.exp(2 * logs[1]) * np.eye(40)
         return -stats.multivariate_normal(np.zeros(40), covariance).logpdf(y)
 
-    best = optimize.minimize(minus_evidence, [0.0, 0.0], method="Nelder-Mead",
-                             options={"xatol": 1e-7, "fatol": 1e-11})  # fmt: skip
+    best = optimize.minimize(
+        minus_evidence, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-11}
+    )
     assert float(fit.state.elbo) == pytest.approx(-best.fun, abs=1e-7)
     got = [float(fit.state.prior_variance.log()), float(fit.state.likelihood.params)]
     np.testing.assert_allclose(got, best.x, atol=1e-4)
@@ -78,13 +78,17 @@ def hard_cases():
     zero = torch.zeros(1, dtype=torch.float64)
     softmax = SoftmaxSites(sobol_normal(256, 2, seed=0))
     return {
-        "poisson": (linear_data(X, rng.poisson(np.exp(f))[:, None].astype(float)),
-                    ScalarSites(Poisson())),
-        "bernoulli": (linear_data(X, (f + rng.logistic(size=40) > 0).astype(np.int64)),
-                      ScalarSites(Bernoulli())),
+        "poisson": (
+            linear_data(X, rng.poisson(np.exp(f))[:, None].astype(float)),
+            ScalarSites(Poisson()),
+        ),
+        "bernoulli": (
+            linear_data(X, (f + rng.logistic(size=40) > 0).astype(np.int64)),
+            ScalarSites(Bernoulli()),
+        ),
         "student-t": (linear_data(X, heavy[:, None]), ScalarSites(StudentT(zero, df=3.0))),
         "multinomial": (linear_data(X, classes, n_outputs=3), softmax),
-    }  # fmt: skip
+    }
 
 
 CASES = hard_cases()
@@ -120,12 +124,12 @@ def test_callback_and_limit_stop():
         seen.append(float(state.elbo))
         return len(seen) == 3
 
-    fit = fit_sites(data, likelihood, sites, 0.0, Learning(WIDE, WIDE), tol=1e-9, max_iter=50,
-                    on_step=on_step)  # fmt: skip
+    fit = fit_sites(data, likelihood, sites, 0.0, Learning(WIDE, WIDE), Until(1e-9, 50, on_step))
     assert (fit.stopped, fit.n_iter) == ("callback", 3)
     assert fit.elbo_curve == seen
-    limited = fit_sites(data, likelihood, sites, 0.0, Learning(WIDE, WIDE), tol=1e-9, max_iter=2,
-                        on_step=lambda state: False)  # fmt: skip
+    limited = fit_sites(
+        data, likelihood, sites, 0.0, Learning(WIDE, WIDE), Until(1e-9, 2, lambda state: False)
+    )
     assert (limited.stopped, limited.n_iter) == ("max_iter", 2)
 
 
@@ -134,5 +138,6 @@ def test_no_finite_start_is_an_error():
     likelihood = ScalarSites(Poisson())
     sites = first_sites(data, likelihood, torch.zeros(1, dtype=torch.float64))
     with pytest.raises(ArithmeticError, match="standardize"):
-        fit_sites(data, likelihood, sites, 0.0, Learning(None, WIDE), tol=1e-6, max_iter=5,
-                  on_step=lambda state: False)  # fmt: skip
+        fit_sites(
+            data, likelihood, sites, 0.0, Learning(None, WIDE), Until(1e-6, 5, lambda state: False)
+        )

@@ -1,0 +1,259 @@
+r"""Priors of the rows of one side, given or learned with the factors, and their part of the bound.
+
+The free coordinates of row i are :math:`\theta_i \sim N(B^\top g_i, \Lambda^{-1})`, with features
+:math:`g_i` of the row, a constant the first of them. What is learned has the conjugate prior
+:math:`\Lambda \sim W(W_0, \nu_0)`, :math:`W_0^{-1} = w I`, and
+:math:`B \mid \Lambda \sim MN(0, K_0^{-1}, \Lambda^{-1})`: without features the normal-Wishart of
+Bayesian probabilistic matrix factorisation (Salakhutdinov & Mnih 2008, eqs. 5 and 14), with
+features the link matrix of Macau (Simm et al. 2017). Blocks of coordinates have Wisharts of their
+own: one block is a full covariance, one a coordinate is automatic relevance determination.
+
+Given q of the rows, the best q of a block's B and :math:`\Lambda` is known in closed form; put in,
+
+.. math:: E_q[\log p(\theta)] - KL[q(B, \Lambda) \| p] =
+   -\tfrac{n d}{2} \log 2\pi + \log Z(\nu_n, W_n) - \log Z(\nu_0, W_0)
+   + \tfrac{d}{2} \log \frac{|K_0|}{|K_n|}
+
+depends on rows through sums of their moments alone. It is invariant under rotations of a block,
+since :math:`W_0` is, and of the factors if they are in one block.
+"""
+
+from dataclasses import dataclass
+from math import log, pi
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.numerics.linalg import cholesky, log_det
+from skbayes_sym.numerics.random import float64_normal, numpy_generator
+
+_CONSTANT_PRECISION = 1.0  # beta_0: of the means, in units of the rows' own precision
+_SHRINKAGE_RANGE = 1e-6, 1e8
+
+
+class Features(NamedTuple):
+    """What is known of the rows of a side: a constant, if means are learned, then features."""
+
+    forward: Tensor  # (n, g), float64, dense or sparse
+    backward: Tensor  # (g, n)
+    gram: Tensor  # (g, g), their inner products
+    n_constants: int  # 0 or 1
+
+    @classmethod
+    def constant(cls, n: int, like: Tensor) -> "Features":
+        """A constant and nothing else."""
+        ones = torch.ones(n, 1, dtype=torch.float64, device=like.device)
+        return cls(ones, ones.mT, ones.mT @ ones, 1)
+
+    @classmethod
+    def none(cls, n: int, like: Tensor) -> "Features":
+        """No features at all: the means are zero."""
+        empty = torch.ones(n, 0, dtype=torch.float64, device=like.device)
+        return cls(empty, empty.mT, empty.mT @ empty, 0)
+
+    def joined(self, given: Tensor) -> "Features":
+        """With the features (n, g) of the rows, dense or sparse, behind."""
+        forward = torch.cat([self.forward, given.to_dense()], dim=1).to(self.gram)
+        return Features(forward, forward.mT, forward.mT @ forward, self.n_constants)
+
+    @property
+    def is_penalised(self) -> Tensor:
+        """Whose coefficients are shrunk by a learned amount, (g,) bool."""
+        return torch.arange(len(self.gram), device=self.gram.device) >= self.n_constants
+
+
+class Block(NamedTuple):
+    """Coordinates that share a prior: ``scale`` is its standard deviation, or None: learned."""
+
+    coordinates: tuple[int, ...]  # positions among the free ones
+    scale: float | None = None
+
+
+class SideMoments(NamedTuple):
+    """Sums over the rows of a side, float64."""
+
+    n: int
+    first: Tensor  # (g, d), sum of g_i E[theta_i]'
+    second: Tensor  # (d, d), sum of E[theta_i theta_i']
+
+
+class RowLaw(NamedTuple):
+    """The prior of rows as their updates see it, float64."""
+
+    precision: Tensor  # (d, d), E[Lambda]
+    coefficients: Tensor  # (g, d), E[Lambda]^-1 E[Lambda B']'
+    shrinkage: float = 1.0  # precision of coefficients of features, over that of the rows
+
+
+class _Regression(NamedTuple):
+    """A block's rows regressed on its features."""
+
+    coefficients: Tensor  # (g, b)
+    factor: Tensor  # Cholesky's of K_n, (g, g)
+    rest: Tensor  # (b, b), what is left of the second moments
+    log_ratio: float  # b / 2 log(|K_0| / |K_n|)
+
+
+@dataclass(frozen=True, eq=False)
+class SidePrior:
+    """The prior of one side.
+
+    Parameters
+    ----------
+    blocks : tuple of Block
+        Every free coordinate in one of them.
+    features : Features
+    scatter : float
+        ``w``: the prior knows a variance of this much of one row.
+    """
+
+    blocks: tuple[Block, ...]
+    features: Features
+    scatter: float
+
+    @property
+    def n_free(self) -> int:
+        """Free coordinates d."""
+        return sum(len(block.coordinates) for block in self.blocks)
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether anything of it is."""
+        is_regressed = bool(self.features.is_penalised.any())
+        return is_regressed or any(block.scale is None for block in self.blocks)
+
+    def moments(self, mean: Tensor, cov: Tensor) -> SideMoments:
+        """Of rows with these means (n, d) and covariances (n, d, d)."""
+        mean = mean.double()
+        second = mean.mT @ mean + cov.double().sum(0)
+        return SideMoments(len(mean), self.features.backward @ mean, second)
+
+    def held(self, variance: float) -> RowLaw:
+        """Where sweeps begin: mean zero; what is to be learned has this variance."""
+        diagonal = torch.empty(self.n_free, dtype=torch.float64)
+        for coordinates, scale in self.blocks:
+            diagonal[list(coordinates)] = 1.0 / variance if scale is None else scale**-2
+        gram = self.features.gram
+        return RowLaw(diagonal.diag().to(gram), gram.new_zeros(len(gram), self.n_free))
+
+    def means(self, law: RowLaw) -> Tensor:
+        """Prior means of the rows, (n, d)."""
+        return self.features.forward @ law.coefficients
+
+    def learned(self, moments: SideMoments, law: RowLaw) -> tuple[RowLaw, float]:
+        """The best law of these rows, and its part of the bound in nats."""
+        precision = torch.zeros_like(moments.second)
+        coefficients, total, squares = torch.zeros_like(moments.first), 0.0, 0.0
+        for block in self.blocks:
+            found = self._regression(block, moments, law.shrinkage)
+            own, value = self._precision(block, found.rest, moments.n)
+            where = list(block.coordinates)
+            precision[torch.tensor(where).unsqueeze(-1), where] = own
+            coefficients[:, where] = found.coefficients
+            total += value + found.log_ratio
+            squares += self._expected_squares(found, own)
+        return RowLaw(precision, coefficients, self._shrinkage(squares, law)), total
+
+    def log_density(self, moments: SideMoments, law: RowLaw) -> float:
+        """What `learned` says of the bound, nats."""
+        return self.learned(moments, law)[1]
+
+    def draw(self, moments: SideMoments, law: RowLaw, generator: torch.Generator) -> RowLaw:
+        """Precision and coefficients given the rows, for Gibbs sampling."""
+        precision = torch.zeros_like(moments.second)
+        coefficients, squares = torch.zeros_like(moments.first), 0.0
+        for block in self.blocks:
+            found = self._regression(block, moments, law.shrinkage)
+            own = self._drawn_precision(block, found.rest, moments.n, generator)
+            where = list(block.coordinates)
+            # B = B_n + L^-T Z R^-1 with K_n = L L' and Lambda = R R' has the matrix normal law.
+            noise = float64_normal(tuple(found.coefficients.shape), generator=generator)
+            root = cholesky(own, what="A drawn precision of rows", remedy="Use fewer components.")
+            noise = torch.linalg.solve_triangular(root, noise, upper=False, left=False)
+            noise = torch.linalg.solve_triangular(found.factor.mT, noise, upper=True)
+            drawn = found.coefficients + noise * self._has_mean(block).unsqueeze(-1)
+            precision[torch.tensor(where).unsqueeze(-1), where] = own
+            coefficients[:, where] = drawn
+            squares += float((own * ((drawn.mT * self.features.is_penalised) @ drawn)).sum())
+        return RowLaw(precision, coefficients, self._shrinkage(squares, law))
+
+    def _has_mean(self, block: Block) -> Tensor:
+        """Which features a block is regressed on: a given scale means a given mean of zero."""
+        return self.features.is_penalised | (block.scale is None)
+
+    def _regression(self, block: Block, moments: SideMoments, shrinkage: float) -> _Regression:
+        uses, where = self._has_mean(block).double(), list(block.coordinates)
+        is_penalised = self.features.is_penalised
+        prior = torch.where(is_penalised, shrinkage, _CONSTANT_PRECISION).double()
+        posterior = self.features.gram * uses * uses.unsqueeze(-1) + prior.diag()
+        factor = cholesky(
+            posterior,
+            what="The precision of the coefficients of features",
+            remedy="Scale the features, or leave out those that repeat others.",
+        )
+        cross = moments.first[:, where] * uses.unsqueeze(-1)
+        coefficients = torch.cholesky_solve(cross, factor)
+        rest = moments.second[where][:, where] - cross.mT @ coefficients
+        log_ratio = 0.5 * len(where) * float(prior.log().sum() - log_det(factor))
+        return _Regression(coefficients, factor, 0.5 * (rest + rest.mT), log_ratio)
+
+    def _precision(self, block: Block, rest: Tensor, n: int) -> tuple[Tensor, float]:
+        """``E[Lambda]`` of a block and the log normaliser that its Wishart leaves."""
+        b, identity = len(rest), torch.eye(len(rest)).to(rest)
+        base = -0.5 * n * b * log(2.0 * pi)
+        if block.scale is not None:
+            value = base - n * b * log(block.scale) - 0.5 * float(rest.trace()) / block.scale**2
+            return identity / block.scale**2, value
+        factor = self._scatter_factor(rest)
+        inverse, dof = torch.cholesky_inverse(factor), float(b + n)
+        value = _log_wishart(dof, float(log_det(factor)), b)
+        return dof * inverse, base + value - _log_wishart(b, b * log(self.scatter), b)
+
+    def _drawn_precision(
+        self, block: Block, rest: Tensor, n: int, generator: torch.Generator
+    ) -> Tensor:
+        """From ``W(W_n, nu_n)`` by Bartlett's decomposition."""
+        if block.scale is not None:
+            return self._precision(block, rest, n)[0]
+        b = len(rest)
+        # W_n = R R' with R = L^-T, L of the inverse.
+        factor = self._scatter_factor(rest)
+        chi = numpy_generator(generator).chisquare(b + n - torch.arange(b).numpy())
+        normal = float64_normal((b, b), generator=generator).tril(-1)
+        lower = normal + torch.as_tensor(chi, device=rest.device).sqrt().diag()
+        root = torch.linalg.solve_triangular(factor.mT, lower, upper=True)
+        return root @ root.mT
+
+    def _scatter_factor(self, rest: Tensor) -> Tensor:
+        identity = torch.eye(len(rest)).to(rest)
+        return cholesky(
+            rest + self.scatter * identity,
+            what="The scatter of the rows of a side",
+            remedy="Use scale=True, or give prior_scale a number.",
+        )
+
+    def _expected_squares(self, found: _Regression, precision: Tensor) -> float:
+        """``E[tr(Lambda B' B)]`` over the coefficients of features."""
+        at = self.features.is_penalised
+        if not bool(at.any()):
+            return 0.0
+        coefficients = found.coefficients[at]
+        spread = torch.cholesky_inverse(found.factor).diagonal()[at].sum()
+        squares = (precision * (coefficients.mT @ coefficients)).sum()
+        return float(squares + len(precision) * spread)
+
+    def _shrinkage(self, squares: float, law: RowLaw) -> float:
+        """The most probable one given the coefficients: a step of expectation maximisation."""
+        n_coefficients = int(self.features.is_penalised.sum()) * self.n_free
+        if n_coefficients == 0:
+            return law.shrinkage
+        low, high = _SHRINKAGE_RANGE
+        return min(max(n_coefficients / max(squares, n_coefficients / high), low), high)
+
+
+def _log_wishart(dof: float, log_det_inverse: float, b: int) -> float:
+    """Log normaliser of ``|Lambda|^((dof - b - 1) / 2) exp(-tr(W^-1 Lambda) / 2)``."""
+    half = torch.tensor(0.5 * dof, dtype=torch.float64)
+    gamma = float(torch.special.multigammaln(half, b))
+    return 0.5 * dof * b * log(2.0) - 0.5 * dof * log_det_inverse + gamma

@@ -1,0 +1,312 @@
+"""Offsets, learned priors, labels, ordinal entries, side information and new rows."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from scipy.stats import norm
+from sklearn.base import clone
+
+from skbayes_sym import SymVIMatrixFactorization, invariance_gap
+from skbayes_sym.models import StudentT
+from skbayes_sym.symmetry.orthogonal import Orthogonal
+from skbayes_sym.symmetry.units import Units
+
+MODEL = SymVIMatrixFactorization(2, random_state=0, tol=3e-4)
+
+
+def ratings(n=60, m=40, seed=0, noise=0.4, seen=0.4, offsets=1.0):
+    """A matrix with holes, offsets that matter, and its signal."""
+    rng = np.random.default_rng(seed)
+    signal = 3.0 + 0.7 * rng.normal(size=(n, 2)) @ rng.normal(size=(2, m))
+    signal += offsets * (rng.normal(size=(n, 1)) + 0.8 * rng.normal(size=m))
+    X = signal + noise * rng.normal(size=(n, m))
+    return np.where(rng.random(X.shape) < seen, X, np.nan), signal
+
+
+X, SIGNAL = ratings()
+HOLES = np.isnan(X)
+ROWS, COLUMNS = np.nonzero(~HOLES)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return clone(MODEL).fit(X)
+
+
+def error(model, where=HOLES):
+    mean = model.predict_entries(*np.nonzero(where))
+    return np.sqrt(np.mean((mean - SIGNAL[where]) ** 2))
+
+
+def test_offsets_and_learned_scales_predict_better(fitted):
+    found = {
+        name: error(clone(MODEL).set_params(**settings).fit(X))
+        for name, settings in {
+            "none": {"offsets": False, "prior_scale": 1.0},
+            "offsets": {"prior_scale": 1.0},
+            "one side": {"offsets": "rows", "prior_scale": 1.0},
+            "ard": {"prior_scale": "ard"},
+        }.items()
+    }
+    assert error(fitted) < 0.9 * found["none"]
+    assert found["ard"] < 0.9 * found["none"]
+    assert found["offsets"] < found["one side"] < found["none"]
+
+
+def test_offsets_are_recovered():
+    """Where there is nothing else; rows and columns up to a constant that either may hold."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=80), rng.normal(size=50)
+    noisy = a[:, None] + b + 0.3 * rng.normal(size=(80, 50))
+    model = clone(MODEL).set_params(n_components=1).fit(noisy)
+    for given, got in ((a, model.row_offsets_), (b, model.column_offsets_)):
+        assert np.corrcoef(given, got)[0, 1] > 0.99
+        slope = np.polyfit(given - given.mean(), got, 1)[0]
+        assert slope == pytest.approx(1.0, abs=0.05)
+    assert model.noise_std_ == pytest.approx(0.3, abs=0.02)
+
+
+def test_the_group_is_the_priors():
+    for prior_scale, kind in (("learn", Orthogonal), (0.8, Orthogonal), ("ard", Units)):
+        model = clone(MODEL).set_params(prior_scale=prior_scale).fit(X)
+        assert isinstance(model.symmetry_, kind)
+        gap = invariance_gap(model)
+        slack = 4.0 * np.hypot(gap.standard_error, model.elbo_std_error_) + 0.2
+        assert gap.value == pytest.approx(model.symmetry_gap_, abs=slack)
+        plain = clone(model).set_params(symmetry=None).fit(X)
+        assert isinstance(plain.symmetry_, kind)
+        assert model.elbo_ > plain.elbo_ + 0.5
+    assert model.symmetry_gap_ <= np.log(8.0) + 1e-9  # 2! 2^2 signed permutations
+    with pytest.raises(ValueError, match=r"'orthogonal' is no symmetry of prior_scale='ard'"):
+        clone(MODEL).set_params(prior_scale="ard", symmetry="orthogonal").fit(X)
+
+
+def test_many_components_are_only_flipped_where_scales_differ():
+    model = clone(MODEL).set_params(n_components=16, prior_scale="ard", max_iter=3, tol=None)
+    assert not model.fit(X).symmetry_.permutes
+
+
+def test_learned_scales_say_how_large_factors_are():
+    rng = np.random.default_rng(0)
+    u, v = rng.normal(size=(200, 2)) * [2.0, 0.5], rng.normal(size=(150, 2))
+    strong = u @ v.T + 0.1 * rng.normal(size=(200, 150))
+    model = clone(MODEL).fit(strong)
+    product = model.prior_scale_.prod(axis=0) * model.scale_ / 2**0.5
+    np.testing.assert_allclose(np.sort(product), [0.5, 2.0], rtol=0.15)
+
+
+def listed(**more):
+    names = np.array([f"u{i:02d}" for i in range(60)])
+    return pd.DataFrame(
+        {"value": X[ROWS, COLUMNS], "row": names[ROWS], "column": 100 + COLUMNS, **more}
+    )
+
+
+def test_lists_of_entries_are_the_matrix(fitted):
+    frame = listed()
+    shuffled = frame.sample(frac=1.0, random_state=0)
+    as_tuple = (frame["row"], frame["column"], frame["value"])
+    for given in (frame, shuffled, as_tuple):
+        model = clone(MODEL).fit(given)
+        assert np.array_equal(model.components_, fitted.components_)
+        assert model.elbo_ == fitted.elbo_
+        assert list(model.row_labels_[:2]) == ["u00", "u01"]
+        mean, std = model.predict_entries(["u03", "u59"], [105, 139], return_std=True)
+        expected = fitted.predict_entries([3, 59], [5, 39], return_std=True)
+        np.testing.assert_array_equal([mean, std], expected)
+    np.testing.assert_array_equal(model.transform(X), fitted.transform(X))
+    with pytest.raises(ValueError, match=r"rows has 'nobody', a label.*predict_new_rows"):
+        model.predict_entries(["nobody"], [100])
+    with pytest.raises(ValueError, match="columns has 5"):
+        model.predict_entries(["u03"], [5])
+
+
+def test_frames_answer_by_label(fitted):
+    frame = pd.DataFrame(
+        X, index=[f"u{i}" for i in range(60)], columns=[f"m{j}" for j in range(40)]
+    )
+    model = clone(MODEL).fit(frame)
+    np.testing.assert_array_equal(
+        model.predict_entries(["u3"], ["m7"]), fitted.predict_entries([3], [7])
+    )
+    model = clone(MODEL).fit(pd.DataFrame(X))  # only numbered: positions
+    assert not hasattr(model, "row_labels_")
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "ordinal"])
+def test_weights_are_repetitions(likelihood):
+    """The same entries listed twice, or counted twice."""
+    values = np.round(X[ROWS, COLUMNS])
+    weights = np.where(np.arange(len(values)) % 3 == 0, 2.0, 1.0)
+    twice = np.repeat(np.arange(len(values)), weights.astype(int))
+    model = clone(MODEL).set_params(likelihood=likelihood, max_iter=30, tol=None)
+    weighted = clone(model).fit((ROWS, COLUMNS, values, weights))
+    repeated = clone(model).fit((ROWS[twice], COLUMNS[twice], values[twice]))
+    np.testing.assert_allclose(weighted.reconstruct(), repeated.reconstruct(), atol=1e-6)
+    assert weighted.elbo_ == pytest.approx(
+        repeated.elbo_, abs=4.0 * weighted.elbo_std_error_ + 1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (([0], [1]), "2 parts"),
+        (([0, 1], [1], [2.0]), "one length"),
+        (([0], [1], ["a"]), "values of a list of entries must be numbers"),
+        (([0], [1], [2.0], [-1.0]), "weights must be finite and at least 0"),
+        (([0], [1], [np.inf]), "infinity"),
+        (([[0]], [1], [2.0]), "must be 1D"),
+        (([], [], []), "at least one entry"),
+    ],
+)
+def test_bad_lists_of_entries(given, message):
+    with pytest.raises(ValueError, match=message):
+        clone(MODEL).fit(given)
+
+
+def test_new_rows_are_known_as_well_as_their_entries_allow(fitted):
+    """Fewer entries, wider; and 90 % intervals of unseen entries hold 90 %."""
+    new, signal = X[:30], SIGNAL[:30]
+    model = clone(MODEL).fit(X[30:])
+    hidden = np.isnan(new)
+    asked = np.nonzero(hidden)
+    mean, std = model.predict_new_rows(new, asked, return_std=True)
+    off = mean - signal[hidden]
+    assert np.sqrt(np.mean(off**2)) < 0.5 * signal[hidden].std()
+    inner = np.sqrt(std**2 - model.noise_std_**2)
+    assert 0.8 < np.mean(np.abs(off) < 1.645 * inner) < 0.97
+    nothing = np.full((1, 40), np.nan)
+    _, widest = model.predict_new_rows(nothing, ([0] * 40, range(40)), return_std=True)
+    _, narrow = model.predict_new_rows(new[:1], ([0] * 40, range(40)), return_std=True)
+    assert (widest > narrow).all()
+    factors, spread = model.transform(np.vstack([new[:1], nothing]), return_std=True)
+    assert (spread[0] < spread[1]).all()
+    assert factors.shape == spread.shape == (2, 2)
+
+
+def test_draws_of_new_rows_have_the_predicted_moments(fitted):
+    new, asked = X[:2], ([0, 0, 1], [3, 4, 3])
+    draws = fitted.sample_new_rows(new, asked, 20_000, random_state=0)
+    mean, std = fitted.predict_new_rows(new, asked, return_std=True)
+    assert (np.abs(draws.mean(0) - mean) < 5.0 * draws.std(0) / 20_000**0.5).all()
+    np.testing.assert_allclose(draws.var(0) + fitted.noise_std_**2, std**2, rtol=0.05)
+    # Entries that share a row or a column are dependent.
+    assert abs(np.corrcoef(draws.T)[0, 2]) > 0.02
+
+
+def test_ordinal_entries():
+    """Labels beat numbers where these are few, in the log density of the label."""
+    latent = 1.3 * (X - 3.0)
+    labels = np.array([1.0, 2.0, 3.0, 5.0])
+    stars = labels[np.digitize(np.where(HOLES, 0.0, latent), [-1.5, 0.0, 2.0])]
+    rng = np.random.default_rng(1)
+    test = ~HOLES & (rng.random(X.shape) < 0.25)
+    train = np.where(HOLES | test, np.nan, stars)
+    ordinal = clone(MODEL).set_params(likelihood="ordinal").fit(train)
+    normal = clone(MODEL).fit(train)
+    where = np.nonzero(test)
+    assert list(ordinal.classes_) == list(labels)
+    assert (np.diff(ordinal.cut_points_) > 0).all()
+    p = ordinal.predict_entry_proba(*where)
+    np.testing.assert_allclose(p.sum(1), 1.0)
+    log_density = ordinal.entry_log_density(*where, stars[test])
+    chosen = np.searchsorted(labels, stars[test])
+    np.testing.assert_allclose(log_density, np.log(p[np.arange(len(p)), chosen]), atol=1e-9)
+    mean, std = ordinal.predict_entries(*where, return_std=True)
+    np.testing.assert_allclose(mean, p @ labels)
+    np.testing.assert_allclose(std**2, p @ labels**2 - mean**2, atol=1e-9)
+    # The normal's density of a number, as the mass of all numbers nearer to it than to another.
+    loc, scale = normal.predict_entries(*where, return_std=True)
+    ends = np.array([-np.inf, 1.5, 2.5, 4.0, np.inf])
+    mass = norm.cdf((ends[chosen + 1] - loc) / scale) - norm.cdf((ends[chosen] - loc) / scale)
+    assert log_density.mean() > np.log(mass).mean() + 0.05
+    off = np.stack([mean, loc]) - stars[test]
+    assert np.sqrt(np.mean(off[0] ** 2)) < np.sqrt(np.mean(off[1] ** 2))
+    assert np.isfinite(ordinal.score(train[:5]))
+    with pytest.raises(ValueError, match=r"2.5.*none of the labels \[1.0, 2.0, 3.0, 5.0\]"):
+        ordinal.entry_log_density([0], [0], [2.5])
+    with pytest.raises(ValueError, match="likelihood='ordinal' only"):
+        normal.predict_entry_proba([0], [0])
+
+
+def test_outliers_pull_a_student_t_less():
+    rng = np.random.default_rng(0)
+    spoiled = np.where(rng.random(X.shape) < 0.05, X + 15.0 * rng.normal(size=X.shape), X)
+    normal = clone(MODEL).fit(spoiled)
+    for likelihood in ("student_t", StudentT(df=3.0)):
+        assert error(clone(MODEL).set_params(likelihood=likelihood).fit(spoiled)) < 0.7 * error(
+            normal
+        )
+
+
+def with_features(seed=0):
+    """Column factors and offsets that features explain in part; the last ten columns are new."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(60, 5))
+    v = features @ rng.normal(size=(5, 2)) + 0.3 * rng.normal(size=(60, 2))
+    b = features @ rng.normal(size=5) + 0.3 * rng.normal(size=60)
+    signal = b + rng.normal(size=(80, 2)) @ v.T
+    noisy = signal + 0.3 * rng.normal(size=signal.shape)
+    noisy[rng.random(noisy.shape) < 0.5] = np.nan
+    noisy[:, 50:] = np.nan
+    return noisy, signal, features
+
+
+@pytest.mark.filterwarnings("ignore:.*no observed entry")
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array, pd.DataFrame])
+def test_cold_columns_are_predicted_from_their_features(kind):
+    noisy, signal, features = with_features()
+    model = clone(MODEL).fit(noisy, column_features=kind(features))
+    cold = np.nonzero(np.arange(60) >= 50 + np.zeros((80, 1)))
+    off = model.predict_entries(*cold) - signal[cold]
+    plain = clone(MODEL).fit(noisy).predict_entries(*cold) - signal[cold]
+    assert np.sqrt(np.mean(off**2)) < 0.5 * np.sqrt(np.mean(plain**2))
+    _, std = model.predict_entries(*cold, return_std=True)
+    covered = np.abs(off) < 1.645 * np.sqrt(std**2 - model.noise_std_**2)
+    assert 0.75 < covered.mean() <= 1.0
+
+
+@pytest.mark.filterwarnings("ignore:.*no observed entry")
+def test_cold_new_rows_are_predicted_from_their_features():
+    noisy, signal, features = with_features()
+    model = clone(MODEL).fit(noisy.T, row_features=features)
+    assert model.score(noisy.T, row_features=features) > clone(MODEL).fit(noisy.T).score(noisy.T)
+    nothing = np.full((10, 80), np.nan)
+    asked = np.nonzero(np.isnan(nothing))
+    mean = model.predict_new_rows(nothing, asked, row_features=features[50:])
+    off = mean - signal.T[50:][asked]
+    assert np.sqrt(np.mean(off**2)) < 0.5 * signal.T[50:].std()
+    with pytest.raises(ValueError, match="row_features was given to fit"):
+        model.predict_new_rows(nothing, asked)
+    with pytest.raises(ValueError, match="was not given to fit"):
+        clone(MODEL).fit(X).predict_new_rows(X[:2], ([0], [1]), row_features=features[:2])
+
+
+def test_features_of_nothing_do_no_harm():
+    """Twenty columns of noise: their coefficients are shrunk away."""
+    noise = np.random.default_rng(1).normal(size=(60, 20))
+    assert error(clone(MODEL).fit(X, row_features=noise)) < 1.05 * error(clone(MODEL).fit(X))
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (np.ones((5, 2)), "row_features has 5 rows"),
+        (np.full((60, 2), np.nan), "NaN"),
+        (np.ones((60, 5001)), "more than 5000"),
+    ],
+)
+def test_bad_features(features, message):
+    with pytest.raises(ValueError, match=message):
+        clone(MODEL).fit(X, row_features=features)
+
+
+@pytest.mark.parametrize("solver", ["gibbs", "map"])
+def test_other_solvers_have_offsets_too(solver):
+    settings = {"solver": solver, "max_iter": 150, "tol": 1e-4}
+    model = clone(MODEL).set_params(**settings).fit(X)
+    without = clone(MODEL).set_params(**settings, offsets=False, prior_scale=1.0).fit(X)
+    assert error(model) < 0.95 * error(without)
+    assert np.corrcoef(model.row_offsets_, np.nanmean(X, axis=1))[0, 1] > 0.7

@@ -1,0 +1,160 @@
+"""Chains that start as an ensemble's members do: ``init="ensemble"``."""
+
+import warnings
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from skbayes_sym import MCMCClassifier, MCMCRegressor
+from skbayes_sym.estimators.mcmc.method import BySize
+from skbayes_sym.estimators.mcmc.trust import doubtful_chains
+from skbayes_sym.estimators.mcmc.wide import APPROACH, PLAN, asks_for_it
+from skbayes_sym.inference.samplers import HMC, Annealing
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.activations import TANH
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.priors import Normal
+from skbayes_sym.symmetry.base import Trivial
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((60, 2))
+SIGNAL = np.sin(2 * X[:, 0])
+Y = SIGNAL + 0.1 * rng.standard_normal(60)
+TWO = np.column_stack([Y, 5.0 - 3.0 * X[:, 1]])
+LABELS = np.digitize(SIGNAL, [-0.4, 0.4])
+
+QUICK = {
+    "hidden_layer_sizes": (6, 5), "init": Annealing(100, 60, n_settle=30), "n_chains": 5,
+    "sampler": HMC(max_leapfrog=6), "n_warmup": 30, "n_draws": 12, "random_state": 0,
+}  # fmt: skip
+NOISY = MCMCRegressor(**QUICK, likelihood="heteroscedastic")
+
+
+def fitted(estimator, *data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # so few moves don't converge
+        return clone(estimator).fit(*data)
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    return fitted(NOISY, X, Y)
+
+
+CASES = {
+    "two-targets": (MCMCRegressor(**QUICK), TWO),
+    "relu": (MCMCRegressor(**QUICK, activation="relu"), Y),
+    "three-layers": (
+        MCMCRegressor(**{**QUICK, "hidden_layer_sizes": (6, 4, 3)}, activation="softplus"), Y,
+    ),
+    "classes": (MCMCClassifier(**QUICK), LABELS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_learns(name):
+    estimator, y = CASES[name]
+    found = fitted(estimator, X, y)
+    assert found.samples_.shape[:2] == (5, 12)
+    assert np.isfinite(found.log_posterior_samples_).all()
+    assert found.score(X, y) > 0.6
+
+
+def test_all_chains_have_one_vote_and_say_why(noisy):
+    np.testing.assert_array_equal(noisy.chain_weights_, 0.2)
+    assert np.isnan(noisy.log_evidence_)
+    assert "every chain has one vote" in noisy.diagnostics_.no_evidence
+    assert noisy.modes_ == []
+
+
+def test_what_is_known_of_every_chain(noisy):
+    found = noisy.diagnostics_
+    for name in ("acceptance", "energy_error", "function_rhat_within", "function_ess_within"):
+        assert found[name].shape == (5,)
+        assert np.isfinite(found[name]).all()
+    assert ((found.acceptance > 0) & (found.acceptance <= 1)).all()
+    assert (found.energy_error > 0).all()
+    # Adam, then two gradients a step, then trajectories
+    assert (found.n_gradients > 100 + 2 * 90 + 42).all()
+
+
+def test_weights_are_repetitions():
+    weight = rng.integers(1, 3, 60)
+    rows = np.repeat(np.arange(60), weight)
+    weighted, repeated = fitted(NOISY, X, Y, weight), fitted(NOISY, X[rows], Y[rows])
+    np.testing.assert_array_equal(weighted.samples_, repeated.samples_)
+
+
+def test_jobs_change_nothing(noisy):
+    with joblib.parallel_config(backend="threading"):
+        two = fitted(clone(NOISY).set_params(n_jobs=2), X, Y)
+    np.testing.assert_array_equal(two.samples_, noisy.samples_)
+
+
+def test_a_warm_start_goes_on_without_annealing():
+    model = fitted(clone(NOISY).set_params(warm_start=True), X, Y)
+    before = model.diagnostics_.n_gradients
+    model.set_params(n_warmup=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, Y)
+    assert (model.diagnostics_.n_gradients < 0.7 * before).all()
+    assert model.n_iter_ == 12
+
+
+def test_it_needs_a_warm_up():
+    with pytest.raises(ValueError, match="init='ensemble' needs n_warmup of at least 1, got 0"):
+        clone(NOISY).set_params(n_warmup=0).fit(X, Y)
+
+
+def test_a_linear_network_has_its_closed_form():
+    """The whole pipeline against the conjugate posterior: means and variances of the weights."""
+    z = rng.standard_normal((80, 2)) * [1.0, 4.0]
+    y = z @ [1.0, -0.5] + 0.3 + 0.5 * rng.standard_normal(80)
+    settings = {"hidden_layer_sizes": (), "activation": "identity", "noise_std": 0.5}
+    model = fitted(
+        MCMCRegressor(
+            **{**QUICK, **settings, "n_chains": 24, "n_draws": 60}, standardize=False,
+            normalize_y=False,
+        ),
+        z, y,
+    )  # fmt: skip
+    design = np.column_stack([z, np.ones(80)])
+    covariance = np.linalg.inv(design.T @ design / 0.25 + np.eye(3))
+    mean = covariance @ design.T @ y / 0.25
+    chains = model.samples_.mean(1)
+    assert (abs(chains.mean(0) - mean) < 4.5 * chains.std(0, ddof=1) / 24**0.5).all()
+    ratio = ((model.samples_ - mean) ** 2).mean(1) / covariance.diagonal()
+    assert (abs(ratio.mean(0) - 1) < 4.5 * ratio.std(0, ddof=1) / 24**0.5).all()
+
+
+def model_of(*hidden):
+    network = MLP(5, hidden, 1, TANH)
+    return Model(network, Gaussian(), Normal(1.0).bind(network.layout), Trivial())
+
+
+def test_the_size_of_the_network_chooses():
+    assert not asks_for_it(model_of(28))  # 197 weights
+    assert asks_for_it(model_of(29))
+    method = MCMCRegressor()._method()
+    assert isinstance(method, BySize)
+    assert method.few.chains[:3] == (64, 1000, 50)
+    assert method.many.chains[:3] == PLAN == (8, 100, 50)
+    assert method.many.chains.approach is APPROACH
+    assert method.few.chains.approach is None
+    for explicit in ({"sampler": "hmc"}, {"init": "prior"}):
+        chosen = MCMCRegressor(**explicit)._method()
+        assert chosen.chains.approach is None
+    assert MCMCRegressor(n_chains=3, n_draws=7)._method().many.chains[:3] == (3, 100, 7)
+
+
+def test_chains_not_to_be_believed_are_named():
+    acceptance, rhat = np.array([0.8, 0.3, np.nan]), np.array([1.0, 1.1, 2.0])
+    first, second = doubtful_chains(acceptance, rhat)
+    assert first.startswith("of 3 chains number 1 (0.30) accepted fewer than 65%")
+    assert second.startswith("of 3 chains number 2 (2.00)")
+    assert doubtful_chains(np.array([0.9]), np.array([1.0])) == []
