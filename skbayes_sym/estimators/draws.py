@@ -62,9 +62,7 @@ class WeightedDraws(NetworkEstimator):
         try:
             from arviz_base import from_dict
         except ImportError as error:
-            raise ImportError(
-                "to_arviz needs arviz-base: pip install 'skbayes_sym[arviz]'."
-            ) from error
+            raise ImportError("to_arviz needs arviz-base: pip install arviz-base.") from error
         chains = (slice(None),) if self.samples_.ndim == 3 else (None,)  # members are draws of one
         theta = torch.as_tensor(self.samples_[chains])
         draws = {k: v.numpy() for k, v in self.network_.layout.unflatten(theta).items()}

@@ -42,6 +42,13 @@ class EffectiveNoise(NamedTuple):
     freedoms: Tensor  # (T,), what the weights have taken of the rows
 
 
+class Leverages(NamedTuple):
+    """What rows weigh in a linearised fit, as a function of the noise."""
+
+    rows: Tensor  # (n,), their places among the data
+    at: Callable[[Tensor], Tensor]  # of noise precisions (T,): h_nt, (T, n)
+
+
 def effective_noise(
     network: MLP, theta: Tensor, data: Data, prior_scale: Tensor, noise_std: Tensor
 ) -> EffectiveNoise:
@@ -67,12 +74,7 @@ def effective_noise(
     total = float(weight.sum())
     residual = y - network.forward(theta, x)
     squares = (weight.unsqueeze(1) * residual.square()).sum(0)
-    chosen = torch.linspace(0, len(x) - 1, min(len(x), _MOST_ROWS)).round().long()
-    share = total / float(weight[chosen].sum())
-    _, jacobian = outputs_and_jacobian(network, theta.unsqueeze(0), x[chosen])
-    root = (share * weight[chosen]).sqrt()
-    rows = jacobian[0].transpose(0, 1) * root[:, None] * prior_scale  # (T, n, P)
-    leverages = _leverages(rows)
+    chosen, leverages = leverages_of(network, theta, data, prior_scale)
     floor = torch.finfo(y.dtype).tiny
     precision = total / squares.clamp_min(floor)
     for _ in range(_ITERATIONS):
@@ -86,6 +88,21 @@ def effective_noise(
         rms = (left_out.sum(1) / weight[chosen].sum()).sqrt()
         std = torch.where(taken > _MOST_TAKEN * total, torch.minimum(rms, spread), std)
     return EffectiveNoise(std, taken)
+
+
+def leverages_of(network: MLP, theta: Tensor, data: Data, prior_scale: Tensor) -> Leverages:
+    """Leverages of rows, of 4,096 spread evenly where there are more.
+
+    A row of weight w counts once, with the leverage of all its repetitions; the curvature of the
+    chosen rows is scaled to that of all.
+    """
+    x, _, weight = data
+    chosen = torch.linspace(0, len(x) - 1, min(len(x), _MOST_ROWS)).round().long()
+    share = float(weight.sum()) / float(weight[chosen].sum())
+    _, jacobian = outputs_and_jacobian(network, theta.unsqueeze(0), x[chosen])
+    root = (share * weight[chosen]).sqrt()
+    rows = jacobian[0].transpose(0, 1) * root[:, None] * prior_scale  # (T, n, P)
+    return Leverages(chosen, _leverages(rows))
 
 
 def _leverages(rows: Tensor) -> Callable[[Tensor], Tensor]:
