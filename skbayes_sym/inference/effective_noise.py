@@ -54,6 +54,13 @@ class EffectiveNoise(NamedTuple):
     freedoms: Tensor  # (T,), what the weights have taken of the rows
 
 
+class Leverages(NamedTuple):
+    """What rows weigh in a linearised fit, as a function of the noise."""
+
+    rows: Tensor  # (n,), their places among the data
+    at: Callable[[Tensor], Tensor]  # of noise precisions (T,): h_nt, (T, n)
+
+
 def effective_noise(
     network: MLP, theta: Tensor, data: Data, prior_scale: Tensor, noise_std: Tensor
 ) -> EffectiveNoise:
@@ -79,12 +86,7 @@ def effective_noise(
     total = float(weight.sum())
     residual = y - network.forward(theta, x)
     squares = (weight.unsqueeze(1) * residual.square()).sum(0)
-    chosen = torch.linspace(0, len(x) - 1, min(len(x), _MOST_ROWS)).round().long()
-    share = total / float(weight[chosen].sum())
-    _, jacobian = outputs_and_jacobian(network, theta.unsqueeze(0), x[chosen])
-    root = (share * weight[chosen]).sqrt()
-    rows = jacobian[0].transpose(0, 1) * root[:, None] * prior_scale  # (T, n, P)
-    leverages = _leverages(rows)
+    chosen, leverages = leverages_of(network, theta, data, prior_scale)
     floor = torch.finfo(y.dtype).tiny
     precision = total / squares.clamp_min(floor)
     for _ in range(_ITERATIONS):
@@ -115,11 +117,6 @@ def noise_nodes(freedoms: np.ndarray) -> NoiseNodes:
     return NoiseNodes(torch.as_tensor(factor), torch.as_tensor(np.diff(_CELLS)))
 
 
-def certain_noise(n_members: int, n_targets: int) -> NoiseNodes:
-    """One normal a member: noise that is known."""
-    return NoiseNodes(torch.ones(n_members, 1, n_targets).double(), torch.ones(1).double())
-
-
 def mixture_of_members(outputs: Tensor, noise_std: Tensor, nodes: NoiseNodes) -> NormalMixture:
     """Of members' outputs (M, N, T) and noise (M, T): every member's nodes, one after the other."""
     n_members, n_nodes = nodes.factor.shape[:2]
@@ -128,6 +125,21 @@ def mixture_of_members(outputs: Tensor, noise_std: Tensor, nodes: NoiseNodes) ->
     every = outputs.repeat_interleave(n_nodes, dim=0)
     noise = variance.to(outputs)
     return NormalMixture(every, torch.zeros_like(noise), noise, log_weights.to(outputs))
+
+
+def leverages_of(network: MLP, theta: Tensor, data: Data, prior_scale: Tensor) -> Leverages:
+    """Leverages of rows, of 4,096 spread evenly where there are more.
+
+    A row of weight w counts once, with the leverage of all its repetitions; the curvature of the
+    chosen rows is scaled to that of all.
+    """
+    x, _, weight = data
+    chosen = torch.linspace(0, len(x) - 1, min(len(x), _MOST_ROWS)).round().long()
+    share = float(weight.sum()) / float(weight[chosen].sum())
+    _, jacobian = outputs_and_jacobian(network, theta.unsqueeze(0), x[chosen])
+    root = (share * weight[chosen]).sqrt()
+    rows = jacobian[0].transpose(0, 1) * root[:, None] * prior_scale  # (T, n, P)
+    return Leverages(chosen, _leverages(rows))
 
 
 def _leverages(rows: Tensor) -> Callable[[Tensor], Tensor]:
