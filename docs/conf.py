@@ -2,10 +2,13 @@
 
 import os
 import re
+import sys
 from typing import Any
 
 import matplotlib
 import torch
+
+sys.path.insert(0, os.path.dirname(__file__))  # gallery_order
 
 import skbayes_sym
 
@@ -58,7 +61,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
     "backreferences_dir": "gallery/backreferences",  # for lists of single examples in the guide
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "gallery_order.Story",
     "filename_pattern": r"/plot_",  # other scripts are shown, not run
     "ignore_pattern": r"/(_|conftest)",
     "abort_on_example_error": False,
