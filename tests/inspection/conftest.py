@@ -62,7 +62,14 @@ def network(curve_data):
 @pytest.fixture(scope="session")
 def sampled(curve_data):
     estimator = MCMCRegressor(
-        (2,), n_chains=16, n_warmup=50, n_draws=10, mode_weights=Evidence(2, 64), random_state=0
+        (2,),
+        init="prior",
+        prior_scale=1.0,
+        n_chains=16,
+        n_warmup=50,
+        n_draws=10,
+        mode_weights=Evidence(2, 64),
+        random_state=0,
     )
     return quiet(estimator, *curve_data)
 
