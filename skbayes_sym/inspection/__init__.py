@@ -2,8 +2,9 @@
 
 A Display a file: `predictive`, `calibration`, `elbo`, `gap`, `invariance`, `symmetry`, `modes`,
 `singular_values`, `model_comparison`. They share ``_fitted`` (what is asked of an estimator),
-``_predictions``, ``_orbit_draws`` and ``_drawing``. Two functions look at a fit as
-`sklearn.inspection.permutation_importance` does: `invariance_gap` and `symmetry_removal`.
+``_predictions``, ``_orbit_draws`` and ``_drawing``. Three functions look at a fit
+as `sklearn.inspection.permutation_importance` does: `invariance_gap`, `symmetry_removal` and
+`loss_barrier`.
 
 Tested elsewhere: `_drawing` (with every Display, in `test_inspection`), `_fitted` (there, too),
 `_predictions` (with `predictive`), `_orbit_draws` (with `symmetry`).

@@ -236,16 +236,18 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         return np.asarray(np.concatenate(parts) / self.y_scale_)
 
     def _predictive(self, x: Tensor) -> NormalMixture:
-        means, variances = [], []
+        means, covariances = [], []
         if hasattr(self, "posterior_"):
-            mean, variance = self._modes(x).outputs(x)
+            mean, covariance = self._modes(x).outputs(x)
             means.append(mean.to(x))
-            variances.append(variance.to(x))
+            covariances.append(covariance.to(x))
         if hasattr(self, "samples_"):  # an interrupt may have come first
             means.append(self._members(x))
-            variances.append(torch.zeros_like(means[-1]))
+            covariances.append(torch.diag_embed(torch.zeros_like(means[-1])))
         noise = torch.as_tensor(self._noise()).to(x).square().unsqueeze(1)
-        return NormalMixture(torch.cat(means), torch.cat(variances), noise)
+        covariance = torch.cat(covariances)
+        variance = covariance.diagonal(dim1=-2, dim2=-1)
+        return NormalMixture(torch.cat(means), variance, noise, covariance=covariance)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         noise = self._noise()

@@ -127,13 +127,15 @@ class Pool:
         modes = members = None
         if n_modes:
             found = EvidenceLaplace(n_modes, _MODE_STEPS, _MODE_TOL)
-            modes = found.fit(data, model, Stage(run, share))
+            stage = Stage(run, share, lambda m: PoolFit(m, None, wide, choice))
+            modes = found.fit(data, model, stage)
         interrupted = modes is not None and modes.stop_reason in ("interrupted", "callback")
         # As many members as modes: neither kind outvotes the other.
         n_members = min(self.n_members, n_modes) if n_modes else self.n_members
         if not interrupted:
             own = member_model(wide, model.likelihood)
-            members = ensemble(n_members).fit(data, own, Stage(run, share))
+            stage = Stage(run, share, lambda m: PoolFit(modes, m, wide, choice))
+            members = ensemble(n_members).fit(data, own, stage)
         found_all = PoolFit(modes, members, wide, choice)
         run.end(found_all)
         return found_all

@@ -54,6 +54,7 @@ class Sampling:
         run.begin()
         with torch.no_grad():
             explored = explore(setting)
+            run.keep(lambda: Sampled.unreduced(setting, explored))
             allocation = allocate_chains(setting, explored)
             found = Sampled.gather(setting, explored, allocation)
         run.end(found)

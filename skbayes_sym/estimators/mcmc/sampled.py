@@ -78,6 +78,20 @@ class Sampled:
             explored.n_iter,
         )
 
+    @classmethod
+    def unreduced(cls, setting: Setting, explored: Explored) -> "Sampled":
+        """The draws as they were made: neither weighed nor on the reference set."""
+        draws = explored.draws
+        theta, noise_std = setting.posterior.split(torch.as_tensor(draws.position))
+        return cls(
+            draws,
+            theta.numpy(),
+            noise_std.double().numpy(),
+            Findings([], _UNKNOWN, {"warnings": []}),
+            [] if explored.chains is None else explored.chains.blocks,
+            explored.n_iter,
+        )
+
     @property
     def stop_reason(self) -> Stopped:
         return self.draws.stopped

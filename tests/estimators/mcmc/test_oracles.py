@@ -62,6 +62,7 @@ def check_mixed(reg):
     assert np.nanmax(reg.diagnostics_.function_rhat) < 1.05
 
 
+@pytest.mark.slow
 def test_sinusoidal():
     X, y, X_test, y_test = split("sinusoidal")
     reg = MCMCRegressor((3,), n_chains=64, n_warmup=300, **PAPER).fit(X, y)

@@ -1,7 +1,7 @@
 """Independent SMC runs depend on their seeds alone, and can be stopped."""
 
-import pytest
 from inference.smc.known_evidence import linear_problem
+from thin import some
 from torch.testing import assert_close
 
 from skbayes_sym.inference.smc.replicates import run_replicates
@@ -29,7 +29,7 @@ def test_replicates_do_not_depend_on_the_number_of_jobs():
     assert told[0][1]["log_evidence"] == one.runs[0].log_evidence
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
+@some("n_jobs", [1, 2], keep={1})
 def test_replicates_can_be_stopped(n_jobs):
     posterior, _ = linear_problem()
     arguments = (posterior, Trivial(), SMCSettings(n_particles=32, n_moves=1))
