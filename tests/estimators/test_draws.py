@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 CHAINS = {
     "n_chains": 3, "n_warmup": 60, "n_draws": 4, "mode_weights": "uniform", "random_state": 0,
-    "init": "prior", "prior_scale": 1.0,
+    "init": "prior",
 }  # fmt: skip
 MEMBERS = {"n_members": 3, "max_iter": 60, "activation": "tanh", "random_state": 0}
 REGRESSORS = {
