@@ -26,6 +26,8 @@ from skbayes_sym.estimators._fit.scikit_learn import CallbackSupportMixin, fit_c
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.linalg import decompositions_in_words
+from skbayes_sym.numerics.memory import memory_in_words
 
 
 class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
@@ -48,7 +50,10 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     @contextmanager
     def _fitting(self) -> Iterator[None]:
         """One thread, the log where ``verbose`` asks for it, and the previous fit if this fails."""
-        with _unchanged_on_error(self), one_thread(), logging_to_stderr(self.verbose):
+        with (
+            _unchanged_on_error(self), one_thread(), logging_to_stderr(self.verbose),
+            memory_in_words(), decompositions_in_words(),
+        ):  # fmt: skip
             yield
         if self.stop_reason_ == "interrupted":
             warn_user(

@@ -6,6 +6,8 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import HMC
+from skbayes_sym.inspection import IntervalCalibrationDisplay, PredictiveDisplay
+from skbayes_sym.model_selection import log_predictive_density_scorer
 from skbayes_sym.models import NegativeBinomial, StudentT
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -146,6 +148,26 @@ def test_half_a_count_has_no_mass():
 def test_who_takes_no_likelihood_says_who_does(kind, likelihood):
     with pytest.raises(ValueError, match=r"likelihood=.*Normal noise.*MCMCRegressor, DeepEns"):
         kind(likelihood=likelihood).fit(X, Y)
+
+
+@pytest.mark.parametrize("likelihood", ["heteroscedastic", "negative_binomial"])
+def test_displays_scorers_and_one_distribution_ask_the_same(likelihood):
+    y = COUNTS if likelihood == "negative_binomial" else Y
+    reg = clone(TAKES_NUMBERS["ensemble"]).set_params(likelihood=likelihood).fit(X, y)
+    law = sk.predictive(reg, X)
+    np.testing.assert_array_equal(law.log_prob(y), reg.log_predictive_density(X, y))
+    np.testing.assert_array_equal(law.uncertainty().aleatoric, reg.predict_uncertainty(X).aleatoric)
+    assert log_predictive_density_scorer(reg, X, y) == pytest.approx(law.log_prob(y).mean())
+    # The score of a sample: E|Y - y| - E|Y - Y'| / 2, of 2,000 pairs of draws.
+    draws = law.sample(4000)
+    apart = np.abs(draws[:, :2000] - draws[:, 2000:]).mean(1)
+    expected = np.abs(draws - y[:, None]).mean(1) - 0.5 * apart
+    np.testing.assert_allclose(law.crps(y), expected, atol=0.1 * law.std().max())
+    assert law.crps(y).mean() == pytest.approx(expected.mean(), rel=0.02)
+    fan = PredictiveDisplay.from_estimator(reg, X)
+    np.testing.assert_array_equal(np.sort(fan.values, axis=-1), fan.values)
+    display = IntervalCalibrationDisplay.from_estimator(reg, X, y)
+    assert np.abs(display.observed - display.nominal).max() < 0.25
 
 
 TAKES_CLASSES = {
