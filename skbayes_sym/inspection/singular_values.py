@@ -10,7 +10,7 @@ from skbayes_sym.inspection._drawing import GREY, has_label, next_series, no_box
 from skbayes_sym.inspection._fitted import fitted_model, require
 
 _OFF = 1e-3  # of the largest: a component below it is switched off
-_DATA = "data"
+_DATA, _NOISE = "data", "noise level"
 
 
 class SingularValueDisplay:
@@ -18,9 +18,11 @@ class SingularValueDisplay:
 
     .. math:: E[U V^\top] / \sqrt{k} \cdot \mathrm{scale},
 
-    in the units of the matrix, its mean left out. Components that inference switches off are 0, and
-    the legend counts the others. The singular values of the data, noise included, are drawn in grey
-    if a complete matrix is given.
+    in the units of the matrix, its mean and offsets left out. Components that inference switches
+    off are 0. The dashed line is the largest singular value that noise alone would have,
+    ``noise_std_ (sqrt n + sqrt m) / sqrt(share observed)``, and the legend counts the components
+    above it. The singular values of the data, noise included, are drawn in grey if a complete
+    matrix is given.
 
     Parameters
     ----------
@@ -28,16 +30,20 @@ class SingularValueDisplay:
         In decreasing order.
     data_values : ndarray, optional
         Those of the data.
+    noise_level : float, optional
+        Largest singular value of noise.
     name : str, default="model"
 
     Attributes
     ----------
     n_active : int
         Components above a thousandth of the largest.
+    n_above_noise : int or None
+        Components above the noise level, if it is known.
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
     line_ : matplotlib Line2D
-    data_line_ : matplotlib Line2D or None
+    data_line_, noise_line_ : matplotlib Line2D or None
 
     See Also
     --------
@@ -63,15 +69,25 @@ class SingularValueDisplay:
     """
 
     def __init__(
-        self, values: Array, *, data_values: Array | None = None, name: str = "model"
+        self,
+        values: Array,
+        *,
+        data_values: Array | None = None,
+        noise_level: float | None = None,
+        name: str = "model",
     ) -> None:
         self.values = values
         self.data_values = data_values
+        self.noise_level = noise_level
         self.name = name
 
     @property
     def n_active(self) -> int:
         return int(np.sum(self.values > _OFF * np.max(self.values, initial=0.0)))
+
+    @property
+    def n_above_noise(self) -> int | None:
+        return None if self.noise_level is None else int(np.sum(self.values > self.noise_level))
 
     @classmethod
     def from_estimator(
@@ -122,7 +138,12 @@ class SingularValueDisplay:
                     "leave X out where entries are missing."
                 )
             data_values = np.linalg.svd(matrix - model.mean_, compute_uv=False)
-        display = cls(_values(model), data_values=data_values, name=name or type(model).__name__)
+        display = cls(
+            _values(model),
+            data_values=data_values,
+            noise_level=_noise_level(model),
+            name=name or type(model).__name__,
+        )
         return display.plot(ax=ax, **kwargs)
 
     def plot(self, ax: Any = None, **kwargs: Any) -> "SingularValueDisplay":
@@ -152,7 +173,14 @@ class SingularValueDisplay:
             (self.data_line_,) = self.ax_.plot(
                 np.arange(1, len(shown) + 1), shown, ".-", color=GREY, lw=1, label=_DATA
             )
-        label = f"{self.name} ({self.n_active} of {k} components)"
+        counted = f"{self.n_active} of {k} components"
+        self.noise_line_ = None
+        if self.noise_level is not None:
+            counted = f"{self.n_above_noise} of {k} above the noise"
+            if not has_label(self.ax_, _NOISE):
+                style = {"ls": "--", "color": GREY, "lw": 1, "label": _NOISE}
+                self.noise_line_ = self.ax_.axhline(self.noise_level, **style)
+        label = f"{self.name} ({counted})"
         style = {"ms": 5, "label": label, **next_series(self.ax_), **kwargs}
         (self.line_,) = self.ax_.plot(np.arange(1, k + 1), self.values, **style)
         self.ax_.set(xlabel="component", ylabel="singular value (units of the matrix)")
@@ -161,6 +189,13 @@ class SingularValueDisplay:
         self.ax_.legend(frameon=False, fontsize="small")
         no_box(self.ax_)
         return self
+
+
+def _noise_level(model: Any) -> float:
+    """Edge of the singular values of independent noise (Bai & Yin 1993), as the fit sees it."""
+    n, m = (len(side.mean) for side in model.posterior_)
+    share = max(getattr(model, "n_observed_", n * m), 1) / (n * m)
+    return float(model.noise_std_ * (np.sqrt(n) + np.sqrt(m)) / np.sqrt(share))
 
 
 def _values(model: Any) -> Array:

@@ -89,6 +89,18 @@ def test_arviz_takes_members_for_draws_of_one_chain(name):
     )
 
 
+def test_arviz_summarises_what_it_is_given():
+    """With the extra `arviz`: a table with a row per weight."""
+    arviz_stats = pytest.importorskip("arviz_stats")
+    pytest.importorskip("xarray_einstats")
+    model = clone(REGRESSORS["mcmc"]).fit(X, Y)
+    table = arviz_stats.summary(model.to_arviz(), round_to=None)
+    assert len(table) == model.network_.layout.n_params + 1  # and the noise
+    np.testing.assert_allclose(
+        float(table.loc["noise_std[0]", "mean"]), model.noise_std_samples_.mean()
+    )
+
+
 @regressors
 def test_a_noise_that_is_known(name):
     """In the units of y, whatever they are; it is no parameter then."""

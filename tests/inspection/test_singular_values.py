@@ -54,3 +54,18 @@ def test_missing_entries(factorisation):
     model, X = factorisation
     with pytest.raises(ValueError, match="X is complete"):
         SingularValueDisplay.from_estimator(model, np.where(X > 0, X, np.nan))
+
+
+@pytest.mark.parametrize("seen", [1.0, 0.6])
+def test_three_components_stand_above_the_noise(seen):
+    """Rank 3 fitted with eight; the line is where noise alone would end."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 3)) @ rng.normal(size=(3, 60)) + rng.normal(size=(80, 60))
+    X[rng.random(X.shape) > seen] = np.nan
+    model = SymVIMatrixFactorization(8, random_state=0).fit(X)
+    display = SingularValueDisplay.from_estimator(model, name="m")
+    assert display.n_above_noise == 3
+    assert display.line_.get_label() == "m (3 of 8 above the noise)"
+    level = (80**0.5 + 60**0.5) / seen**0.5
+    assert display.noise_line_.get_ydata()[0] == pytest.approx(level, rel=0.06)
+    assert SingularValueDisplay.from_estimator(model, ax=display.ax_).noise_line_ is None

@@ -3,11 +3,14 @@
 * `estimator`: what a user meets
 * `training`: `MatrixTraining`: the matrix, checked, centred and scaled
 * `entries`: which entries are observed
+* `side_features`: what else is known of rows or columns
+* `choice`: how many components
+* `fitted`: `FittedFactors`: what a fit predicts
 * `groups`: groups of components by name
 * `method`: `Factorization`: a solver under the callbacks, and its findings as attributes
 
 In: a matrix with holes, and a solver of `skbayes_sym.inference.solvers`. Out: Gaussian rows.
 
-Tested elsewhere: `entries` (with `estimator`), `groups` (with `gap`), `method` (with
-`estimator`), `training` (with `estimator`).
+Tested elsewhere: `entries`, `side_features`, `fitted` (in `test_ratings`), `choice`, `method`,
+`training` (with `estimator`), `groups` (with `gap`).
 """

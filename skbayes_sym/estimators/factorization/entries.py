@@ -27,6 +27,15 @@ class Observed(NamedTuple):
     row_labels: Array | None = None  # (n,); None: their positions
     column_labels: Array | None = None  # (m,)
 
+    def part(self, kept: Array) -> "Observed":
+        """Some of them, by a mask; rows and columns stay."""
+        return self._replace(
+            rows=self.rows[kept],
+            columns=self.columns[kept],
+            values=self.values[kept],
+            weights=None if self.weights is None else self.weights[kept],
+        )
+
     def tensors(self, device: torch.device, dtype: torch.dtype) -> Entries:
         """On the device, grouped by row and by column."""
         rows, columns = (torch.as_tensor(a, device=device) for a in (self.rows, self.columns))

@@ -16,6 +16,7 @@ from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
 from skbayes_sym.estimators._fit.run import FLOATS, RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions, fit_context
 from skbayes_sym.estimators.base import BayesianEstimator
+from skbayes_sym.estimators.factorization.choice import choose_components
 from skbayes_sym.estimators.factorization.entries import observed_entries, positions
 from skbayes_sym.estimators.factorization.fitted import FittedFactors, Units
 from skbayes_sym.estimators.factorization.groups import NAMES, component_group, group_name
@@ -49,7 +50,8 @@ OFFSETS = {
     True: (True, True), "rows": (True, False), "columns": (False, True), False: (False, False),
 }  # fmt: skip
 _SCALE_OF_BASELINES = 1.0  # of solvers that learn no prior
-_MANY_COMPONENTS = 10  # what "auto" is for matrices that have as many rows and columns
+# Beyond these ratios of scales in the data squares leave the range of the arithmetic.
+_SCALE_RANGE = 1e-6, 1e6
 
 
 class SymVIMatrixFactorization(
@@ -70,8 +72,9 @@ class SymVIMatrixFactorization(
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        Number k of factors, at most the smaller side of the matrix. "auto" takes 10, or that side
-        if it is shorter.
+        Number k of factors, at most the smaller side of the matrix. "auto" holds out a tenth of the
+        entries and takes the one of 2, 5, 10 and 20 that predicts them best (some four more fits);
+        the bound prefers too few.
     offsets : bool or {"rows", "columns"}, default=True
         Whether rows and columns have offsets, with means and variances learned in the same ascent
         and counted in the same bound. They aren't rotated and break no symmetry. "mean_field" has
@@ -144,6 +147,8 @@ class SymVIMatrixFactorization(
         sit in either, in the factors' means, or in ``mean_``: only sums mean something.
     row_labels_, column_labels_ : ndarray of shape (n_rows,) and (n_columns,)
         What a list of entries or a frame calls them, if it doesn't number them.
+    n_observed_ : int
+        Entries that were observed.
     classes_, cut_points_ : ndarray of shape (n_classes,) and (n_classes - 1,)
         Labels in their order and the latent numbers between them; of "ordinal" only.
     elbo_ : float
@@ -333,17 +338,24 @@ class SymVIMatrixFactorization(
     def _model(self, data: MatrixTraining) -> Factorisation:
         """What is believed, in scaled units."""
         smaller = min(data.shape)
-        k = self.n_components
-        k = min(_MANY_COMPONENTS, smaller) if isinstance(k, str) else int(k)
+        if isinstance(self.n_components, str):
+            k = choose_components(data, lambda k: self._model_of(data, k))
+        else:
+            k = int(self.n_components)
         if k > smaller:
             n, m = data.shape
             raise ValueError(
                 f"n_components={k} must be at most min(n_samples={n}, n_features={m}) = {smaller}: "
                 f"n_samples = {n}, n_features = {m}."
             )
+        return self._model_of(data, k)
+
+    def _model_of(self, data: MatrixTraining, k: int) -> Factorisation:
+        """With that many components."""
         takes = self._solver().takes
         prior_scale = self.prior_scale if takes.learned_scales else _given_scale(self)
         learns = isinstance(prior_scale, str)
+        self._check_scales(data, prior_scale)
         noise, noise_range = data.noise(self.noise_std, learns)
         features = tuple(
             None if side is None else side.tensor(data.device) for side in data.features
@@ -353,6 +365,17 @@ class SymVIMatrixFactorization(
             OFFSETS[self.offsets] if takes.offsets else (False, False),
             self._likelihood(data.classes), (features[0], features[1]),
         )  # fmt: skip
+
+    def _check_scales(self, data: MatrixTraining, prior_scale: str | float) -> None:
+        """Refuse standard deviations whose squares no arithmetic holds."""
+        noise = self.noise_std if isinstance(self.noise_std, str) else self.noise_std / data.scale
+        (low, high), unit = _SCALE_RANGE, "standard deviations of the observed entries"
+        for name, value in {"prior_scale": prior_scale, "noise_std": noise}.items():
+            if not isinstance(value, str) and not low <= value <= high:
+                raise ValueError(
+                    f"{name}={getattr(self, name):g} is {value:.3g} {unit}, which must lie between "
+                    f"{low:g} and {high:g}: give it in the units of X, or use 'learn'."
+                )
 
     def _likelihood(self, classes: Array | None) -> EntryLikelihood:
         """By name, or the degrees of freedom of a Student-t likelihood of `skbayes_sym.models`."""

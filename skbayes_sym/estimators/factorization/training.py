@@ -184,6 +184,7 @@ class MatrixTraining:
         return {
             "mean_": self.mean,
             "scale_": self.scale,
+            "n_observed_": len(self.observed.values),
             "device_": str(self.device),
             "dtype_": str(self.dtype).removeprefix("torch."),
             "_feature_scaling_": tuple(

@@ -1,6 +1,9 @@
 """Gaussian posteriors and draws of the factors of a matrix.
 
 * `data`: observed entries, grouped by row and by column
+* `coordinates`: offsets as coordinates of the factors
+* `hyperpriors`: priors of a side's rows, given or learned, with features
+* `likelihoods`: distributions of an entry
 * `rows`: a row's conditional given the other side
 * `covariance`: families of covariances
 * `vi`: sweeps of variational inference, symmetrised or not
@@ -10,5 +13,6 @@
   `MatrixPosterior` of `inference.posteriors`, NumPy and a law of the factors alone
 * `predictive`: entries and rows from the posterior
 
-Tested elsewhere: `problem` (with `vi` and `gibbs`).
+Tested elsewhere: `problem` (with `vi` and `gibbs`), `coordinates` (with `vi` and in
+`test_evidence`: whole bounds against quadrature).
 """

@@ -495,10 +495,28 @@ class Unfinished:
         raise AssertionError("never asked")
 
 
-def test_components_adapt_to_a_small_matrix():
-    auto = SymVIMatrixFactorization(random_state=0, max_iter=60, tol=1.0)
-    assert auto.fit(X[:8, :6]).components_.shape == (6, 6)
-    assert auto.fit(X).components_.shape == (10, 25)
+def test_auto_takes_the_components_that_predict_best():
+    auto = SymVIMatrixFactorization(random_state=0, max_iter=60, tol=1e-3)
+    assert auto.fit(X[:8, :6]).components_.shape[0] <= 6
+    rng = np.random.default_rng(0)
+    wide = rng.normal(size=(120, 8)) @ rng.normal(size=(8, 80)) + 0.3 * rng.normal(size=(120, 80))
+    assert auto.fit(wide).components_.shape[0] == 10  # of 2, 5, 10, 20
+    assert auto.fit(ratings(n=120, m=80)[0]).components_.shape[0] in {2, 5}
+
+
+@pytest.mark.parametrize("value", [1e-200, 1e-9, 1e9, 1e200])
+@pytest.mark.parametrize("name", ["prior_scale", "noise_std"])
+def test_extreme_scales_are_refused_with_their_units(name, value):
+    with pytest.raises(ValueError, match=rf"{name}=.*must lie between 1e-06 and 1e\+06"):
+        clone(MODEL).set_params(**{name: value}).fit(X)
+
+
+@pytest.mark.parametrize("name", ["prior_scale", "noise_std"])
+@pytest.mark.parametrize("value", [1e-5, 1e5])
+@pytest.mark.parametrize("symmetry", ["auto", None])
+def test_wide_and_narrow_scales_have_finite_answers(name, value, symmetry):
+    settings = {"symmetry": symmetry, "max_iter": 20, "tol": None}
+    assert_no_nan(clone(MODEL).set_params(**{name: value}, **settings).fit(X))
 
 
 def test_a_group_object_is_the_group_of_that_name(fitted):
