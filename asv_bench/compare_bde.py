@@ -64,7 +64,7 @@ def load(name: str, split: int) -> Split:
     if name == "bike":
         x, y = _bike()
     else:
-        x, y = load_dataset(name)
+        x, y = load_dataset(name, return_X_y=True)
     x, y = (np.asarray(a, np.float32).astype(float) for a in (x, y))
     x, x_test, y, y_test = train_test_split(x, y, test_size=0.2, random_state=split)
     of_x, of_y = StandardScaler().fit(x), StandardScaler().fit(y[:, None])

@@ -19,6 +19,7 @@ from skbayes_sym.estimators.predictive import predictive
 from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.inference.mcmc.chain_count import n_chains_required
 from skbayes_sym.inspection.invariance_gap import invariance_gap
+from skbayes_sym.inspection.loss_barrier import loss_barrier
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries
 from skbayes_sym.saving.load import load
 from skbayes_sym.saving.save import save
@@ -42,6 +43,7 @@ __all__ = [
     "SymmetrizedVIRegressor",
     "invariance_gap",
     "load",
+    "loss_barrier",
     "n_chains_required",
     "predictive",
     "remove_symmetries",

@@ -22,7 +22,7 @@ FLOORS = [
 ORDER = {name: i for i, floor in enumerate(FLOORS) for name in floor}
 
 # One folder a method: none knows another's. `inference/reference` varies what methods do and may
-# know them; none knows it.
+# know them; none knows it. `estimators/bayesian_mlp` pools two methods' fits, and is none itself.
 METHODS = {
     "inference": {
         "mean_field", "layerwise", "linear", "laplace", "factorization", "mcmc", "smc",

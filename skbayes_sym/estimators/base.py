@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from skbayes_sym.estimators._fit.scikit_learn import CallbackSupportMixin, fit_c
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.linalg import decompositions_in_words
+from skbayes_sym.numerics.memory import memory_in_words
 
 
 class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
@@ -34,6 +36,9 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     A fit is all or nothing: its attributes are set at once, at its end, and an error leaves those
     of the fit before.
     """
+
+    # Figures that are computed once training has ended.
+    _closing: ClassVar[tuple[str, ...]] = ()
 
     device: str
     verbose: Any
@@ -45,7 +50,10 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     @contextmanager
     def _fitting(self) -> Iterator[None]:
         """One thread, the log where ``verbose`` asks for it, and the previous fit if this fails."""
-        with _unchanged_on_error(self), one_thread(), logging_to_stderr(self.verbose):
+        with (
+            _unchanged_on_error(self), one_thread(), logging_to_stderr(self.verbose),
+            memory_in_words(), decompositions_in_words(),
+        ):  # fmt: skip
             yield
         if self.stop_reason_ == "interrupted":
             warn_user(
@@ -54,6 +62,15 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
                 ConvergenceWarning,
             )
             raise KeyboardInterrupt
+
+    @contextmanager
+    def _keeping(self, run: Run) -> Iterator[None]:
+        """On Ctrl-C in whatever follows training, keep what was trained; its bounds are NaN."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            unknown = dict.fromkeys(self._closing, float("nan"))
+            self._replace_fit({**unknown, **run.interrupted()})
 
     def _replace_fit(self, attributes: Mapping[str, Any]) -> None:
         """Swap in a finished fit at once; validation has set the ``*_in_`` names already."""
@@ -115,13 +132,17 @@ class RowEstimator(BayesianEstimator):
         ------
         KeyboardInterrupt
             If interrupted, after keeping the model reached so far with
-            ``stop_reason_ = "interrupted"``. Any other error leaves the previous fit untouched.
+            ``stop_reason_ = "interrupted"``; bounds that follow training may be NaN then. Before
+            the first step there is nothing to keep: the previous fit stays. Any other error leaves
+            it untouched.
         """
         with self._fitting():
             data = Training.open(self, X, y, sample_weight)
             model = self._model(data)
-            found = compatible(self._method(), model).fit(data, model, self._run(data, model))
-            self._keep(data, model, found)
+            run = self._run(data, model)
+            with self._keeping(run):
+                found = compatible(self._method(), model).fit(data, model, run)
+                self._keep(data, model, found)
         return self
 
     def _model(self, data: Training) -> Model:
@@ -180,11 +201,14 @@ def _is_set_before(name: str) -> bool:
 
 @contextmanager
 def _unchanged_on_error(estimator: BaseEstimator) -> Iterator[None]:
-    """Put the previous fit back if anything, a second Ctrl-C included, ends this one early."""
+    """Put the previous fit back if anything ends this one before it has something to keep."""
     before = {k: v for k, v in vars(estimator).items() if is_fitted_name(k)}
     try:
         yield
-    except BaseException:
+    except BaseException as error:
+        is_new = vars(estimator).get("_cache") is not before.get("_cache")
+        if isinstance(error, KeyboardInterrupt) and is_new:
+            raise
         for name in [k for k in vars(estimator) if is_fitted_name(k)]:
             delattr(estimator, name)
         vars(estimator).update(before)

@@ -62,9 +62,7 @@ class WeightedDraws(NetworkEstimator):
         try:
             from arviz_base import from_dict
         except ImportError as error:
-            raise ImportError(
-                "to_arviz needs arviz-base: pip install 'skbayes_sym[arviz]'."
-            ) from error
+            raise ImportError("to_arviz needs arviz-base: pip install arviz-base.") from error
         chains = (slice(None),) if self.samples_.ndim == 3 else (None,)  # members are draws of one
         theta = torch.as_tensor(self.samples_[chains])
         draws = {k: v.numpy() for k, v in self.network_.layout.unflatten(theta).items()}
@@ -88,7 +86,7 @@ class WeightedDraws(NetworkEstimator):
         own = self.__dict__.get("_likelihood_params_")
         if own is None:
             own = np.log(self.noise_std_samples_ / self.y_scale_)
-        return np.asarray(own).reshape(-1, 1, own.shape[-1])
+        return np.asarray(own).reshape(int(np.prod(own.shape[:-1])), 1, own.shape[-1])
 
     def _draws_on(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """All draws (S, P) and their log weights (S,), on the device of ``like``."""

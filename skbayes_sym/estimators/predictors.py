@@ -8,7 +8,7 @@ An estimator with one of them brings
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -30,12 +30,15 @@ from skbayes_sym.estimators._fit.rows import (
     numbers_due,
 )
 from skbayes_sym.estimators._fit.run import FLOATS
+from skbayes_sym.estimators._fit.scikit_learn import num_samples
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.models.crps import crps
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetMixture
+from skbayes_sym.numerics.linalg import decompositions_in_words
+from skbayes_sym.numerics.memory import memory_in_words
 from skbayes_sym.numerics.random import generator_from
 
 
@@ -66,6 +69,25 @@ def check_counts(y: Array, likelihood: object) -> None:
             f"likelihood={likelihood!r} is of counts, but y has {kind} values ({wrong[0]:g}). Use "
             "a likelihood of real numbers, such as the default, normal noise."
         )
+
+
+def _numbers(columns: list[Array]) -> list[Array]:
+    """Refuse what isn't a number.
+
+    Raises
+    ------
+    ValueError
+        Naming the first row.
+    """
+    for values in columns:
+        wrong = np.isnan(values).reshape(len(values), -1).any(axis=1)
+        if wrong.any():
+            raise ValueError(
+                f"the prediction for row {int(wrong.argmax())} of X is not a number: too far from "
+                "the training data for this arithmetic, or of a fit with extreme parameters. "
+                "Check the row, or use dtype='float64'."
+            )
+    return columns
 
 
 class BayesianRegressorMixin(RegressorMixin):
@@ -169,7 +191,7 @@ class BayesianRegressorMixin(RegressorMixin):
         ndarray of shape (n_samples, n_quantiles) or (n_samples, n_targets, n_quantiles)
         """
         levels = np.atleast_1d(np.asarray(quantiles, dtype=float))
-        if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
+        if levels.ndim != 1 or not len(levels) or not np.all((levels > 0) & (levels < 1)):
             raise ValueError(f"quantiles must lie strictly between 0 and 1, got {quantiles!r}.")
         values = self._reduce(X, lambda p: [p.quantile(float(q)) for q in levels])
         return self._shaped(np.stack(values, axis=-1), extra=1)
@@ -182,7 +204,7 @@ class BayesianRegressorMixin(RegressorMixin):
         ndarray of shape (n_samples, 2) or (n_samples, n_targets, 2)
             Lower and upper end.
         """
-        if not 0.0 < coverage < 1.0:
+        if not isinstance(coverage, Real) or not 0.0 < coverage < 1.0:
             raise ValueError(f"coverage must lie strictly between 0 and 1, got {coverage!r}.")
         return self.predict_quantiles(X, (0.5 * (1 - coverage), 0.5 * (1 + coverage)))
 
@@ -269,10 +291,11 @@ class BayesianRegressorMixin(RegressorMixin):
         ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
         """
         X = self._check_inputs(X)
-        if not isinstance(n_samples, Integral) or n_samples < 1:
+        is_count = isinstance(n_samples, Integral) and not isinstance(n_samples, bool)
+        if not is_count or n_samples < 1:
             raise ValueError(f"n_samples must be an int of at least 1, got {n_samples!r}.")
         seed = int(check_random_state(random_state).randint(2**31 - 1))
-        with one_thread(), torch.no_grad():
+        with one_thread(), torch.no_grad(), memory_in_words(), decompositions_in_words():
             values = self._sample_targets(list(self._input_blocks(X)), n_samples, seed)
         return self._shaped(np.moveaxis(values, 0, -1), extra=1)
 
@@ -323,12 +346,12 @@ class BayesianRegressorMixin(RegressorMixin):
         if y is not None and len(y) != len(X):
             raise ValueError(f"X has {len(X)} rows and y {len(y)}: they must match.")
         parts, start = [], 0
-        with one_thread(), torch.no_grad():
+        with one_thread(), torch.no_grad(), memory_in_words(), decompositions_in_words():
             for x in self._input_blocks(X):
                 extra = () if y is None else (torch.as_tensor(y[start : start + len(x)]).to(x),)
                 parts.append([t.cpu().numpy() for t in functional(self._in_units(x), *extra)])
                 start += len(x)
-        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+        return _numbers([np.concatenate(columns) for columns in zip(*parts, strict=True)])
 
     def _in_units(self, x: Tensor) -> NormalMixture | TargetMixture:
         mean, scale = (torch.as_tensor(a).to(x) for a in (self.y_mean_, self.y_scale_))
@@ -398,9 +421,11 @@ class BayesianClassifierMixin(ClassifierMixin):
 
     def log_predictive_density(self, X: Any, y: Any) -> Array:
         """Log probability of observed classes, (n_samples,) nats; -inf for a class never seen."""
-        log_proba = self.predict_log_proba(X)
-        codes, known = self._observed_codes(y, len(log_proba))
-        return np.where(known, log_proba[np.arange(len(codes)), codes], -np.inf)
+        check_is_fitted(self)
+        codes, known = self._observed_codes(y, num_samples(X))
+        # By way of logarithms: probabilities underflow where these are numbers.
+        log_prob = self._reduce(X, lambda p, codes: [p.log_prob(codes)], codes)[0]
+        return np.where(known, log_prob, -np.inf)
 
     def _observed_codes(self, y: Any, n_rows: int) -> tuple[Array, Array]:
         """Columns of `predict_proba` that labels belong to, and whether they are known at all."""
@@ -420,10 +445,10 @@ class BayesianClassifierMixin(ClassifierMixin):
     ) -> list[Array]:
         """Functionals of the predictive, or of another ``law`` of rows, block by block."""
         parts, start, of_rows = [], 0, law or self._predictive
-        with one_thread(), torch.no_grad():
+        with one_thread(), torch.no_grad(), memory_in_words(), decompositions_in_words():
             for x in self._input_blocks(self._check_inputs(X)):
                 of = slice(start, start + len(x))
                 extra = () if codes is None else (torch.as_tensor(codes[of], device=x.device),)
                 parts.append([t.cpu().numpy() for t in functional(of_rows(x), *extra)])
                 start += len(x)
-        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+        return _numbers([np.concatenate(columns) for columns in zip(*parts, strict=True)])

@@ -3,9 +3,10 @@
 Reading order: `posteriors` (what every method ends with) and `log_density` (what samplers start
 from); `network_posterior` (both, of a network), `map` (its modes). Then a folder a method:
 `mean_field`, `layerwise`, `linear`, `laplace`, `factorization`; `kernels` (moves of chains), used
-by `mcmc`, `smc` and `mode_sampling`; `laplace_starts` (where chains may start); `multimodal` (what
-each mode weighs), `diagnostics`, `effective_noise`. `samplers` and `solvers` are what a user gives
-to an estimator; `reference` is what papers printed and only comparisons use.
+by `mcmc`, `smc` and `mode_sampling`; `laplace_starts` (where chains may start) and `allowance`
+(what they may spend); `multimodal` (what each mode weighs), `diagnostics`, `effective_noise`.
+`samplers` and `solvers` are what a user gives to an estimator; `reference` is what papers printed
+and only comparisons use.
 
 Tested elsewhere: `samplers` (settings in `estimators/mcmc`, moves in `kernels`),
 `solvers` (in `estimators/factorization`, sweeps in `factorization`).

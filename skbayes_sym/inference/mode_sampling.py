@@ -5,11 +5,13 @@ confined to one copy of it.
 """
 
 from dataclasses import dataclass
+from math import inf, log
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.allowance import Allowance
 from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, Kernel, Preconditioner
 from skbayes_sym.inference.kernels.confined import ConfinedHMC
 from skbayes_sym.inference.kernels.hmc import HMC
@@ -21,8 +23,8 @@ from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.mcmc.adaptation import FixedPreconditioner
 from skbayes_sym.inference.mcmc.blocks import Sampler
 from skbayes_sym.inference.mcmc.chains import ChainDraws, sample_chains, start_blocks
-from skbayes_sym.inference.multimodal.bridge import BridgeEstimate
 from skbayes_sym.inference.multimodal.weights import (
+    LEAST_WEIGHT,
     NEGLIGIBLE_DEFICIT_NATS,
     Pool,
     Weighing,
@@ -45,9 +47,11 @@ _DRAWING = HMC(max_leapfrog=64, least_step=0.3)
 _TARGET_ACCEPTANCE = 0.9
 _FREE_THIN = 3  # times as many moves a draw where chains run free: they are less efficient
 
+_DRAWS_A_DIMENSION = 2  # that a covariance needs
 _MOST_LOST = 0.1  # of accepted proposals, at the boundary of a copy, that its metric is worth
 _WELL_KNOWN = 0.3  # nats of error up to which a mode's evidence needs no further draws
 _ROUNDS = 2  # of further draws
+_GRADIENTS_A_MOVE = 12  # in a mode, about
 _MOST_REFINED = 8  # modes that get more, the highest: where none has enough draws, more won't do
 
 
@@ -59,6 +63,11 @@ class ModeRun(NamedTuple):
     thin: int
     block_size: int
     n_jobs: int | None
+
+    @property
+    def n_calls(self) -> float:
+        """Gradients of a chain, about, if it thins no further than it must."""
+        return _GRADIENTS_A_MOVE * (self.n_warmup + self.n_draws)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +89,8 @@ class ModeSampler:
     -----
     The metric is the full covariance of the mode's aligned draws, which is right for one copy of
     the mode only: chains are confined to it (`ConfinedHMC`). Where units overlap so much that the
-    copy's boundary stops more than a tenth of the accepted proposals, chains run free instead,
+    copy's boundary stops more than a tenth of the accepted proposals, or where there are fewer than
+    two draws a parameter to know the covariance from, chains run free instead,
     with scales pooled over coordinate orbits, which commute with the group.
 
     Either way the target is the whole posterior: chains may leave for another mode, if there is a
@@ -94,29 +104,50 @@ class ModeSampler:
     generator: torch.Generator
 
     def __call__(
-        self, weighing: Weighing, k: int, n_chains: int, *, seed: int, on_step: OnStep | None = None
+        self,
+        weighing: Weighing,
+        k: int,
+        n_chains: int,
+        *,
+        seed: int,
+        allowance: Allowance | None = None,
+        on_step: OnStep | None = None,
     ) -> ChainDraws:
-        """Run ``n_chains`` chains in mode ``k``; ``on_step`` as in `sample_chains`."""
+        """Run ``n_chains`` chains in mode ``k``; ``on_step`` as in `sample_chains`.
+
+        They thin as far as ``allowance`` goes.
+        """
         domain = weighing.modes.regions.domains[k]
         own = domain.enter(weighing.pool.draws[weighing.modes.labels == k])[0]
         chosen = torch.randperm(len(own), generator=self.generator)
         starts = own[chosen[torch.arange(n_chains) % len(own)]].to(self.like)
-        confined: list[Kernel] = [ConfinedHMC(domain, hmc) for hmc in (_WARM_UP, _DRAWING)]
-        warm = self._warm_up(
-            confined[0], starts, full_preconditioner(own.to(self.like)), seed, on_step
-        )
-        kernel, thin = confined[1], self.plan.thin
-        if _boundary_loss(warm) > _MOST_LOST:
+        warm: ChainDraws | None = None
+        kernel: Kernel = ConfinedHMC(domain, _DRAWING)
+        thin = self.plan.thin
+        if len(own) >= _DRAWS_A_DIMENSION * own.shape[1]:
+            metric = full_preconditioner(own.to(self.like))
+            warm = self._warm_up(ConfinedHMC(domain, _WARM_UP), starts, metric, seed, on_step)
+        if warm is None or _boundary_loss(warm) > _MOST_LOST:
             pooled = pooled_preconditioner(own, self.group)
             preconditioner = DiagonalPreconditioner(pooled.scale.to(self.like))
             warm = self._warm_up(_WARM_UP, starts, preconditioner, seed, on_step)
             kernel, thin = _DRAWING, _FREE_THIN * thin
         if not warm.complete:
             return warm
+        if allowance is not None:
+            thin = self._affordable_thinning(warm, thin, allowance)
         return sample_chains(
             self._sampler(kernel), warm.blocks, n_warmup=0, n_draws=self.plan.n_draws,
             thin=thin, n_jobs=self.plan.n_jobs, on_step=on_step,
         )  # fmt: skip
+
+    def _affordable_thinning(self, warm: ChainDraws, thin: int, allowance: Allowance) -> int:
+        """Moves a draw, by what those of the warm-up cost."""
+        made = float(warm.warmup.n_gradients.max())
+        a_move, n_chains = made / max(self.plan.n_warmup, 1), len(warm.n_draws)
+        left = allowance.left - allowance.work(2.0 * made, n_chains)  # often it is the second
+        n_moves = left / allowance.work(max(a_move, 1.0), n_chains)
+        return thin if n_moves == inf else max(1, min(thin, int(n_moves / self.plan.n_draws)))
 
     def _sampler(self, kernel: Kernel) -> Sampler:
         return Sampler(kernel, self.log_density, FixedPreconditioner(), _TARGET_ACCEPTANCE)
@@ -157,6 +188,7 @@ def refine(
     *,
     n_chains: int,
     seed: int,
+    allowance: Allowance | None = None,
 ) -> Weighing:
     """Draw more from modes that matter and whose evidence is poorly known, and weigh again.
 
@@ -172,6 +204,9 @@ def refine(
     n_chains : int
         For each such mode.
     seed : int
+    allowance : Allowance, optional
+        What it may cost: modes have their turns, the highest first, as long as it lasts. No end by
+        default.
 
     Returns
     -------
@@ -183,22 +218,32 @@ def refine(
     KeyboardInterrupt
         If the chains were interrupted.
     """
+    allowance = allowance or Allowance(0.0)
     for round_seed in spawn_seeds(seed, _ROUNDS):
-        unsure = [k for k in _contenders(weighing) if not _is_known(weighing.estimates[k])]
-        if not unsure:
-            return weighing
+        unsure = [k for k in _contenders(weighing) if _matters(weighing, k)]
         pool = weighing.pool
         for k, mode_seed in zip(unsure, spawn_seeds(round_seed, len(unsure)), strict=True):
-            found = sampler(weighing, k, n_chains, seed=mode_seed)
+            if not allowance.affords(allowance.work(sampler.plan.n_calls, n_chains)):
+                break
+            found = sampler(weighing, k, n_chains, seed=mode_seed, allowance=allowance)
             if not found.complete:
                 raise KeyboardInterrupt
+            made = found.warmup.n_gradients + found.sampling.n_gradients
+            allowance.spend(allowance.of_moves(made, sampler.plan.block_size))
             pool = _with_chains(pool, found, weighing.modes.regions.domains[k])
+        if pool is weighing.pool:
+            return weighing
         weighing = weigh(log_density, pool, sampler.group, generator=sampler.generator)
     return weighing
 
 
-def _is_known(estimate: BridgeEstimate) -> bool:
-    return estimate.standard_error <= _WELL_KNOWN  # False for nan
+def _matters(weighing: Weighing, k: int) -> bool:
+    """Whether more draws of mode ``k`` can change the weights or the whole evidence."""
+    value, error = weighing.estimates[k].log_evidence, weighing.estimates[k].standard_error
+    if error <= _WELL_KNOWN:  # False for nan
+        return False
+    highest = value + 3.0 * error - weighing.weights.log_evidence
+    return not highest < log(LEAST_WEIGHT)  # True for nan
 
 
 def _contenders(weighing: Weighing) -> list[int]:

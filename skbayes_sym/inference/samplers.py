@@ -15,6 +15,9 @@ from skbayes_sym.inference.mcmc.annealing import Annealing
 __all__ = ["HMC", "NUTS", "SMC", "Annealing", "Evidence", "Info", "Kernel", "State"]
 
 
+_MOST_REPLICATES = 4  # of "auto"
+
+
 @dataclass(frozen=True)
 class SMC:
     """Independent replicates of sequential Monte Carlo.
@@ -46,22 +49,25 @@ class Evidence:
 
     Parameters
     ----------
-    n_replicates : int, default=4
-        0 leaves it to the chains.
+    n_replicates : int or "auto", default="auto"
+        0 leaves it to the chains. "auto": up to 4, as many as ``evidence_effort`` allows.
     n_particles : int, default=256
         Of each replicate, at least 2.
     """
 
-    n_replicates: int = 4
+    n_replicates: int | str = "auto"
     n_particles: int = 256
 
     def __post_init__(self) -> None:
-        _require_at_least(0, self, "n_replicates")
+        if self.n_replicates != "auto":
+            _require_at_least(0, self, "n_replicates")
         _require_at_least(2, self, "n_particles")
 
     @property
     def particles(self) -> SMC | None:
         """The replicates, if there are any."""
+        if isinstance(self.n_replicates, str):
+            return SMC(self.n_particles, _MOST_REPLICATES)
         return SMC(self.n_particles, self.n_replicates) if self.n_replicates else None
 
 

@@ -15,7 +15,7 @@ GREY = "0.55"
 _SERIES = "series"  # marks the curves that are counted
 
 _SIZE = (6.0, 3.8)  # inches; 600 pixels wide at 100 dots an inch
-_INSTALL = 'pip install "skbayes-sym[plot]"'
+_INSTALL = "pip install matplotlib"
 
 
 def open_axes(ax: Any, display: Any, size: tuple[float, float] = _SIZE) -> tuple[Any, Any]:

@@ -78,8 +78,6 @@ class ELBODisplay:
     def from_estimator(
         cls,
         estimator: BaseEstimator,
-        X: Any = None,
-        y: Any = None,
         *,
         ax: Any = None,
         **kwargs: Any,
@@ -91,8 +89,6 @@ class ELBODisplay:
         estimator : estimator
             Fitted: variational (``elbo_curve_``) or Laplace (``log_evidence_curve_``), or a
             pipeline or search around it.
-        X, y : object
-            Not used.
         ax : matplotlib Axes, optional
             New ones by default.
         **kwargs : dict

@@ -70,8 +70,6 @@ class GapDisplay:
     def from_estimator(
         cls,
         estimator: BaseEstimator,
-        X: Any = None,
-        y: Any = None,
         *,
         name: str | None = None,
         ax: Any = None,
@@ -83,8 +81,6 @@ class GapDisplay:
         ----------
         estimator : estimator
             Fitted variational estimator, or a pipeline or search around one.
-        X, y : object
-            Not used.
         name : str, optional
             The estimator's class by default.
         ax : matplotlib Axes, optional

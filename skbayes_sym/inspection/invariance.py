@@ -94,7 +94,6 @@ class InvarianceDisplay:
         cls,
         estimator: BaseEstimator,
         X: Any = None,
-        y: Any = None,
         *,
         n_images: int = 4,
         n_transforms: int = 4,
@@ -110,8 +109,6 @@ class InvarianceDisplay:
             Fitted, with learned invariances, or a pipeline or search around it.
         X : array-like of shape (n_samples, n_features), optional
             Images, of which the first are shown, if the model was fitted with ``image_shape``.
-        y : object
-            Not used.
         n_images, n_transforms : int, default=4
         random_state : int, RandomState instance or None, default=0
             Source of the transforms.

@@ -91,8 +91,6 @@ class ModesDisplay:
     def from_estimator(
         cls,
         estimator: BaseEstimator,
-        X: Any = None,
-        y: Any = None,
         *,
         ax: Any = None,
         **kwargs: Any,
@@ -103,8 +101,6 @@ class ModesDisplay:
         ----------
         estimator : estimator
             Fitted, with ``modes_``, or a pipeline or search around it.
-        X, y : object
-            Not used.
         ax : matplotlib Axes, optional
             New ones by default.
         **kwargs : dict

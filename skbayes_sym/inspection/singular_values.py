@@ -94,7 +94,6 @@ class SingularValueDisplay:
         cls,
         estimator: BaseEstimator,
         X: Any = None,
-        y: Any = None,
         *,
         name: str | None = None,
         ax: Any = None,
@@ -108,8 +107,6 @@ class SingularValueDisplay:
             Fitted matrix factorisation, or a search around one.
         X : array-like of shape (n_rows, n_columns), optional
             The matrix, without missing entries, to draw its own singular values too.
-        y : object
-            Not used.
         name : str, optional
             For the legend; the estimator's class by default.
         ax : matplotlib Axes, optional

@@ -87,8 +87,6 @@ class SymmetryDisplay:
     def from_estimator(
         cls,
         estimator: BaseEstimator,
-        X: Any = None,
-        y: Any = None,
         *,
         pair: tuple[int | str, int | str] | None = None,
         layer: int = 1,
@@ -109,8 +107,6 @@ class SymmetryDisplay:
         estimator : estimator
             Fitted network with draws or a posterior of its weights, or a pipeline or search around
             one.
-        X, y : object
-            Not used.
         pair : tuple of two int or str, optional
             Weights of a unit: its incoming weights, bias and outgoing weights, in this order or by
             name ("weight of x0", "bias", "weight to output 0"). By default the first incoming

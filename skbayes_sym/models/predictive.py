@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.linalg import cholesky
+
 # Bisection halves the bracket each time: 60 steps end below float64's resolution.
 _BISECTIONS = 60
 
@@ -130,12 +132,16 @@ class NormalMixture(_Draws):
         Variance of the observation noise.
     log_weights : Tensor of shape (S,), optional
         Normalised log weights of the draws; equal by default.
+    covariance : Tensor of shape (S, N, T, T), optional
+        Of the function values given the draw, where targets depend on each other; its diagonal is
+        ``variance``.
     """
 
     loc: Tensor
     variance: Tensor
     noise_variance: Tensor
     log_weights: Tensor | None = None
+    covariance: Tensor | None = None
 
     @property
     def is_discrete(self) -> bool:
@@ -154,6 +160,18 @@ class NormalMixture(_Draws):
     def _scale(self) -> Tensor:
         return (self.variance + self.noise_variance).sqrt().expand_as(self.loc)
 
+    @cached_property
+    def _root(self) -> Tensor | None:
+        """Cholesky factors (S, N, T, T) of a row's targets together; None if independent."""
+        if self.covariance is None or self.loc.shape[-1] == 1:
+            return None
+        noise = torch.diag_embed(self.noise_variance.expand_as(self.loc))
+        return cholesky(
+            self.covariance + noise,
+            what="The covariance of a row's targets",
+            remedy="Standardise X, or use dtype='float64'.",
+        )
+
     def in_units(self, mean: Tensor, scale: Tensor) -> "NormalMixture":
         """The law of ``mean + scale * target``."""
         return replace(
@@ -161,6 +179,7 @@ class NormalMixture(_Draws):
             loc=self.loc * scale + mean,
             variance=self.variance * scale**2,
             noise_variance=self.noise_variance * scale**2,
+            covariance=None if self.covariance is None else self.covariance * scale.outer(scale),
         )
 
     def mean(self) -> Tensor:
@@ -180,8 +199,13 @@ class NormalMixture(_Draws):
 
     def log_prob_of_draws(self, y: Tensor) -> Tensor:
         """Log density of all outputs of a row given each draw, (S, N) nats."""
-        z = (y - self.loc) / self._scale
-        return -(0.5 * z * z + self._scale.log() + 0.5 * log(2 * pi)).sum(-1)
+        if self._root is not None:
+            away = (y - self.loc).unsqueeze(-1)
+            z = torch.linalg.solve_triangular(self._root, away, upper=False).squeeze(-1)
+            log_scale = self._root.diagonal(dim1=-2, dim2=-1).log()
+        else:
+            z, log_scale = (y - self.loc) / self._scale, self._scale.log()
+        return -(0.5 * z * z + log_scale + 0.5 * log(2 * pi)).sum(-1)
 
     def cdf(self, y: Tensor) -> Tensor:
         """P(target <= y), (N, T)."""
@@ -197,8 +221,10 @@ class NormalMixture(_Draws):
     def sample(self, n: int, rng: np.random.Generator) -> Tensor:
         """(n, N, T)."""
         chosen = self._choose(n, rng)
-        noise = rng.standard_normal((n, *self.loc.shape[1:]))
-        return self.loc[chosen] + self._scale[chosen] * torch.as_tensor(noise).to(self.loc)
+        noise = torch.as_tensor(rng.standard_normal((n, *self.loc.shape[1:]))).to(self.loc)
+        if self._root is not None:
+            return self.loc[chosen] + (self._root[chosen] @ noise.unsqueeze(-1)).squeeze(-1)
+        return self.loc[chosen] + self._scale[chosen] * noise
 
 
 class TargetLaw(Protocol):

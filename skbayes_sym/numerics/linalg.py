@@ -1,11 +1,33 @@
 """Cholesky factors that say what failed and what to do, and what is read off them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
 
 class NotPositiveDefiniteError(ArithmeticError):
     """A matrix that must be positive definite isn't, in the arithmetic at hand."""
+
+
+@contextmanager
+def decompositions_in_words() -> Iterator[None]:
+    """Say what to do where torch's own decompositions fail.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        In place of a `torch.linalg.LinAlgError`.
+    """
+    try:
+        yield
+    except torch.linalg.LinAlgError as error:
+        raise NotPositiveDefiniteError(
+            "a matrix has no decomposition in this arithmetic: data or hyperparameters are "
+            "extreme. Standardise X and y, use dtype='float64', or give scales, noise and "
+            f"learning rates ordinary values. ({str(error).splitlines()[0]})"
+        ) from error
 
 
 def cholesky(matrix: Tensor, *, what: str, remedy: str) -> Tensor:

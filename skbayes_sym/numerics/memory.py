@@ -1,15 +1,27 @@
 """Whether arrays will fit, before the first of them is made."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-# Limits of a container, of the second and the first version of control groups.
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+# Limit, use and statistics of a container, of the second and the first version of control groups.
+_SECOND, _FIRST = "/sys/fs/cgroup", "/sys/fs/cgroup/memory"
+_GROUPS = (
+    (f"{_SECOND}/memory.max", f"{_SECOND}/memory.current", f"{_SECOND}/memory.stat"),
+    (
+        f"{_FIRST}/memory.limit_in_bytes", f"{_FIRST}/memory.usage_in_bytes",
+        f"{_FIRST}/memory.stat",
+    ),
+)  # fmt: skip
+
+# What torch's allocators say, of a host and of a GPU.
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 def rows_within(most_numbers: int, numbers_per_row: int) -> int:
@@ -23,6 +35,26 @@ class Part(NamedTuple):
     what: str
     n_bytes: int
     remedy: str  # a sentence: what to change if this is the largest part
+
+
+@contextmanager
+def memory_in_words() -> Iterator[None]:
+    """Turn what torch's allocators raise into a `MemoryError` that says what to do.
+
+    Raises
+    ------
+    MemoryError
+        Where arrays don't fit after all.
+    """
+    try:
+        yield
+    except RuntimeError as error:  # torch.OutOfMemoryError of a GPU is one, too
+        if not any(words in str(error) for words in _OUT_OF_MEMORY):
+            raise
+        raise MemoryError(
+            f"out of memory: {str(error).splitlines()[0]} Use fewer rows, draws, members or "
+            "weights at once, or dtype='float32'."
+        ) from error
 
 
 def require_memory(parts: Sequence[Part], device: torch.device) -> None:
@@ -54,7 +86,7 @@ def available_bytes(device: torch.device) -> float:
         free, _ = torch.cuda.mem_get_info(device)
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return float(free + unused)
-    return min(_free_on_host(), *(_limit(path) for path in _LIMITS))
+    return max(0.0, min(_free_on_host(), _free_in_address_space(), *map(_free_in_group, _GROUPS)))
 
 
 def _free_on_host() -> float:
@@ -70,7 +102,44 @@ def _free_on_host() -> float:
         return inf
 
 
+def _free_in_address_space() -> float:
+    """What ``ulimit -v`` leaves."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return inf
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        return float(limit - pages * resource.getpagesize())
+    except (ImportError, OSError, ValueError, IndexError):
+        return inf
+
+
+def _free_in_group(names: tuple[str, str, str]) -> float:
+    """What a container's limit leaves, files that can be dropped from its cache included."""
+    limit, usage, statistics = names
+    most = _limit(limit)
+    if most == inf:
+        return most
+    used = _number(usage)
+    if used == inf:
+        return most
+    try:
+        lines = Path(statistics).read_text(encoding="ascii").splitlines()
+        cached = dict(line.split() for line in lines).get("inactive_file", "0")
+        used -= float(cached)
+    except (OSError, ValueError):
+        pass
+    return most - used
+
+
+@cache
 def _limit(path: str) -> float:
+    return _number(path)
+
+
+def _number(path: str) -> float:
     try:
         return float(Path(path).read_text(encoding="ascii"))
     except (OSError, ValueError):  # no such file, or "max"

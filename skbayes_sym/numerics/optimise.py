@@ -171,6 +171,8 @@ def minimise(
             if tol is not None and stalled([-c for c in curve], window, tol):
                 progress.hasten(n_iter, window * block_size)
             loop.stop_if("tol", progress.has_run_out(n_iter))
+    # The loss of a step is that before it: what the last one did has been seen by nobody.
+    _finite(float(objective.params.abs().max()), n_iter)
     return OptimiseResult(objective.params, n_iter, curve, loop.stopped)
 
 

@@ -142,7 +142,5 @@ def _safetensors() -> Any:
         import safetensors
         import safetensors.numpy
     except ImportError as error:
-        raise ImportError(
-            "save and load need safetensors: pip install 'skbayes_sym[io]'."
-        ) from error
+        raise ImportError("save and load need safetensors: pip install safetensors.") from error
     return safetensors

@@ -3,7 +3,8 @@
 Reading order: `base` (what a group is, `Trivial`, `Product`, the check that a prior has it),
 `units` (exchanges and sign flips), `orthogonal`, `translation`; then what is made of a group:
 `orbits` (all its elements), `reference` (a Gaussian for every unit, and the labels that fit it),
-`fundamental_domain`, `labelling` and `relabelling` (draws moved onto one copy of a mode), and
+`fundamental_domain`, `labelling` and `relabelling` (draws moved onto one copy of a mode),
+`matching` (one onto another), and
 `gaps` (what ignoring it costs, in nats).
 
 In: flat weights ``theta`` (*B, P). Out: the same, moved; elements with batch axes (*B,).

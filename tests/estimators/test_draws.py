@@ -25,7 +25,10 @@ from skbayes_sym.numerics.layout import ParamLayout
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-CHAINS = {"n_chains": 3, "n_warmup": 60, "n_draws": 4, "mode_weights": "uniform", "random_state": 0}
+CHAINS = {
+    "n_chains": 3, "n_warmup": 60, "n_draws": 4, "mode_weights": "uniform", "random_state": 0,
+    "init": "prior",
+}  # fmt: skip
 MEMBERS = {"n_members": 3, "max_iter": 60, "activation": "tanh", "random_state": 0}
 REGRESSORS = {
     "mcmc": MCMCRegressor((2,), **CHAINS),
@@ -83,6 +86,18 @@ def test_arviz_takes_members_for_draws_of_one_chain(name):
     assert tree["posterior"]["noise_std"].shape == (*shape, 1)
     assert np.array_equal(
         tree["sample_stats"]["lp"].values.ravel(), model.log_posterior_samples_.ravel()
+    )
+
+
+def test_arviz_summarises_what_it_is_given():
+    """With the extra `arviz`: a table with a row per weight."""
+    arviz_stats = pytest.importorskip("arviz_stats")
+    pytest.importorskip("xarray_einstats")
+    model = clone(REGRESSORS["mcmc"]).fit(X, Y)
+    table = arviz_stats.summary(model.to_arviz(), round_to=None)
+    assert len(table) == model.network_.layout.n_params + 1  # and the noise
+    np.testing.assert_allclose(
+        float(table.loc["noise_std[0]", "mean"]), model.noise_std_samples_.mean()
     )
 
 

@@ -49,6 +49,7 @@ OF_GAPS: list[tuple[Mapping[str, Any], str]] = [
 OF_CHAINS: list[tuple[Mapping[str, Any], str]] = [
     ({**PARTICLES, "n_warmup": 60}, "n_warmup=60 does not apply"),
     ({**PARTICLES, "init": "laplace"}, "init='laplace' does not apply"),
+    ({"mode_weights": "uniform", "evidence_effort": 2.0}, "evidence_effort=2.0 does not apply"),
     ({**PARTICLES, "warm_start": True}, "warm_start=True does not apply"),
     ({**PARTICLES, "mode_weights": Evidence()}, r"mode_weights=Evidence\(.* does not apply"),
     ({**NO_CHAINS, "n_draws": 7}, r"n_draws=7 does not apply.*SMC\(n_particles"),

@@ -7,6 +7,7 @@ import torch
 from inference.multimodal.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
 
 from skbayes_sym.inference import mode_sampling
+from skbayes_sym.inference.allowance import Allowance
 from skbayes_sym.inference.kernels.confined import ConfinedHMC
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.log_density import AutogradPosterior
@@ -161,14 +162,31 @@ def test_refining_finds_the_mass_of_a_mode_with_too_few_draws(generator):
     assert bool((after.pool.values[-400:] - TWO(after.pool.draws[-400:])).abs().max() < 1e-9)
 
 
+def test_refining_ends_with_its_allowance(generator):
+    """Nothing to spend: no chain. Enough for one run: one round, and its cost is taken off."""
+    found = weigh(TWO, few_in_the_heavy_mode(generator), UNITS, generator=generator)
+    sampler = sampler_of(TWO, generator)
+    assert refine(TWO, found, None_but_plan(), n_chains=8, seed=3, allowance=none()) is found
+    cost = Allowance(1e4).work(PLAN.n_calls, 8)
+    allowance = Allowance(1e4, cost)
+    after = refine(TWO, found, sampler, n_chains=8, seed=3, allowance=allowance)
+    assert len(after.pool.draws) == len(found.pool.draws) + 400
+    assert 0.1 * cost < cost - allowance.left < 10 * cost
+
+
+def none():
+    return Allowance(1e4, 0.0)
+
+
+class None_but_plan:
+    plan, group, generator = PLAN, UNITS, None
+
+
 def test_nothing_to_refine(generator):
     _, _, pool = pooled(TWO, UNITS, generator)
     found = weigh(TWO, pool, UNITS, generator=generator)
 
-    def no_one(*args, **kwargs):
-        raise AssertionError("no chain was needed")
-
-    assert refine(TWO, found, no_one, n_chains=8, seed=3) is found
+    assert refine(TWO, found, None_but_plan(), n_chains=8, seed=3) is found
 
 
 def test_hopeless_modes_are_not_refined(generator):
@@ -190,6 +208,6 @@ def test_an_interrupt_while_refining_is_raised(generator):
     def interrupted(*args, **kwargs):
         return sampler(*args, **kwargs, on_step=lambda step, info: True)
 
-    interrupted.generator = generator
+    interrupted.generator, interrupted.plan = generator, PLAN
     with pytest.raises(KeyboardInterrupt):
         refine(TWO, found, interrupted, n_chains=4, seed=0)

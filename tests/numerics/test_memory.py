@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from skbayes_sym.numerics import memory
-from skbayes_sym.numerics.memory import Part, available_bytes, require_memory, rows_within
+from skbayes_sym.numerics.memory import (
+    Part,
+    available_bytes,
+    memory_in_words,
+    require_memory,
+    rows_within,
+)
 
 CPU = torch.device("cpu")
 
@@ -57,13 +63,44 @@ def test_free_memory_lies_between_none_and_all_there_is():
 
 
 def test_the_limit_of_a_container_counts(tmp_path, monkeypatch):
-    limits = {"none": "max\n", "some": "5000\n"}
+    limits = {
+        "none": "max\n", "some": "5000\n", "used": "2000\n",
+        "statistics": "anon 700\ninactive_file 300\n",
+    }  # fmt: skip
     for name, text in limits.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(memory, "_LIMITS", [str(tmp_path / "none"), str(tmp_path / "absent")])
-    unlimited = available_bytes(CPU)
-    monkeypatch.setattr(memory, "_LIMITS", [str(tmp_path / "none"), str(tmp_path / "some")])
-    assert available_bytes(CPU) == 5000 < unlimited
+
+    def available(*names):
+        monkeypatch.setattr(memory, "_GROUPS", [tuple(str(tmp_path / name) for name in names)])
+        return available_bytes(CPU)
+
+    unlimited = available("none", "used", "statistics")
+    assert available("absent", "absent", "absent") == pytest.approx(unlimited, rel=0.5)
+    assert available("some", "absent", "absent") == 5000 < unlimited
+    assert available("some", "used", "absent") == 3000
+    assert available("some", "used", "statistics") == 3300  # pages of files can be dropped
+
+
+def test_the_limit_of_an_address_space_counts():
+    resource = pytest.importorskip("resource")
+    with open("/proc/self/statm", encoding="ascii") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), limits[1]))
+        assert 0.5 * (1 << 30) < available_bytes(CPU) <= 1 << 30
+        with (
+            pytest.raises(MemoryError, match=r"out of memory: .*Use fewer rows"),
+            memory_in_words(),
+        ):
+            torch.empty(1 << 32)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def test_other_errors_stay_what_they_are():
+    with pytest.raises(RuntimeError, match="shapes"), memory_in_words():
+        raise RuntimeError("shapes differ")
 
 
 def test_gpu_counts_what_torch_keeps_but_does_not_use(monkeypatch):

@@ -265,11 +265,11 @@ def test_a_header_can_only_name_what_the_tables_have(saved):
         load(saved)
 
 
-def test_without_safetensors_the_message_names_the_extra(tmp_path, monkeypatch):
+def test_without_safetensors_the_message_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
-    with pytest.raises(ImportError, match=r"skbayes_sym\[io\]"):
+    with pytest.raises(ImportError, match=r"pip install safetensors"):
         save(fitted("linear-gaussian"), tmp_path / "model")
-    with pytest.raises(ImportError, match=r"skbayes_sym\[io\]"):
+    with pytest.raises(ImportError, match=r"pip install safetensors"):
         load(tmp_path / "model")
 
 

@@ -110,5 +110,14 @@ def column_scaling(values: Array, weight: Array, *, enabled: bool) -> Scaling:
     mean = share @ values
     constant = values.min(axis=0) == values.max(axis=0)
     mean = np.where(constant, values[0], mean)
-    scale = np.sqrt(share @ (values - mean) ** 2)
+    # In units of a power of two near the largest, so that no square over- or underflows; exact.
+    with np.errstate(over="ignore", invalid="ignore"):
+        away = values - mean
+        unit = np.exp2(np.frexp(np.abs(away).max(axis=0))[1] - 1.0)
+        scale = unit * np.sqrt(share @ (away / unit) ** 2)
+    if not np.isfinite(scale).all():
+        raise ValueError(
+            f"column {int(np.isfinite(scale).argmin())} spans more than numbers can: it holds "
+            "values too far apart for a standard deviation. Rescale it, or take its logarithm."
+        )
     return Scaling(mean, np.where(constant | (scale == 0.0), 1.0, scale))

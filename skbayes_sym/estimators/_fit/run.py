@@ -67,6 +67,7 @@ class Run:
         self._task: FitTask | None = None
         self._reconstruct: Callable[[], Mapping[str, Any]] | None = None
         self._phases_before, self._reported = 0.0, 0
+        self._n_steps = 0
 
     def begin(self, n_blocks: int = _BLOCKS, so_far: Callable[[], Any] | None = None) -> None:
         """Open the task; ``so_far`` gives what has been found whenever a callback asks."""
@@ -74,9 +75,29 @@ class Run:
         if so_far is not None:
             self._reconstruct = lambda: self._attributes(so_far())
 
+    def keep(self, found: Callable[[], Any]) -> None:
+        """Say what has been found, should an interrupt end here what follows the loops."""
+        self._reconstruct = lambda: self._attributes(found())
+        self._n_steps = max(1, self._n_steps)
+
+    def interrupted(self) -> dict[str, Any]:
+        """Fitted attributes of what had been found when Ctrl-C came.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If nothing has been: no step was made.
+        """
+        if self._reconstruct is None or not self._n_steps:
+            raise KeyboardInterrupt
+        found = dict(self._reconstruct())
+        n_iter = found["n_iter_"] or self._n_steps
+        return {**found, "n_iter_": n_iter, "stop_reason_": "interrupted"}
+
     def end_block(self) -> bool:
         """Report a finished block; True if a callback asks to stop."""
         assert self._task is not None
+        self._n_steps += 1
         return self._task.end_block(self._reconstruct)
 
     def end(self, found: Any = None) -> None:
@@ -124,7 +145,9 @@ class Run:
         def on_step(step: int, info: Mapping[str, float]) -> bool:
             name, value = report(info["loss"])
             logger.debug("step %d: %s %.6g", step, name, value)
-            return self.end_block()
+            stop = self.end_block()
+            self._n_steps = step
+            return stop
 
         return minimise(
             objective,
@@ -146,23 +169,36 @@ class Stage(Run):
         Begun and ended by whoever makes the stages.
     share : float
         Of the hundred blocks of ``whole``.
+    as_whole : callable (found) -> what the whole fit would have found, optional
+        Of what this stage keeps in case of an interrupt.
     """
 
-    def __init__(self, whole: Run, share: float) -> None:
+    def __init__(
+        self, whole: Run, share: float, as_whole: Callable[[Any], Any] | None = None
+    ) -> None:
         self._whole, self._most = whole, max(1, round(share * _BLOCKS))
+        self._as_whole = as_whole
+        self._so_far: Callable[[], Any] | None = None
         self._n_blocks, self._done, self._told = 1, 0, 0
         self._phases_before, self._reported = 0.0, 0
 
     def begin(self, n_blocks: int = _BLOCKS, so_far: Callable[[], Any] | None = None) -> None:
-        self._n_blocks = n_blocks
+        self._n_blocks, self._so_far = n_blocks, so_far
 
     def end_block(self) -> bool:
         self._done += 1
+        if self._done == 1 and self._so_far is not None:
+            self.keep(self._so_far)
         stop = False
         while not stop and self._told < self._most * self._done // self._n_blocks:
             self._told += 1
             stop = self._whole.end_block()
         return stop
+
+    def keep(self, found: Callable[[], Any]) -> None:
+        as_whole = self._as_whole
+        if as_whole is not None:
+            self._whole.keep(lambda: as_whole(found()))
 
     def end(self, found: Any = None) -> None:
         """Nothing: the whole fit goes on."""

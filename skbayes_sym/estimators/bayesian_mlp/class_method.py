@@ -34,6 +34,8 @@ from skbayes_sym.models.networks.mlp import MLP
 # Multiplications for all modes, and for one where no more are found: some 25 seconds of one core.
 _MOST_WORK = 4e11
 
+_INTERRUPTED = "what had been found when the fit was interrupted"
+
 
 @dataclass(frozen=True, eq=False)
 class ClassPoolFit(Pooled):
@@ -89,11 +91,13 @@ class ClassPool:
         modes = members = None
         if n_modes:
             how = EvidenceLaplaceClasses(n_modes, "auto", "auto", "loo")
-            modes = how.fit(data, model, Stage(run, share))
+            stage = Stage(run, share, lambda m: ClassPoolFit(m, None, wide, _INTERRUPTED))
+            modes = how.fit(data, model, stage)
         if modes is None or modes.stop_reason not in ("interrupted", "callback"):
             own = member_model(wide, model.likelihood)
             refitting = Refitting("loo", is_optional=True)
-            members = ensemble(self.n_members, refitting).fit(data, own, Stage(run, share))
+            stage = Stage(run, share, lambda m: ClassPoolFit(modes, m, wide, _INTERRUPTED))
+            members = ensemble(self.n_members, refitting).fit(data, own, stage)
         choice = self._choice(data, network, modes, members)
         logger.info("%s", choice)
         found = ClassPoolFit(modes, members, wide, choice)

@@ -14,11 +14,12 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.bayesian_mlp.linear_part import linear_network
 from skbayes_sym.estimators.bayesian_mlp.method import MANY_ROWS, Pool, automatic_width
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
-from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
+from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
@@ -45,7 +46,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     Pools two kinds of networks, all counted alike: modes of a small tanh network whose prior
     scales and noise are set by the evidence, each with its Laplace approximation (MacKay 1992),
     and members of a deep ensemble of relu networks whose noise is corrected for the freedoms their
-    weights have taken. Predictions are the equal mixture of their normals.
+    weights have taken. Beside the networks stands a Bayesian linear model, with the share of the
+    mixture that left-out rows give it: all of it where there is nothing to bend for, none where
+    networks predict better.
 
     Parameters
     ----------
@@ -107,8 +110,14 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         The members' architecture.
     noise_std_modes_ : ndarray of shape (n_modes, n_targets)
         Standard deviation of each mode's noise, in the units of ``y``.
+    linear_share_ : float
+        What the linear model counts for, in [0, 1].
+    linear_posterior_ : ModeMixture
+        Posterior of the linear model's coefficients, in standardised units, if it counts.
+    noise_std_linear_ : ndarray of shape (1, n_targets)
+        Standard deviation of its noise, in the units of ``y``, if it counts.
     noise_std_ : float or ndarray of shape (n_targets,)
-        Root of the mean noise variance of modes and members, in the units of ``y``.
+        Root of the mean noise variance of the mixture, in the units of ``y``.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``.
     n_iter_ : int
@@ -137,11 +146,14 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     The modes take O(n_modes (n_samples P^2 + P^3)) a step and some hundred steps, the members
     O(n_members min(n_samples, 2000) P') and at most 2,000: seconds for a thousand rows.
 
-    With learned scales a network is never much worse than a linear model, so there is no switch
-    between the two.
+    The share of the linear model is the stacking weight of linear model and networks on left-out
+    rows, in closed form of the linearised models, so no second fit is made.
 
     References
     ----------
+    Yao, Vehtari, Simpson & Gelman (2018). Using stacking to average Bayesian predictive
+    distributions. Equation 8.
+
     MacKay (1992). A practical Bayesian framework for backpropagation networks.
 
     Foresee & Hagan (1997). Gauss-Newton approximation to Bayesian learning.
@@ -167,6 +179,8 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     samples_: Array
     member_network_: MLP
     choice_: str
+    linear_share_: float
+    linear_posterior_: ModeMixture
     _predict_seed_: int
 
     _parameter_constraints: dict[str, list[Any]] = {
@@ -230,32 +244,63 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         return self.member_network_.forward(theta, x)
 
     def _noise(self) -> Array:
-        """Of modes, then members, in scaled units (R + M, T)."""
-        names = ("noise_std_modes_", "noise_std_samples_")
+        """Of modes, members and the linear model, in scaled units (R + M + 1, T)."""
+        names = ("noise_std_modes_", "noise_std_samples_", "noise_std_linear_")
         parts = [getattr(self, name) for name in names if hasattr(self, name)]
         return np.asarray(np.concatenate(parts) / self.y_scale_)
 
+    def _linear(self, x: Tensor) -> LinearisedModes | None:
+        """The linear model, if it counts."""
+        if not hasattr(self, "linear_posterior_"):
+            return None
+        loc, factor = (t.to(x.device) for t in self.linear_posterior_.tensors)
+        return LinearisedModes(linear_network(x.shape[1], len(self.y_scale_)), loc, factor)
+
+    def _shares(self) -> Tensor:
+        """What each of `_noise` counts for, (R + M + 1,)."""
+        n, share = len(self._noise()), getattr(self, "linear_share_", 0.0)
+        if not hasattr(self, "linear_posterior_"):
+            return torch.full((n,), 1.0 / n, dtype=torch.float64)
+        equal = torch.full((n - 1,), (1.0 - share) / (n - 1), dtype=torch.float64)
+        return torch.cat([equal, equal.new_tensor([share])])
+
     def _predictive(self, x: Tensor) -> NormalMixture:
-        means, variances = [], []
+        means, covariances = [], []
         if hasattr(self, "posterior_"):
-            mean, variance = self._modes(x).outputs(x)
+            mean, covariance = self._modes(x).outputs(x)
             means.append(mean.to(x))
-            variances.append(variance.to(x))
+            covariances.append(covariance.to(x))
         if hasattr(self, "samples_"):  # an interrupt may have come first
             means.append(self._members(x))
-            variances.append(torch.zeros_like(means[-1]))
+            covariances.append(torch.diag_embed(torch.zeros_like(means[-1])))
+        log_shares, linear = None, self._linear(x)
+        if linear is not None:
+            mean, covariance = linear.outputs(x)
+            means.append(mean.to(x))
+            covariances.append(covariance.to(x))
+            log_shares = self._shares().log().to(x)
         noise = torch.as_tensor(self._noise()).to(x).square().unsqueeze(1)
-        return NormalMixture(torch.cat(means), torch.cat(variances), noise)
+        covariance = torch.cat(covariances)
+        variance = covariance.diagonal(dim1=-2, dim2=-1)
+        return NormalMixture(torch.cat(means), variance, noise, log_shares, covariance)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        noise = self._noise()
+        noise, linear = self._noise(), self._linear(x)
         n_modes = self.posterior_.n_modes if hasattr(self, "posterior_") else 0
-        chosen = torch.randint(len(noise), (n,), generator=generator)
+        if linear is None:
+            chosen = torch.randint(len(noise), (n,), generator=generator)
+        else:
+            chosen = torch.multinomial(self._shares(), n, replacement=True, generator=generator)
         outputs = x.new_empty(n, len(x), noise.shape[1])
         is_mode = chosen < n_modes
+        is_linear = (chosen == len(noise) - 1) & (linear is not None)
         if bool(is_mode.any()):
             drawn = self._modes(x).draw(x, chosen[is_mode], generator=generator)
             outputs[is_mode] = drawn.to(x)
-        if not bool(is_mode.all()):
-            outputs[~is_mode] = self._members(x)[chosen[~is_mode] - n_modes]
+        if linear is not None and bool(is_linear.any()):
+            which = torch.zeros(int(is_linear.sum()), dtype=torch.int64)
+            outputs[is_linear] = linear.draw(x, which, generator=generator).to(x)
+        is_member = ~(is_mode | is_linear)
+        if bool(is_member.any()):
+            outputs[is_member] = self._members(x)[chosen[is_member] - n_modes]
         return SampledOutputs(outputs, noise[chosen.numpy()][:, None, :] * self.y_scale_)

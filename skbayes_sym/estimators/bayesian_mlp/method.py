@@ -16,6 +16,12 @@ from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.bayesian_mlp.linear_part import (
+    LinearPart,
+    fit_linear,
+    is_affordable,
+    shared,
+)
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
 from skbayes_sym.estimators.laplace.modes import MOST_WORK, EvidenceLaplace, ModesFit, work
@@ -28,6 +34,7 @@ from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.symmetry.base import Trivial
 
 _MODE_STEPS, _MODE_TOL = 100, 5e-6
+_LINEAR_SHARE = 0.01  # of the fit's blocks
 _FEWEST_MODES = 3  # worth finding at all
 _USUAL_WORK = 8e10  # multiplications for all modes: three to six seconds of one core
 
@@ -69,8 +76,9 @@ class Pooled:
 
 @dataclass(frozen=True, eq=False)
 class PoolFit(Pooled):
-    """Modes and members (so far)."""
+    """Linear model, modes and members (so far)."""
 
+    linear: LinearPart | None
     modes: ModesFit | None
     members: Members | None
     member_network: MLP
@@ -95,7 +103,14 @@ class PoolFit(Pooled):
             found = self.members.attributes(data, members)
             attributes["noise_std_samples_"] = found["noise_std_samples_"]
             noise.append(found["noise_std_samples_"])
-        overall = np.sqrt((np.concatenate(noise) ** 2).mean(axis=0))
+        variance = (np.concatenate(noise) ** 2).mean(axis=0)
+        share = attributes["linear_share_"] = 0.0 if self.linear is None else self.linear.share
+        if self.linear is not None and share > 0.0:
+            own = self.linear.found.attributes(data, model)
+            attributes["linear_posterior_"] = own["posterior_"]
+            attributes["noise_std_linear_"] = own["noise_std_modes_"]
+            variance = share * own["noise_std_modes_"][0] ** 2 + (1.0 - share) * variance
+        overall = np.sqrt(variance)
         attributes["noise_std_"] = float(overall[0]) if len(overall) == 1 else overall
         return attributes
 
@@ -103,6 +118,8 @@ class PoolFit(Pooled):
 @dataclass(frozen=True, eq=False)
 class Pool:
     """Laplace modes of a small network and members of a deep ensemble, all counted alike.
+
+    Beside them stands the linear model, with the share that left-out rows give it.
 
     Parameters
     ----------
@@ -124,17 +141,26 @@ class Pool:
         wide = member_network(network.n_inputs, network.n_outputs)
         run.begin()
         share = 0.5 if n_modes else 1.0
-        modes = members = None
+        modes = members = linear = None
         if n_modes:
             found = EvidenceLaplace(n_modes, _MODE_STEPS, _MODE_TOL)
-            modes = found.fit(data, model, Stage(run, share))
+            stage = Stage(run, share, lambda m: PoolFit(None, m, None, wide, choice))
+            modes = found.fit(data, model, stage)
         interrupted = modes is not None and modes.stop_reason in ("interrupted", "callback")
         # As many members as modes: neither kind outvotes the other.
         n_members = min(self.n_members, n_modes) if n_modes else self.n_members
         if not interrupted:
             own = member_model(wide, model.likelihood)
-            members = ensemble(n_members).fit(data, own, Stage(run, share))
-        found_all = PoolFit(modes, members, wide, choice)
+            left = share - _LINEAR_SHARE
+            stage = Stage(run, left, lambda m: PoolFit(None, modes, m, wide, choice))
+            members = ensemble(n_members).fit(data, own, stage)
+            if is_affordable(data, network.n_outputs, _USUAL_WORK):
+                so_far = PoolFit(None, modes, members, wide, choice)
+                stage = Stage(run, _LINEAR_SHARE, lambda _: so_far)
+                linear = fit_linear(data, model, stage)
+                linear = shared(linear, modes, members, model, own, data)
+                choice += f"; a linear model counts for {linear.share:.0%}"
+        found_all = PoolFit(linear, modes, members, wide, choice)
         run.end(found_all)
         return found_all
 

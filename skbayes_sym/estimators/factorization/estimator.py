@@ -225,6 +225,8 @@ class SymVIMatrixFactorization(
     """
 
     device: str
+    _closing = ("elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_")
+
     posterior_: MatrixPosterior
     components_: Array
     components_cov_: Array
@@ -335,8 +337,10 @@ class SymVIMatrixFactorization(
         with self._fitting():
             data = MatrixTraining.open(self, Given(X, row_features, column_features))
             model = self._model(data)
-            found = self._method().fit(data, model, self._run(data))
-            self._keep(data, found)
+            run = self._run(data)
+            with self._keeping(run):
+                found = self._method().fit(data, model, run)
+                self._keep(data, found)
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:

@@ -84,6 +84,8 @@ class LaplaceEstimator(NetworkEstimator):
     burn_in: float
     keep_best: bool
 
+    _closing = ("log_evidence_",)
+
     network_: RecordingNetwork
     posterior_: LaplacePosterior | ModeMixture
     prior_scale_: Array
@@ -163,7 +165,10 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
         if self._given_likelihood is None:  # one normal a row
             variance = law.covariance.diagonal(dim1=-2, dim2=-1)
             noise = torch.as_tensor(self.noise_std_ / self.y_scale_).to(x)
-            return NormalMixture(law.mean.unsqueeze(0), variance.unsqueeze(0), noise.square())
+            return NormalMixture(
+                law.mean.unsqueeze(0), variance.unsqueeze(0), noise.square(),
+                covariance=law.covariance.unsqueeze(0),
+            )  # fmt: skip
         if law.mean.shape[-1] == 1:
             outputs, weights = output_nodes(law)
         else:

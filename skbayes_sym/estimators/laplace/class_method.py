@@ -51,8 +51,8 @@ class ClassModesFit:
     ----------
     modes : ClassModes
         With the scales of their priors, and the evidence.
-    refined : RefinedModes
-        The posterior.
+    refined : RefinedModes or ClassModes
+        The posterior; the modes themselves if refining them was interrupted.
     prior : ScalesByGroup
     variance_scale : float
         Of the logits' variance in predictions.
@@ -61,7 +61,7 @@ class ClassModesFit:
     """
 
     modes: ClassModes
-    refined: RefinedModes
+    refined: RefinedModes | ClassModes
     prior: ScalesByGroup
     variance_scale: float
     stop_reason: Stopped
@@ -120,6 +120,8 @@ class EvidenceLaplaceClasses:
         run.begin()
         with torch.no_grad():
             modes, stopped = self._search(problem, starts.to(data.device), run)
+            fixed = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
+            run.keep(lambda: ClassModesFit(modes, modes, prior, fixed, stopped, predict_seed))
             refined = refine(problem, modes)
             scale = self._scale(problem, refined)
             found = ClassModesFit(modes, refined, prior, scale, stopped, predict_seed)

@@ -271,9 +271,10 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     def _predictive(self, x: Tensor) -> TargetPredictive:
         if self.optimizer_ == "adam":
             return super()._predictive(x)
-        mean, variance = self._modes(x).outputs(x)
+        mean, covariance = (t.to(x) for t in self._modes(x).outputs(x))
+        variance = covariance.diagonal(dim1=-2, dim2=-1)
         noise = torch.as_tensor(self._noise_of_modes()).to(x).square().unsqueeze(1)
-        return NormalMixture(mean.to(x), variance.to(x), noise)
+        return NormalMixture(mean, variance, noise, covariance=covariance)
 
     def _output_covariance(self, x: Tensor) -> Tensor:
         if self.optimizer_ == "adam":

@@ -171,6 +171,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     n_weight_samples: int
     n_predict_samples: int
     tol: float | None
+    _closing = ("elbo_", "elbo_std_error_")
+
     posterior_: LayerwisePosterior
     noise_std_: float | Array
     _predict_seed_: int

@@ -3,6 +3,7 @@
 * `regressor`, `classifier`: what a user meets
 * `base`: what the two share: parameters, coefficients, outputs
 * `method`: `SiteInference`: sites, hyperparameters, the mean-field optimum
+* `conjugate`: normal noise, which has the posterior and the evidence in closed form
 * `design`: inputs in the units of the prior, and the space they span
 * `start`: where the updates begin, and the ranges of learned scales
 * `found`: what came of it: coefficients, bounds, sites
@@ -10,7 +11,8 @@
 
 In: `Training`, and a `Model` whose network is one layer. Out: `SiteFit`.
 
-Tested elsewhere: `base` (with `estimators`), `classifier` (with `estimators`), `design` (with
+Tested elsewhere: `base` (with `estimators`), `classifier` (with `estimators`), `conjugate` (with
+`inference.linear.conjugate`), `design` (with
 `estimators`), `found` (with `estimators`), `method` (with `habits`), `regressor` (with
 `estimators`), `start` (with `estimators`).
 """

@@ -58,6 +58,10 @@ class LinearEstimator(RowEstimator):
     fit_intercept: bool
     max_iter: int
     tol: float | None
+    _closing = (
+        "elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_", "_gap_std_error_"
+    )  # fmt: skip
+
     posterior_: LowRankGaussian
     symmetry_gap_: float
     _offset_: Array

@@ -1,6 +1,6 @@
 """Inputs of a linear model in the units of its prior, and the space they span."""
 
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -9,7 +9,23 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
-from skbayes_sym.inference.linear.sites import LinearData, State
+from skbayes_sym.inference.linear.sites import LinearData
+from skbayes_sym.numerics.memory import Part, require_memory
+
+_DOUBLE = 8  # bytes
+
+
+class Solved(Protocol):
+    """A posterior in the row space."""
+
+    @property
+    def loc(self) -> Tensor: ...
+
+    @property
+    def covariance(self) -> Tensor: ...
+
+    @property
+    def prior_variance(self) -> Tensor: ...
 
 
 class Design(NamedTuple):
@@ -24,7 +40,9 @@ class Design(NamedTuple):
     def of(cls, data: Training, prior_unit: Array) -> Self:
         """O(K r^2) where there are more features K than rows, else nothing to compute."""
         unit = torch.as_tensor(prior_unit, device=data.device)
-        inputs = data.double_data.x * unit
+        inputs = data.double_data.x
+        if not bool((unit == 1.0).all()):
+            inputs = inputs * unit
         if inputs.shape[1] <= inputs.shape[0]:
             return cls(prior_unit, inputs, None, inputs)
         # QR never divides by a singular value: repeated rows and constant columns are welcome.
@@ -36,9 +54,9 @@ class Design(NamedTuple):
         _, y, weight = data.double_data
         return LinearData(self.features, y, weight, n_outputs, self.inputs.shape[1], fit_intercept)
 
-    def posterior(self, state: State) -> LowRankGaussian:
+    def posterior(self, state: Solved) -> LowRankGaussian:
         """Of the coefficients of scaled inputs and targets, as NumPy arrays."""
-        loc = state.loc if self.basis is None else state.loc @ self.basis.T
+        loc = state.loc if self.basis is None else state.loc.to(self.basis) @ self.basis.T
         return LowRankGaussian(
             np.asarray(loc.cpu().numpy() * self.prior_unit),
             self.prior_unit,
@@ -46,3 +64,25 @@ class Design(NamedTuple):
             state.covariance.cpu().numpy(),
             float(state.prior_variance),
         )
+
+
+def require_rows_and_covariance(data: Training, n_outputs: int) -> None:
+    """Rows, a basis of them, and the covariance in it, float64: 8 (n K + K r + 2 C^2 r^2)."""
+    n, n_features = data.n_rows, data.n_features
+    r = min(n, n_features)
+    require_memory(
+        [
+            Part(
+                f"{n} distinct rows of {n_features} features and a basis of them",
+                (n + r * (n_features > n)) * n_features * _DOUBLE,
+                "Use fewer of them.",
+            ),
+            Part(
+                f"the covariance of {n_outputs} outputs in {r} dimensions",
+                2 * (n_outputs * r) ** 2 * _DOUBLE,
+                "Use fewer rows or fewer features (as many dimensions as the smaller of the two), "
+                "or one likelihood='bernoulli' per class.",
+            ),
+        ],
+        data.device,
+    )

@@ -8,11 +8,40 @@ import numpy as np
 from skbayes_sym.estimators._fit.rows import Array, Scaling
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.linear.design import Design
+from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.linear.sites import State
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import spawn_seeds
+
+
+def coefficients(
+    data: Training, posterior: LowRankGaussian, offset: Array, noise: Array,
+    prior_scale: Array | None,
+) -> dict[str, Any]:  # fmt: skip
+    """All that predicting needs, and the scales that were learned.
+
+    ``offset`` (C,) and ``noise`` (1,) or () are of scaled targets; no ``prior_scale`` was learned.
+    """
+    targets = data.y_scaling or Scaling(np.zeros(1), np.ones(1))
+    x_mean, x_scale = data.x_scaling
+    to_given = targets.scale / x_scale
+    coef, std = posterior.loc * to_given, np.sqrt(posterior.variance()) * to_given
+    intercept = offset * targets.scale + targets.mean - coef @ x_mean
+    # Labels have as many rows of coefficients as outputs, numbers one without an axis.
+    is_single, noise = data.y_scaling is not None, noise * targets.scale
+    learned = posterior.prior_variance**0.5
+    return {
+        "posterior_": posterior,
+        "coef_": coef[0] if is_single else coef,
+        "coef_std_": std[0] if is_single else std,
+        "intercept_": float(intercept[0]) if is_single else intercept,
+        "prior_scale_": learned if prior_scale is None else prior_scale[()],
+        "_offset_": offset,
+        "_predict_seed_": spawn_seeds(data.seed, 1)[0],
+        **({"noise_std_": float(noise[0])} if len(noise) else {}),
+    }
 
 
 class Bounds(NamedTuple):
@@ -51,7 +80,11 @@ class SiteFit:
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         targets = data.y_scaling or Scaling(np.zeros(1), np.ones(1))
-        attributes = self._coefficients(data, targets)
+        state = self.state
+        attributes = coefficients(
+            data, self.design.posterior(state), state.intercept.cpu().numpy(),
+            state.likelihood.noise_scale.cpu().numpy(), self.prior_scale,
+        )  # fmt: skip
         if self.bounds is None or self.elbo_curve is None:
             return attributes
         offset = data.log_jacobian
@@ -67,29 +100,6 @@ class SiteFit:
         if getattr(model.likelihood, "is_conjugate", False):
             attributes["log_evidence_"] = attributes["elbo_"]
         return attributes
-
-    def _coefficients(self, data: Training, targets: Scaling) -> dict[str, Any]:
-        """All that predicting needs, and the scales that were learned."""
-        x_mean, x_scale = data.x_scaling
-        posterior = self.design.posterior(self.state)
-        to_given = targets.scale / x_scale
-        coef, std = posterior.loc * to_given, np.sqrt(posterior.variance()) * to_given
-        offset = self.state.intercept.cpu().numpy()
-        intercept = offset * targets.scale + targets.mean - coef @ x_mean
-        # Labels have as many rows of coefficients as outputs, numbers one without an axis.
-        is_single = data.y_scaling is not None
-        noise = self.state.likelihood.noise_scale.cpu().numpy() * targets.scale
-        learned = posterior.prior_variance**0.5
-        return {
-            "posterior_": posterior,
-            "coef_": coef[0] if is_single else coef,
-            "coef_std_": std[0] if is_single else std,
-            "intercept_": float(intercept[0]) if is_single else intercept,
-            "prior_scale_": learned if self.prior_scale is None else self.prior_scale[()],
-            "_offset_": offset,
-            "_predict_seed_": spawn_seeds(data.seed, 1)[0],
-            **({"noise_std_": float(noise[0])} if len(noise) else {}),
-        }
 
     def _sites(self, data: Training, targets: Scaling) -> dict[str, Any]:
         """Location and variance of the site of every row as given, in units of ``y``."""

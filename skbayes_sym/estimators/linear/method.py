@@ -12,9 +12,10 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.linear.design import Design
+from skbayes_sym.estimators.linear.conjugate import ConjugateFit, ConjugateRegression
+from skbayes_sym.estimators.linear.design import Design, require_rows_and_covariance
 from skbayes_sym.estimators.linear.found import Bounds, SiteFit
-from skbayes_sym.estimators.linear.start import Start
+from skbayes_sym.estimators.linear.start import Start, mean_square, warn_of_ends
 from skbayes_sym.inference.linear.expectations import ScalarSites, SiteLikelihood, SoftmaxSites
 from skbayes_sym.inference.linear.hyperparameters import (
     Learning,
@@ -33,15 +34,12 @@ from skbayes_sym.inference.linear.sites import (
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
-from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.numerics.quadrature import sobol_normal
 from skbayes_sym.numerics.random import spawn_seeds
 
-_AT_THE_END = 1e-3  # a log scale this close to an end has reached it
 _MEAN_FIELD_UPDATES = 500
 _REPLICATES = 8  # of the quasi-Monte Carlo rule behind the reported bound
-_DOUBLE = 8  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,14 +65,17 @@ class SiteInference:
     max_iter: int
     tol: float | None
 
-    def fit(self, data: Training, model: Model, run: Run) -> SiteFit:
+    def fit(self, data: Training, model: Model, run: Run) -> SiteFit | ConjugateFit:
+        if is_conjugate(model.likelihood):
+            exact = ConjugateRegression(self.prior_scale, self.learns_noise, self.fit_intercept)
+            return exact.fit(data, model, run)
         n_outputs = model.network.n_outputs
-        _require_memory(data, n_outputs)
+        require_rows_and_covariance(data, n_outputs)
         with torch.no_grad():
             design = Design.of(data, self._prior_unit(data.n_features))
             problem = design.problem(data, n_outputs, self.fit_intercept)
             sites, *replicates = self._rules(model.likelihood, n_outputs, data.seed)
-            start = Start.of(data, model.likelihood, problem, self.prior_scale)
+            start = Start.of(data, model.likelihood, mean_square(problem), self.prior_scale)
             fitted = self._update(problem, sites, start, design, run)
             bounds = self._bounds(design, problem, fitted.state, replicates)
         self._report(fitted, bounds, start.learning, data.log_jacobian)
@@ -152,7 +153,14 @@ class SiteInference:
                 f"{fitted.change:.2g} posterior standard deviations (tol={self.tol:g}). Raise "
                 "max_iter."
             )
-        _warn_of_ends(fitted.state, learning)
+        state = fitted.state
+        log_variance = float(state.prior_variance.log())
+        warn_of_ends(log_variance, state.likelihood.params.tolist(), learning)
+
+
+def is_conjugate(likelihood: Likelihood) -> bool:
+    """Whether the posterior has a closed form."""
+    return bool(getattr(likelihood, "is_conjugate", False))
 
 
 def _estimate(values: Array) -> Estimate:
@@ -161,44 +169,5 @@ def _estimate(values: Array) -> Estimate:
     return found if len(values) > 1 else found._replace(standard_error=0.0)
 
 
-def _warn_of_ends(state: State, learning: Learning) -> None:
-    if learning.prior is not None:
-        at = float(state.prior_variance.log())
-        if at > learning.prior.high - _AT_THE_END:
-            _warn(
-                "prior_scale_ reached the upper end of its range: the evidence rises with it "
-                "without end, as with classes that the features separate perfectly. Give "
-                "prior_scale a value."
-            )
-    for log_noise in state.likelihood.params.tolist():
-        if log_noise < learning.noise.low + _AT_THE_END:
-            _warn(
-                "noise_std_ reached the lower end of its range: the features fit the targets "
-                "without error, or the targets are all the same. Give noise_std a value."
-            )
-
-
 def _warn(message: str) -> None:
     warn_user(message, ConvergenceWarning)
-
-
-def _require_memory(data: Training, n_outputs: int) -> None:
-    """Rows, a basis of them, and the covariance in it, float64: 8 (n K + K r + 2 C^2 r^2)."""
-    n, n_features = data.n_rows, data.n_features
-    r = min(n, n_features)
-    require_memory(
-        [
-            Part(
-                f"{n} distinct rows of {n_features} features and a basis of them",
-                (n + r * (n_features > n)) * n_features * _DOUBLE,
-                "Use fewer of them.",
-            ),
-            Part(
-                f"the covariance of {n_outputs} outputs in {r} dimensions",
-                2 * (n_outputs * r) ** 2 * _DOUBLE,
-                "Use fewer rows or fewer features (as many dimensions as the smaller of the two), "
-                "or one likelihood='bernoulli' per class.",
-            ),
-        ],
-        data.device,
-    )

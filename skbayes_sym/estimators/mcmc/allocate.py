@@ -5,20 +5,25 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from skbayes_sym.estimators.mcmc.draws import Draws, made
-from skbayes_sym.estimators.mcmc.explore import Explored, drawn_on
+from skbayes_sym.estimators.mcmc.draws import Draws, Explored, made
+from skbayes_sym.estimators.mcmc.explore import allowance_of, drawn_on, work_asked
 from skbayes_sym.estimators.mcmc.setting import REFRESHING, Setting
-from skbayes_sym.estimators.mcmc.trust import why_not, why_not_weigh
+from skbayes_sym.estimators.mcmc.trust import decided_weights, why_not, why_not_weigh
+from skbayes_sym.inference.allowance import Allowance
 from skbayes_sym.inference.mode_sampling import ModeRun, ModeSampler, refine
+from skbayes_sym.inference.multimodal.bridge import MIN_DRAWS_PER_DIM
 from skbayes_sym.inference.multimodal.weights import Weighing, largest_remainders, pool_draws, weigh
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 # Chains restarted in their mode: moves are cheap there (a few gradients), so draws are spaced.
 _REFRESH_WARMUP, _REFRESH_THIN = 100, 4
+_LEAST_WARMUP = 30  # moves that a step size needs
 
 # Chains that make more draws in a mode whose evidence is poorly known.
 _REFINING_CHAINS, _REFINING_DRAWS = 32, 50
+_ENOUGH = 2 * MIN_DRAWS_PER_DIM  # draws a parameter
+_EVALUATIONS = 10  # of the density, a draw that is bridged: a third of a gradient each
 
 
 class Allocation(NamedTuple):
@@ -27,6 +32,7 @@ class Allocation(NamedTuple):
     draws: Draws
     weighing: Weighing | None = None  # None where modes weren't weighed
     problems: tuple[str, ...] = ()  # why the evidence can't be trusted
+    decided: bool = False  # whether the modes' weights are, even so
 
     @property
     def trusted(self) -> bool:
@@ -37,18 +43,23 @@ class Allocation(NamedTuple):
 def allocate_chains(setting: Setting, explored: Explored) -> Allocation:
     """Draws weighed by evidence; the explored ones, and why, where that can't be had."""
     draws = explored.draws
-    if draws.stopped != "max_iter" or not setting.search.by_evidence:
+    if draws.stopped != "max_iter" or not setting.weighs:
         return Allocation(draws)
-    problems = why_not_weigh(setting.model.group, explored.chains)
+    problems = tuple(why_not_weigh(setting.model.group, explored.chains))
     if problems:
-        return Allocation(drawn_on(setting, explored), problems=tuple(problems))
+        return Allocation(drawn_on(setting, explored), problems=problems)
     generator = generator_from(setting.seeds.modes)
     try:
         weighing = _weigh(setting, explored, generator)
-        problems = why_not(weighing, setting.posterior.n_dims)
-        if problems:
-            return Allocation(drawn_on(setting, explored), weighing, tuple(problems))
-        return Allocation(_refreshed(setting, weighing, generator), weighing)
+        problems = tuple(why_not(weighing, setting.posterior.n_dims))
+        weights = decided_weights(weighing)
+        if weights is None:
+            return Allocation(drawn_on(setting, explored), weighing, problems)
+        total = weighing.weights._replace(weights=weights)
+        weighing = weighing._replace(weights=total)
+        return Allocation(
+            _refreshed(setting, explored, weighing, generator), weighing, problems, True
+        )
     except KeyboardInterrupt:
         return Allocation(draws._replace(stopped="interrupted"))
 
@@ -59,23 +70,35 @@ def _weigh(setting: Setting, explored: Explored, generator: torch.Generator) -> 
     n_dims, chains = setting.posterior.n_dims, explored.chains
     position = explored.draws.position if chains else np.empty((0, 1, n_dims))
     values = explored.draws.value if chains else np.empty((0, 1))
+    allowance = allowance_of(setting, explored)
     pool = pool_draws(
         torch.as_tensor(position), torch.as_tensor(values),
         [r.particles for r in explored.replicates if r.complete],
         reference, group, generator=generator,
     )  # fmt: skip
     found = weigh(reference, pool, group, generator=generator)
-    plan = _mode_run(setting)._replace(n_draws=_REFINING_DRAWS)
+    allowance.spend(_EVALUATIONS * len(pool.draws) * allowance.per_gradient / 3.0)
+    plan = _refining_run(setting, allowance)
     return refine(
         reference, found, _mode_sampler(setting, plan, generator),
-        n_chains=_REFINING_CHAINS, seed=setting.seeds.refine,
+        n_chains=_REFINING_CHAINS, seed=setting.seeds.refine, allowance=allowance,
     )  # fmt: skip
+
+
+def _refining_run(setting: Setting, allowance: Allowance) -> ModeRun:
+    """Fewer draws where two modes couldn't have all, as long as they are enough to be bridged."""
+    run = _mode_run(setting)._replace(n_draws=_REFINING_DRAWS)
+    fewest = -(-_ENOUGH * setting.posterior.n_dims // _REFINING_CHAINS)
+    whole = allowance.work(run.n_calls, _REFINING_CHAINS)
+    n = int(_REFINING_DRAWS * min(1.0, allowance.part(0.5) / whole))
+    return run._replace(n_draws=min(max(n, fewest), _REFINING_DRAWS))
 
 
 def _mode_run(setting: Setting) -> ModeRun:
     plan = setting.chains
     thin = _REFRESH_THIN * plan.thinning
-    return ModeRun(_REFRESH_WARMUP, plan.n_draws, thin, setting.block_size, plan.n_jobs)
+    n_warmup = min(_REFRESH_WARMUP, max(plan.n_warmup, _LEAST_WARMUP))
+    return ModeRun(n_warmup, plan.n_draws, thin, setting.block_size, plan.n_jobs)
 
 
 def _mode_sampler(setting: Setting, plan: ModeRun, generator: torch.Generator) -> ModeSampler:
@@ -83,9 +106,11 @@ def _mode_sampler(setting: Setting, plan: ModeRun, generator: torch.Generator) -
     return ModeSampler(posterior, setting.model.group, plan, posterior.data.x, generator)
 
 
-def _refreshed(setting: Setting, weighing: Weighing, generator: torch.Generator) -> Draws:
-    """New chains in the modes, as many as their mass asks for."""
-    n_chains = setting.chains.n_chains
+def _refreshed(
+    setting: Setting, explored: Explored, weighing: Weighing, generator: torch.Generator
+) -> Draws:
+    """New chains in the modes, as many as their mass asks for, at about the cost of exploring."""
+    n_chains, asked = setting.chains.n_chains, work_asked(setting, explored)
     counts = largest_remainders(weighing.weights.weights, n_chains)
     used = counts.nonzero().flatten().tolist()
     plan = _mode_run(setting)
@@ -95,7 +120,8 @@ def _refreshed(setting: Setting, weighing: Weighing, generator: torch.Generator)
     for k, seed in zip(used, spawn_seeds(setting.seeds.refresh, len(used)), strict=True):
         n, n_blocks = int(counts[k]), -(-int(counts[k]) // plan.block_size)
         on_step = setting.run.phase(REFRESHING * n / n_chains, n_blocks * n_moves)
-        found = sample(weighing, k, n, seed=seed, on_step=on_step)
+        share = None if asked is None else setting.allowance(asked * n / n_chains)
+        found = sample(weighing, k, n, seed=seed, allowance=share, on_step=on_step)
         parts.append(made(found))
         homes.append(np.full(len(parts[-1][0]), k))
         stopped = found.stopped

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
@@ -58,6 +58,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "thinning": [Interval(Integral, 1, None, closed="left")],
     "remove_symmetries": ["boolean"],
     "mode_weights": [StrOptions({"auto", "evidence", "uniform"}), Evidence],
+    "evidence_effort": [Interval(Real, 0, None, closed="left")],
     "standardize": ["boolean"],
     "warm_start": ["boolean"],
     "n_jobs": [Integral, None],
@@ -79,6 +80,7 @@ class SampledEstimator(WeightedDraws):
     thinning: int
     remove_symmetries: bool
     mode_weights: str | Evidence
+    evidence_effort: float
     noise_prior_scale: float = 1.0  # a classifier has none
     warm_start: bool
     n_jobs: int | None
@@ -96,7 +98,7 @@ class SampledEstimator(WeightedDraws):
         if self.init != "auto":
             return self._sampling(self.init)
         if isinstance(self.sampler, str) and self.sampler == "auto":
-            return BySize(self._sampling("prior"), self._sampling("ensemble"))
+            return BySize(*map(self._sampling, ("laplace", "prior", "ensemble")))
         return self._sampling("prior")
 
     def _sampling(self, init: str, approach: Approach | None = None) -> Sampling:
@@ -126,8 +128,14 @@ class SampledEstimator(WeightedDraws):
             raise ValueError(f"sampler must be an object, not a class: {sampler.__name__}().")
         evidence = self._evidence()
         if hasattr(sampler, "step"):
-            particles = None if evidence is None else evidence.particles
-            return Search(sampler, particles, evidence is not None)
+            if evidence is None:
+                why = "every chain has one vote with mode_weights='uniform'"
+                refuse(self, ("evidence_effort",), why, "mode_weights='evidence'")
+                return Search(sampler, None, False)
+            return Search(
+                sampler, evidence.particles, True, self.mode_weights != "auto",
+                evidence.n_replicates != "auto", float(self.evidence_effort),
+            )  # fmt: skip
         return self._search_by_particles(sampler, evidence)
 
     def _search_by_particles(self, particles: SMC, evidence: Evidence | None) -> Search:
@@ -135,11 +143,13 @@ class SampledEstimator(WeightedDraws):
         refuse(self, ("init", "n_warmup", "warm_start"), why, "sampler='hmc'")
         if evidence is None:
             why = "sampler=SMC(...) with mode_weights='uniform' has only particles, no chains"
-            refuse(self, ("n_chains", "n_draws", "thinning"), why, "SMC(n_particles=...)")
+            unused = ("n_chains", "n_draws", "thinning", "evidence_effort")
+            refuse(self, unused, why, "SMC(n_particles=...)")
         if not isinstance(self.mode_weights, str):
             why = "sampler=SMC(...) has the replicates that Evidence(...) would add"
             refuse(self, ("mode_weights",), why, "mode_weights='evidence'")
-        return Search(None, particles, evidence is not None)
+        effort = float(self.evidence_effort)
+        return Search(None, particles, evidence is not None, effort=effort)
 
     def _evidence(self) -> Evidence | None:
         """How modes are weighed; None for one vote per chain."""

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.mcmc.draws import Draws
-from skbayes_sym.estimators.mcmc.explore import Explored
+from skbayes_sym.estimators.mcmc.draws import Draws, Explored
 from skbayes_sym.inference.diagnostics import bulk_ess, rank_rhat
 from skbayes_sym.inference.mcmc.chains import ChainDraws
 from skbayes_sym.inference.network_posterior import NetworkPosterior

@@ -9,6 +9,7 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.setting import Setting
 from skbayes_sym.inference.mcmc.chains import ChainDraws
+from skbayes_sym.inference.smc.smc import SMCResult
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.relabelling import relabel
@@ -28,6 +29,27 @@ class Draws(NamedTuple):
     def one_vote_each(cls, position: Array, value: Array, stopped: Stopped) -> "Draws":
         """All chains count alike."""
         return cls(position, value, np.full(len(position), 1.0 / len(position)), stopped)
+
+
+class Explored(NamedTuple):
+    """What chains and particles found."""
+
+    chains: ChainDraws | None  # None if only particles explored
+    replicates: list[SMCResult]
+    draws: Draws  # one vote per chain, or replicate
+
+    @property
+    def n_starts(self) -> int:
+        """How many independent ones."""
+        return len(self.draws.position)
+
+    @property
+    def n_iter(self) -> int:
+        """Moves of the chain that made most; without chains, most stages of a replicate."""
+        if self.chains is None:
+            return max((len(r.stages) for r in self.replicates), default=0)
+        tally = self.chains.warmup.n_moves + self.chains.sampling.n_moves
+        return int(tally.max())
 
 
 def made(chains: ChainDraws) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ from skbayes_sym.estimators.mcmc.allocate import allocate_chains
 from skbayes_sym.estimators.mcmc.explore import explore
 from skbayes_sym.estimators.mcmc.sampled import Findings, Sampled
 from skbayes_sym.estimators.mcmc.setting import Chains, Search, Setting
-from skbayes_sym.estimators.mcmc.starts import INITS
+from skbayes_sym.estimators.mcmc.starts import INITS, has_modes_to_find
 from skbayes_sym.estimators.mcmc.wide import asks_for_it
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
@@ -54,6 +54,7 @@ class Sampling:
         run.begin()
         with torch.no_grad():
             explored = explore(setting)
+            run.keep(lambda: Sampled.unreduced(setting, explored))
             allocation = allocate_chains(setting, explored)
             found = Sampled.gather(setting, explored, allocation)
         run.end(found)
@@ -71,9 +72,9 @@ class Sampling:
     def _require_memory(self, data: Training, model: Model) -> None:
         """Draws on the host, as made and as labelled: 8 P + 2 C S P b; what finds them."""
         n_params, size = model.network.layout.n_params, data.dtype.itemsize
-        (kernel, particles, by_evidence), plan = self.search, self.chains
+        search, plan, particles = self.search, self.chains, self.search.particles
         copies = 2 if self.remove_symmetries and model.group.factors else 1
-        n_chains = 0 if kernel is None and not by_evidence else plan.n_chains
+        n_chains = 0 if search.kernel is None and not search.by_evidence else plan.n_chains
         n_metrics = 2 * plan.n_chains if plan.init == "laplace" else 0
         n_particles = 0 if particles is None else particles.n_replicates * particles.n_particles
         require_memory(
@@ -102,20 +103,25 @@ class Sampling:
 
 @dataclass(frozen=True, eq=False)
 class BySize:
-    """One of two samplings, as the network's size says (`wide.asks_for_it`).
+    """One of three samplings, as the model and its size say.
 
     Parameters
     ----------
+    modes : Sampling
+        Where Gauss-Newton steps find modes in seconds (`starts.has_modes_to_find`).
     few, many : Sampling
-        Of tens of weights, and of hundreds and more.
+        Of other models: of tens of weights, and of hundreds and more (`wide.asks_for_it`).
     """
 
     needs: ClassVar[Needs] = Sampling.needs
 
+    modes: Sampling
     few: Sampling
     many: Sampling
 
     def fit(self, data: Training, model: Model, run: Run) -> Sampled:
+        if has_modes_to_find(model, data.n_rows):
+            return self.modes.fit(data, model, run)
         return (self.many if asks_for_it(model) else self.few).fit(data, model, run)
 
 

@@ -12,7 +12,7 @@ from skbayes_sym.inference.multimodal.weights import Weighing
 class Mode(NamedTuple):
     """A mode of the posterior modulo its symmetry."""
 
-    weight: float  # posterior mass, of all modes found; nan if the evidence can't be trusted
+    weight: float  # posterior mass, of all modes found; nan where they couldn't be decided
     log_evidence: float  # log of its part of p(y | X), all symmetric copies counted, nats
     std_error: float  # of log_evidence, nats
     members: Array  # its chains in samples_
@@ -22,7 +22,7 @@ class Mode(NamedTuple):
 
 
 def list_modes(
-    weighing: Weighing, n_explorers: int, home: Array | None, offset: float, trusted: bool
+    weighing: Weighing, n_explorers: int, home: Array | None, offset: float, decided: bool
 ) -> list[Mode]:
     """The modes, heaviest first.
 
@@ -35,7 +35,8 @@ def list_modes(
         The mode of each chain that is kept; by default the explorers are.
     offset : float
         Turns log densities of scaled targets into those of targets as given, nats.
-    trusted : bool
+    decided : bool
+        Whether their weights are.
     """
     pool, modes = weighing.pool, weighing.modes
     explored = pool.chains < n_explorers
@@ -50,7 +51,7 @@ def list_modes(
         own = modes.labels == k
         listed.append(
             Mode(
-                float(weighing.weights.weights[k]) if trusted else float("nan"),
+                float(weighing.weights.weights[k]) if decided else float("nan"),
                 estimate.log_evidence + offset,
                 estimate.standard_error,
                 np.flatnonzero(kept == k),

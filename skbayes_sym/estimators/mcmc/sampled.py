@@ -11,8 +11,7 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.mcmc import wide
 from skbayes_sym.estimators.mcmc.allocate import Allocation
 from skbayes_sym.estimators.mcmc.diagnostics import diagnose
-from skbayes_sym.estimators.mcmc.draws import Draws, on_reference_set
-from skbayes_sym.estimators.mcmc.explore import Explored
+from skbayes_sym.estimators.mcmc.draws import Draws, Explored, on_reference_set
 from skbayes_sym.estimators.mcmc.modes import Mode, list_modes
 from skbayes_sym.estimators.mcmc.setting import Setting
 from skbayes_sym.estimators.mcmc.trust import (
@@ -79,6 +78,20 @@ class Sampled:
             explored.n_iter,
         )
 
+    @classmethod
+    def unreduced(cls, setting: Setting, explored: Explored) -> "Sampled":
+        """The draws as they were made: neither weighed nor on the reference set."""
+        draws = explored.draws
+        theta, noise_std = setting.posterior.split(torch.as_tensor(draws.position))
+        return cls(
+            draws,
+            theta.numpy(),
+            noise_std.double().numpy(),
+            Findings([], _UNKNOWN, {"warnings": []}),
+            [] if explored.chains is None else explored.chains.blocks,
+            explored.n_iter,
+        )
+
     @property
     def stop_reason(self) -> Stopped:
         return self.draws.stopped
@@ -123,18 +136,18 @@ class Sampled:
 def _findings(
     setting: Setting, explored: Explored, allocation: Allocation, samples: Array
 ) -> Findings:
-    draws, weighing, problems = allocation
+    draws, weighing, problems, decided = allocation
     trusted, offset = allocation.trusted, setting.data.log_jacobian
     modes: list[Mode] = []
     log_evidence = _UNKNOWN
     if weighing is not None:
         n_explorers = explored.n_starts if explored.chains else 0
-        modes = list_modes(weighing, n_explorers, draws.home, offset, trusted)
+        modes = list_modes(weighing, n_explorers, draws.home, offset, decided)
         if trusted:
             total = weighing.weights
             log_evidence = Estimate(total.log_evidence + offset, total.log_evidence_standard_error)
     found = diagnose(setting.posterior, explored, draws, samples)
-    warnings = no_evidence(problems)
+    warnings = no_evidence(problems, decided=decided) if weighing or problems else []
     if draws.home is None:
         warnings += stuck_chains(found["stuck"])
         if setting.chains.approach is not None:

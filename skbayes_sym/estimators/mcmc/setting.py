@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import NamedTuple
 
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.inference.allowance import Allowance
 from skbayes_sym.inference.kernels.base import Kernel
 from skbayes_sym.inference.mcmc.annealing import Approach
 from skbayes_sym.inference.mcmc.blocks import Block
@@ -23,6 +25,13 @@ from skbayes_sym.symmetry.units import split_units
 # blocks are what several processes share. Either way the size depends on the problem alone.
 _SMALL_BYTES, _SMALL_BLOCK, _BLOCK = 4096, 256, 64
 
+# Draws of exploring chains that are weighed by evidence: only the bridge uses them.
+MOST_EXPLORED = 50
+
+# Draws a parameter, of all chains together, from which mode_weights="auto" is "evidence": as many
+# as bridge six modes. With fewer most modes have no evidence, and finding that out is not free.
+_WORTH_WEIGHING = 30
+
 EXPLORING, REPLICATES, REFRESHING = 0.7, 0.15, 0.15  # shares of the progress reported
 
 
@@ -32,6 +41,9 @@ class Search(NamedTuple):
     kernel: Kernel | None  # moves the chains that explore; None if only particles do
     particles: SMC | None
     by_evidence: bool  # else every chain, or replicate, has one vote
+    insists: bool = True  # on evidence, however few draws there are
+    all_replicates: bool = True  # as many as `particles` has, whatever they cost
+    effort: float = 1.0  # what the evidence may cost, in units of what the chains do
 
 
 class Plan(NamedTuple):
@@ -114,6 +126,19 @@ class Setting:
     def _posterior_of(self, data: Data) -> NetworkPosterior:
         network, likelihood, prior, _ = self.model
         return NetworkPosterior(network, likelihood, prior, data, self.noise_prior_scale)  # type: ignore[arg-type]
+
+    @cached_property
+    def weighs(self) -> bool:
+        """Whether modes are weighed by evidence."""
+        plan, search = self.chains, self.search
+        if not search.by_evidence or search.insists:
+            return search.by_evidence
+        n_draws = plan.n_chains * min(plan.n_draws, MOST_EXPLORED)
+        return n_draws >= _WORTH_WEIGHING * self.posterior.n_dims
+
+    def allowance(self, left: float = inf) -> Allowance:
+        """So much work, in gradients of this posterior."""
+        return Allowance(6.0 * len(self.data.data.x) * self.posterior.n_dims, left)
 
     @property
     def block_size(self) -> int:

@@ -1,6 +1,8 @@
 """What can't be trusted of a sampled fit: each reason with its figure and a remedy."""
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.diagnostics import functions_of
@@ -9,7 +11,11 @@ from skbayes_sym.estimators.mcmc.wide import LEAST_ACCEPTED
 from skbayes_sym.inference.diagnostics import rank_rhat
 from skbayes_sym.inference.mcmc.chains import ChainDraws
 from skbayes_sym.inference.multimodal.bridge import MIN_DRAWS_PER_DIM, can_bridge
-from skbayes_sym.inference.multimodal.weights import Weighing, mean_log_density_by_mode
+from skbayes_sym.inference.multimodal.weights import (
+    NEGLIGIBLE_DEFICIT_NATS,
+    Weighing,
+    mean_log_density_by_mode,
+)
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.orbits import MAX_ORDER
@@ -17,6 +23,8 @@ from skbayes_sym.symmetry.units import split_units
 
 # Nats beyond which an evidence is none: its own standard error, and chains and replicates apart.
 _MOST_ERROR = 1.0
+
+_MOST_MOVED = 0.1  # of the weight of a mode, by doubts about its evidence
 
 _MOST_STUCK = 0.5  # of the chains: what such a run found is where it started
 
@@ -43,6 +51,31 @@ def why_not_weigh(group: SymmetryGroup, chains: ChainDraws | None) -> list[str]:
             f"{chains.stuck.sum()} of {len(chains.stuck)} chains never moved: raise n_warmup"
         )
     return problems
+
+
+def decided_weights(weighing: Weighing) -> Tensor | None:
+    """Weights of the modes that no doubt about their evidence changes, (K,); None if some does.
+
+    A mode that all others are too low to compete with has all the weight, whether or not its
+    evidence is known. Otherwise the evidences must be known well enough: if any one of them were
+    wrong by as much as the sources disagree, or by its own error, no weight would change by more
+    than a tenth.
+    """
+    height = mean_log_density_by_mode(weighing.pool, weighing.modes)
+    highest = int(height.argmax())
+    others = height < height[highest] - NEGLIGIBLE_DEFICIT_NATS
+    if int(others.sum()) == len(height) - 1:
+        return torch.nn.functional.one_hot(height.argmax(), len(height)).double()
+    weights = weighing.weights.weights
+    errors = torch.tensor([e.standard_error for e in weighing.estimates], dtype=torch.float64)
+    if not bool((errors.isfinite() | others).all()):
+        return None  # one that may matter is unknown
+    doubt = errors.nan_to_num(0.0).clamp_min(np.nan_to_num(weighing.spread))
+    for sign in (1.0, -1.0):
+        moved = (weights.log() + torch.diag(sign * doubt)).softmax(-1)
+        if float((moved - weights).abs().max()) > _MOST_MOVED:
+            return None
+    return weights
 
 
 def why_not(weighing: Weighing, n_dims: int) -> list[str]:
@@ -92,15 +125,21 @@ def _named(chosen: Array, figures: Array) -> str:
     return f"of {len(chosen)} chains number {each}"
 
 
-def no_evidence(problems: tuple[str, ...]) -> list[str]:
+def no_evidence(problems: tuple[str, ...], *, decided: bool) -> list[str]:
     """One warning of what is missing, if anything is."""
-    if not problems:
-        return []
-    return [
-        f"the evidence can't be trusted: {'; '.join(problems)}. So log_evidence_ is nan and "
+    votes = (
         "every chain has one vote, which weighs modes by where chains start "
         "(mode_weights='uniform' asks for that)."
-    ]
+    )
+    if problems:
+        kept = "the modes keep their weights, which no such doubt could change."
+        return [
+            f"the evidence can't be trusted: {'; '.join(problems)}. So log_evidence_ is nan and "
+            + (kept if decided else votes)
+        ]
+    if decided:
+        return []
+    return [f"errors of the modes' evidences leave their weights open: raise n_draws. So {votes}"]
 
 
 def disagreement(posterior: NetworkPosterior, kept: Array, modes: list[Mode]) -> list[str]:

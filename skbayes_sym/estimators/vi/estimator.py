@@ -80,6 +80,11 @@ class _SymmetrizedVI(NetworkEstimator):
     n_predict_samples: int
     tol: float | None
     warm_start: bool
+    _closing = (
+        "elbo_", "elbo_mean_field_", "elbo_std_error_", "elbo_upper_", "saturation_",
+        "symmetry_gap_",
+    )  # fmt: skip
+
     network_: MLP
     posterior_: MeanFieldGaussian
     _predict_seed_: int
@@ -132,7 +137,8 @@ class _SymmetrizedVI(NetworkEstimator):
     def _drawn_outputs(self, x: Tensor) -> Tensor:
         """Outputs at each draw, (S, N, T)."""
         mean, variance = self._output_moments(x)
-        return mean.addcmul_(variance.sqrt_(), self._draws(x).noise[-1])
+        # Without hidden units all draws share their moments: not in place.
+        return torch.addcmul(mean, variance.sqrt_(), self._draws(x).noise[-1])
 
     @property
     def symmetry_(self) -> SymmetryGroup:

@@ -8,7 +8,9 @@
 * `covariance`: families of covariances
 * `vi`: sweeps of variational inference, symmetrised or not
 * `gibbs`: sweeps of Gibbs sampling
-* `problem`: what a solver gets and what it finds (`skbayes_sym.inference.solvers` has them)
+* `problem`: what a solver gets and what it finds (`skbayes_sym.inference.solvers` has them). Its
+  `FactorState` is what sweeps move, on the device and with the noise; what a fit keeps is a
+  `MatrixPosterior` of `inference.posteriors`, NumPy and a law of the factors alone
 * `predictive`: entries and rows from the posterior
 
 Tested elsewhere: `problem` (with `vi` and `gibbs`), `coordinates` (with `vi` and in

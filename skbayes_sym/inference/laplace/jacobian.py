@@ -37,6 +37,14 @@ class LayerSamples(NamedTuple):
     gradients: list[Tensor]  # K times d(f_hat . r_k)/dz, (N, S, *Z)
 
 
+class LayerProducts(NamedTuple):
+    """One weight layer on a minibatch, at every sample and position R of a row."""
+
+    layer: WeightLayer
+    inputs: Tensor  # (N, R, D)
+    gradients: Tensor  # (K, N, R, G)
+
+
 class LayerAverages(NamedTuple):
     """One weight layer on a minibatch, over the samples."""
 
@@ -216,22 +224,22 @@ def dense_jacobian(jacobian: AveragedJacobian, layout: ParamLayout) -> Tensor:
     samples is exact: :math:`J = \sum_s g_s a_s'`. Memory is O(K N P').
     """
     pieces: dict[str, Tensor] = {}
-    for layer, found in zip(jacobian.layers, layer_jacobians(jacobian), strict=True):
-        names = (layer.weight, layer.bias) if layer.bias is not None else (layer.weight,)
-        pieces.update(zip(names, found, strict=True))
+    for layer, inputs, gradients in layer_products(jacobian):
+        pieces[layer.weight] = (gradients.mT @ inputs).flatten(2)
+        if layer.bias is not None:
+            pieces[layer.bias] = gradients.sum(2)
     return torch.cat([pieces[name] for name in layout.shapes if name in pieces], -1)
 
 
-def layer_jacobians(jacobian: AveragedJacobian) -> Iterator[tuple[Tensor, ...]]:
-    """The same a layer at a time: (K, N, P_w) of its weights, and of its biases if it has any."""
+def layer_products(jacobian: AveragedJacobian) -> Iterator[LayerProducts]:
+    """The derivatives in a layer's weights are ``sum_r g_r a_r'``, in its biases ``sum_r g_r``."""
     for layer, inputs, gradients in jacobian.samples:
         n, s = inputs.shape[:2]
         patches = layer.patches(inputs.flatten(0, 1)).unflatten(0, (n, s)).flatten(1, 2)
-        at_positions = torch.stack(
-            [layer.positions(g.flatten(0, 1)).unflatten(0, (n, s)).flatten(1, 2) for g in gradients]
-        )
-        weights = (at_positions.mT @ patches).flatten(2)
-        yield (weights,) if layer.bias is None else (weights, at_positions.sum(2))
+        at_positions = [
+            layer.positions(g.flatten(0, 1)).unflatten(0, (n, s)).flatten(1, 2) for g in gradients
+        ]
+        yield LayerProducts(layer, patches, torch.stack(at_positions))
 
 
 def parameter_positions(layers: Sequence[WeightLayer], layout: ParamLayout) -> Tensor:

@@ -69,7 +69,7 @@ class LinearisedModes(NamedTuple):
     factor: Tensor  # (R, P, P)
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and variances of every mode's outputs, each (R, N, O)."""
+        """Means (R, N, O) of every mode's outputs, and a row's covariances (R, N, O, O)."""
         parts = [self._outputs(which, x.double()) for which in self._blocks(len(x))]
         return torch.cat([m for m, _ in parts]), torch.cat([v for _, v in parts])
 
@@ -114,4 +114,8 @@ class LinearisedModes(NamedTuple):
         outputs, jacobian = outputs_and_jacobian(self.network, self.loc[which], x)
         columns = jacobian.flatten(1, 2).mT
         solved = torch.linalg.solve_triangular(self.factor[which], columns, upper=False)
-        return outputs, solved.square().sum(1).view_as(outputs)
+        variance = solved.square().sum(1).view_as(outputs)
+        if outputs.shape[-1] == 1:
+            return outputs, variance.unsqueeze(-1)
+        by_row = solved.unflatten(2, outputs.shape[1:])
+        return outputs, torch.einsum("rpno,rpnq->rnoq", by_row, by_row)

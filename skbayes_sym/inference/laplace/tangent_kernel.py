@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.curvature import Factors, LogDet
-from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, layer_jacobians
+from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, LayerProducts, layer_products
 from skbayes_sym.models.networks.recording import WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.linalg import cholesky, log_det
@@ -37,18 +37,20 @@ class TangentKernel:
 
     Notes
     -----
-    Time O(K N S P + M^2 P + M^3), memory O(M P + L M^2).
+    With R = S transformations times T positions of a convolution, a layer of D inputs and G outputs
+    takes the cheaper of O(M^2 R^2 (D + G)), from products of inputs and of gradients, and
+    O(M^2 D G + M R D G), from the derivatives themselves. Memory O(M^2 R^2) or O(M D G).
     """
 
     layers: Sequence[WeightLayer]
     layout: ParamLayout
 
     def factors(self, jacobian: AveragedJacobian, weight: Tensor) -> Factors:
-        return [phi @ phi.mT for phi in _weighted(jacobian, weight)]
+        return list(_kernels(jacobian, weight))
 
     def inner(self, jacobian: AveragedJacobian, weight: Tensor, preconditioners: Factors) -> Tensor:
-        pairs = zip(_weighted(jacobian, weight), preconditioners, strict=True)
-        return torch.stack([((p @ phi) * phi).sum() for phi, p in pairs]).sum()
+        pairs = zip(_kernels(jacobian, weight), preconditioners, strict=True)
+        return torch.stack([(p * kernel).sum() for kernel, p in pairs]).sum()
 
     def spectrum(self, factors: Factors, total_weight: float) -> "TangentSpectrum":
         sizes = [
@@ -58,11 +60,34 @@ class TangentKernel:
         return TangentSpectrum(tuple(factors), tuple(sizes))
 
 
-def _weighted(jacobian: AveragedJacobian, weight: Tensor) -> Iterator[Tensor]:
-    """Derivatives (K N, P_l) of every layer, rows times the root of their weight."""
-    root = weight.sqrt()[:, None]
-    for pieces in layer_jacobians(jacobian):
-        yield torch.cat([root * piece for piece in pieces], -1).flatten(0, 1)
+def _kernels(jacobian: AveragedJacobian, weight: Tensor) -> Iterator[Tensor]:
+    """Gram matrix (M, M) of every layer, rows times the root of their weight."""
+    root = weight.sqrt()[:, None, None]
+    for layer in layer_products(jacobian):
+        weighted = layer._replace(gradients=root * layer.gradients)
+        inputs, gradients = weighted.inputs, weighted.gradients
+        n_products, n_in, n_out = inputs.shape[1], inputs.shape[2], gradients.shape[3]
+        is_short = n_products**2 * (n_in + n_out) < n_in * n_out
+        kernel = _from_products(weighted) if is_short else _from_derivatives(weighted)
+        if layer.layer.bias is not None:
+            summed = gradients.sum(2).flatten(0, 1)
+            kernel = kernel + summed @ summed.mT
+        yield kernel
+
+
+def _from_products(layer: LayerProducts) -> Tensor:
+    """``sum_rs (g_r . g_s) (a_r . a_s)`` without the derivatives, (K N, K N)."""
+    n_directions, n_rows, n_products = layer.gradients.shape[:3]
+    inputs, gradients = layer.inputs.flatten(0, 1), layer.gradients.flatten(0, 2)
+    similar = (inputs @ inputs.mT).repeat(n_directions, n_directions)
+    shape = (n_directions * n_rows, n_products)
+    return ((gradients @ gradients.mT) * similar).view(*shape, *shape).sum((1, 3))
+
+
+def _from_derivatives(layer: LayerProducts) -> Tensor:
+    """The same from the rows' derivatives, (K N, D G)."""
+    derivatives = (layer.gradients.mT @ layer.inputs).flatten(2).flatten(0, 1)
+    return derivatives @ derivatives.mT
 
 
 @dataclass(frozen=True, eq=False)

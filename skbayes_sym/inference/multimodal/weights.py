@@ -39,8 +39,15 @@ LEAST_WEIGHT = 1e-3
 _COMPONENTS, _MANY_DRAWS = 3, 30
 
 # Multiplications (draws, times parameters squared, times group elements) beyond which bridging
-# within the fundamental domain, as accurate, is chosen: about a second.
-_MOST_WORK = 2e9
+# within the fundamental domain, as accurate, is chosen: about a second. Each half's proposal meets
+# its own four draws a draw, and the other half.
+_MOST_WORK, _MEETINGS = 2e9, 5
+
+# Nats up to which the chains' own estimate is one.
+_KNOWN_BY_CHAINS = 1.0
+
+
+_CHAINS = 0  # among the sources
 
 
 class Pool(NamedTuple):
@@ -59,8 +66,8 @@ class Weighing(NamedTuple):
     modes: Modes
     estimates: list[BridgeEstimate]  # one a mode; not estimated where hopeless
     weights: ModeWeights
-    # Nats between the sources' own estimates of the heaviest mode, beyond their errors; nan if
-    # there is only one.
+    # Nats between the sources' own estimates of the heaviest mode, beyond their errors; nan where
+    # the chains know it, or there is only one source.
     spread: float
 
 
@@ -101,8 +108,9 @@ def weigh(
     Returns
     -------
     Weighing
-        ``spread`` compares estimates from the chains alone and from each cloud alone, where they
-        have draws enough in the heaviest mode.
+        Where chains have draws enough in a mode their own estimate counts, whatever clouds say: a
+        few ancestors' particles find modes, and rarely all of one. Elsewhere everything counts,
+        and ``spread`` compares estimates from each source alone.
     """
     integrand = Integrand(log_density, group)
     modes = find_modes(pool.draws, pool.values, pool.chains, group)
@@ -111,12 +119,27 @@ def weigh(
     estimates = [
         NOT_ESTIMATED._replace(n_draws=int(modes.counts[k]))
         if hopeless[k]
-        else _evidence(integrand, pool, modes, k, None, generator)
+        else _from_chains_or_all(integrand, pool, modes, k, generator)
         for k in range(len(hopeless))
     ]
     weights = weigh_modes(estimates)
     spread = _spread(integrand, pool, modes, weights, generator)
     return Weighing(pool, modes, estimates, weights, spread)
+
+
+def _from_chains_or_all(
+    integrand: Integrand, pool: Pool, modes: Modes, k: int, generator: torch.Generator
+) -> BridgeEstimate:
+    """Evidence of mode ``k`` from the chains where that is known, else from all draws."""
+    found = _evidence(integrand, pool, modes, k, _CHAINS, generator)
+    alone = not bool((pool.sources[modes.labels == k] != _CHAINS).any())
+    if alone or _is_known(found):
+        return found
+    return _evidence(integrand, pool, modes, k, None, generator)
+
+
+def _is_known(estimate: BridgeEstimate) -> bool:
+    return estimate.standard_error <= _KNOWN_BY_CHAINS  # False for nan
 
 
 def _evidence(
@@ -148,7 +171,7 @@ def _summed_order(group: SymmetryGroup, draws: Tensor) -> int:
     if not has_exact_domain(group) or len(group.factors) > 1:
         return MAX_ORDER
     n, n_dims = draws.shape
-    return min(MAX_ORDER, int(_MOST_WORK / (n * n_dims**2)))
+    return min(MAX_ORDER, int(_MOST_WORK / (_MEETINGS * n * n_dims**2)))
 
 
 def _spread(
@@ -161,10 +184,14 @@ def _spread(
     if not bool(weights.weights.isfinite().all()):
         return nan
     heaviest = int(weights.weights.argmax())
-    found = [
-        _evidence(integrand, pool, modes, heaviest, source, generator)
-        for source in pool.sources.unique().tolist()
-    ]
+    sources = pool.sources[modes.labels == heaviest].unique().tolist()
+    if len(sources) < 2:
+        return nan
+    found = []
+    for source in sources:
+        found.append(_evidence(integrand, pool, modes, heaviest, source, generator))
+        if source == _CHAINS and _is_known(found[0]):
+            return nan
     known = [e for e in found if e.log_evidence == e.log_evidence]
     return max((_apart(a, b) for a, b in combinations(known, 2)), default=nan)
 

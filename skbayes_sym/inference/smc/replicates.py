@@ -1,5 +1,6 @@
 """Replicates: independent sequential Monte Carlo runs, side by side."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from joblib import Parallel, delayed
@@ -9,7 +10,7 @@ from skbayes_sym.inference.smc.smc import SMCResult, smc
 from skbayes_sym.inference.smc.stages import SMCSettings
 from skbayes_sym.numerics.jobs import closing
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
-from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.threads import one_thread
 from skbayes_sym.symmetry.base import SymmetryGroup
 
@@ -26,8 +27,7 @@ def run_replicates(
     group: SymmetryGroup,
     settings: SMCSettings | None = None,
     *,
-    n_replicates: int,
-    seed: int,
+    seeds: Sequence[int],
     n_jobs: int | None = None,
     on_step: OnStep | None = None,
 ) -> Replicates:
@@ -41,9 +41,8 @@ def run_replicates(
     ----------
     log_posterior, group, settings
         See `smc`. With ``n_jobs`` > 1 they are pickled.
-    n_replicates : int
-    seed : int
-        Split into one stream per run, so that results don't depend on ``n_jobs``.
+    seeds : sequence of int
+        One a run, so that results don't depend on ``n_jobs`` (`numerics.random.spawn_seeds`).
     n_jobs : int, optional
         See `joblib.Parallel`; each run keeps to one thread.
     on_step : callable (n_finished, info) -> bool, optional
@@ -55,8 +54,7 @@ def run_replicates(
     """
     results: list[SMCResult] = []
     replicates = Parallel(n_jobs=n_jobs, return_as="generator")(
-        delayed(_replicate)(log_posterior, group, settings, one)
-        for one in spawn_seeds(seed, n_replicates)
+        delayed(_replicate)(log_posterior, group, settings, one) for one in seeds
     )
     with Loop() as loop, closing(replicates):
         for run in loop.steps(replicates):

@@ -54,6 +54,14 @@ class Gaussian(TargetLikelihood):
         z = (y - outputs) * (-self.log_noise).exp()
         return -(0.5 * (z * z) + self.log_noise + 0.5 * log(2 * pi)).sum(-1)
 
+    @property
+    def is_discrete(self) -> bool:
+        return False
+
+    @property
+    def scales_targets(self) -> bool:
+        return True
+
     def expected_log_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
     ) -> ExpectedLogProb:

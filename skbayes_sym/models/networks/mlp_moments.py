@@ -97,6 +97,9 @@ class ElboLikelihood:
         """
         x, y, weight = data
         mean, var = self._forward(views, x, noise)
+        shares_moments = self._n_draws > 1 and not self._hidden
+        if shares_moments:  # without hidden units the draws differ in the outputs' noise alone
+            mean, var = mean.repeat(self._n_draws, 1), var.repeat(self._n_draws, 1)
         if self._n_draws > 1:
             y = y.repeat(self._n_draws, *(1,) * (y.ndim - 1))
             weight = (weight / self._n_draws).repeat(self._n_draws)
@@ -105,6 +108,9 @@ class ElboLikelihood:
         if likelihood.n_params:
             torch.sum(expected.d_params * minus, 0, out=d_params)
         d_mean, d_variance = expected.d_mean * minus, expected.d_variance * (2.0 * minus)
+        if shares_moments:
+            by_draw = self._n_draws, -1
+            d_mean, d_variance = (d.unflatten(0, by_draw).sum(0) for d in (d_mean, d_variance))
         self._backward(views, x, noise, d_mean, d_variance)
         return torch.dot(expected.value, weight)
 

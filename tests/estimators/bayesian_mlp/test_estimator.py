@@ -12,6 +12,8 @@ from skbayes_sym.estimators.bayesian_mlp import method
 from skbayes_sym.models import ARD
 
 X, Y = (a[:80] for a in load_diabetes(return_X_y=True))
+BENT = np.random.default_rng(1).standard_normal((80, 2))
+CURVE = np.sin(3.0 * BENT[:, 0]) + 0.05 * BENT[:, 1]
 REG = BayesianMLPRegressor((4,), n_modes=3, n_members=2, random_state=0)
 
 
@@ -20,19 +22,50 @@ def fitted():
     return clone(REG).fit(X, Y)
 
 
-def test_predictions_are_the_equal_mixture_of_modes_and_members(fitted):
+def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitted):
     x = (X - fitted.x_mean_) / fitted.x_scale_
     forward = fitted.member_network_.forward
     members = forward(torch.as_tensor(fitted.samples_), torch.as_tensor(x))[..., 0].numpy()
     modes = fitted.network_.forward(torch.as_tensor(fitted.posterior_.loc), torch.as_tensor(x))
     every = np.concatenate([modes[..., 0].numpy(), members])
-    expected = every.mean(axis=0) * fitted.y_scale_[0] + fitted.y_mean_[0]
-    np.testing.assert_allclose(fitted.predict(X), expected)
+    *slopes, offset = fitted.linear_posterior_.loc[0]
+    share = fitted.linear_share_
+    mixed = (1.0 - share) * every.mean(axis=0) + share * (x @ slopes + offset)
+    np.testing.assert_allclose(fitted.predict(X), mixed * fitted.y_scale_[0] + fitted.y_mean_[0])
     assert every.shape == (5, len(X))
+    assert 0.0 < share <= 1.0
     assert fitted.choice_ == (
         "80 distinct rows of 10 features: 3 modes of 4 tanh units by the evidence and 2 ensemble "
-        "members with effective noise"
+        f"members with effective noise; a linear model counts for {share:.0%}"
     )
+
+
+def test_a_curve_leaves_nothing_to_the_linear_model():
+    curved = clone(REG).set_params(hidden_layer_sizes=(8,)).fit(BENT, CURVE)
+    assert curved.linear_share_ < 0.05
+    assert curved.log_predictive_density(BENT, CURVE).mean() > 0.0
+
+
+def test_a_line_in_noise_is_left_to_the_linear_model():
+    """Where it is exactly right, networks can only lose: their density is that much lower."""
+    rng = np.random.default_rng(2)
+    x, new = rng.standard_normal((2, 60, 5))
+    slopes = np.array([1.0, -1.0, 0.5, 0.0, 0.0])
+    y, y_new = (a @ slopes + 2.0 * rng.standard_normal(60) for a in (x, new))
+    pool = clone(REG).fit(x, y)
+    alone = LaplaceRegressor((), activation="identity", n_restarts=1, random_state=0).fit(x, y)
+    assert pool.linear_share_ > 0.5
+    density = pool.log_predictive_density(new, y_new).mean()
+    assert density > alone.log_predictive_density(new, y_new).mean() - 0.1
+
+
+def test_several_targets_share_alike():
+    both = clone(REG).fit(BENT, np.column_stack([CURVE, BENT[:, 1]]))
+    assert both.predict(BENT).shape == (80, 2)
+    assert both.noise_std_.shape == (2,)
+    draws = both.sample_y(BENT[:3], 2000, random_state=0)
+    mean, std = both.predict(BENT[:3], return_std=True)
+    assert np.abs((draws.mean(axis=-1) - mean) / (std / 2000**0.5)).max() < 4.5
 
 
 def test_draws_have_the_moments_that_are_predicted(fitted):

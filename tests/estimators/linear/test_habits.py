@@ -9,6 +9,8 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from skbayes_sym.inference.linear import hyperparameters as site_learning
 
+UPDATED = {name: estimator for name, estimator in LINEAR.items() if name != "linear-gaussian"}
+
 
 @every(LINEAR)
 def test_sites_of_weighted_rows_are_those_of_repetitions(estimator):
@@ -36,7 +38,7 @@ def test_float32_follows_the_data(estimator):
     assert fitted.elbo_ == rounded.elbo_  # the fit itself is in float64
 
 
-@every(LINEAR)
+@every(UPDATED)
 def test_callbacks_see_every_update_and_stop(estimator):
     X, y = data(estimator)
     stop = Watch(2)
@@ -50,7 +52,7 @@ def test_callbacks_see_every_update_and_stop(estimator):
     assert last == pytest.approx(fitted.score(X, y))
 
 
-@every(LINEAR)
+@every(UPDATED)
 def test_interrupt_keeps_a_marked_usable_model(estimator, monkeypatch):
     original, calls = site_learning.update, []
 

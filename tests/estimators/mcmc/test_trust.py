@@ -6,22 +6,34 @@ import numpy as np
 import pytest
 import torch
 
-from skbayes_sym.estimators.mcmc.trust import why_not, why_not_weigh
+from skbayes_sym.estimators.mcmc.trust import (
+    decided_weights,
+    no_evidence,
+    why_not,
+    why_not_weigh,
+)
+from skbayes_sym.inference.multimodal.bridge import NOT_ESTIMATED
 from skbayes_sym.inference.multimodal.modes import Modes, ModeWeights
 from skbayes_sym.inference.multimodal.weights import Pool, Weighing
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 
 
-def weighing(counts=(100, 40), heights=(-5.0, 0.0), std_error=0.1, spread=0.2):
-    """Two modes with so many draws each, of so high a log density."""
+def weighing(
+    counts=(100, 40), heights=(-5.0, 0.0), std_error=0.1, spread=0.2, evidences=(-5.0, -3.0)
+):
+    """Two modes with so many draws each, of so high a log density and such evidence."""
     counts = torch.tensor(counts)
     labels = torch.arange(len(counts)).repeat_interleave(counts)
     values = torch.tensor(heights, dtype=torch.float64)[labels]
     n = len(labels)
     pool = Pool(torch.zeros(n, 8).double(), values, torch.arange(n), torch.zeros(n).long())
-    weights = ModeWeights(torch.tensor([0.1, 0.9]), torch.tensor([0.1, 0.1]), -3.0, std_error)
-    return Weighing(pool, Modes(labels, None, counts), [], weights, spread)
+    share = torch.tensor(evidences, dtype=torch.float64).nan_to_num(-np.inf).softmax(0)
+    weights = ModeWeights(share, torch.tensor([0.1, 0.1]), -3.0, std_error)
+    errors = [std_error if np.isfinite(e) else np.nan for e in evidences]
+    estimates = [NOT_ESTIMATED._replace(log_evidence=e, standard_error=s)
+                 for e, s in zip(evidences, errors, strict=True)]  # fmt: skip
+    return Weighing(pool, Modes(labels, None, counts), estimates, weights, spread)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +52,36 @@ def test_each_reason_with_its_figure(change, reason):
     assert why_not(weighing(), 8) == []
     (found,) = why_not(weighing(**change), 8)
     assert reason in found
+
+
+@pytest.mark.parametrize(
+    ("known", "weights"),
+    [
+        ({}, [0.1192, 0.8808]),
+        ({"std_error": 2.0}, None),  # a nat of doubt moves them by .1 and more
+        ({"spread": 2.0}, None),
+        ({"evidences": (-30.0, -3.0), "spread": 2.0}, [0.0, 1.0]),  # 27 nats ahead: who cares
+        ({"evidences": (np.nan, -3.0)}, None),  # the other may be heavier
+        ({"evidences": (np.nan, np.nan), "heights": (-110.0, 0.0)}, [0.0, 1.0]),
+        ({"heights": (-110.0, 0.0), "std_error": 2.0, "spread": 1.2}, [0.0, 1.0]),  # airfoil
+    ],
+)
+def test_weights_are_decided_where_no_doubt_changes_them(known, weights):
+    found = decided_weights(weighing(**known))
+    if weights is None:
+        assert found is None
+    else:
+        np.testing.assert_allclose(found.numpy(), weights, atol=1e-4)
+
+
+def test_the_warning_says_what_becomes_of_the_weights():
+    (kept,) = no_evidence(("it is late",), decided=True)
+    (votes,) = no_evidence(("it is late",), decided=False)
+    (open_,) = no_evidence((), decided=False)
+    assert no_evidence((), decided=True) == []
+    assert "it is late. So log_evidence_ is nan and the modes keep their weights" in kept
+    assert "it is late. So log_evidence_ is nan and every chain has one vote" in votes
+    assert "leave their weights open: raise n_draws. So every chain has one vote" in open_
 
 
 def test_one_source_has_no_spread():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from cases import KERNELS
 from scipy import stats
+from thin import pairwise
 from torch import Tensor
 
 from skbayes_sym.inference.kernels.base import (
@@ -223,9 +224,9 @@ def z_scores(kernel, target, precondition):
     return (per_chain.mean(0) - target.expected) / (per_chain.std(0, ddof=1) / N_CHAINS**0.5)
 
 
-@every_preconditioner
-@every_kernel
-@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
+@pytest.mark.parametrize(
+    ("kernel", "target", "precondition"), pairwise(KERNELS, TARGETS, PRECONDITIONERS)
+)
 def test_expectations_of_a_known_target(kernel, precondition, target):
     assert np.abs(z_scores(kernel, target(), precondition)).max() < Z_MAX
 
@@ -287,8 +288,14 @@ def calibration(kernel, precondition, step_size):
     return np.array([stats.chisquare(c.numpy()).pvalue for c in counts])
 
 
-@every_preconditioner
-@every_kernel
+@pytest.mark.parametrize(
+    ("kernel", "precondition"),
+    [
+        pytest.param(k, p, marks=[] if i == j else pytest.mark.slow)
+        for i, k in enumerate(KERNELS.values())
+        for j, p in enumerate(PRECONDITIONERS.values())
+    ],
+)
 def test_simulation_based_calibration(kernel, precondition):
     assert calibration(kernel, precondition, 0.5).min() > P_MIN
 

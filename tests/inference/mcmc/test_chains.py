@@ -390,6 +390,7 @@ def kill_a_busy_worker(cluster, client, finished):
     return None
 
 
+@pytest.mark.slow  # starts processes and waits for them
 def test_same_draws_from_a_dask_cluster_that_loses_a_worker():
     sampler, blocks = small(24, 3)
     long = {"n_warmup": 500, "n_draws": 25}

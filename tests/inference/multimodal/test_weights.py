@@ -120,11 +120,14 @@ def test_sources_that_tell_the_same_mass_are_not_apart(generator):
     assert isnan(one.spread)  # the heaviest mode was reached by chains alone
     single = Mixture([[2.0, 0.5, 0.0]], [[0.2] * 3], [1.0], 0.0, UNITS)
     _, _, pool = pooled(single, UNITS, generator, n_chains=(8,), clouds=(200, 150))
-    assert weigh(single, pool, UNITS, generator=generator).spread < 0.2
+    assert isnan(weigh(single, pool, UNITS, generator=generator).spread)  # the chains know it
+    few = Pool(pool.draws[310:], pool.values[310:], pool.chains[310:], pool.sources[310:])
+    assert weigh(single, few, UNITS, generator=generator).spread < 0.2  # of the clouds
 
 
-def test_sources_in_different_halves_of_a_mode_are_apart(generator):
-    """Two bumps that one chain joins; the particles know one of them, e^-3 of the mass."""
+def test_particles_dont_veto_chains_that_know_the_mode(generator):
+    """Two bumps that one chain joins; the particles know one of them, e^-3 of the mass. Without
+    enough chains they would be apart."""
     bumps = Mixture([[2.0, 0.5, 0.0], [2.0, 0.5, 2.0]], [[0.2] * 3] * 2, [0.95, 0.05], 0.0, UNITS)
     traveller = bumps.sample(0, (1, 40), generator)
     traveller[0, 20:] = bumps.sample(1, (1, 20), generator)[0]
@@ -133,6 +136,16 @@ def test_sources_in_different_halves_of_a_mode_are_apart(generator):
     cloud = bumps.sample(1, (200,), generator)
     pool = pool_draws(chains, values, [cloud], bumps, UNITS, generator=generator)
     found = weigh(bumps, pool, UNITS, generator=generator)
+    assert found.modes.regions.n_modes == 1
+    assert isnan(found.spread)
+    error = found.weights.log_evidence_standard_error
+    assert abs(found.weights.log_evidence) < 4 * error < 0.4
+    other = bumps.sample(0, (200,), generator)
+    draws, names = torch.cat([other, traveller[0], cloud]), torch.arange(440)
+    names[200:240] = 200
+    sources = torch.tensor([1] * 200 + [0] * 10 + [1] * 30 + [2] * 200)
+    few = Pool(draws, bumps(draws), names, sources)
+    found = weigh(bumps, few, UNITS, generator=generator)  # ten draws of chains know nothing
     assert found.modes.regions.n_modes == 1
     assert 1.0 < found.spread < log(0.95 / 0.05) + 0.5
 

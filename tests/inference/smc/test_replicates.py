@@ -1,11 +1,12 @@
 """Independent SMC runs depend on their seeds alone, and can be stopped."""
 
-import pytest
 from inference.smc.known_evidence import linear_problem
+from thin import some
 from torch.testing import assert_close
 
 from skbayes_sym.inference.smc.replicates import run_replicates
 from skbayes_sym.inference.smc.stages import SMCSettings
+from skbayes_sym.numerics.random import spawn_seeds
 from skbayes_sym.symmetry.base import Trivial
 
 
@@ -14,9 +15,11 @@ def test_replicates_do_not_depend_on_the_number_of_jobs():
     arguments = (posterior, Trivial(), SMCSettings(n_particles=64, n_moves=2))
     told = []
     one = run_replicates(
-        *arguments, n_replicates=3, seed=7, on_step=lambda k, info: told.append((k, info)) and False
+        *arguments,
+        seeds=spawn_seeds(7, 3),
+        on_step=lambda k, info: told.append((k, info)) and False,
     )
-    two = run_replicates(*arguments, n_replicates=3, seed=7, n_jobs=2)
+    two = run_replicates(*arguments, seeds=spawn_seeds(7, 3), n_jobs=2)
     assert one.stopped == two.stopped == "max_iter"
     for ours, theirs in zip(one.runs, two.runs, strict=True):
         assert_close(ours.particles, theirs.particles, rtol=0, atol=0)
@@ -26,12 +29,12 @@ def test_replicates_do_not_depend_on_the_number_of_jobs():
     assert told[0][1]["log_evidence"] == one.runs[0].log_evidence
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
+@some("n_jobs", [1, 2], keep={1})
 def test_replicates_can_be_stopped(n_jobs):
     posterior, _ = linear_problem()
     arguments = (posterior, Trivial(), SMCSettings(n_particles=32, n_moves=1))
     found = run_replicates(
-        *arguments, n_replicates=4, seed=7, n_jobs=n_jobs, on_step=lambda k, info: k == 2
+        *arguments, seeds=spawn_seeds(7, 4), n_jobs=n_jobs, on_step=lambda k, info: k == 2
     )
     assert len(found.runs) == 2
     assert found.stopped == "callback"

@@ -172,6 +172,7 @@ def test_stages_of_a_network_and_what_they_report():
     assert_close(again.particles, run.particles, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_both_kernels_agree_on_the_evidence_of_a_network():
     posterior, group = network_problem((2,), n_rows=12)
     settings = [SMCSettings(n_particles=256, n_moves=4, allow_full=full) for full in (True, False)]

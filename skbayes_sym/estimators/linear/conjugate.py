@@ -1,0 +1,130 @@
+"""Normal noise: the exact posterior and its evidence from sufficient statistics, as a method."""
+
+from dataclasses import dataclass
+from math import exp
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.compatibility import LINEAR, NORMAL_NOISE, NORMAL_PRIOR, Needs
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.linear.design import Design, require_rows_and_covariance
+from skbayes_sym.estimators.linear.found import coefficients
+from skbayes_sym.estimators.linear.start import Start, warn_of_ends
+from skbayes_sym.inference.linear.conjugate import Statistics, learn
+from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.optimise import Stopped
+
+
+class Solution(NamedTuple):
+    """The posterior in the row space, and how much its independence would cost."""
+
+    loc: Tensor  # (1, r)
+    covariance: Tensor  # (r, r)
+    prior_variance: Tensor
+    intercept: float
+    noise_std: float
+    log_evidence: float  # of scaled targets, nats
+    gap: float  # to the best mean-field posterior's bound, nats
+
+
+@dataclass(frozen=True, eq=False)
+class ConjugateFit:
+    """What `ConjugateRegression` has found.
+
+    Parameters
+    ----------
+    design : Design
+    solution : Solution
+    prior_scale : ndarray of shape () or (K,), or None
+        As given; None if it is learned.
+    """
+
+    design: Design
+    solution: Solution
+    prior_scale: Array | None
+    n_iter: int = 1
+    stop_reason: Stopped = "tol"
+
+    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        solution, offset = self.solution, data.log_jacobian
+        posterior = self.design.posterior(solution)
+        at, noise = np.array([solution.intercept]), np.array([solution.noise_std])
+        log_evidence = solution.log_evidence + offset
+        return {
+            **coefficients(data, posterior, at, noise, self.prior_scale),
+            "log_evidence_": log_evidence,
+            "elbo_": log_evidence,
+            "elbo_mean_field_": log_evidence - solution.gap,
+            "symmetry_gap_": solution.gap,
+            "elbo_std_error_": 0.0,
+            "elbo_curve_": np.array([log_evidence]),
+            "_gap_std_error_": 0.0,
+            **self._sites(data),
+        }
+
+    def _sites(self, data: Training) -> dict[str, Array]:
+        """A row says where it is, with the variance of the noise."""
+        assert data.y_scaling is not None
+        present = data.origin >= 0
+        location = np.where(present, data.rows.y[data.origin, 0], np.nan)
+        variance = (self.solution.noise_std * data.y_scaling.scale[0]) ** 2
+        return {"site_location_": location, "site_variance_": np.where(present, variance, np.inf)}
+
+
+@dataclass(frozen=True, eq=False)
+class ConjugateRegression:
+    """The exact posterior at the scales of the highest evidence.
+
+    Parameters
+    ----------
+    prior_scale : ndarray of shape () or (K,), or None
+        Of the coefficients of scaled inputs and targets; None learns one for all.
+    learns_noise : bool
+    fit_intercept : bool
+    """
+
+    needs: ClassVar[Needs] = Needs(NORMAL_NOISE, LINEAR, NORMAL_PRIOR)
+
+    prior_scale: Array | None
+    learns_noise: bool
+    fit_intercept: bool
+
+    def fit(self, data: Training, model: Model, run: Run) -> ConjugateFit:
+        require_rows_and_covariance(data, 1)
+        run.begin(1)
+        with torch.no_grad():
+            unit = 1.0 if self.prior_scale is None else self.prior_scale
+            design = Design.of(data, np.broadcast_to(unit, (data.n_features,)).astype(float))
+            found = ConjugateFit(design, self._solve(data, model, design), self.prior_scale)
+        run.end(found)
+        logger.info(
+            "log evidence %.6g (mean-field %.6g lower)",
+            found.solution.log_evidence + data.log_jacobian, found.solution.gap,
+        )  # fmt: skip
+        return found
+
+    def _solve(self, data: Training, model: Model, design: Design) -> Solution:
+        _, y, weight = data.double_data
+        targets = y[:, 0]
+        intercept = float(weight @ targets / weight.sum()) if self.fit_intercept else 0.0
+        diagonal = None if design.basis is None else weight @ design.inputs.square()
+        rows = Statistics.of(design.features, targets - intercept, weight, diagonal)
+        typical = float(rows.values.sum()) / rows.weight
+        start = Start.of(data, model.likelihood, typical, self.prior_scale)
+        given = float(model.likelihood.noise_scale.log())
+        scales = learn(
+            rows, (start.log_prior_variance, given), start.learning, learns_noise=self.learns_noise
+        )
+        log_noise = scales.log_noise
+        warn_of_ends(scales.log_variance, [log_noise] * self.learns_noise, start.learning)
+        loc, covariance = (torch.as_tensor(a) for a in rows.posterior(*scales))
+        variance = loc.new_tensor(exp(scales.log_variance))
+        evidence, gap = rows.log_evidence(*scales), rows.gap(*scales)
+        return Solution(
+            loc.unsqueeze(0), covariance, variance, intercept, exp(log_noise), evidence, gap
+        )

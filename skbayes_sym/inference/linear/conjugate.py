@@ -1,0 +1,193 @@
+r"""Bayesian linear regression with normal noise from its sufficient statistics.
+
+With n the sum of weights, A = X' W X = V diag(lambda) V', b = V' X' W y and c = y' W y (columns and
+targets centred where there is an intercept), the log evidence at prior variance v and noise s^2 is,
+with :math:`\delta = s^2 / v`,
+
+.. math:: -\tfrac n2 \log 2 \pi s^2 - \tfrac{1}{2 s^2} \Big(c - \sum_k
+          \frac{b_k^2}{\lambda_k + \delta}\Big) - \tfrac12 \sum_k \log(1 + \lambda_k / \delta)
+
+(MacKay 1992, "Bayesian interpolation", eqs. 2.10 and 4.5): O(r) a value, whatever the number of
+rows. Where both are learned :math:`s^2` has a closed form given :math:`\delta`.
+"""
+
+from collections.abc import Callable
+from math import exp, log, pi
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.linear.hyperparameters import Learning, Range
+from skbayes_sym.numerics.optimise import lbfgs, root
+
+Floats = npt.NDArray[np.float64]
+
+_TINY = 1e-300
+
+_GRID = 64  # places where an optimum is looked for before it is found to 1e-10
+
+
+class Statistics(NamedTuple):
+    """What the rows say."""
+
+    weight: float  # n
+    rest: float  # of c, what no coefficients explain
+    values: Floats  # (r,), eigenvalues of A, at least 0
+    vectors: Floats  # (r, r)
+    projection: Floats  # (r,), b
+    explained: Floats  # (r,), b^2 / lambda: of c, what the coordinates explain
+    diagonal: Floats  # (K,), of A in all coordinates
+
+    @classmethod
+    def of(cls, features: Tensor, y: Tensor, weight: Tensor, diagonal: Tensor | None) -> Self:
+        """From rows (N, r), targets (N,) and weights (N,), centred; O(N r^2 + r^3).
+
+        ``diagonal`` (K,) where the features are coordinates in a subspace.
+        """
+        weighted = features if bool((weight == 1.0).all()) else features * weight[:, None]
+        product = weighted.T @ features
+        values, vectors = torch.linalg.eigh(product)
+        projection = vectors.T @ (weighted.T @ y)
+        # Residuals, and not c less what is explained: that would cancel where rows are few.
+        lowest = values.abs().max() * len(values) * torch.finfo(values.dtype).eps
+        inverse = torch.where(values > lowest, 1.0 / values, 0.0)
+        residual = torch.addmv(y, features, vectors @ (inverse * projection), alpha=-1.0)
+        arrays = (
+            values.clamp_min(0.0), vectors, projection, inverse * projection.square(),
+            product.diagonal() if diagonal is None else diagonal,
+        )  # fmt: skip
+        rest = float((weight * residual) @ residual)
+        return cls(float(weight.sum()), rest, *(a.cpu().numpy() for a in arrays))
+
+    def log_evidence(self, log_variance: float, log_noise: float) -> float:
+        """At a prior variance and a noise standard deviation, nats."""
+        s2, ratio = exp(2.0 * log_noise), exp(2.0 * log_noise - log_variance)
+        misfit, _ = self._misfit(ratio)
+        volume = float(np.log1p(self.values / ratio).sum())
+        return -0.5 * (self.weight * log(2.0 * pi * s2) + misfit / s2 + volume)
+
+    def slopes(self, log_variance: float, log_noise: float) -> tuple[float, float]:
+        """Derivatives of `log_evidence`."""
+        s2, ratio = exp(2.0 * log_noise), exp(2.0 * log_noise - log_variance)
+        misfit, slope = self._misfit(ratio)
+        determined = float((self.values / (self.values + ratio)).sum())
+        by_ratio = 0.5 * (determined - slope / s2)
+        return -by_ratio, misfit / s2 - self.weight + 2.0 * by_ratio
+
+    def profile_slope(self, log_ratio: float) -> float:
+        """Derivative by log delta of the evidence at the best noise given delta."""
+        ratio = exp(log_ratio)
+        misfit, slope = self._misfit(ratio)
+        determined = float((self.values / (self.values + ratio)).sum())
+        return 0.5 * (determined - self.weight * slope / misfit)
+
+    def best_log_noise(self, log_ratio: float) -> float:
+        """The best noise standard deviation given delta, by its logarithm."""
+        return 0.5 * log(self._misfit(exp(log_ratio))[0] / self.weight)
+
+    def posterior(self, log_variance: float, log_noise: float) -> tuple[Floats, Floats]:
+        """Mean (r,) and covariance (r, r) of the coordinates; O(r^3)."""
+        s2 = exp(2.0 * log_noise)
+        variance = s2 / (self.values + s2 / exp(log_variance))
+        half = self.vectors * np.sqrt(variance)
+        return self.vectors @ (variance * self.projection / s2), half @ half.T
+
+    def gap(self, log_variance: float, log_noise: float) -> float:
+        """What independence of the K weights costs the bound, nats, at least 0.
+
+        The best mean-field posterior has the same mean and the inverse diagonal of the precision P:
+        :math:`\tfrac12 (\\sum_k \\log P_{kk} - \\log |P|)`.
+        """
+        ratio = exp(log_variance - 2.0 * log_noise)
+        whole = float(np.log1p(self.values * ratio).sum())
+        return max(0.0, 0.5 * (float(np.log1p(self.diagonal * ratio).sum()) - whole))
+
+    def _misfit(self, ratio: float) -> tuple[float, float]:
+        """``c - sum b^2 / (lambda + delta)`` and its derivative by log delta."""
+        share = ratio / (self.values + ratio)
+        left = self.explained * share
+        slope = float(left @ (1.0 - share))
+        return max(self.rest + float(left.sum()), _TINY), slope
+
+    def grid(self, log_variance: Floats, log_noise: Floats | None) -> Floats:
+        """`log_evidence` at many places (G,), up to a constant; at the best noise if it is None.
+
+        Without noise ``log_variance`` is that of the prior in units of the noise's.
+        """
+        noise = np.zeros_like(log_variance) if log_noise is None else 2.0 * log_noise
+        ratio = np.exp(noise - log_variance)[:, None]
+        misfit = self.rest + (self.explained * ratio / (self.values + ratio)).sum(1)
+        volume = np.log1p(self.values / ratio).sum(1)
+        if log_noise is None:
+            return -0.5 * (self.weight * np.log(np.maximum(misfit, _TINY)) + volume)
+        return -0.5 * (self.weight * noise + misfit * np.exp(-noise) + volume)
+
+
+class Scales(NamedTuple):
+    """Logarithms of the prior's variance and of the noise's standard deviation."""
+
+    log_variance: float
+    log_noise: float
+
+
+def learn(
+    statistics: Statistics, start: tuple[float, float], learning: Learning, *, learns_noise: bool
+) -> Scales:
+    """The scales that maximise the evidence; ``start`` where they aren't learned.
+
+    The best of a grid between the ends, then to 1e-10; O(r) a step.
+    """
+    log_variance, log_noise = start
+    prior, noise = learning.prior, learning.noise
+    if prior is not None and learns_noise:
+        return _learn_both(statistics, prior, noise)
+    if prior is not None:
+        places = _places(prior)
+        values = statistics.grid(places, np.full_like(places, log_noise))
+        found = _maximum(places, values, lambda t: statistics.slopes(t, log_noise)[0])
+        return Scales(found, log_noise)
+    if learns_noise:
+        places = _places(noise)
+        values = statistics.grid(np.full_like(places, log_variance), places)
+        found = _maximum(places, values, lambda t: statistics.slopes(log_variance, t)[1])
+        return Scales(log_variance, found)
+    return Scales(*start)
+
+
+def _learn_both(statistics: Statistics, prior: Range, noise: Range) -> Scales:
+    """Along the best noise given delta; by L-BFGS in the ranges where that leads out of them."""
+    places = _places(Range(prior.low - 2.0 * noise.high, prior.high - 2.0 * noise.low))
+    values = statistics.grid(places, None)
+    share = -_maximum(places, values, lambda t: -statistics.profile_slope(-t))
+    log_noise = statistics.best_log_noise(share)
+    log_variance = 2.0 * log_noise - share
+    inside = prior.low < log_variance < prior.high and noise.low < log_noise < noise.high
+    if inside:
+        return Scales(log_variance, log_noise)
+
+    def loss(scales: Tensor) -> tuple[Tensor, Tensor]:
+        at = float(scales[0]), float(scales[1])
+        slopes = scales.new_tensor(statistics.slopes(*at))
+        return scales.new_tensor(-statistics.log_evidence(*at)), -slopes
+
+    begin = torch.tensor(
+        [np.clip(log_variance, *prior), np.clip(log_noise, *noise)], dtype=torch.float64
+    )
+    ended = lbfgs(loss, begin, max_iter=200, bounds=[prior, noise], ftol=1e-15, gtol=1e-9)
+    return Scales(float(ended[0]), float(ended[1]))
+
+
+def _places(ends: Range) -> Floats:
+    return np.linspace(*ends, _GRID)
+
+
+def _maximum(places: Floats, values: Floats, slope: Callable[[float], float]) -> float:
+    """The maximum next to the best place of a grid: where the slope changes sign, or an end."""
+    best = int(values.argmax())
+    low, high = places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)]
+    if slope(low) <= 0.0:
+        return float(low)
+    return float(high) if slope(high) >= 0.0 else root(slope, float(low), float(high))

@@ -1,0 +1,128 @@
+"""What lies between two draws of a network: a barrier of the loss, before and after alignment."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.device import one_thread
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.inspection._drawing import open_axes
+from skbayes_sym.inspection._fitted import fitted_model, require
+from skbayes_sym.symmetry.matching import matched, path
+
+_LEAST_POINTS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class LossBarrier:
+    """The loss on the straight line between two weight vectors.
+
+    Parameters
+    ----------
+    share : ndarray of shape (n_points,)
+        Of the way, from 0 to 1.
+    before, after : ndarray of shape (n_points,)
+        Loss as the two are, and after the second was aligned with the first.
+    distance_before, distance_after : float
+        Between the ends, Euclidean.
+    """
+
+    share: Array
+    before: Array
+    after: Array
+    distance_before: float
+    distance_after: float
+
+    @property
+    def barrier_before(self) -> float:
+        """Largest excess over the line between the losses of the ends, nats; 0 if there is none."""
+        return self._excess(self.before)
+
+    @property
+    def barrier_after(self) -> float:
+        """The same after alignment."""
+        return self._excess(self.after)
+
+    def _excess(self, loss: Array) -> float:
+        straight = (1 - self.share) * loss[0] + self.share * loss[-1]
+        return float((loss - straight).max())
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw both paths; returns the axes (needs matplotlib)."""
+        ax, _ = open_axes(ax, self)
+        ax.plot(self.share, self.before, label="as drawn")
+        ax.plot(self.share, self.after, label="aligned")
+        ax.set(xlabel="share of the way", ylabel="loss (nats per row)")
+        ax.legend()
+        return ax
+
+
+def loss_barrier(
+    model: BaseEstimator, a: tuple[int, int], b: tuple[int, int], *, n_points: int = 21
+) -> LossBarrier:
+    """The loss on the way between two draws, before and after alignment.
+
+    The loss is minus the mean log density of the training targets, given one network. Where draws
+    of two chains are symmetric copies of one mode, aligning the second with the first takes the
+    barrier away (Ainsworth et al. 2023; Rossi et al. 2023). Where it stays, they are other
+    functions, or the alignment, a local optimum, missed the right labels.
+
+    Parameters
+    ----------
+    model : MCMCRegressor or MCMCClassifier
+        Fitted, alone or at the end of a pipeline or search.
+    a, b : (int, int)
+        Chain and draw in ``samples_``.
+    n_points : int, default=21
+        Of the path, at least 3.
+
+    Returns
+    -------
+    LossBarrier
+        ``barrier_before`` and ``barrier_after`` (nats per row), the losses, and ``plot()``.
+
+    Raises
+    ------
+    TypeError
+        If the model has no draws of a network.
+    IndexError
+        If there is no such draw.
+
+    Notes
+    -----
+    ``2 n_points`` passes over the training rows, and an assignment problem a layer and sweep.
+
+    Examples
+    --------
+    >>> from skbayes_sym import MCMCRegressor, loss_barrier
+    >>> from skbayes_sym.datasets import make_sinusoidal
+    >>> X, y = make_sinusoidal(60, random_state=0)
+    >>> reg = MCMCRegressor((2,), n_chains=4, n_warmup=200, mode_weights="uniform",
+    ...                     remove_symmetries=False, random_state=0).fit(X, y)
+    >>> found = loss_barrier(reg, (0, -1), (1, -1))
+    >>> found.distance_after <= found.distance_before
+    True
+    """
+    inner = fitted_model(model).model
+    require(inner, ["_reference_posterior", "samples_"], "loss_barrier", "draws of a network")
+    if n_points < _LEAST_POINTS:
+        raise ValueError(f"n_points must be at least {_LEAST_POINTS}, got {n_points}.")
+    with one_thread(), torch.no_grad():
+        posterior, positions = inner._reference_posterior(), inner._positions()
+        start, end = positions[a], positions[b]
+        n_theta = posterior.network.layout.n_params
+        theta = matched(end[:n_theta], start[:n_theta], posterior.network.symmetry())
+        aligned = torch.cat([theta, end[n_theta:]])
+        weight = float(posterior.data.weight.sum())
+
+        def loss(to: Tensor) -> Array:
+            return -posterior.log_likelihood(path(start, to, n_points)).numpy() / weight
+
+        return LossBarrier(
+            np.linspace(0.0, 1.0, n_points), loss(end), loss(aligned),
+            float((end - start).norm()), float((aligned - start).norm()),
+        )  # fmt: skip

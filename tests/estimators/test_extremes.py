@@ -1,0 +1,125 @@
+"""Extreme scales, rows far away and steps too large: numbers, or an error that says what to do."""
+
+import re
+
+import numpy as np
+import pytest
+from fits import FITS, LABELS, NUMBERS, SMALL, THREE, X, fitted
+from sklearn.base import clone
+
+from skbayes_sym import (
+    DeepEnsembleClassifier,
+    DeepEnsembleRegressor,
+    LaplaceRegressor,
+    SymmetrizedVIClassifier,
+    SymmetrizedVIRegressor,
+)
+from skbayes_sym.estimators._fit.rows import column_scaling
+from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
+from skbayes_sym.numerics.optimise import DivergenceError
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+ROWS = [n for n, e in SMALL.items() if hasattr(e, "predict")]
+QUICK = {"hidden_layer_sizes": (3,), "max_iter": 20, "tol": None, "random_state": 0}
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e-200, 1e-100, 1e100, 1e200, 1e300])
+def test_no_scale_over_or_underflows(factor):
+    weight = np.ones(len(X))
+    plain, scaled = (column_scaling(a, weight, enabled=True) for a in (X, factor * X))
+    np.testing.assert_allclose(scaled.scale / factor, plain.scale, rtol=1e-12)
+    np.testing.assert_allclose(scaled.apply(factor * X), plain.apply(X), rtol=1e-10, atol=1e-14)
+
+
+def test_a_column_that_spans_all_numbers_is_refused():
+    values = np.array([[-1.7e308], [1.7e308], [1.7e308]])
+    with pytest.raises(ValueError, match="column 0 spans more than"):
+        column_scaling(values, np.ones(3), enabled=True)
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1e200])
+def test_predictions_dont_depend_on_the_scale_of_columns(factor):
+    model = SymmetrizedVIRegressor(**QUICK)
+    plain, scaled = clone(model).fit(X, NUMBERS), clone(model).fit(factor * X, NUMBERS)
+    np.testing.assert_allclose(scaled.predict(factor * X), plain.predict(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1e-100, 1e100])
+def test_predictions_go_with_the_scale_of_targets(factor):
+    model = LaplaceRegressor((3,), optimizer="adam", max_iter=20, tol=None, random_state=0)
+    plain, scaled = clone(model).fit(X, NUMBERS), clone(model).fit(X, factor * NUMBERS)
+    for a, b in zip(plain.predict(X, True), scaled.predict(X, True), strict=True):
+        np.testing.assert_allclose(b / factor, a, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", [n for n in FITS if hasattr(FITS[n].estimator, "predict")])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_rows_far_away_are_numbers_or_named(name):
+    model, case = fitted(name), FITS[name]
+    far = np.repeat(case.X[:2], 2, 0)
+    far[2] *= 1e200
+    try:
+        values = model.predict(far)
+    except (ValueError, NotPositiveDefiniteError) as found:
+        error = str(found)
+        assert re.search("prediction for row 2 of X is not a number|in this arithmetic", error)
+    else:
+        assert values.dtype.kind != "f" or not np.isnan(values).any()
+
+
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, SymmetrizedVIRegressor])
+def test_the_last_step_is_checked(kind):
+    y = LABELS if kind is DeepEnsembleClassifier else NUMBERS
+    model = kind(**{**QUICK, "max_iter": 1, "learning_rate": 1e308})
+    with pytest.raises((DivergenceError, NotPositiveDefiniteError, ValueError)):
+        model.fit(X, y).predict(X)
+
+
+def test_log_densities_of_classes_dont_underflow():
+    model = clone(FITS["ensemble-classifier"].estimator).set_params(max_iter=300)
+    model.fit(X, LABELS)
+    far = 1e4 * X
+    assert np.isfinite(model.log_predictive_density(far, LABELS)).all()
+    near = model.log_predictive_density(X, LABELS)
+    codes = (model.classes_[1] == LABELS).astype(int)
+    expected = model.predict_log_proba(X)[np.arange(len(X)), codes]
+    np.testing.assert_allclose(near, expected, rtol=1e-9)
+    assert model.log_predictive_density(X[:1], ["another"])[0] == -np.inf
+
+
+@pytest.mark.parametrize("n_weight_samples", [1, 2])
+@pytest.mark.parametrize("n_predict_samples", [1, 20])
+def test_networks_without_hidden_layers_predict(n_weight_samples, n_predict_samples):
+    settings = {"n_weight_samples": n_weight_samples, "n_predict_samples": n_predict_samples}
+    clf = SymmetrizedVIClassifier((), max_iter=5, tol=None, random_state=0, **settings)
+    proba = clf.fit(X, THREE).predict_proba(X)
+    np.testing.assert_allclose(proba.sum(1), 1.0)
+    assert np.isfinite(clf.log_predictive_density(X, THREE)).all()
+    reg = SymmetrizedVIRegressor((), max_iter=5, tol=None, random_state=0, **settings)
+    assert np.isfinite(reg.fit(X, NUMBERS).predict(X, return_std=True)).all()
+
+
+def test_arguments_of_questions_are_checked():
+    model = fitted("linear-gaussian")
+    for question in (
+        lambda: model.sample_y(X, True),
+        lambda: model.predict_quantiles(X, []),
+        lambda: model.predict_interval(X, None),
+        lambda: model.sample_y(X, random_state=2**40),
+    ):
+        with pytest.raises((ValueError, TypeError), match=r"n_samples|quantiles|coverage|[Ss]eed"):
+            question()
+
+
+def test_more_than_there_is_is_said_in_words(monkeypatch):
+    """Of a prediction, which asks for memory as it goes."""
+    model = clone(FITS["ensemble-regressor"].estimator).fit(X, FITS["ensemble-regressor"].y)
+    monkeypatch.setattr(
+        DeepEnsembleRegressor, "_predictive",
+        lambda self, x: (_ for _ in ()).throw(
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")
+        ),
+    )  # fmt: skip
+    with pytest.raises(MemoryError, match="Use fewer rows"):
+        model.predict(X)

@@ -1,0 +1,100 @@
+"""Ctrl-C at every stage of every estimator: it arrives, and what was trained is kept."""
+
+import numpy as np
+import pytest
+from fits import FITS, SMALL, everything_predicted
+from habits import Watch
+from interrupts import Counter, n_calls
+from sklearn.base import clone
+
+from skbayes_sym import SymmetrizedVIRegressor
+from skbayes_sym.estimators.vi import method as vi_method
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore:.*no observed entry"),
+    pytest.mark.filterwarnings("ignore:.*evidence:UserWarning"),
+]
+
+FIRST = {next(k for k, c in FITS.items() if c.estimator is e): e for e in SMALL.values()}
+SLOW_ONES = {
+    "bayesian-mlp",
+    "bayesian-mlp-classes",
+    "mcmc-regressor",
+    "mcmc-classifier",
+}  # some tenths of a second each
+
+
+def assert_kept(name, strike, n):
+    """One interrupt, at call ``strike`` of about ``n``."""
+    case, watch = FITS[name], Watch()
+    model = clone(case.estimator).set_callbacks(watch)
+    with Counter(strike) as counter:
+        try:
+            model.fit(case.X, case.y)
+        except KeyboardInterrupt:
+            pass
+        else:
+            assert counter.n_calls < strike, "swallowed"
+            return
+    if not model.__sklearn_is_fitted__():
+        assert watch.ended == 0, "trained, and lost"
+        return
+    assert model.stop_reason_ == "interrupted" or strike > 0.8 * n
+    for key, values in everything_predicted(model, case.X).items():
+        assert np.asarray(values).dtype.kind != "f" or np.isfinite(values).all(), key
+
+
+def strikes(name, how_many):
+    case = FITS[name]
+    n = n_calls(lambda: clone(case.estimator).set_callbacks(Watch()).fit(case.X, case.y))
+    return n, np.unique(np.linspace(0.02 * n, n - 1, how_many).astype(int)).tolist()
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_wherever_it_strikes(name):
+    n, places = strikes(name, 3 if name in SLOW_ONES else 5)
+    for place in places:
+        assert_kept(name, place, n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FITS)
+def test_wherever_it_strikes_more_often(name):
+    n, places = strikes(name, 100)
+    for place in places:
+        assert_kept(name, place, n)
+
+
+def test_bounds_that_were_interrupted_are_nan(monkeypatch):
+    case = FITS["vi-regressor"]
+    model = clone(case.estimator)
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(vi_method, "_bounds", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(case.X, case.y)
+    assert np.isnan([model.elbo_, model.elbo_mean_field_, model.symmetry_gap_]).all()
+    assert (model.stop_reason_, model.n_iter_) == ("interrupted", 20)
+    whole = clone(case.estimator)
+    monkeypatch.undo()
+    assert np.array_equal(model.predict(case.X), whole.fit(case.X, case.y).predict(case.X))
+
+
+def test_one_before_the_first_step_keeps_the_previous_fit():
+    case = FITS["vi-regressor"]
+    model = SymmetrizedVIRegressor(**case.estimator.get_params()).fit(case.X, case.y)
+    before = model.predict(case.X)
+    with pytest.raises(KeyboardInterrupt), Counter(30):
+        model.fit(case.X, -case.y)
+    assert np.array_equal(model.predict(case.X), before)
+
+
+def test_the_counter_strikes_where_it_says():
+    """Negative control: the harness sees an interrupt that is swallowed."""
+    case = FITS["vi-regressor"]
+    with Counter(400) as counter, pytest.raises(KeyboardInterrupt):
+        clone(case.estimator).fit(case.X, case.y)
+    assert counter.n_calls == 400

@@ -1,0 +1,128 @@
+"""The evidence from sufficient statistics: against the dense normal, and sites of every row."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.exceptions import ConvergenceWarning
+
+from skbayes_sym import BayesianLinearRegressor
+from skbayes_sym.estimators.linear import method
+from skbayes_sym.inference.linear.conjugate import Statistics, learn
+from skbayes_sym.inference.linear.hyperparameters import Learning, Range
+
+LOG_V, LOG_S = -0.7, 0.2
+
+
+def rows(n=20, k=4, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, k)) + 0.4 * rng.standard_normal((n, 1))
+    y = x[:, :4] @ rng.standard_normal(4) + 0.5 * rng.standard_normal(n)
+    return torch.as_tensor(x), torch.as_tensor(y), torch.ones(n, dtype=torch.float64)
+
+
+def test_the_evidence_is_the_dense_normal():
+    x, y, weight = rows()
+    covariance = np.exp(2 * LOG_S) * np.eye(20) + np.exp(LOG_V) * x.numpy() @ x.numpy().T
+    expected = stats.multivariate_normal(np.zeros(20), covariance).logpdf(y)
+    found = Statistics.of(x, y, weight, None)
+    assert found.log_evidence(LOG_V, LOG_S) == pytest.approx(expected, rel=1e-12)
+
+
+def test_weights_are_repetitions():
+    x, y, weight = rows()
+    weight[:5] = 3.0
+    index = torch.arange(20).repeat_interleave(weight.long())
+    one = Statistics.of(x, y, weight, None)
+    two = Statistics.of(x[index], y[index], torch.ones(len(index)).double(), None)
+    assert one.log_evidence(LOG_V, LOG_S) == pytest.approx(two.log_evidence(LOG_V, LOG_S))
+
+
+def test_slopes_posterior_and_gap():
+    x, y, weight = rows()
+    found, h = Statistics.of(x, y, weight, None), 1e-5
+    steps = [(h, 0.0), (0.0, h)]
+    for slope, (a, b) in zip(found.slopes(LOG_V, LOG_S), steps, strict=True):
+        up, down = (found.log_evidence(LOG_V + s * a, LOG_S + s * b) for s in (1, -1))
+        assert slope == pytest.approx((up - down) / (2 * h), rel=1e-6)
+    precision = x.T @ x / np.exp(2 * LOG_S) + torch.eye(4).double() / np.exp(LOG_V)
+    loc, covariance = found.posterior(LOG_V, LOG_S)
+    np.testing.assert_allclose(covariance, torch.linalg.inv(precision), rtol=1e-10, atol=1e-14)
+    np.testing.assert_allclose(loc, covariance @ (x.T @ y).numpy() / np.exp(2 * LOG_S))
+    expected = 0.5 * float(precision.diagonal().log().sum() - torch.logdet(precision))
+    assert found.gap(LOG_V, LOG_S) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("learns_noise", [True, False])
+@pytest.mark.parametrize("learns_prior", [True, False])
+def test_nothing_nearby_or_on_a_grid_is_higher(learns_noise, learns_prior):
+    x, y, weight = rows()
+    found, wide = Statistics.of(x, y, weight, None), Range(-12.0, 12.0)
+    learning = Learning(wide if learns_prior else None, wide)
+    best = learn(found, (LOG_V, LOG_S), learning, learns_noise=learns_noise)
+    top = found.log_evidence(*best)
+    for slope, learned in zip(found.slopes(*best), (learns_prior, learns_noise), strict=True):
+        assert abs(slope) < 1e-7 or not learned
+    for v in np.linspace(-11, 11, 45) if learns_prior else [LOG_V]:
+        for s in np.linspace(-6, 6, 45) if learns_noise else [LOG_S]:
+            assert found.log_evidence(v, s) <= top + 1e-9
+
+
+def test_ends_of_the_ranges_hold():
+    x, y, weight = rows()
+    found = Statistics.of(x, y, weight, None)
+    tight = Learning(Range(-9.0, -3.0), Range(0.5, 1.0))
+    best = learn(found, (LOG_V, LOG_S), tight, learns_noise=True)
+    assert -9.0 <= best.log_variance <= -3.0
+    assert 0.5 <= best.log_noise <= 1.0
+    values = [found.log_evidence(v, s) for v in np.linspace(-9, -3, 61)
+              for s in np.linspace(0.5, 1, 61)]  # fmt: skip
+    assert found.log_evidence(*best) >= max(values) - 1e-9
+
+
+CASES = {
+    "learned": {},
+    "as given": {"standardize": False, "normalize_y": False},
+    "no intercept": {"fit_intercept": False},
+    "noise given": {"noise_std": 0.4},
+    "scale given": {"prior_scale": 0.3},
+    "scales given": {"prior_scale": [0.3, 1.0, 2.0, 0.5], "noise_std": 0.4},
+}
+
+
+@pytest.mark.filterwarnings("ignore:noise_std_ reached the lower end")  # of as many features
+@pytest.mark.parametrize("wide", [False, True], ids=["K<N", "K>N"])
+@pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
+def test_a_fit_is_that_of_one_site_a_row(settings, wide, monkeypatch):
+    x, y, _ = rows(*((40, 60) if wide else (40, 4)), seed=2)
+    if wide and np.ndim(settings.get("prior_scale", 1.0)):
+        settings = {**settings, "prior_scale": np.linspace(0.3, 1.0, 60)}
+    weight = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
+    x, y = x.numpy(), y.numpy() + 2.0 + np.random.default_rng(1).standard_normal(40)
+
+    def fit():
+        reg = BayesianLinearRegressor(tol=1e-10, **settings)
+        return reg.fit(x, y, sample_weight=weight)
+
+    closed = fit()
+    monkeypatch.setattr(method, "is_conjugate", lambda likelihood: False)
+    sites = fit()
+    assert abs(closed.log_evidence_ - sites.log_evidence_) < 1e-9 * max(1, abs(sites.elbo_))
+    # Not at their own optimum, these move as far as the scales do.
+    for name in ("elbo_mean_field_", "symmetry_gap_"):
+        assert getattr(closed, name) == pytest.approx(getattr(sites, name), abs=1e-5), name
+    # Where features interpolate, precisions of 1e12 leave the sites' route few digits.
+    rtol = 1e-3 if wide else 1e-5
+    for name in (
+        "coef_", "intercept_", "coef_std_", "coef_cov_", "noise_std_", "prior_scale_",
+        "site_location_", "site_variance_",
+    ):  # fmt: skip
+        one, two = getattr(closed, name), getattr(sites, name)
+        np.testing.assert_allclose(one, two, rtol=rtol, atol=0.1 * rtol, err_msg=name)
+    np.testing.assert_allclose(closed.predict(x, True)[1], sites.predict(x, True)[1], rtol=rtol)
+
+
+def test_targets_without_error_are_said():
+    x, _, _ = rows()
+    with pytest.warns(ConvergenceWarning, match="noise_std_ reached the lower end"):
+        BayesianLinearRegressor().fit(x.numpy(), x[:, 0].numpy())
