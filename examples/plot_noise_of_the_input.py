@@ -77,8 +77,8 @@ truth = -np.log(sigma(X_test[:, 0])) - 0.5 * np.log(2 * np.pi) - 0.5
 print(f"{'the truth':20} {'':16}  log density {truth.mean():.3f}")
 
 # %%
-# Four of five find it to a tenth or a quarter. The natural parameters have more to do: where the
-# noise is small, mean over variance is large. The evidence says that this fit is worse.
+# Four of five find it to a tenth or a quarter. The same network in natural parameters (mean over
+# variance, and the precision) is the fifth; compare its evidence with that of the other Laplace fit.
 #
 # What is predicted follows: intervals are wide where the noise is, and the aleatoric part of
 # `predict_uncertainty` is a function of the input.
