@@ -7,7 +7,7 @@ rounds of the ratio within a round, because the speed of a shared machine drifts
 weights and extents together: one epoch of it is the unit.
 
 An update takes all rows: "exact" sums over all ten classes, "sketch" and "ef" over one direction;
-"subset" is a lower bound from 100 rows with one class each, for which the aim is a quarter of the
+"subset" is a lower bound from 300 rows with one class each, for which the aim is a quarter of the
 sketched update at 8,000 rows.
 An online epoch is an epoch of training that gathers an update on its way, and that update: from
 every step, or from as many steps as the estimators record.

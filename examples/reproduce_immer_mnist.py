@@ -168,7 +168,7 @@ def parse_args():
     parser.add_argument("--hidden", type=int, default=200, help="units of the mlp; paper: 1000")
     parser.add_argument("--batch-size", type=int, default=None, help="a twentieth, 50 to 250")
     parser.add_argument("--evidence", default="full", choices=("full", "subset"))
-    parser.add_argument("--subset-size", type=int, default=None, help="rows of a subset: 100")
+    parser.add_argument("--subset-size", type=int, default=None, help="rows of a subset: 300")
     args = parser.parse_args()
     args.n_train = args.n_train or (100 if args.fast else N_TRAIN[args.data])
     args.epochs = args.epochs or (2 if args.fast else 80)

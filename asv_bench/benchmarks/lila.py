@@ -123,7 +123,7 @@ def exact_update(problem: Problem, directions: str) -> Callable[[], None]:
     return lambda: _without_graph(lambda: ascent.update(problem.theta, 1.0))
 
 
-def subset_update(problem: Problem, n_rows: int = 100) -> Callable[[], None]:
+def subset_update(problem: Problem, n_rows: int = 300) -> Callable[[], None]:
     """Both passes over a subset of the rows, through their tangent kernel."""
     kernel = TangentKernel(problem.model.layers, problem.model.network.layout)
     evidence = SubsetEvidence(replace(problem.evidence("exact"), structure=kernel), n_rows)

@@ -164,7 +164,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         drawn anew every time, with one column per row of the likelihood's curvature (Immer et al.
         2023); its cost doesn't depend on the number of rows. The reported evidence sees all rows.
     subset_size : int, optional
-        Rows of ``evidence="subset"``; 400 by default.
+        Rows of ``evidence="subset"``; 300 by default.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
         sum over outputs; unbiased), "kron-ef" (empirical Fisher), "diag" or "full" (small
@@ -413,7 +413,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         drawn anew every time, with one column per row of the likelihood's curvature (Immer et al.
         2023); its cost doesn't depend on the number of rows. The reported evidence sees all rows.
     subset_size : int, optional
-        Rows of ``evidence="subset"``; 400 by default.
+        Rows of ``evidence="subset"``; 300 by default.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
         sum over outputs; unbiased), "kron-ef" (empirical Fisher), "diag" or "full" (small

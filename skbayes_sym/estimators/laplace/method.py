@@ -47,7 +47,7 @@ from skbayes_sym.numerics.random import generator_from, spawn_seeds
 FULL_BATCH_ROWS = 250  # batch_size="auto" with invariances: all rows up to here ...
 MINIBATCH_ROWS = 100  # ... and this many beyond; each is transformed n_augmentations times
 
-SUBSET_SIZE = 400  # rows of evidence="subset"
+SUBSET_SIZE = 300  # rows of evidence="subset"
 
 _TOTAL_TRAVEL = 3.0 * pi  # Invariances.learning_rate="auto": what one can cover in all updates
 _FASTEST = (
