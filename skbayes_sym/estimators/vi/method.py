@@ -13,7 +13,10 @@ from skbayes_sym.estimators._fit.compatibility import (
     NORMAL_PRIOR,
     Needs,
 )
-from skbayes_sym.estimators._fit.convergence import warn_unless_converged
+from skbayes_sym.estimators._fit.convergence import (
+    warn_if_noise_explains_all,
+    warn_unless_converged,
+)
 from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
@@ -116,6 +119,8 @@ class MeanFieldVI:
         )  # fmt: skip
         _report(bounds, data, result, gap.n_skipped if gap else 0)
         warn_unless_converged(result, self.steps.tol, data.total_weight)
+        if model.likelihood.n_params:
+            warn_if_noise_explains_all(found.attributes(data, model), data)
         return found
 
     def _gap_term(self, data: Training, gap: SymmetryGap, seed: int) -> GatedGap | None:
