@@ -51,4 +51,5 @@ def test_noise_above_the_spread_of_the_targets_says_so():
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
         fine = SymmetrizedVIRegressor((3,), "tanh", max_iter=400, tol=None, random_state=0)
+        X, y = wave(40)
         assert fine.fit(X, y).noise_std_ < y.std()
