@@ -1,10 +1,14 @@
 """Settings of the documentation: ``sphinx-build -W --keep-going -b html docs docs/_build/html``."""
 
+import os
 import re
+import sys
 from typing import Any
 
 import matplotlib
 import torch
+
+sys.path.insert(0, os.path.dirname(__file__))  # gallery_order
 
 import skbayes_sym
 
@@ -20,7 +24,9 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.doctest",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # formulas without a network
     "numpydoc",
     "sphinx_gallery.gen_gallery",
 ]
@@ -43,11 +49,19 @@ toc_object_entries_show_parents = "hide"
 # Snippets in the pages run with `sphinx-build -b doctest`; docstrings are pytest's to check.
 doctest_test_doctest_blocks = ""
 
+# Others' names are links where the pages are published; a build without a network leaves them code.
+intersphinx_mapping = {}
+if os.environ.get("READTHEDOCS"):
+    intersphinx_mapping = {
+        "sklearn": ("https://scikit-learn.org/stable", None),
+        "numpy": ("https://numpy.org/doc/stable", None),
+    }
+
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
     "backreferences_dir": "gallery/backreferences",  # for lists of single examples in the guide
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "gallery_order.Story",
     "filename_pattern": r"/plot_",  # other scripts are shown, not run
     "ignore_pattern": r"/(_|conftest)",
     "abort_on_example_error": False,

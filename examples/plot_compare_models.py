@@ -38,7 +38,10 @@ patients = np.random.default_rng(0).permutation(len(X))[:150]
 X, y = X[["bmi", "bp", "s5"]].iloc[patients], y.iloc[patients]
 
 network = {"hidden_layer_sizes": (2,), "activation": "tanh"}
-chains = {"n_chains": 32, "n_warmup": 300, "mode_weights": Evidence(2, 128)} | FEWER
+chains = {
+    "init": "prior", "prior_scale": 1.0, "n_chains": 32, "n_warmup": 300,
+    "mode_weights": Evidence(2, 128),
+} | FEWER  # fmt: skip
 models = {
     "MFVI": SymmetrizedVIRegressor(**network, symmetry=None, max_iter=VI_STEPS),
     "SymVI": SymmetrizedVIRegressor(**network, max_iter=VI_STEPS),

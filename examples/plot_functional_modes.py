@@ -35,7 +35,10 @@ def make_plateaus(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 X, y = make_plateaus(300, seed=0)
-SETTINGS = {"prior_scale": 3.0, "n_warmup": 300, "dtype": "float32", "random_state": 0} | FEWER
+SETTINGS = {
+    "prior_scale": 3.0, "init": "prior", "n_chains": 64, "n_warmup": 300, "dtype": "float32",
+    "random_state": 0,
+} | FEWER  # fmt: skip
 one, two = (MCMCRegressor((width,), **SETTINGS).fit(X, y) for width in (1, 2))
 
 # %%
@@ -152,7 +155,8 @@ panels[0].legend(frameon=False, loc="upper left")
 
 X_sine, y_sine = make_sinusoidal(random_state=0)
 wide = MCMCRegressor(
-    (16,), n_chains=256, n_warmup=2 if FAST else 100, n_draws=4, mode_weights="uniform",
+    (16,), init="prior", prior_scale=1.0,
+    n_chains=256, n_warmup=2 if FAST else 100, n_draws=4, mode_weights="uniform",
     dtype="float32", random_state=0,
 ).fit(X_sine, y_sine)  # fmt: skip
 

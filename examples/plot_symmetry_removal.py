@@ -66,7 +66,8 @@ axes.spines[["top", "right"]].set_visible(False)
 
 X, y = make_sinusoidal(random_state=0)
 reg = MCMCRegressor(
-    (3,), n_chains=512, n_warmup=WARMUP, n_draws=4, dtype="float32", random_state=0,
+    (3,), init="prior", prior_scale=1.0,
+    n_chains=512, n_warmup=WARMUP, n_draws=4, dtype="float32", random_state=0,
     remove_symmetries=False, mode_weights="uniform",
 ).fit(X, y)  # fmt: skip
 before = reg.samples_[:, -1].astype(np.float64)  # (512, 10)

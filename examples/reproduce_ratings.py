@@ -1,4 +1,6 @@
-"""Ratings: offsets, learned scales, five stars, new users; against what others do.
+"""
+Ratings: offsets, learned scales, five stars, new users
+=======================================================
 
 With files of MovieLens in ``data_home`` (``u.data`` with its folds ``u1.base``
 and ``u1.test`` if they are there, ``ratings.dat`` or ``ratings.csv``; they are

@@ -143,7 +143,8 @@ def run_methods(name, options):
         "random_state": options.seed,
     }
     sampled = MCMCRegressor(
-        **common, n_chains=options.chains, n_warmup=options.warmup, n_draws=1,
+        **common, init="prior", prior_scale=1.0,
+        n_chains=options.chains, n_warmup=options.warmup, n_draws=1,
         mode_weights="uniform", dtype="float32", n_jobs=options.jobs,
     )  # fmt: skip
     chains = evaluate(sampled, split)

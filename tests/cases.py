@@ -36,6 +36,7 @@ from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.defaults import BaseLikelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
@@ -319,6 +320,9 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
     ),
     "heteroscedastic": LikelihoodCase(
         Heteroscedastic(-0.3, 0.5), _numbers, 4, curvature="expected"
+    ),
+    "natural-heteroscedastic": LikelihoodCase(
+        NaturalHeteroscedastic(), _numbers, 4, curvature="expected"
     ),
     "categorical": LikelihoodCase(Categorical(), _classes, 2, "classes"),
     "bernoulli": LikelihoodCase(Bernoulli(), _classes, 1, "classes"),

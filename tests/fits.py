@@ -19,7 +19,15 @@ from skbayes_sym.models.learned_scales import ARD
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": None}
 _MEMBERS = {**_STEPS, "n_members": 3}
-_CHAINS = {**_NET, "n_chains": 4, "n_warmup": 12, "n_draws": 5, "mode_weights": "uniform"}
+_FROM_THE_PRIOR = {"init": "prior", "prior_scale": 1.0}
+_CHAINS = {
+    **_NET,
+    **_FROM_THE_PRIOR,
+    "n_chains": 4,
+    "n_warmup": 12,
+    "n_draws": 5,
+    "mode_weights": "uniform",
+}
 _LAPLACE = {**_STEPS, "n_hyper_updates": 10}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6)}
 _AS_GIVEN = {"standardize": False, "normalize_y": False}
@@ -91,8 +99,15 @@ FITS: dict[str, FitCase] = {
         X, TWO_NUMBERS,
     ),
     "mcmc-evidence": FitCase(
-        sk.MCMCRegressor((1,), n_chains=4, n_warmup=40, n_draws=20,
+        sk.MCMCRegressor((1,), **_FROM_THE_PRIOR, n_chains=4, n_warmup=40, n_draws=20,
                          mode_weights=Evidence(2, 32), random_state=0),
+        X, NUMBERS,
+    ),
+    "mcmc-laplace": FitCase(
+        sk.MCMCRegressor(
+            (2,), prior=ARD(), n_chains=3, n_warmup=10, n_draws=4, mode_weights="uniform",
+            random_state=0,
+        ),
         X, NUMBERS,
     ),
     "laplace-kronecker": FitCase(

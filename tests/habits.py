@@ -40,7 +40,7 @@ _INVARIANT = {**_LAPLACE, "invariances": Invariances([ColumnShift()], 3)}
 _ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 150, "random_state": 0}
 _CHAINS = {
     "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 20, "n_draws": 5, "random_state": 0,
-    "mode_weights": "uniform",
+    "mode_weights": "uniform", "init": "prior",
 }  # fmt: skip
 
 VARIATIONAL = {

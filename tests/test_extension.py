@@ -40,7 +40,7 @@ NET = {"hidden_layer_sizes": (3,), "activation": "tanh"}
 STEPS = {"max_iter": 200, "tol": None, "random_state": 0}
 CHAINS = {
     "n_chains": 4, "n_warmup": 60, "n_draws": 10, "mode_weights": "uniform", "random_state": 0,
-    "sampler": HMC(max_leapfrog=8),
+    "sampler": HMC(max_leapfrog=8), "init": "prior",
 }  # fmt: skip
 UPDATES = {**STEPS, "n_hyper_updates": 10}
 

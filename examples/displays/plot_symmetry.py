@@ -20,7 +20,8 @@ WARMUP, STEPS = (20, 20) if FAST else (300, 3000)
 
 X, y = make_sinusoidal(random_state=0)
 reg = MCMCRegressor(
-    (3,), n_chains=256, n_warmup=WARMUP, n_draws=4, mode_weights="uniform", remove_symmetries=False,
+    (3,), init="prior", prior_scale=1.0,
+    n_chains=256, n_warmup=WARMUP, n_draws=4, mode_weights="uniform", remove_symmetries=False,
     dtype="float32", random_state=0,
 ).fit(X, y)  # fmt: skip
 SymmetryDisplay.from_estimator(reg)

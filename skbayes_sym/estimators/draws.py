@@ -86,7 +86,7 @@ class WeightedDraws(NetworkEstimator):
         own = self.__dict__.get("_likelihood_params_")
         if own is None:
             own = np.log(self.noise_std_samples_ / self.y_scale_)
-        return np.asarray(own).reshape(-1, 1, own.shape[-1])
+        return np.asarray(own).reshape(int(np.prod(own.shape[:-1])), 1, own.shape[-1])
 
     def _draws_on(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """All draws (S, P) and their log weights (S,), on the device of ``like``."""

@@ -12,17 +12,24 @@ iterated to its fixed point (MacKay 1992, eqs. 16 and 20).
 Where the weights have taken nearly all rows, residuals say nothing of the noise any more. There it
 is the root mean square of the linearised network's leave-one-out residuals
 :math:`r_{nt} / (1 - h_{nt})`, at most the spread of the targets.
+
+An estimate from :math:`\nu = N - \gamma` rows is itself uncertain: a new target then follows
+Student's t of so many degrees of freedom, a mixture of normals over the noise's precision
+:math:`\beta u`, :math:`u \sim \chi^2_\nu / \nu`.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from scipy.stats import chi2
 from torch import Tensor
 
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
+from skbayes_sym.models.predictive import NormalMixture
 from skbayes_sym.numerics.linalg import cholesky
 
 _ITERATIONS = 20
@@ -33,6 +40,11 @@ _MOST_TAKEN = 0.95
 _LEAST_LEFT = 1e-9  # of a row, to its leave-one-out residual
 _MOST_ROWS = 4096  # from which the Jacobian's products are taken, evenly spaced
 _REMEDY = "Standardise X and y, or use fewer hidden units."
+
+# Of Student's t: enough for a variance that isn't much larger than the noise's own.
+_LEAST_DEGREES = 4.0
+# Cells of probability of the precision, each stood for by its median; narrow ones for the tails.
+_CELLS = np.array([0.0, 0.0005, 0.003, 0.012, 0.04, 0.1, 0.22, 0.42, 0.7, 1.0])
 
 
 class EffectiveNoise(NamedTuple):
@@ -88,6 +100,31 @@ def effective_noise(
         rms = (left_out.sum(1) / weight[chosen].sum()).sqrt()
         std = torch.where(taken > _MOST_TAKEN * total, torch.minimum(rms, spread), std)
     return EffectiveNoise(std, taken)
+
+
+class NoiseNodes(NamedTuple):
+    """Normals that make up each member's Student's t."""
+
+    factor: Tensor  # (M, Q, T), on the standard deviation
+    weight: Tensor  # (Q,), of sum one
+
+
+def noise_nodes(freedoms: np.ndarray) -> NoiseNodes:
+    """Of noise estimated from ``freedoms`` (M, T) rows; four at least."""
+    degrees = np.maximum(freedoms, _LEAST_DEGREES)[:, None, :]
+    middle = (0.5 * (_CELLS[1:] + _CELLS[:-1]))[:, None]
+    factor = np.sqrt(degrees / chi2.ppf(middle, degrees))
+    return NoiseNodes(torch.as_tensor(factor), torch.as_tensor(np.diff(_CELLS)))
+
+
+def mixture_of_members(outputs: Tensor, noise_std: Tensor, nodes: NoiseNodes) -> NormalMixture:
+    """Of members' outputs (M, N, T) and noise (M, T): every member's nodes, one after the other."""
+    n_members, n_nodes = nodes.factor.shape[:2]
+    variance = (noise_std.unsqueeze(1) * nodes.factor).square().flatten(0, 1).unsqueeze(1)
+    log_weights = (nodes.weight / n_members).log().repeat(n_members)
+    every = outputs.repeat_interleave(n_nodes, dim=0)
+    noise = variance.to(outputs)
+    return NormalMixture(every, torch.zeros_like(noise), noise, log_weights.to(outputs))
 
 
 def leverages_of(network: MLP, theta: Tensor, data: Data, prior_scale: Tensor) -> Leverages:

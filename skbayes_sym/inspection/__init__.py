@@ -1,9 +1,9 @@
 """Pictures of fitted estimators: arrays to keep, and ``plot(ax=None)`` to look at them.
 
 A Display a file: `predictive`, `calibration`, `elbo`, `gap`, `invariance`, `symmetry`, `modes`,
-`singular_values`, `model_comparison`. They share ``_fitted`` (what is asked of an estimator),
-``_predictions``, ``_orbit_draws`` and ``_drawing``. Three functions look at a fit
-as `sklearn.inspection.permutation_importance` does: `invariance_gap`, `symmetry_removal` and
+`singular_values`, `relevance`, `model_comparison`. They share ``_fitted`` (what is asked of an
+estimator), ``_predictions``, ``_orbit_draws`` and ``_drawing``. Three functions look at a fit as
+`sklearn.inspection.permutation_importance` does: `invariance_gap`, `symmetry_removal` and
 `loss_barrier`.
 
 Tested elsewhere: `_drawing` (with every Display, in `test_inspection`), `_fitted` (there, too),
@@ -17,6 +17,7 @@ from skbayes_sym.inspection.invariance import InvarianceDisplay
 from skbayes_sym.inspection.model_comparison import ModelComparisonDisplay
 from skbayes_sym.inspection.modes import ModesDisplay
 from skbayes_sym.inspection.predictive import PredictiveDisplay
+from skbayes_sym.inspection.relevance import RelevanceDisplay
 from skbayes_sym.inspection.singular_values import SingularValueDisplay
 from skbayes_sym.inspection.symmetry import SymmetryDisplay
 
@@ -28,6 +29,7 @@ __all__ = [
     "ModelComparisonDisplay",
     "ModesDisplay",
     "PredictiveDisplay",
+    "RelevanceDisplay",
     "SingularValueDisplay",
     "SymmetryDisplay",
 ]

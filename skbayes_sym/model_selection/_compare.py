@@ -110,7 +110,9 @@ def compare_models(
     splitter, and expect larger errors than stated.
 
     Evidences compare between models of the same ``y``; a lower bound that is below an estimate says
-    little. A model that reports neither evidence nor draws isn't fitted to all rows.
+    little, and Laplace's estimates of networks are wrong by tens of nats, so that they don't settle
+    a width, an activation or a method (:ref:`comparing_models` has measurements). A model that
+    reports neither evidence nor draws isn't fitted to all rows.
 
     Costs ``len(models) * (n_splits + 1)`` fits.
 

@@ -65,6 +65,11 @@ def evidence_scorer(estimator: BaseEstimator, X: Any = None, y: Any = None) -> f
     beside a lower bound favours the former by what the bound lacks. A model that sets its prior or
     noise by the evidence, instead of averaging over them, is flattered a little for each.
 
+    Exact evidences and converged bounds of one family compare. Laplace's estimates of networks are
+    wrong by tens of nats: of widths, activations, a linear model against a network, and of other
+    methods they are a hint at best (``python asv_bench/evidence_trust.py`` prints how good a
+    one); take `log_predictive_density_scorer`.
+
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes

@@ -26,6 +26,7 @@ from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.defaults import BaseLikelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
@@ -80,6 +81,7 @@ __all__ = [
     "Model",
     "ModuleAugmentation",
     "ModuleNetwork",
+    "NaturalHeteroscedastic",
     "NegativeBinomial",
     "Network",
     "Normal",

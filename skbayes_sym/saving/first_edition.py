@@ -37,6 +37,8 @@ def complete(class_name: str, parameters: Values) -> None:
         _one_object_of_invariances(parameters)
     for name, value in ADDED.get(class_name, {}).items():
         parameters.setdefault(name, value)
+    if class_name.startswith("MCMC") and isinstance(parameters.get("sampler"), SMC):
+        parameters.update(init="auto", n_warmup=None)  # which say nothing of particles
 
 
 def _one_object_of_invariances(parameters: Values) -> None:
@@ -112,7 +114,7 @@ def _samplers_are_objects(parameters: Values, attributes: Values) -> None:
     parameters["mode_weights"] = "uniform"
     if parameters["sampler"] == "smc":
         parameters["sampler"] = SMC(n_particles, n_replicates)
-        parameters.update(n_warmup=1000, warm_start=False)  # which didn't say anything
+        parameters.update(n_warmup=None, warm_start=False)  # which didn't say anything
         parameters["mode_weights"] = "evidence" if weighs else "uniform"
     elif weighs:
         parameters["mode_weights"] = Evidence(n_replicates, n_particles)

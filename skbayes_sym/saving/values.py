@@ -51,6 +51,7 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
@@ -78,7 +79,7 @@ NOUNS: dict[str, Any] = {
     noun.__name__: noun
     for noun in (
         MLP, ParamLayout, Dense, Convolution,
-        Normal, GaussianPrior, Gaussian, Heteroscedastic, StudentT, Poisson,
+        Normal, GaussianPrior, Gaussian, Heteroscedastic, NaturalHeteroscedastic, StudentT, Poisson,
         NegativeBinomial, Bernoulli, Categorical,
         VI, MAP, MeanField, Gibbs,
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,

@@ -25,7 +25,10 @@ from skbayes_sym.numerics.layout import ParamLayout
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-CHAINS = {"n_chains": 3, "n_warmup": 60, "n_draws": 4, "mode_weights": "uniform", "random_state": 0}
+CHAINS = {
+    "n_chains": 3, "n_warmup": 60, "n_draws": 4, "mode_weights": "uniform", "random_state": 0,
+    "init": "prior",
+}  # fmt: skip
 MEMBERS = {"n_members": 3, "max_iter": 60, "activation": "tanh", "random_state": 0}
 REGRESSORS = {
     "mcmc": MCMCRegressor((2,), **CHAINS),

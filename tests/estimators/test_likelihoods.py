@@ -6,6 +6,8 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import HMC
+from skbayes_sym.inspection import IntervalCalibrationDisplay, PredictiveDisplay
+from skbayes_sym.model_selection import log_predictive_density_scorer
 from skbayes_sym.models import NegativeBinomial, StudentT
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -135,6 +137,25 @@ def test_what_is_no_count_is_refused(name, likelihood):
         reg.fit(X, COUNTS + 0.5)
 
 
+@pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
+def test_a_warm_start_goes_on_from_what_was_learned(likelihood):
+    reg = clone(TAKES_NUMBERS["ensemble"]).set_params(likelihood=likelihood, warm_start=True)
+    first = reg.fit(X, COUNTS).log_posterior_curve_
+    again = reg.set_params(max_iter=20).fit(X, COUNTS)
+    assert again.log_posterior_curve_[0] > first[-1] - 2.0
+
+
+@pytest.mark.slow
+def test_a_mixture_of_laplace_has_a_dispersion_of_its_own():
+    chains = clone(TAKES_NUMBERS["mcmc"]).set_params(likelihood="negative_binomial")
+    chains.set_params(hidden_layer_sizes=(1,), n_chains=8, n_draws=60).fit(X, COUNTS)
+    normal = chains.approximate(n_samples=300)
+    found = [float(reg.likelihood_.dispersion.log().mean()) for reg in (normal, chains)]
+    assert found[0] == pytest.approx(found[1], abs=0.15)
+    densities = [reg.log_predictive_density(X, COUNTS).mean() for reg in (normal, chains)]
+    assert densities[0] == pytest.approx(densities[1], abs=0.02)
+
+
 def test_half_a_count_has_no_mass():
     reg = clone(TAKES_NUMBERS["ensemble"]).set_params(likelihood="poisson", max_iter=20)
     density = reg.fit(X, COUNTS).log_predictive_density(X[:3], [2.5, -1.0, 2.0])
@@ -146,6 +167,26 @@ def test_half_a_count_has_no_mass():
 def test_who_takes_no_likelihood_says_who_does(kind, likelihood):
     with pytest.raises(ValueError, match=r"likelihood=.*Normal noise.*MCMCRegressor, DeepEns"):
         kind(likelihood=likelihood).fit(X, Y)
+
+
+@pytest.mark.parametrize("likelihood", ["heteroscedastic", "negative_binomial"])
+def test_displays_scorers_and_one_distribution_ask_the_same(likelihood):
+    y = COUNTS if likelihood == "negative_binomial" else Y
+    reg = clone(TAKES_NUMBERS["ensemble"]).set_params(likelihood=likelihood).fit(X, y)
+    law = sk.predictive(reg, X)
+    np.testing.assert_array_equal(law.log_prob(y), reg.log_predictive_density(X, y))
+    np.testing.assert_array_equal(law.uncertainty().aleatoric, reg.predict_uncertainty(X).aleatoric)
+    assert log_predictive_density_scorer(reg, X, y) == pytest.approx(law.log_prob(y).mean())
+    # The score of a sample: E|Y - y| - E|Y - Y'| / 2, of 2,000 pairs of draws.
+    draws = law.sample(4000)
+    apart = np.abs(draws[:, :2000] - draws[:, 2000:]).mean(1)
+    expected = np.abs(draws - y[:, None]).mean(1) - 0.5 * apart
+    np.testing.assert_allclose(law.crps(y), expected, atol=0.1 * law.std().max())
+    assert law.crps(y).mean() == pytest.approx(expected.mean(), rel=0.02)
+    fan = PredictiveDisplay.from_estimator(reg, X)
+    np.testing.assert_array_equal(np.sort(fan.values, axis=-1), fan.values)
+    display = IntervalCalibrationDisplay.from_estimator(reg, X, y)
+    assert np.abs(display.observed - display.nominal).max() < 0.25
 
 
 TAKES_CLASSES = {

@@ -65,13 +65,16 @@ def test_islands_become_replicates_of_what_looks_for_modes():
     assert sampled(remove_symmetries=False)["mode_weights"] == "uniform"
     particles = sampled(sampler="smc")
     assert (particles["sampler"], particles["mode_weights"]) == (SMC(64, 2), "evidence")
-    assert (particles["n_warmup"], particles["warm_start"]) == (1000, False)  # had no meaning
+    assert (particles["n_warmup"], particles["warm_start"]) == (None, False)  # had no meaning
     assert sampled(sampler="smc", mode_weights="chains")["mode_weights"] == "uniform"
 
 
 def test_parameters_that_came_later_have_the_value_they_meant():
-    old, new = {"n_chains": 4}, {"init": "laplace"}
+    old, new = {"sampler": "hmc"}, {"sampler": "hmc", "init": "laplace"}
     complete("MCMCRegressor", old)
     complete("MCMCRegressor", new)
     assert old["init"] == "prior"
     assert new["init"] == "laplace"
+    particles = {"sampler": SMC(), "n_warmup": 1000}
+    complete("MCMCClassifier", particles)
+    assert (particles["init"], particles["n_warmup"]) == ("auto", None)

@@ -6,12 +6,13 @@ into an error, and `table` makes the page that says what goes with what.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
+from inspect import getdoc, signature
 from typing import NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 
 
@@ -98,7 +99,7 @@ class Need:
             If it has all and yet isn't what is needed.
         """
         require_members(given, self.members, parameter=parameter, remedy=self.remedy)
-        if self.holds is not None and not self.holds(given):
+        if not self.is_met(given):
             raise ValueError(
                 f"{parameter}={given!r} doesn't go with this estimator, which asks for: "
                 f"{self.words}. {self.remedy}"
@@ -148,7 +149,8 @@ LEARNED_NORMAL_NOISE = Need(
 
 SOFTMAX = Need(
     "Softmax",
-    "Use likelihood='auto', or a classifier of another method.",
+    "MCMCClassifier, DeepEnsembleClassifier, SymmetrizedVIClassifier, LILAClassifier and "
+    "LaplaceClassifier(optimizer='adam') take any likelihood.",
     holds=lambda likelihood: hasattr(likelihood, "n_points"),  # of the rule of its expectations
 )
 
@@ -197,11 +199,34 @@ def table(rows: Mapping[str, Needs]) -> str:
     rows : mapping of str to Needs
         By the estimators, as the page writes them.
     """
+    columns = ("", *(name.capitalize() for name in Needs._fields))
+    cells = ((name, *(need.words for need in rows[name])) for name in rows)
+    return _list_table("34 20 26 20", [columns, *cells])
+
+
+def likelihood_table(likelihoods: Mapping[str, Likelihood], rows: Mapping[str, Needs]) -> str:
+    """Who takes which likelihood, as a table of the user guide.
+
+    Parameters
+    ----------
+    likelihoods : mapping of str to Likelihood
+        By what ``likelihood=`` is given, as the page writes it.
+    rows : mapping of str to Needs
+        By the estimators, as the page writes them.
+    """
+    cells: list[Sequence[str]] = [("", "A target, given the outputs", "Taken by")]
+    for name, likelihood in likelihoods.items():
+        summary = (getdoc(likelihood) or "").splitlines()[0]
+        takers = [row for row, needs in rows.items() if needs.likelihood.is_met(likelihood)]
+        cells.append((name, summary, ", ".join(takers)))
+    return _list_table("22 34 44", cells)
+
+
+def _list_table(widths: str, rows: Sequence[Sequence[str]]) -> str:
     lines = [
         ".. list-table::", "   :header-rows: 1", "   :stub-columns: 1", "   :class: sk-wrap",
-        "   :widths: 34 20 26 20", "",
+        f"   :widths: {widths}", "",
     ]  # fmt: skip
-    columns = ("", *(name.capitalize() for name in Needs._fields))
-    for cells in (columns, *((name, *(need.words for need in rows[name])) for name in rows)):
+    for cells in rows:
         lines += [f"   {' ' if i else '*'} - {cell}".rstrip() for i, cell in enumerate(cells)]
     return "\n".join(lines)

@@ -4,6 +4,8 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+import torch
+from scipy.special import logsumexp
 from torch import Tensor, nn
 
 from skbayes_sym.estimators._fit.compatibility import refuse
@@ -19,10 +21,12 @@ from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, Weight
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
+from skbayes_sym.estimators.predictors import SampledOutputs
+from skbayes_sym.inference.effective_noise import NoiseNodes, mixture_of_members, noise_nodes
 from skbayes_sym.inference.laplace.class_refit import RefittedMembers, refitted_mixture
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
-from skbayes_sym.models.predictive import CategoricalMixture, Predictive
+from skbayes_sym.models.predictive import CategoricalMixture, Predictive, TargetPredictive
 from skbayes_sym.models.priors import UnboundPrior
 
 CONSTRAINTS: dict[str, list[Any]] = {
@@ -161,6 +165,9 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
         Scale of each member's noise, in the units of ``y``: its standard deviation if it is
         normal. Only where the likelihood has noise.
+    noise_freedoms_samples_ : ndarray of shape (n_members, n_targets)
+        Rows that each member's weights leave to the noise: predictions follow Student's t of as
+        many degrees of freedom (four at least). Only with effective noise.
     likelihood_ : Likelihood
         The one that was given, with what was learned of it, in standardised units; its parameters
         lead with an axis of draws where they were drawn. Not of "auto".
@@ -274,6 +281,42 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         plain = isinstance(self.network, str) and self._given_likelihood is None
         wanted = isinstance(self.noise_std, str) and self.noise_std == "effective"
         return plain and wanted
+
+    def _nodes(self) -> NoiseNodes | None:
+        """Of every member's noise, where it is estimated from the rows its weights leave."""
+        if not hasattr(self, "noise_freedoms_samples_"):
+            return None
+        nodes: NoiseNodes = self._cached(
+            "noise nodes", lambda: noise_nodes(self.noise_freedoms_samples_)
+        )
+        return nodes
+
+    def log_likelihood_samples(self, X: Any, y: Any) -> Array:
+        values = super().log_likelihood_samples(X, y)
+        nodes = self._nodes()
+        if nodes is None:
+            return values
+        by_node = values.reshape(len(self.samples_), len(nodes.weight), -1)
+        return np.asarray(logsumexp(by_node, axis=1, b=nodes.weight.numpy()[:, None]))
+
+    def _predictive(self, x: Tensor) -> TargetPredictive:
+        nodes = self._nodes()
+        if nodes is None:
+            return super()._predictive(x)
+        theta, _ = self._draws_on(x)
+        noise_std = torch.as_tensor(self.noise_std_samples_ / self.y_scale_)
+        return mixture_of_members(self.network_.forward(theta, x), noise_std, nodes)
+
+    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
+        nodes = self._nodes()
+        if nodes is None:
+            return super()._sample_outputs(x, n, generator)
+        chosen = self._choose_draws(n, generator)
+        node = torch.multinomial(nodes.weight, n, replacement=True, generator=generator)
+        theta, _ = self._draws_on(x)
+        outputs = self.network_.forward(theta[chosen.to(x.device)], x)
+        noise = self.noise_std_samples_[chosen.numpy()] * nodes.factor[chosen, node].numpy()
+        return SampledOutputs(outputs, noise[:, None, :])
 
     def _previous(self) -> Members:
         if self._given_likelihood is not None:

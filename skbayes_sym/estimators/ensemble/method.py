@@ -44,6 +44,7 @@ class Members:
     n_iter: int = 0
     stop_reason: Stopped = "max_iter"
     refitted: Refitted | None = None  # of classes
+    freedoms: Array | None = None  # (M, T), rows left to the noise where it is effective
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         attributes: dict[str, Any] = {
@@ -54,6 +55,8 @@ class Members:
         if data.y_scaling is not None and noise_scale.shape[-1]:
             noise_std = noise_scale.expand(len(self.theta), -1).numpy() * data.y_scaling.scale
             attributes["noise_std_samples_"] = noise_std
+        if self.freedoms is not None:
+            attributes["noise_freedoms_samples_"] = self.freedoms
         if self.log_posterior is not None:
             attributes["log_posterior_samples_"] = self.log_posterior + data.log_jacobian
         if self.loss_curve is not None:
@@ -209,8 +212,10 @@ def corrected(members: Members, data: Training, model: Model) -> Members:
     theta = torch.as_tensor(members.theta).to(data.device, torch.float64)
     scale = prior.scale.to(theta)
     trained = torch.as_tensor(members.log_noise).to(theta).exp()
-    std = [
-        effective_noise(network, t, data.double_data, scale, noise).std
+    found = [
+        effective_noise(network, t, data.double_data, scale, noise)
         for t, noise in zip(theta, trained, strict=True)
     ]
-    return replace(members, log_noise=torch.stack(std).log().cpu().numpy())
+    std, taken = (torch.stack(t).cpu() for t in zip(*found, strict=True))
+    left = (data.total_weight - taken).numpy()
+    return replace(members, log_noise=std.log().numpy(), freedoms=left)

@@ -4,6 +4,7 @@
 * `training`: `MatrixTraining`: the matrix, checked, centred and scaled
 * `entries`: which entries are observed
 * `side_features`: what else is known of rows or columns
+* `stream`: more entries for a fit
 * `choice`: how many components
 * `fitted`: `FittedFactors`: what a fit predicts
 * `groups`: groups of components by name
@@ -11,6 +12,6 @@
 
 In: a matrix with holes, and a solver of `skbayes_sym.inference.solvers`. Out: Gaussian rows.
 
-Tested elsewhere: `entries`, `side_features`, `fitted` (in `test_ratings`), `choice`, `method`,
-`training` (with `estimator`), `groups` (with `gap`).
+Tested elsewhere: `entries`, `side_features`, `fitted`, `stream` (in `test_ratings`), `choice`,
+`method`, `training` (with `estimator`), `groups` (with `gap`).
 """

@@ -1,5 +1,6 @@
 """Matrix factorisation with a posterior that knows its rotations (Moore 2016)."""
 
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -15,14 +16,20 @@ from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
 from skbayes_sym.estimators._fit.run import FLOATS, RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions, fit_context
+from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.estimators.factorization.choice import choose_components
-from skbayes_sym.estimators.factorization.entries import observed_entries, positions
+from skbayes_sym.estimators.factorization.entries import (
+    is_listed,
+    observed_entries,
+    positions,
+)
 from skbayes_sym.estimators.factorization.fitted import FittedFactors, Units
 from skbayes_sym.estimators.factorization.groups import NAMES, component_group, group_name
 from skbayes_sym.estimators.factorization.method import FactorFit, Factorization
 from skbayes_sym.estimators.factorization.side_features import scaled
-from skbayes_sym.estimators.factorization.training import Given, MatrixTraining
+from skbayes_sym.estimators.factorization.stream import joined, warm_state
+from skbayes_sym.estimators.factorization.training import Given, MatrixTraining, observe
 from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.inference.factorization.data import Incidence
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
@@ -149,8 +156,10 @@ class SymVIMatrixFactorization(
         What a list of entries or a frame calls them, if it doesn't number them.
     n_observed_ : int
         Entries that were observed.
-    classes_, cut_points_ : ndarray of shape (n_classes,) and (n_classes - 1,)
-        Labels in their order and the latent numbers between them; of "ordinal" only.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    cut_points_ : ndarray of shape (n_classes - 1,)
+        Latent numbers between them, in their order; of "ordinal" only, as ``classes_`` is.
     elbo_ : float
         Symmetrised evidence lower bound, nats: `elbo_mean_field_` + `symmetry_gap_`. A lower bound
         on log p(X observed) at the learned noise, up to Monte Carlo error; beyond k = 3 this rests
@@ -227,6 +236,7 @@ class SymVIMatrixFactorization(
     mean_: float
     scale_: float
     _orientation_: Array
+    _laws_: Any
 
     _parameter_constraints: dict[str, list[Any]] = {
         **RUN_CONSTRAINTS,
@@ -335,6 +345,59 @@ class SymVIMatrixFactorization(
                 self._keep(data, found)
         return self
 
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Take in more entries: sweeps go on from the posterior that they were fitted to.
+
+        Equal to `fit` of all entries at once up to what ``tol`` leaves: with ``tol=1e-7``
+        predictions differ by a thousandth of ``noise_std_``, if both are in one basin of the bound.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or DataFrame of shape (n_rows, n_columns), or list of entries
+            As in `fit`, without entries that were there before. Lists may have rows and columns
+            that weren't.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If ``n_components="auto"``.
+
+        Warns
+        -----
+        UserWarning
+            If the fit before was by `fit`, which keeps no entries: this begins anew.
+
+        Notes
+        -----
+        All entries are kept, 32 bytes each. A sweep costs what it does in `fit`; there are fewer.
+        """
+        kept = getattr(self, "_stream_", ())
+        if hasattr(self, "posterior_") and not kept:
+            warn_user("fit keeps no entries to add to: partial_fit begins anew.", UserWarning)
+        if kept and not is_listed(X):
+            self._check_matrix(X, reset=False)
+        if isinstance(self.n_components, str):
+            raise ValueError("partial_fit needs a number for n_components, got 'auto'.")
+        with self._fitting():
+            seen = joined(kept, observe(self, X)[0])
+            data = MatrixTraining.open(self, Given(seen))
+            model, warm = self._model(data), None
+            before = getattr(self, "classes_", None)
+            if kept and _same_labels(before, data.classes):
+                labels = (np.unique(kept[0]), np.unique(kept[1]))
+                warm = warm_state(self._fitted(), self._laws_, data, model, labels)
+            found = replace(self._method(), warm=warm).fit(data, model, self._run(data))
+            self._keep(data, found)
+            self._stream_ = seen
+        return self
+
     def _model(self, data: MatrixTraining) -> Factorisation:
         """What is believed, in scaled units."""
         smaller = min(data.shape)
@@ -381,6 +444,11 @@ class SymVIMatrixFactorization(
         """By name, or the degrees of freedom of a Student-t likelihood of `skbayes_sym.models`."""
         if classes is None:
             df = getattr(self.likelihood, "df", StudentT().df)
+            if isinstance(df, str):
+                raise ValueError(
+                    f"likelihood={self.likelihood!r} learns its degrees of freedom, which a "
+                    "factorisation doesn't: give df a number."
+                )
             return Normal() if self.likelihood == "gaussian" else StudentT(df)
         labels = tuple(float(label) for label in classes)
         if len(labels) == 1:
@@ -775,6 +843,13 @@ def _given_scale(estimator: SymVIMatrixFactorization) -> float:
     """Of solvers that can't learn it: 1 where it is "learn"."""
     scale = estimator.prior_scale
     return _SCALE_OF_BASELINES if isinstance(scale, str) else float(scale)
+
+
+def _same_labels(before: Array | None, now: Array | None) -> bool:
+    """Whether there are the same, or there were none."""
+    if before is None or now is None:
+        return before is now
+    return bool(np.array_equal(before, now))
 
 
 def _matched(i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:

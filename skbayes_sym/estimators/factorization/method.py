@@ -126,12 +126,15 @@ class Factorization:
         Sweeps.
     tol : float or None
         Nats per observed entry; None never stops early.
+    warm : FactorState, optional
+        Where sweeps go on from.
     """
 
     solver: Solver
     symmetry: str | SymmetryGroup | None
     max_iter: int
     tol: float | None
+    warm: FactorState | None = None
 
     def fit(self, data: MatrixTraining, model: Factorisation, run: Run) -> FactorFit:
         self._require_memory(data, model)
@@ -159,8 +162,9 @@ class Factorization:
         self.solver.check(group, model.n_components)
         tol = -inf if self.tol is None else self.tol * n_observed
         return FactorProblem(
-            data.entries, data.double_entries, model, group, self.max_iter, tol, data.seed
-        )
+            data.entries, data.double_entries, model, group, self.max_iter, tol, data.seed,
+            self.warm,
+        )  # fmt: skip
 
     def _report(self, found: Factors, data: MatrixTraining) -> None:
         if found.bounds is not None:

@@ -98,7 +98,7 @@ class SampledEstimator(WeightedDraws):
         if self.init != "auto":
             return self._sampling(self.init)
         if isinstance(self.sampler, str) and self.sampler == "auto":
-            return BySize(self._sampling("prior"), self._sampling("ensemble"))
+            return BySize(*map(self._sampling, ("laplace", "prior", "ensemble")))
         return self._sampling("prior")
 
     def _sampling(self, init: str, approach: Approach | None = None) -> Sampling:

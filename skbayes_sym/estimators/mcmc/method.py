@@ -15,7 +15,7 @@ from skbayes_sym.estimators.mcmc.allocate import allocate_chains
 from skbayes_sym.estimators.mcmc.explore import explore
 from skbayes_sym.estimators.mcmc.sampled import Findings, Sampled
 from skbayes_sym.estimators.mcmc.setting import Chains, Search, Setting
-from skbayes_sym.estimators.mcmc.starts import INITS
+from skbayes_sym.estimators.mcmc.starts import INITS, has_modes_to_find
 from skbayes_sym.estimators.mcmc.wide import asks_for_it
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
@@ -103,20 +103,25 @@ class Sampling:
 
 @dataclass(frozen=True, eq=False)
 class BySize:
-    """One of two samplings, as the network's size says (`wide.asks_for_it`).
+    """One of three samplings, as the model and its size say.
 
     Parameters
     ----------
+    modes : Sampling
+        Where Gauss-Newton steps find modes in seconds (`starts.has_modes_to_find`).
     few, many : Sampling
-        Of tens of weights, and of hundreds and more.
+        Of other models: of tens of weights, and of hundreds and more (`wide.asks_for_it`).
     """
 
     needs: ClassVar[Needs] = Sampling.needs
 
+    modes: Sampling
     few: Sampling
     many: Sampling
 
     def fit(self, data: Training, model: Model, run: Run) -> Sampled:
+        if has_modes_to_find(model, data.n_rows):
+            return self.modes.fit(data, model, run)
         return (self.many if asks_for_it(model) else self.few).fit(data, model, run)
 
 

@@ -31,6 +31,7 @@ from skbayes_sym.inference.mcmc.adaptation import (
 from skbayes_sym.inference.mcmc.annealing import Approach
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mcmc.chains import start_blocks
+from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.random import generator_from
 
 _LEAST_NOISE = 0.3  # at the start, in units of the target's spread: tighter noise is a steep wall
@@ -118,9 +119,26 @@ INITS: dict[str, Init] = {
     "laplace": Init(
         Needs(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), _laplace_blocks,
         lambda setting: FixedPreconditioner(), _IN_THE_METRIC,
+        Plan(n_chains=_MOST_MODES, n_warmup=150),
     ),
     "ensemble": Init(
         wide.NEEDS, wide.ensemble_blocks, wide.adaptation, wide.KERNEL, wide.PLAN, wide.APPROACH,
         wide.TARGET_ACCEPTANCE,
     ),
 }  # fmt: skip
+
+# What init="auto" finds modes for: metrics of so many weights, and Gauss-Newton systems of so many
+# multiplications, some twenty seconds of one core.
+_MOST_WEIGHTS, _MOST_WORK, _STEPS = 500, 1e12, 100
+
+
+def has_modes_to_find(model: Model, n_rows: int) -> bool:
+    """Whether Gauss-Newton steps can find modes of a model, in seconds."""
+    needs, p = INITS["laplace"].needs, model.network.layout.n_params
+    able = (
+        needs.network.is_met(model.network)
+        and needs.likelihood.is_met(model.likelihood)
+        and needs.prior.is_met(model.prior)
+    )
+    work = _MOST_MODES * _STEPS * (n_rows * p**2 + p**3)
+    return able and p <= _MOST_WEIGHTS and work <= _MOST_WORK

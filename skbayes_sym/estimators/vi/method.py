@@ -13,15 +13,13 @@ from skbayes_sym.estimators._fit.compatibility import (
     NORMAL_PRIOR,
     Needs,
 )
-from skbayes_sym.estimators._fit.convergence import (
-    warn_if_noise_explains_all,
-    warn_unless_converged,
-)
+from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.steps import Steps
 from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
+from skbayes_sym.estimators.vi.collapse import noise_excess, warn_of_collapse
 from skbayes_sym.estimators.vi.found import Bounds, MeanFieldFit, found_so_far
 from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
 from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
@@ -119,9 +117,19 @@ class MeanFieldVI:
         )  # fmt: skip
         _report(bounds, data, result, gap.n_skipped if gap else 0)
         warn_unless_converged(result, self.steps.tol, data.total_weight)
-        if model.likelihood.n_params:
-            warn_if_noise_explains_all(found.attributes(data, model), data)
+        self._warn_of_collapse(data, known, result, seeds.likelihood_bound)
         return found
+
+    def _warn_of_collapse(
+        self, data: Training, model: GaussianMLP, result: OptimiseResult, seed: int
+    ) -> None:
+        if not model.likelihood.n_params or not getattr(model.likelihood, "is_conjugate", False):
+            return
+        params = result.params.double()
+        posterior, n = _posterior(params, model), model.network.layout.n_params
+        with torch.no_grad():
+            excess = noise_excess(data, model, posterior, params[2 * n :], seed)
+        warn_of_collapse(excess, result, self.steps.absolute_tol(data.total_weight))
 
     def _gap_term(self, data: Training, gap: SymmetryGap, seed: int) -> GatedGap | None:
         if gap.group.log_order == 0.0:
@@ -190,9 +198,7 @@ def _bounds(
 ) -> Bounds:
     """The reported bounds, in float64 and with fresh draws."""
     n, final = model.network.layout.n_params, params.double()
-    posterior = MeanFieldGaussian(
-        final[:n].cpu().numpy(), (0.5 * final[n : 2 * n]).exp().cpu().numpy()
-    )
+    posterior = _posterior(final, model)
     log_lik = expected_log_likelihood(
         model.network,
         model.likelihood.at(final[2 * n :]),
@@ -205,6 +211,12 @@ def _bounds(
     gap, above = _gap_bounds(data, symmetry_gap, posterior, seeds.gap_bound)
     mean_field = Estimate(value, log_lik.standard_error)
     return Bounds(mean_field, gap, above, model.group.log_order)
+
+
+def _posterior(params: Tensor, model: GaussianMLP) -> MeanFieldGaussian:
+    n = model.network.layout.n_params
+    scale = (0.5 * params[n : 2 * n]).exp()
+    return MeanFieldGaussian(params[:n].cpu().numpy(), scale.cpu().numpy())
 
 
 def _gap_bounds(

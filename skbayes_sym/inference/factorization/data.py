@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 ROW_BLOCK = 2048  # rows whose (k, k) matrices are worked on at once
+_NUMBERS_AT_ONCE = 1 << 22  # of each side that products at entries hold
 
 
 class Incidence(NamedTuple):
@@ -196,6 +197,7 @@ def sums_over_entries(data: Incidence, packed: Tensor, mean: Tensor) -> Sums:
 
 def products(left: Tensor, right: Tensor, data: Incidence) -> Tensor:
     """``left[i] . right[j]`` at every entry (i, j) of ``data``, in its order, (N,)."""
-    blocks = zip(data.row.split(1 << 18), data.other.split(1 << 18), strict=True)
+    n_at_once = max(1024, _NUMBERS_AT_ONCE // max(left.shape[1], 1))
+    blocks = zip(data.row.split(n_at_once), data.other.split(n_at_once), strict=True)
     parts = [(left[i] * right[j]).sum(-1) for i, j in blocks]
     return torch.cat(parts) if parts else left.new_zeros(0)

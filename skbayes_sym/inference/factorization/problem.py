@@ -22,6 +22,7 @@ from skbayes_sym.symmetry.base import SymmetryGroup
 # components that never come back; larger scatters leave too much of them.
 SCATTER = 0.3
 HELD_SWEEPS = 15
+FIXED_NOISE_SWEEPS = 5  # where it isn't
 _START_SCALE = 0.3
 
 
@@ -87,11 +88,6 @@ class Factorisation(NamedTuple):
         """Whether the scales of the factors are learned."""
         return isinstance(self.prior_scale, str)
 
-    @property
-    def n_held(self) -> int:
-        """Sweeps before anything is learned of the prior."""
-        return HELD_SWEEPS if self.learns_scales else 0
-
     def priors(self, shape: tuple[int, int], like: Tensor) -> tuple[SidePrior, SidePrior]:
         """Of the rows and of the columns of a matrix of that shape."""
         rows, columns = (
@@ -147,6 +143,8 @@ class FactorProblem:
     tol : float
         Nats: what ten sweeps must gain on average to go on.
     seed : int
+    warm : FactorState, optional
+        Where to go on from, with laws; by default sweeps begin at random.
     """
 
     data: Entries
@@ -156,6 +154,7 @@ class FactorProblem:
     max_iter: int
     tol: float
     seed: int
+    warm: FactorState | None = None
 
     def generator(self, purpose: str) -> torch.Generator:
         """The private stream of one purpose, on the device of the data."""
@@ -167,6 +166,17 @@ class FactorProblem:
         """Rows and columns of the matrix."""
         return self.data.n_rows, self.data.n_columns
 
+    @property
+    def n_held(self) -> int:
+        """Sweeps before anything is learned of the prior."""
+        return HELD_SWEEPS if self.model.learns_scales and self.warm is None else 0
+
+    @property
+    def n_fixed(self) -> int:
+        """Sweeps before the noise is learned: from a random start everything looks like noise."""
+        is_known = self.model.learns_scales or self.warm is not None
+        return 0 if is_known else FIXED_NOISE_SWEEPS
+
     @cached_property
     def priors(self) -> tuple[SidePrior, SidePrior]:
         """Of the rows and of the columns."""
@@ -175,6 +185,8 @@ class FactorProblem:
     @property
     def start(self) -> FactorState:
         """Means drawn from the prior, and narrower than it: away from the saddle at 0."""
+        if self.warm is not None:
+            return self.warm
         model, like = self.model, self.data.by_row.value
         coordinates, n = model.coordinates, sum(self.shape)
         scale, variance = self._start_scales()

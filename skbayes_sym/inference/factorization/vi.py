@@ -36,6 +36,7 @@ from skbayes_sym.inference.factorization.data import (
 )
 from skbayes_sym.inference.factorization.likelihoods import NoiseState, Seen
 from skbayes_sym.inference.factorization.problem import (
+    FIXED_NOISE_SWEEPS,
     Factorisation,
     FactorProblem,
     FactorState,
@@ -48,8 +49,6 @@ from skbayes_sym.symmetry.gaps.base import Gap, GapGradient, RowPosterior
 # Share of a new gradient in the running mean: its draws are fresh, so the mean holds those of some
 # 2 / _LEAST_SHARE gradients at the end.
 _LEAST_SHARE, _SHARE_POWER = 0.05, 0.7
-# Sweeps before the noise is learned: from a random start everything looks like noise.
-_FIXED_NOISE_SWEEPS = 5
 # A random gap is looked at again after 1, 2, 3, ... and at most so many sweeps: a look costs as
 # much as a sweep over few entries, and what it finds changes ever more slowly.
 _LONGEST_WAIT = 8
@@ -109,10 +108,11 @@ def fit_factors(
     """
     model, posterior, curve, running = problem.model, start, list[float](), None
     data = _sites(problem, start)
-    first = max(_FIXED_NOISE_SWEEPS, model.n_held)
+    first = 0 if problem.warm is not None else max(FIXED_NOISE_SWEEPS, problem.n_held)
     with Loop() as loop:
         for sweep in loop.steps(range(problem.max_iter)):
-            if sweep in _TURNS and covariance.is_elementwise and not covariance.is_isotropic:
+            is_turned = covariance.is_elementwise and not covariance.is_isotropic
+            if sweep in _TURNS and problem.warm is None and is_turned:
                 posterior, running = _turn_to_axes(posterior, problem), None
             if gap is not None and sweep > 0:
                 factors = posterior.factors(model.n_components)
@@ -196,10 +196,9 @@ def _sweep(
     fit, parts = 0.0, list[float]()
     for index in (0, 1):
         fit = _update_side(problem, data.sides[index], index, updated, sweep)
-        updated, part = _learn_prior(problem, index, updated, sweep.number >= model.n_held)
+        updated, part = _learn_prior(problem, index, updated, sweep.number >= problem.n_held)
         parts.append(part + sweep.covariance.entropy(_free(updated, problem, index)[1]))
-    fixed = 0 if model.learns_scales else _FIXED_NOISE_SWEEPS
-    learned = model.noise_range if sweep.number >= fixed else None
+    learned = model.noise_range if sweep.number >= problem.n_fixed else None
     if model.likelihood.is_normal:
         squares = data.by_row.squares + fit
         n = data.by_row.total_weight
@@ -209,7 +208,7 @@ def _sweep(
         log_lik = -0.5 * (n * log(2.0 * pi * noise) + squares / noise)
         return updated._replace(noise_variance=noise), data, log_lik + sum(parts)
     seen, state = seen_entries(problem.data, updated, model), updated.noise
-    if sweep.number >= fixed:
+    if sweep.number >= problem.n_fixed:
         state = model.likelihood.learn(seen, state, learned)
         updated = updated._replace(noise_variance=state.variance, cuts=state.cuts)
     log_lik = model.likelihood.log_density(seen, state)

@@ -89,27 +89,43 @@ class KroneckerPreconditioner:
 
     @cached_property
     def _sizes(self) -> list[int]:
+        """Numbers of a layer, and of the likelihood's parameters."""
         return [*(root.scale[0].numel() for root in self._roots), self.own.shape[1]]
 
+    @cached_property
+    def _scale(self) -> Tensor:
+        """Of all coordinates, (C, D)."""
+        return torch.cat([*(root.scale.flatten(1) for root in self._roots), self.own], 1)
+
+    @cached_property
+    def _order(self) -> tuple[Tensor, Tensor]:
+        """Where in a position the coordinates are, and where in them a position is, (D,)."""
+        parts, start = [], 0
+        for root in self._roots:
+            n_out, n_in = root.scale.shape[1], root.scale.shape[2] - 1
+            weight = start + torch.arange(n_out * n_in).view(n_out, n_in)
+            bias = start + n_out * n_in + torch.arange(n_out)
+            parts.append(torch.cat([weight, bias.unsqueeze(1)], 1).flatten())
+            start += n_out * (n_in + 1)
+        parts.append(start + torch.arange(self.own.shape[1]))
+        order = torch.cat(parts).to(self.own.device)
+        return order, order.argsort()
+
     def to_position(self, z: Tensor) -> Tensor:
-        *layers, own = z.split(self._sizes, 1)
-        pieces = []
-        for part, (left, scale, right) in zip(layers, self._roots, strict=True):
-            both = left @ (scale * part.reshape(scale.shape)) @ right.mT
-            pieces += [both[..., :-1].flatten(1), both[..., -1]]
-        return torch.cat([*pieces, self.own * own], 1)
+        *layers, own = (self._scale * z).split(self._sizes, 1)
+        pieces = [
+            torch.bmm(torch.bmm(left, part.view(scale.shape)), right.mT).flatten(1)
+            for part, (left, scale, right) in zip(layers, self._roots, strict=True)
+        ]
+        return torch.cat([*pieces, own], 1).index_select(1, self._order[1])
 
     def to_gradient(self, gradient: Tensor) -> Tensor:
-        pieces, start = [], 0
-        for left, scale, right in self._roots:
-            n_out, n_in = scale.shape[1], scale.shape[2] - 1
-            weight = gradient[:, start : start + n_out * n_in].unflatten(1, (n_out, n_in))
-            start += n_out * n_in
-            bias = gradient[:, start : start + n_out].unsqueeze(2)
-            start += n_out
-            turned = left.mT @ torch.cat([weight, bias], 2) @ right
-            pieces.append((scale * turned).flatten(1))
-        return torch.cat([*pieces, self.own * gradient[:, start:]], 1)
+        *layers, own = gradient.index_select(1, self._order[0]).split(self._sizes, 1)
+        pieces = [
+            torch.bmm(torch.bmm(left.mT, part.view(scale.shape)), right).flatten(1)
+            for part, (left, scale, right) in zip(layers, self._roots, strict=True)
+        ]
+        return torch.cat([*pieces, own], 1).mul_(self._scale)
 
 
 def _root(curvature: LayerCurvature, precision: Tensor) -> _Root:

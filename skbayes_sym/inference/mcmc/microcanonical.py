@@ -87,13 +87,12 @@ def kick(velocity: Tensor, slope: Tensor, time: Tensor) -> tuple[Tensor, Tensor]
     velocity, gain : Tensor of shape (C, D), Tensor of shape (C,), float64
     """
     n_free = velocity.shape[1] - 1
-    size = slope.norm(dim=1)
-    along = slope / size.clamp_min(torch.finfo(slope.dtype).tiny).unsqueeze(1)
-    cosine = (velocity * along).sum(1)
+    size = slope.norm(dim=1).clamp_min(torch.finfo(slope.dtype).tiny)
+    cosine = (velocity * slope).sum(1) / size
     reach = time * size / max(n_free, 1)
     fall = torch.exp(-reach)  # everything is divided by e^reach, which may be huge
-    forward = (1 - fall) * (1 + fall + cosine * (1 - fall))
-    turned = torch.addcmul((2 * fall).unsqueeze(1) * velocity, along, forward.unsqueeze(1))
+    forward = (1 - fall) * (1 + fall + cosine * (1 - fall)) / size
+    turned = ((2 * fall).unsqueeze(1) * velocity).addcmul_(slope, forward.unsqueeze(1))
     c, r = cosine.double(), reach.double()
     gain = r - log(2.0) + torch.log1p(c + (1 - c) * (-2 * r).exp())
     return _unit(turned), n_free * gain
@@ -189,9 +188,11 @@ class MicrocanonicalLangevin:
         A step that leaves the numbers is taken back, and the chain turns round.
         """
         end, error = mclachlan(motion, log_density, step_size, preconditioner)
-        finite = error.isfinite() & end.state.position.isfinite().all(1)
-        finite &= end.state.gradient.isfinite().all(1) & end.velocity.isfinite().all(1)
-        kept = where(finite, end, motion._replace(velocity=-motion.velocity))
+        sums = end.state.position.sum(1) + end.state.gradient.sum(1) + end.velocity.sum(1)
+        finite = error.isfinite() & sums.isfinite()  # a sum is not, where a coordinate isn't
+        kept = end
+        if not bool(finite.all()):
+            kept = where(finite, end, motion._replace(velocity=-motion.velocity))
         charged = torch.full_like(finite, 2, dtype=torch.int64)
         info = Info(finite.double(), finite, ~finite, charged, error)
         n_dims = motion.velocity.shape[1]
@@ -290,4 +291,5 @@ class EnergyErrorAdaptation(NamedTuple):
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    return vectors / vectors.norm(dim=1, keepdim=True)
+    """To length 1, in place."""
+    return vectors.div_(vectors.norm(dim=1, keepdim=True))

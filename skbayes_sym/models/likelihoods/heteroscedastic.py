@@ -34,7 +34,8 @@ class Heteroscedastic(TargetLikelihood):
     -----
     Expectations over normal outputs are in closed form. The curvature is the expected one (Fisher
     information), which is diagonal, ``1 / sigma^2`` and ``2 spread^2``: the observed one isn't
-    positive definite. `NaturalHeteroscedastic` has a full one.
+    positive definite. `NaturalHeteroscedastic` has a full
+    one.
 
     References
     ----------

@@ -1,5 +1,6 @@
 """Needs of methods are data: the checks follow them, and so does the table of the user guide."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import get_type_hints
 
@@ -8,7 +9,15 @@ import torch
 from cases import LaplaceNoise
 
 import skbayes_sym
-from skbayes_sym.estimators._fit.compatibility import SOFTMAX, Need, Needs, table
+from skbayes_sym.estimators._fit.compatibility import (
+    SOFTMAX,
+    Need,
+    Needs,
+    likelihood_table,
+    table,
+)
+from skbayes_sym.estimators._fit.method import Method
+from skbayes_sym.estimators.mcmc.method import Sampling
 from skbayes_sym.models import (
     MLP,
     TANH,
@@ -16,16 +25,19 @@ from skbayes_sym.models import (
     BasePrior,
     Categorical,
     Gaussian,
+    Likelihood,
     Model,
+    NaturalHeteroscedastic,
     Normal,
 )
+from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.symmetry import Trivial
 
 PAGE = Path(__file__).parents[3] / "docs" / "user_guide" / "which_estimator.rst"
 BEGIN, END = (f".. compatibility: {word}\n" for word in ("begin", "end"))
 
 ESTIMATORS = [
-    name for name in skbayes_sym.__all__ if hasattr(getattr(skbayes_sym, name), "_likelihood")
+    name for name in skbayes_sym.__all__ if hasattr(getattr(skbayes_sym, name), "_scale_inputs")
 ]
 
 
@@ -33,7 +45,9 @@ def needs_of(name: str) -> dict[str, Needs]:
     """Of an estimator's methods: one, or one an optimizer."""
     kind = getattr(skbayes_sym, name)
     if not hasattr(kind, "_gauss_newton"):
-        return {f"`{name}`": get_type_hints(kind._method)["return"].needs}
+        made = get_type_hints(kind._method)["return"]
+        # A sampler's may be one of two, which ask for the same.
+        return {f"`{name}`": Sampling.needs if made is Method else made.needs}
     makers = {"gauss-newton": kind._gauss_newton, "adam": kind._adam}
     return {
         f'`{name}` (``optimizer="{how}"``)': get_type_hints(make)["return"].needs
@@ -58,6 +72,31 @@ def test_the_user_guide_says_what_the_code_asks_for() -> None:
     between = text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip()
     assert between == table(rows()), f"between the markers belongs:\n{table(rows())}"
     assert len(ESTIMATORS) > 12
+
+
+def taken() -> str:
+    """Likelihoods of numbers, then of classes, each with the estimators of its kind."""
+    numbers = {'``"auto"``, ``Gaussian()``': Gaussian(), **named(OF_NUMBERS)}
+    numbers["``NaturalHeteroscedastic()``"] = NaturalHeteroscedastic()
+    tables = [
+        likelihood_table(likelihoods, {k: v for k, v in NEEDS.items() if kind in k})
+        for kind, likelihoods in (("Regressor", numbers), ("Classifier", named(OF_CLASSES)))
+    ]
+    return "\n\n".join(tables)
+
+
+def named(likelihoods: Mapping[str, Likelihood]) -> dict[str, Likelihood]:
+    return {f'``"{name}"``, ``{type(v).__name__}()``': v for name, v in likelihoods.items()}
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="a checkout has the pages")
+def test_the_user_guide_says_who_takes_which_likelihood() -> None:
+    text = (PAGE.parent / "likelihoods.rst").read_text(encoding="utf-8")
+    begin, end = (f".. likelihoods: {word}\n" for word in ("begin", "end"))
+    between = text[text.index(begin) + len(begin) : text.index(end)].strip()
+    assert between == taken(), f"between the markers belongs:\n{taken()}"
+    assert "MCMCRegressor" in between
+    assert between.count("LayerwiseVIRegressor") == 1  # normal noise alone
 
 
 class Plain(BaseNetwork):

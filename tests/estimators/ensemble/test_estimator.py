@@ -71,8 +71,9 @@ def test_the_prior_of_the_noise_pulls():
     assert narrow.noise_std_samples_.max() < 0.8 * wide.noise_std_samples_.min()
 
 
-def test_predictions_are_the_equal_mixture(fitted):
+def test_predictions_are_the_equal_mixture():
     X, y = DIABETES
+    fitted = quick(noise_std="learn").fit(X, y)
     x = torch.as_tensor((X - X.mean(0)) / X.std(0))
     outputs = fitted.network_.forward(torch.as_tensor(fitted.samples_), x).squeeze(-1).numpy()
     outputs = outputs * y.std() + y.mean()

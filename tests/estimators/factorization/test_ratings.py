@@ -310,3 +310,34 @@ def test_other_solvers_have_offsets_too(solver):
     without = clone(MODEL).set_params(**settings, offsets=False, prior_scale=1.0).fit(X)
     assert error(model) < 0.95 * error(without)
     assert np.corrcoef(model.row_offsets_, np.nanmean(X, axis=1))[0, 1] > 0.7
+
+
+@pytest.mark.slow
+def test_a_stream_of_entries_ends_where_the_batch_does():
+    """In three parts, with rows and columns that come later; a thousandth of the noise apart."""
+    table, _ = ratings(30, 20, seen=0.7)
+    rows, columns = np.nonzero(~np.isnan(table))
+    order = np.random.default_rng(0).permutation(len(rows))
+    names, values = np.array([f"u{i:02d}" for i in range(30)])[rows], table[rows, columns]
+    model = clone(MODEL).set_params(n_components=1, symmetry=None, tol=1e-7, max_iter=3000)
+    batch, stream = clone(model).fit((names, columns, values)), clone(model)
+    for part in np.split(order, [60, 300]):
+        stream.partial_fit((names[part], columns[part], values[part]))
+    assert list(stream.row_labels_) == list(batch.row_labels_)
+    off = stream.predict_entries(names, columns) - batch.predict_entries(names, columns)
+    assert np.abs(off).max() < 2e-3 * batch.noise_std_
+    assert stream.elbo_ == pytest.approx(batch.elbo_, abs=0.01)
+    with pytest.warns(UserWarning, match="partial_fit begins anew"):
+        batch.partial_fit((names, columns, values))
+    with pytest.raises(ValueError, match="n_components, got 'auto'"):
+        SymVIMatrixFactorization().partial_fit((["u00"], [3], [1.0]))
+
+
+def test_a_few_more_entries_take_few_sweeps():
+    few = np.arange(len(ROWS)) < 8
+    stream = clone(MODEL).set_params(symmetry=None)
+    stream.partial_fit((ROWS[~few], COLUMNS[~few], X[ROWS, COLUMNS][~few]))
+    before = stream.n_iter_
+    stream.partial_fit((ROWS[few], COLUMNS[few], X[ROWS, COLUMNS][few]))
+    assert stream.n_iter_ <= 0.6 * before
+    assert np.isfinite(stream.elbo_)

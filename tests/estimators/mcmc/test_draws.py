@@ -41,7 +41,13 @@ rng = np.random.default_rng(0)
 X = rng.standard_normal((40, 2))
 Y = (X**2).sum(1) + 2.0 * X[:, 0] + 0.1 * rng.standard_normal(40)
 REG = MCMCRegressor(
-    network=Mixed(), n_chains=8, n_warmup=100, n_draws=20, mode_weights="uniform", random_state=0
+    network=Mixed(),
+    prior_scale=1.0,
+    n_chains=8,
+    n_warmup=100,
+    n_draws=20,
+    mode_weights="uniform",
+    random_state=0,
 )
 
 
@@ -60,7 +66,8 @@ def test_rotations_are_aligned_and_units_labelled():
 @pytest.mark.parametrize("sampler", ["hmc", SMC(64, 2)])
 def test_rotations_have_no_evidence_and_the_reason_is_given(sampler):
     reg = MCMCRegressor(
-        network=Mixed(), sampler=sampler, n_chains=4, n_draws=10, mode_weights="evidence",
+        network=Mixed(), prior_scale=1.0,
+        sampler=sampler, n_chains=4, n_draws=10, mode_weights="evidence",
         random_state=0,
     )  # fmt: skip
     if sampler == "hmc":

@@ -21,7 +21,7 @@ from skbayes_sym.inspection import SymmetryDisplay
 
 FAST = {
     "hidden_layer_sizes": (2,), "n_chains": 6, "n_warmup": 100, "n_draws": 8,
-    "mode_weights": "uniform", "random_state": 0,
+    "mode_weights": "uniform", "random_state": 0, "init": "prior", "prior_scale": 1.0,
 }  # fmt: skip
 REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)
 DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
@@ -41,7 +41,14 @@ def weighed():
     """Chains allocated to modes by evidence."""
     X, y = make_sinusoidal(60, random_state=0)
     reg = MCMCRegressor(
-        (2,), n_chains=12, n_warmup=150, n_draws=20, mode_weights=Evidence(2, 64), random_state=0
+        (2,),
+        init="prior",
+        prior_scale=1.0,
+        n_chains=12,
+        n_warmup=150,
+        n_draws=20,
+        mode_weights=Evidence(2, 64),
+        random_state=0,
     )
     return reg.fit(X, y), X, y
 
@@ -204,7 +211,9 @@ def test_nuts():
 
 def test_particles_alone():
     X, y = DIABETES
-    reg = MCMCRegressor((2,), sampler=SMC(40, 2), mode_weights="uniform", random_state=0).fit(X, y)
+    reg = MCMCRegressor(
+        (2,), prior_scale=1.0, sampler=SMC(40, 2), mode_weights="uniform", random_state=0
+    ).fit(X, y)
     assert reg.samples_.shape == (2, 40, 25)
     assert reg.score(X, y) > 0.3
     assert reg.n_iter_ > 1
@@ -275,7 +284,8 @@ def test_an_approximation_has_only_its_own(weighed):
 
 def test_auto_chains_and_thinning():
     reg = MCMCRegressor(
-        (1,), n_chains="auto", n_warmup=60, n_draws=2, thinning=3, mode_weights="uniform",
+        (1,), init="prior", prior_scale=1.0,
+        n_chains="auto", n_warmup=60, n_draws=2, thinning=3, mode_weights="uniform",
         random_state=0,
     )  # fmt: skip
     reg.fit(*DIABETES)
@@ -388,7 +398,7 @@ def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch)
         monkeypatch.setattr(f"skbayes_sym.estimators.mcmc.setting.{name}", 4)
     X, y = make_sinusoidal(40, random_state=0)
     reg = MCMCRegressor(
-        (1,), n_chains=10, n_warmup=60, n_draws=12, random_state=0,
+        (1,), init="prior", prior_scale=1.0, n_chains=10, n_warmup=60, n_draws=12, random_state=0,
         mode_weights=mode_weights,
     )  # fmt: skip
     one, two = (clone(reg).set_params(n_jobs=n).fit(X, y) for n in (1, 2))

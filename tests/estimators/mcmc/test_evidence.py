@@ -16,7 +16,7 @@ from skbayes_sym.inference.samplers import SMC, Evidence
 
 FAST = {
     "n_chains": 16, "n_warmup": 150, "n_draws": 20, "random_state": 0,
-    "mode_weights": Evidence(2, 64),
+    "mode_weights": Evidence(2, 64), "init": "prior", "prior_scale": 1.0,
 }  # fmt: skip
 
 
@@ -24,7 +24,9 @@ def tensors(*arrays):
     return [torch.as_tensor(a, dtype=torch.float64) for a in arrays]
 
 
-PARTICLES = {"sampler": SMC(64, 2), "mode_weights": "evidence", "n_warmup": 1000}
+PARTICLES = {
+    "sampler": SMC(64, 2), "mode_weights": "evidence", "n_warmup": None, "init": "auto",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("settings", [{}, PARTICLES], ids=["hmc", "smc"])
@@ -132,7 +134,7 @@ def test_a_prior_that_tells_units_apart_is_refused():
     X, y = make_sinusoidal(40, random_state=0)
     scale = np.ones(7)
     scale[0] = 2.0  # the first unit's incoming weight
-    reg = MCMCRegressor((2,), prior_scale=scale, **FAST | {"mode_weights": "uniform"})
+    reg = MCMCRegressor((2,), **FAST | {"mode_weights": "uniform", "prior_scale": scale})
     with pytest.raises(ValueError, match=r"prior_scale.*remove_symmetries=False"):
         reg.fit(X, y)
     assert not hasattr(reg, "samples_")

@@ -9,10 +9,12 @@ from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.estimators.mcmc.starts import has_modes_to_find
 from skbayes_sym.inference.kernels.base import DensePreconditioner
 from skbayes_sym.inference.samplers import HMC, SMC, Evidence
-from skbayes_sym.models import MLP, TANH, Poisson
+from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
 from skbayes_sym.models.learned_scales import ARD, LayerScales
+from skbayes_sym.models.networks.modules import ModuleNetwork
 
 FAST = {
     "n_chains": 12, "n_warmup": 150, "n_draws": 30, "random_state": 0,
@@ -20,6 +22,12 @@ FAST = {
 }  # fmt: skip
 VOTES = {**FAST, "n_chains": 4, "n_draws": 10, "mode_weights": "uniform"}
 DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
+
+
+NETWORK = MLP(3, (4,), 1, TANH)
+MODEL = Model(
+    NETWORK, Gaussian(), LayerScales().bind(NETWORK.layout).collapsed(), NETWORK.symmetry()
+)
 
 
 def one_unit_data():
@@ -34,7 +42,7 @@ def exact():
     return one_unit_log_evidence_of_learned_scales(x, y, 2.0)
 
 
-PARTICLES = {"sampler": SMC(128, 2), "mode_weights": "evidence", "n_warmup": 1000}
+PARTICLES = {"sampler": SMC(128, 2), "mode_weights": "evidence", "n_warmup": None}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +93,7 @@ def test_learned_scales_by_name():
     given = MCMCRegressor((2,), prior=LayerScales(), **VOTES).fit(X, y)
     named = MCMCRegressor((2,), prior_scale="learn", **VOTES).fit(X, y)
     assert np.array_equal(named.samples_, given.samples_)
-    assert not hasattr(MCMCRegressor((2,), **VOTES).fit(X, y), "prior_groups_")
+    assert not hasattr(MCMCRegressor((2,), prior_scale=1.0, **VOTES).fit(X, y), "prior_groups_")
 
 
 def test_chains_start_at_modes_in_turn_with_the_metric_there():
@@ -94,7 +102,7 @@ def test_chains_start_at_modes_in_turn_with_the_metric_there():
     (block,) = reg._blocks_
     assert isinstance(block.preconditioner, DensePreconditioner)
     assert block.preconditioner.cholesky.shape == (4, 26, 26)
-    prior = MCMCRegressor((2,), **VOTES | {"n_warmup": 0, "n_draws": 1}).fit(X, y)
+    prior = MCMCRegressor((2,), init="prior", **VOTES | {"n_warmup": 0, "n_draws": 1}).fit(X, y)
     assert reg.log_posterior_samples_.min() > prior.log_posterior_samples_.max()
 
 
@@ -134,6 +142,29 @@ def test_what_gauss_newton_steps_cant_do_is_refused(settings, message):
     X, y = DIABETES
     with pytest.raises((TypeError, ValueError), match=message):
         MCMCRegressor(init="laplace", **VOTES | settings).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("model", "n_rows", "expected"),
+    [
+        (MODEL, 1000, True),
+        (MODEL._replace(likelihood=Categorical()), 1000, True),
+        (MODEL._replace(likelihood=Poisson()), 1000, False),
+        (MODEL._replace(network=ModuleNetwork(torch.nn.Linear(3, 1), (3,))), 1000, False),
+        (MODEL._replace(network=MLP(3, (120,), 1, TANH)), 1000, False),  # 601 weights
+        (MODEL, 10**8, False),  # too many for seconds
+    ],
+)
+def test_modes_are_found_where_that_takes_seconds(model, n_rows, expected):
+    assert has_modes_to_find(model, n_rows) == expected
+
+
+def test_defaults_start_at_modes():
+    X, y = DIABETES
+    reg = MCMCRegressor((2,), n_draws=2, random_state=0).fit(X, y)
+    assert (len(reg.samples_), reg.n_iter_) == (16, 152)
+    assert reg._blocks_[0].preconditioner.cholesky.shape == (16, 26, 26)
+    assert MCMCRegressor().hidden_layer_sizes == (20,)
 
 
 @pytest.mark.slow

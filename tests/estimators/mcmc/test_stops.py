@@ -16,7 +16,7 @@ from skbayes_sym.inference.samplers import HMC, Evidence
 
 FAST = {
     "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 80, "n_draws": 30,
-    "mode_weights": "uniform", "random_state": 0,
+    "mode_weights": "uniform", "random_state": 0, "init": "prior", "prior_scale": 1.0,
 }  # fmt: skip
 REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)
 DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
@@ -84,7 +84,14 @@ def test_an_interrupt_while_warming_up_keeps_where_the_chains_are(gradients):
 def test_an_interrupt_while_chains_are_allocated_keeps_the_modes(gradients):
     X, y = DIABETES[0][:, :1], DIABETES[1]
     reg = MCMCRegressor(
-        (1,), n_chains=8, n_warmup=80, n_draws=20, mode_weights=Evidence(1, 64), random_state=0
+        (1,),
+        init="prior",
+        prior_scale=1.0,
+        n_chains=8,
+        n_warmup=80,
+        n_draws=20,
+        mode_weights=Evidence(1, 64),
+        random_state=0,
     )
     whole = clone(reg).fit(X, y)
     gradients.budget, gradients.count = gradients.count - 20, 0
@@ -144,7 +151,14 @@ def test_draws_before_a_stop_are_those_of_the_whole_fit(estimator, data):
 def test_every_task_that_begins_ends():
     watch = Watch()
     fitted = MCMCRegressor(
-        (1,), n_chains=8, n_warmup=60, n_draws=20, mode_weights=Evidence(2, 32), random_state=0
+        (1,),
+        init="prior",
+        prior_scale=1.0,
+        n_chains=8,
+        n_warmup=60,
+        n_draws=20,
+        mode_weights=Evidence(2, 32),
+        random_state=0,
     )
     fitted.set_callbacks(watch).fit(DIABETES[0][:, :1], DIABETES[1])
     assert fitted.stop_reason_ == "max_iter"

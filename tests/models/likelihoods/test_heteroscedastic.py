@@ -7,7 +7,7 @@ from cases import LIKELIHOODS
 from scipy import stats
 from torch.testing import assert_close
 
-from skbayes_sym.models import Heteroscedastic
+from skbayes_sym.models import Heteroscedastic, NaturalHeteroscedastic
 from skbayes_sym.numerics.quadrature import gauss_hermite
 
 CASES = {k: c for k, c in LIKELIHOODS.items() if c.curvature == "expected"}
@@ -65,6 +65,33 @@ def test_the_curvature_is_the_variance_of_the_score(case, generator):
     assert_close(likelihood.fisher(f), expected, rtol=1e-9, atol=1e-9)
     root = likelihood.hessian_root(f, y)
     assert_close(torch.einsum("kno,knp->nop", root, root), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_natural_parameters_are_another_way_to_say_it(generator):
+    """f_1 = mu / sigma^2 and f_2 = -2 log sigma."""
+    f, y = drawn(LIKELIHOODS["heteroscedastic"], generator)
+    mean, log_std = Heteroscedastic().heads(f)
+    same = torch.cat([mean * (-2.0 * log_std).exp(), -2.0 * log_std], -1)
+    assert_close(NaturalHeteroscedastic().log_prob(same, y), Heteroscedastic().log_prob(f, y))
+    assert_close(NaturalHeteroscedastic().mean(same), mean)
+
+
+def test_natural_curvature_is_gauss_newton_through_the_exponential_family(generator):
+    """J' H J of eta = (f_1, -exp(f_2) / 2), H the Hessian of its log normaliser, by autograd."""
+    f = torch.randn(2, generator=generator, dtype=torch.float64)
+
+    def eta(outputs):
+        return torch.stack([outputs[0], -0.5 * outputs[1].exp()])
+
+    def log_normaliser(natural):
+        return -(natural[0] ** 2) / (4 * natural[1]) - 0.5 * (-2 * natural[1]).log()
+
+    jacobian = torch.func.jacrev(eta)(f)
+    hessian = torch.func.jacrev(torch.func.jacrev(log_normaliser))(eta(f))
+    expected = jacobian.T @ hessian @ jacobian
+    found = NaturalHeteroscedastic().fisher(f[None])[0]
+    assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    assert found[0, 1].abs() > 0.0
 
 
 def test_one_noise_is_the_limit_of_no_spread(generator):

@@ -1,0 +1,46 @@
+"""Mean-field fits say when the weights' scatter is taken for noise."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+
+from skbayes_sym import SymmetrizedVIRegressor
+from skbayes_sym.estimators.vi import collapse
+from skbayes_sym.estimators.vi.collapse import noise_excess
+
+rng = np.random.default_rng(0)
+X = rng.uniform(-2.0, 2.0, (60, 1))
+Y = np.sin(2.0 * X[:, 0]) + 0.1 * rng.standard_normal(60)
+REG = SymmetrizedVIRegressor((3,), activation="tanh", max_iter=600, random_state=0)
+
+
+def test_the_excess_is_noise_over_residuals_of_the_mean(monkeypatch):
+    seen = {}
+
+    def keep(*args):
+        seen["excess"] = noise_excess(*args)
+        return seen["excess"]
+
+    monkeypatch.setattr("skbayes_sym.estimators.vi.method.noise_excess", keep)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        reg = REG.fit(X, Y)
+    residual = Y - reg.predict(X)
+    expected = reg.noise_std_ / np.sqrt(np.mean(residual**2))
+    assert float(seen["excess"]) == pytest.approx(expected, rel=0.02)
+    assert 1.0 < float(seen["excess"]) < collapse.MOST_EXCESS
+
+
+def test_a_converged_fit_with_more_noise_than_residuals_says_so(monkeypatch):
+    monkeypatch.setattr(
+        "skbayes_sym.estimators.vi.method.noise_excess", lambda *args: torch.tensor([1.0, 1.5])
+    )
+    with pytest.warns(UserWarning, match=r"1\.50 times the spread.*take LayerwiseVIRegressor"):
+        SymmetrizedVIRegressor((2,), tol=1e9, max_iter=40, random_state=0).fit(X, Y)
+    # Not converged: the noise may still fall.
+    SymmetrizedVIRegressor((2,), tol=None, max_iter=40, random_state=0).fit(X, Y)
+    # A noise that was given isn't learned.
+    SymmetrizedVIRegressor((2,), noise_std=1.0, tol=1e9, max_iter=40, random_state=0).fit(X, Y)

@@ -1,0 +1,49 @@
+"""What a new reader runs first, word for word and in order: README, front page, tutorial."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pandas")
+ROOT = Path(__file__).parents[1]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (ROOT / "docs").exists(), reason="needs a clone of the repository"),
+]
+
+
+def blocks(page):
+    """Code and what is printed after it (None: nothing is said), in order."""
+    text = (ROOT / page).read_text()
+    if page.endswith(".md"):
+        return [(code, None) for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
+    found = []
+    for kind, body in re.findall(r"\.\. (testcode|testoutput)::\n\n((?:   .*\n|\n)+)", text):
+        body = re.sub(r"(?m)^   ", "", body)
+        if kind == "testcode":
+            found.append((body, None))
+        else:
+            found[-1] = (found[-1][0], body)
+    return found
+
+
+def words(printed):
+    return printed.split()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.rst", "docs/user_guide/tutorial.rst"])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_every_block_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for code, expected in blocks(page):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, names)
+        if expected is not None:
+            assert words(printed.getvalue()) == words(expected)
+    assert names
