@@ -1,9 +1,10 @@
 """The estimator for people who don't want to choose: Laplace modes and ensemble members pooled.
 
-Reading order: `method` (what is fitted, and how much of it a data set is worth), `estimator`; of
-classes `class_method` and `classifier`.
+Reading order: `method` (what is fitted, and how much of it a data set is worth), `linear_part`
+(the linear model beside the networks, and its share), `estimator`; of classes `class_method` and
+`classifier`.
 
 In: the methods of `laplace` and `ensemble`. Out: `BayesianMLPRegressor`, `BayesianMLPClassifier`.
 
-Tested elsewhere: `method` (with `estimator`), `class_method` (with `classifier`).
+Tested elsewhere: `method` and `linear_part` (with `estimator`), `class_method` (with `classifier`).
 """

@@ -156,8 +156,10 @@ class SymVIMatrixFactorization(
         What a list of entries or a frame calls them, if it doesn't number them.
     n_observed_ : int
         Entries that were observed.
-    classes_, cut_points_ : ndarray of shape (n_classes,) and (n_classes - 1,)
-        Labels in their order and the latent numbers between them; of "ordinal" only.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    cut_points_ : ndarray of shape (n_classes - 1,)
+        Latent numbers between them, in their order; of "ordinal" only, as ``classes_`` is.
     elbo_ : float
         Symmetrised evidence lower bound, nats: `elbo_mean_field_` + `symmetry_gap_`. A lower bound
         on log p(X observed) at the learned noise, up to Monte Carlo error; beyond k = 3 this rests
