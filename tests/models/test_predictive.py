@@ -119,7 +119,7 @@ def test_draws_follow_the_predictive(case, generator):
     predictive, _, _ = mixture_of(case, generator)
     n = 20_000
     draws = predictive.sample(n, np.random.default_rng(0)).double()
-    assert draws.shape == (n, 3, case.n_outputs)
+    assert draws.shape == (n, *predictive.mean().shape)  # of targets, not of outputs
     error = predictive.std() / n**0.5
     assert bool(((draws.mean(0) - predictive.mean()).abs() < 5 * error).all())
     for probability in (0.1, 0.5, 0.9):

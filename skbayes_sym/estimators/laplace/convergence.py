@@ -15,7 +15,7 @@ from skbayes_sym.numerics.convergence import last_tenth_gain
 _COLLAPSE_NATS = 0.01  # a mode this close (per row) to a constant prediction has collapsed ...
 _COLLAPSE_GROWTH = 10.0  # ... if the prior precision grew by this factor on the way
 
-_FEWEST_UPDATES = 20  # whose last tenth says anything
+FEWEST_UPDATES = 20  # whose last tenth says anything; of fewer the weights' own loss does
 
 
 def best_constant(data: Training, likelihood: Likelihood) -> float:
@@ -58,7 +58,7 @@ def warn_if_collapsed(problem: Problem, mode: Evaluated, found: LaplaceFit) -> b
 def warn_unless_evidence_converged(curve: Array, tol: float | None, total_weight: float) -> None:
     """Warn if the last tenth of the updates still raised the log evidence by ``tol`` per row."""
     gain = last_tenth_gain(curve.tolist())
-    if tol is None or len(curve) < _FEWEST_UPDATES or not gain.exceeds(tol * total_weight):
+    if tol is None or len(curve) < FEWEST_UPDATES or not gain.exceeds(tol * total_weight):
         return
     warn_user(
         f"not converged: the last tenth of the {len(curve)} hyperparameter updates still raised "

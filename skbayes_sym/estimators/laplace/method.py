@@ -19,6 +19,7 @@ from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
 from skbayes_sym.estimators.laplace.alternation import Alternation, Pace
 from skbayes_sym.estimators.laplace.convergence import (
+    FEWEST_UPDATES,
     warn_if_collapsed,
     warn_unless_evidence_converged,
 )
@@ -132,7 +133,7 @@ class Laplace:
             value + data.log_jacobian, result.stopped, result.n_iter,
         )  # fmt: skip
         if not warn_if_collapsed(problem, evaluated, found) and result.stopped == "max_iter":
-            if training.ascent is None:
+            if training.ascent is None or len(curve) < FEWEST_UPDATES:
                 warn_unless_converged(result, self.tol, data.total_weight, "the log posterior")
             warn_unless_evidence_converged(curve, self.tol, data.total_weight)
         return found
