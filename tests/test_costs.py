@@ -19,11 +19,15 @@ PACKAGE = Path(skbayes_sym.__file__).parent
 # Names to import, and places in files without pickle: a line each, where they are wanted.
 NAMES = {"__init__.py", "models/__init__.py", "symmetry/__init__.py", "inference/samplers.py"}
 PLACES = {"saving/values.py", "saving/classes.py", "saving/first_edition.py"}
+STRINGS = "models/likelihoods/named.py"  # what stands for a likelihood
 
 # A file of each kind, and the tables that give it a string as shorthand.
 ADDED: dict[str, tuple[str, set[str]]] = {
-    "likelihood": ("models.likelihoods.student_t", {"estimators/linear/regressor.py"}),
-    "likelihood of labels": ("models.likelihoods.bernoulli", {"estimators/linear/classifier.py"}),
+    "likelihood": ("models.likelihoods.student_t", {"estimators/linear/regressor.py", STRINGS}),
+    "likelihood of labels": (
+        "models.likelihoods.bernoulli",
+        {"estimators/linear/classifier.py", STRINGS},
+    ),
     "network": ("models.networks.convolutional", {"estimators/laplace/networks.py"}),
     "sampler": ("inference.kernels.nuts", set()),
     "gap": ("symmetry.gaps.sign_flips", {"symmetry/gaps/rows.py"}),

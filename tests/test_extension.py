@@ -462,7 +462,9 @@ LAYERS = r"has no input_shape and no weight_layers and no record,.* give a torch
 # Rotations of three linear units: rows of W1, b1 and W2.
 ROTATIONS = Orthogonal(torch.tensor([[0, 2, 4], [1, 3, 5], [6, 7, 8], [9, 10, 11]]))
 REFUSED = {
-    "layerwise-likelihood": (sk.LayerwiseVIRegressor, {"likelihood": NOISE}, "'likelihood'"),
+    "layerwise-likelihood": (
+        sk.LayerwiseVIRegressor, {"likelihood": NOISE}, "asks for: Normal noise",
+    ),
     "layerwise-network": (sk.LayerwiseVIRegressor, {"network": Sines()}, "'network'"),
     "vi-network": (sk.SymmetrizedVIRegressor, {"network": Sines()}, "'network'"),
     "vi-prior": (

@@ -109,7 +109,7 @@ class BayesianRegressorMixin(RegressorMixin):
         several = get_tags(self).target_tags.multi_output
         with numbers_due("X and y", ENCODE):
             X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=several, y_numeric=True)
-        y = y.astype(np.float64)
+            y = y.astype(np.float64)
         if self._is_of_counts():
             check_counts(y, self.likelihood)
         return X, y

@@ -100,7 +100,7 @@ BAD_VALUES = {
 @every
 def test_mistakes_in_parameters(name):
     given = SMALL[name].get_params().keys() & BAD_VALUES.keys()
-    assert len(given) > 5
+    assert len(given) > 4
     for parameter in given:
         value = BAD_VALUES[parameter]
         message = f"^The {parameter!r} parameter of {name} must be .* Got {value!r} instead"

@@ -6,5 +6,6 @@ Reading order: `method` (what is fitted, and how much of it a data set is worth)
 
 In: the methods of `laplace` and `ensemble`. Out: `BayesianMLPRegressor`, `BayesianMLPClassifier`.
 
-Tested elsewhere: `method` and `linear_part` (with `estimator`), `class_method` (with `classifier`).
+Tested elsewhere: `method` (with `estimator`), `linear_part` (with `estimator`),
+`class_method` (with `classifier`).
 """

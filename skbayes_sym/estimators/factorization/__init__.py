@@ -12,6 +12,7 @@
 
 In: a matrix with holes, and a solver of `skbayes_sym.inference.solvers`. Out: Gaussian rows.
 
-Tested elsewhere: `entries`, `side_features`, `fitted`, `stream` (in `test_ratings`), `choice`,
-`method`, `training` (with `estimator`), `groups` (with `gap`).
+Tested elsewhere: `entries` (in `test_ratings`), `side_features` (in `test_ratings`), `fitted` (in
+`test_ratings`), `stream` (in `test_ratings`), `choice` (with `estimator`), `method` (with
+`estimator`), `training` (with `estimator`), `groups` (with `gap`).
 """

@@ -244,7 +244,7 @@ class NoLayers:
         ({"network": NoLayers()}, "network=.*has no layout.*Linear and Conv2d"),
         ({"network": nn.Linear(3, 1), "hidden_layer_sizes": (7,)}, r"hidden_layer_sizes=\(7,\)"),
         ({"network": MLP(5, (2,), 1, TANH)}, r"inputs of shape \(5,\), but X has 3 columns"),
-        ({"likelihood": Poisson(), "noise_std": 0.3}, "noise_std=0.3 does not apply"),
+        ({"likelihood": StudentT(), "noise_std": 0.3}, "noise_std=0.3 does not apply"),
     ],
 )
 def test_objects_that_dont_fit_are_named(params, message):

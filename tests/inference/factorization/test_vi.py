@@ -39,7 +39,7 @@ def test_mean_field_elbo_is_an_expectation(family, generator):
     """Against draws of log p(R, U, V) - log q(U, V)."""
     data, k, draws = incomplete(generator), 3, 20_000
     posterior = fit(data, k, family, None, max_iter=3).posterior
-    mean, cov, noise = posterior
+    mean, cov, noise, *_ = posterior
     root = torch.linalg.cholesky(cov)
     z = torch.randn(draws, *mean.shape, 1, generator=generator, dtype=torch.float64)
     x = mean + (root @ z).squeeze(-1)
