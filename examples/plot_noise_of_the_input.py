@@ -78,7 +78,7 @@ print(f"{'the truth':20} {'':16}  log density {truth.mean():.3f}")
 
 # %%
 # Four of five find it to a tenth or a quarter. The same network in natural parameters (mean over
-# variance, and the precision) is the fifth; compare its evidence with that of the other Laplace fit.
+# variance, and the precision) is the fifth; compare the evidences of the two Laplace fits.
 #
 # What is predicted follows: intervals are wide where the noise is, and the aleatoric part of
 # `predict_uncertainty` is a function of the input.
