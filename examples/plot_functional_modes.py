@@ -39,7 +39,9 @@ SETTINGS = {
     "prior_scale": 3.0, "init": "prior", "n_chains": 64, "n_warmup": 300, "dtype": "float32",
     "random_state": 0,
 } | FEWER  # fmt: skip
-one, two = (MCMCRegressor((width,), **SETTINGS).fit(X, y) for width in (1, 2))
+one, two = (
+    MCMCRegressor((width,), mode_weights="evidence", **SETTINGS).fit(X, y) for width in (1, 2)
+)
 
 # %%
 # Each mode below is a set of functions. *Chains* counts those that ended there, each from its own

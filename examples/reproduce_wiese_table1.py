@@ -7,7 +7,7 @@ of 3 tanh units) and f2 (three of 16), on nine of its ten data sets. Columns:
 
 - chains: the paper's protocol, one draw from each of many chains, all counting alike. It weighs a
   mode by how many starts fall into its basin, not by its posterior mass;
-- evidence: this package's default. The same chains go on, and new ones are allocated to the
+- evidence: ``mode_weights="evidence"``. The same chains go on, and new ones are allocated to the
   modes by their evidence. On airfoil one mode in the reach of few chains has all the mass;
 - log p(y): the log evidence of the model, nats, and its standard error (nan: can't be trusted, and
   the note under the row says why; the column before is then one vote a chain too);
@@ -154,7 +154,9 @@ def run_methods(name, options):
         **common, **options.fewer, optimizer="adam", keep_best=True,
         curvature=CURVATURES[options.network],
     )  # fmt: skip
-    ensemble = DeepEnsembleRegressor(**common, **options.fewer, n_members=10)
+    ensemble = DeepEnsembleRegressor(
+        **common, **options.fewer, prior_scale=1.0, noise_std="learn", n_members=10
+    )
     results = {
         "chains": chains,
         "evidence": evidence,

@@ -142,7 +142,7 @@ def assert_same_fit(a: Any, b: Any, X: Any) -> None:
     assert first.keys() == second.keys()
     assert {"elbo_", "log_evidence_", "log_posterior_samples_"} & first.keys()
     for name, value in first.items():
-        assert np.array_equal(value, second[name], equal_nan=True), name
+        np.testing.assert_array_equal(value, second[name], err_msg=name, strict=True)
 
 
 def weights(fitted: Any) -> Any:

@@ -440,7 +440,10 @@ class RandomWalk:
 
 def test_a_sampler():
     """A linear model's posterior is a known Gaussian."""
-    settings = {"noise_std": 5.0, "standardize": False, "normalize_y": False, "random_state": 0}
+    settings = {
+        "noise_std": 5.0, "prior_scale": 1.0, "standardize": False, "normalize_y": False,
+        "random_state": 0,
+    }  # fmt: skip
     reg = sk.MCMCRegressor(
         (), **settings, sampler=RandomWalk(), n_chains=64, n_warmup=600, n_draws=20, thinning=5,
         mode_weights="uniform", device="cpu",

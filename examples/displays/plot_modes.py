@@ -25,8 +25,8 @@ FEWER = {"n_chains": 8, "n_warmup": 20, "n_draws": 8} if FAST else {}
 x = np.linspace(0, 4, 300, endpoint=False)
 y = np.floor(x) % 2 + 0.3 * np.random.default_rng(0).standard_normal(300)
 settings = {
-    "prior_scale": 3.0, "init": "prior", "n_chains": 64, "n_warmup": 300, "dtype": "float32",
-    "random_state": 0,
+    "prior_scale": 3.0, "init": "prior", "n_chains": 64, "n_warmup": 300,
+    "mode_weights": "evidence", "dtype": "float32", "random_state": 0,
 }  # fmt: skip
 reg = MCMCRegressor((1,), **settings | FEWER)
 ModesDisplay.from_estimator(reg.fit(x[:, None], y))

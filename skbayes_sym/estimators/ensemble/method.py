@@ -119,12 +119,12 @@ class DeepEnsemble:
                 Schedule(self.max_iter, tol),
                 report=lambda loss: ("mean log posterior", data.log_jacobian - loss),
             )
-            run.end()
             log_posterior = objective.log_posterior(objective.position)
             found = _members(objective, log_posterior, result)
             if self.has_effective_noise and model.prior.gaussian() is not None:
                 found = corrected(found, data, model)
             found = self._refitted(found, data, model)
+            run.end(found)
         values = log_posterior + data.log_jacobian
         logger.info(
             "log posterior of the members from %.6g to %.6g, stopped by %s after %d steps",

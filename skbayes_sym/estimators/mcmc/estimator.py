@@ -227,7 +227,8 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     >>> from skbayes_sym import MCMCRegressor
     >>> from skbayes_sym.datasets import make_sinusoidal
     >>> X, y = make_sinusoidal(60, random_state=0)
-    >>> reg = MCMCRegressor((2,), n_chains=32, n_warmup=200, random_state=0).fit(X, y)
+    >>> reg = MCMCRegressor((2,), n_chains=32, n_warmup=200, prior_scale=1.0, random_state=0)
+    >>> reg = reg.fit(X, y)
     >>> mean, std = reg.predict(X[:3], return_std=True)
     >>> mean.shape, reg.samples_.shape, len(reg.modes_) >= 1
     ((3,), (32, 50, 7), True)

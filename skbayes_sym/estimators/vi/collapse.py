@@ -37,8 +37,10 @@ def noise_excess(
 
 def warn_of_collapse(excess: Tensor, result: OptimiseResult, tol: float | None) -> None:
     """Say so, at the end of a fit that has converged; ``tol`` absolute, nats."""
+    # A gain too noisy to call the fit unconverged doesn't call it converged: its noise may still be
+    # on the way down.
     gain = last_tenth_gain([-loss for loss in result.loss_curve])
-    is_settled = tol is not None and (result.stopped == "tol" or not gain.exceeds(tol))
+    is_settled = tol is not None and (result.stopped == "tol" or gain.value < tol)
     largest = float(excess.max())
     if is_settled and largest > MOST_EXCESS:
         warn_user(

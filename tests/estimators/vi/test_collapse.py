@@ -44,3 +44,16 @@ def test_a_converged_fit_with_more_noise_than_residuals_says_so(monkeypatch):
     SymmetrizedVIRegressor((2,), tol=None, max_iter=40, random_state=0).fit(X, Y)
     # A noise that was given isn't learned.
     SymmetrizedVIRegressor((2,), noise_std=1.0, tol=1e9, max_iter=40, random_state=0).fit(X, Y)
+
+
+@pytest.mark.parametrize("max_iter", [250, 700])
+def test_no_collapse_is_told_of_a_fit_on_its_way(max_iter):
+    """Noise 1.5 times the residuals, neither converged nor surely not; 1.05 times at the end."""
+    local = np.random.default_rng(0)
+    x = local.uniform(-2.0, 2.0, (60, 1))
+    y = np.sin(x[:, 0]) + 0.2 * local.standard_normal(60)
+    reg = SymmetrizedVIRegressor((2,), activation="tanh", max_iter=max_iter, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        assert reg.fit(x, y).noise_std_ > 1.5 * 0.2
