@@ -13,7 +13,7 @@ Printed for every model: RMSE; log density of the star as given, in nats (for
 models of numbers that of the interval nearest to the star, so that all are
 probabilities of the same five outcomes); coverage of 90 % intervals; CPU
 seconds. Baselines: the mean, biased SVD by stochastic gradient (as Surprise
-has it), alternating least squares, and implicit and myFM where installed.
+has it), alternating least squares, and myFM where installed.
 
 Run ``python reproduce_ratings.py [--data-home FOLDER] [--fast]``.
 """
