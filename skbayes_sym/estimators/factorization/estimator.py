@@ -349,7 +349,8 @@ class SymVIMatrixFactorization(
         """Take in more entries: sweeps go on from the posterior that they were fitted to.
 
         Equal to `fit` of all entries at once up to what ``tol`` leaves: with ``tol=1e-7``
-        predictions differ by two thousandths of ``noise_std_``, if both are in one basin of the bound.
+        predictions differ by two thousandths of ``noise_std_``, if both are in one basin of the
+        bound.
 
         Parameters
         ----------
