@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from skbayes_sym.estimators.base import BayesianEstimator, is_fitted_name
+
 __all__ = ["HeldOut"]
 
 
@@ -80,25 +82,14 @@ class HeldOut:
         self._left -= 1
         if score > self.best_score_:
             self.best_score_, self._left = score, self.patience
-            self._best = _fitted_state(fitted_estimator) if self.restore_best else None
+            if self.restore_best:
+                state = vars(fitted_estimator)
+                self._best = {k: v for k, v in state.items() if is_fitted_name(k)}
         return self._left <= 0
 
-    def teardown(self, estimator: BaseEstimator, context: Any) -> None:
+    def teardown(self, estimator: BayesianEstimator, context: Any) -> None:
         """Put the best state back."""
-        if self._best is None or self.scores_[-1] == self.best_score_:
+        has_failed = not hasattr(estimator, "stop_reason_")
+        if has_failed or self._best is None or self.scores_[-1] == self.best_score_:
             return
-        kept = {k: v for k, v in self._best.items() if k != "stop_reason_"}
-        for name in _fitted_state(estimator):
-            if name != "stop_reason_":
-                delattr(estimator, name)
-        estimator.__dict__.pop("_cache", None)
-        vars(estimator).update(kept)
-
-
-def _fitted_state(estimator: BaseEstimator) -> dict[str, Any]:
-    """Attributes that a fit sets: those that end with an underscore."""
-    return {
-        name: value
-        for name, value in vars(estimator).items()
-        if name.endswith("_") and not name.startswith("__")
-    }
+        estimator._replace_fit({**self._best, "stop_reason_": estimator.stop_reason_})

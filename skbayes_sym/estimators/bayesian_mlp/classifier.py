@@ -127,9 +127,6 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
     O(n_members (n_samples n_classes)^3) once where they are refitted: seconds for some hundred
     rows, and beyond a thousand weights half a minute.
 
-    With learned scales a network is never much worse than a linear model, so there is no switch
-    between the two.
-
     References
     ----------
     MacKay (1992). The evidence framework applied to classification networks.

@@ -83,6 +83,11 @@ class UnitGap:
     def _layers(self) -> tuple[UnitGroup, ...]:
         return unit_layers(self.group)
 
+    @property
+    def _area(self) -> int:
+        """Entries of the widest layer's matrix."""
+        return max(layer.n_units for layer in self._layers) ** 2
+
     @cached_property
     def _terms(self) -> tuple[UnitGroup, ...]:
         return self._layers if self.bound == "upper" else disjoint_unit_blocks(self.group)
@@ -126,9 +131,8 @@ class UnitGap:
         if not self._layers:
             return Estimate(0.0, 0.0)
         loc, scale = _tensors(posterior, generator)
-        area = max(layer.n_units for layer in self._layers) ** 2
-        n_draws = n_draws or max(_FEWEST_DRAWS, min(_MOST_DRAWS, _ENTRIES // area))
-        if self.permanent.side == "lower" and area >= _CERTIFIED_FROM**2:
+        n_draws = n_draws or max(_FEWEST_DRAWS, min(_MOST_DRAWS, _ENTRIES // self._area))
+        if self.permanent.side == "lower" and self._area >= _CERTIFIED_FROM**2:
             certified = replace(self, permanent=Soules(tighten=False))
             found = certified._average(loc, scale, _CERTIFICATE_DRAWS, generator)
             if self.group.log_order - found.value < SETTLED:
@@ -138,8 +142,7 @@ class UnitGap:
     def _average(
         self, loc: Tensor, scale: Tensor, n_draws: int, generator: torch.Generator
     ) -> Estimate:
-        area = max(layer.n_units for layer in self._layers) ** 2
-        chunk = max(1, _CHUNK // max(4 * len(loc), _PROPOSALS * area))
+        chunk = max(1, _CHUNK // max(4 * len(loc), _PROPOSALS * self._area))
         values = []
         with torch.no_grad():
             for start in range(0, n_draws, chunk):
