@@ -82,6 +82,7 @@ html_sidebars: dict[str, list[str]] = {
     "contributing": [],
     "internals": [],
     "changelog": [],
+    "citing": [],
 }
 html_theme_options = {
     "logo": {"text": "skbayes_sym"},
