@@ -13,9 +13,9 @@ _NAMES_OF_PAGES = {
     "predictions": "predictive PredictiveDistribution ClassPredictive",
     "keeping": "save load",
     "comparing_models": "compare_models evidence_scorer log_predictive_density_scorer NoSplit "
-    "get_scorer interval_calibration_error expected_calibration_error",
+    "get_scorer ModelComparisonDisplay interval_calibration_error expected_calibration_error",
     "practice": "HeldOut",
-    "displays": "PredictiveDisplay IntervalCalibrationDisplay ModelComparisonDisplay ELBODisplay "
+    "displays": "PredictiveDisplay IntervalCalibrationDisplay ELBODisplay "
     "GapDisplay InvarianceDisplay SymmetryDisplay ModesDisplay SingularValueDisplay "
     "RelevanceDisplay",
 }
