@@ -8,10 +8,10 @@ to be p on the other side. Sums over entries, moments of products and draws need
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from skbayes_sym.inference.factorization.data import Sums
+from skbayes_sym.numerics.constants import positions
 
 
 class Free(NamedTuple):
@@ -66,7 +66,7 @@ class Coordinates:
     def pinned(self, mean: Tensor, n_rows: int) -> Tensor:
         """Set what is known, in place; ``mean`` is (n + m, D)."""
         for rows, side in zip((slice(n_rows), slice(n_rows, None)), self.sides, strict=True):
-            mean[rows, list(side.pinned)] = self.pin
+            mean[rows, positions(side.pinned, mean)] = self.pin
         return mean
 
 
@@ -75,8 +75,8 @@ def given_pinned(sums: Sums, side: Free) -> Sums:
     if side.is_everything:
         return sums
     second, first = sums
-    free, root_k = list(side.free), side.pin**2
-    known = side.pin * second[:, :, list(side.pinned)].sum(-1) / root_k
+    free, root_k = positions(side.free, first), side.pin**2
+    known = side.pin * second[:, :, positions(side.pinned, first)].sum(-1) / root_k
     return Sums(second[:, free][:, :, free], (first - known)[:, free])
 
 
@@ -84,7 +84,7 @@ def free_part(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:
     """Means and covariances of the free coordinates, (n, d) and (n, d, d)."""
     if side.is_everything:
         return mean, cov
-    free = list(side.free)
+    free = positions(side.free, mean)
     return mean[:, free], cov[:, free][:, :, free]
 
 
@@ -93,7 +93,7 @@ def with_pinned(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:
     if side.is_everything:
         return mean, cov
     n, size = len(mean), len(side.free) + len(side.pinned)
-    free = torch.tensor(side.free, device=mean.device)
+    free = positions(side.free, mean)
     full_mean, full_cov = mean.new_full((n, size), side.pin), cov.new_zeros(n, size, size)
     full_mean[:, free] = mean
     full_cov[:, free.unsqueeze(-1), free] = cov

@@ -29,6 +29,8 @@ class Incidence(NamedTuple):
 
     def block(self, first: int, last: int) -> "Incidence":
         """Rows ``first`` to ``last - 1``."""
+        if (first, last) == (0, self.n_rows):
+            return self
         begin, end = int(self.start[first]), int(self.start[last])
         start = self.start[first : last + 1] - begin
         weight = None if self.weight is None else self.weight[begin:end]

@@ -20,6 +20,7 @@ from skbayes_sym.inference.factorization.data import (
 from skbayes_sym.inference.factorization.problem import FactorProblem, FactorState
 from skbayes_sym.inference.factorization.rows import Noise, row_conditionals
 from skbayes_sym.inference.factorization.vi import OnStep
+from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.numerics.random import normal_like, numpy_generator
 
@@ -113,9 +114,7 @@ def _draw_side(
         half = torch.linalg.solve_triangular(factor, target.unsqueeze(-1), upper=False)
         drawn = torch.linalg.solve_triangular(factor.mT, half + normal.unsqueeze(-1), upper=True)
         rows = torch.arange(begin, end, device=values.device) + side.own.start
-        values[rows.unsqueeze(-1), torch.tensor(free.free, device=values.device)] = drawn.squeeze(
-            -1
-        )
+        values[rows.unsqueeze(-1), positions(free.free, values)] = drawn.squeeze(-1)
     return state._replace(laws=(laws[0], laws[1]))
 
 

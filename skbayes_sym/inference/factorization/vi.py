@@ -276,7 +276,7 @@ def _update_side(
     law = problem.laws(posterior)[index]
     packed = packed_second_moments(mean[side.other], cov[side.other])
     others, prior_means = mean[side.other].contiguous(), problem.priors[index].means(law)
-    linear, quadratic = 0.0, []
+    linear, quadratic = torch.zeros((), dtype=torch.float64, device=mean.device), []
     for begin in range(0, side.entries.n_rows, ROW_BLOCK):
         end = min(begin + ROW_BLOCK, side.entries.n_rows)
         rows = slice(side.own.start + begin, side.own.start + end)
@@ -290,15 +290,15 @@ def _update_side(
         mean[rows], cov[rows] = with_pinned(found, projected, free)
         second, first = sums
         by_mean = (second @ mean[rows].unsqueeze(-1)).squeeze(-1) / k - 2.0 / sqrt(k) * first
-        linear += float((by_mean * mean[rows]).sum())
+        linear += (by_mean * mean[rows]).sum()
         squares = cov[rows] * second
         of_factors = squares[:, :k, :k].sum((-2, -1))
         quadratic.append(of_factors)
         if mean.shape[1] > k:
-            linear += float(squares.sum() - of_factors.sum()) / k
+            linear += (squares.sum() - of_factors.sum()).double() / k
     ratio = family.pool(cov[side.own])
     cov[side.own, :k, :k] *= ratio[:, None, None]
-    return linear + float((ratio * torch.cat(quadratic)).sum()) / k
+    return float(linear + (ratio * torch.cat(quadratic)).sum().double() / k)
 
 
 def mean_field_elbo(data: Entries, posterior: FactorState, model: Factorisation) -> float:
