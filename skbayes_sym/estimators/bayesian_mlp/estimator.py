@@ -232,6 +232,10 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         prior = (default if self.prior is None else self.prior).bind(network.layout)
         return Model(network, likelihood, prior, Trivial())
 
+    def _networks_at_once(self, n_weights: int) -> float:
+        """All modes, and a gradient a weight for the curvature; else one member after another."""
+        return float(max(1, self.n_modes * n_weights))
+
     def _method(self) -> Pool:
         if self.n_modes == 0:
             why = "n_modes=0 leaves the members, which have a width and a prior of their own"

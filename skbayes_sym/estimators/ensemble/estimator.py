@@ -65,6 +65,10 @@ class _DeepEnsemble(WeightedDraws):
     def _draw_weights(self) -> None:
         return None
 
+    def _networks_at_once(self, n_weights: int) -> float:
+        """The members."""
+        return float(self.n_members)
+
     def _method(self) -> DeepEnsemble:
         return DeepEnsemble(
             self.n_members,

@@ -91,6 +91,11 @@ class LILAEstimator(LaplaceEstimator):
     def _image_shape(self, n_features: int) -> ImageShape | None:
         return image_shape(self.image_shape, n_features)
 
+    def _networks_at_once(self, n_weights: int) -> float:
+        """Transformations of a row."""
+        given = given_invariances(self.invariances)
+        return float(getattr(given, "n_augmentations", 1))
+
     def _method(self) -> Laplace:
         given, objective = given_invariances(self.invariances), given_objective(self.objective)
         half_width_rate = "auto" if given is None else given.learning_rate

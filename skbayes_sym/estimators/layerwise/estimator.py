@@ -237,6 +237,10 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)
 
+    def _networks_at_once(self, n_weights: int) -> float:
+        """Draws of a step."""
+        return float(self.n_weight_samples)
+
     def _method(self) -> LayerwiseVI:
         steps = Steps(
             self.max_iter, self.tol, self.batch_size, self.learning_rate, _LOG_VARIANCE_RATE,

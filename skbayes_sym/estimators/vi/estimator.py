@@ -104,6 +104,10 @@ class _SymmetrizedVI(NetworkEstimator):
         what = "prior_scale" if self.prior is None else "prior"
         return declared_group(group, fully_connected(network), prior, what)
 
+    def _networks_at_once(self, n_weights: int) -> float:
+        """Draws of a step."""
+        return float(self.n_weight_samples)
+
     def _method(self) -> MeanFieldVI:
         steps = Steps(
             self.max_iter, self.tol, self.batch_size, self.learning_rate, self.log_variance_rate,
