@@ -55,7 +55,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None

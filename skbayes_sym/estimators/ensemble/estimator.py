@@ -151,7 +151,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     warm_start : bool, default=False
         Whether `fit` goes on from the previous one.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -386,7 +386,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     warm_start : bool, default=False
         Whether `fit` goes on from the previous one.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
