@@ -221,8 +221,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         Rows of ``evidence="subset"``; 300 by default.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
-        sum over outputs; unbiased), "kron-ef" (empirical Fisher), "diag" or "full" (small
-        networks). The reported evidence is never sketched.
+        sum over outputs; unbiased), "kron-ef" (empirical Fisher: it vanishes as labels are fitted),
+        "diag", "diag-ef" or "full" (small networks). The reported evidence is never sketched.
     prior_scale : "learn", float or sequence of float, default="learn"
         Prior standard deviation of the weights and biases, in standardised units: one number or
         one per layer. "learn" maximises the evidence over it, layer by layer, from 3.0.
@@ -473,8 +473,8 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         Rows of ``evidence="subset"``; 300 by default.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
-        sum over outputs; unbiased), "kron-ef" (empirical Fisher), "diag" or "full" (small
-        networks). The reported evidence is never sketched.
+        sum over outputs; unbiased), "kron-ef" (empirical Fisher: it vanishes as labels are fitted),
+        "diag", "diag-ef" or "full" (small networks). The reported evidence is never sketched.
     prior_scale : "learn", float or sequence of float, default="learn"
         Prior standard deviation of the weights and biases, in standardised units: one number or
         one per layer. "learn" maximises the evidence over it, layer by layer, from 3.0.
