@@ -2,7 +2,7 @@
 
 import torch
 
-from skbayes_sym.models.networks.convolutional import resnet
+from skbayes_sym.models.networks.residual import resnet
 from skbayes_sym.numerics.random import generator_from
 
 
