@@ -340,7 +340,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     References
     ----------
     Immer, van der Ouderaa, Raetsch, Fortuin & van der Wilk (2022). Invariance learning in deep
-    neural networks with differentiable Laplace approximations.
+    neural networks with differentiable Laplace approximations. https://arxiv.org/abs/2202.10638
 
     Benton, Finzi, Izmailov & Wilson (2020). Learning invariances in neural networks from training
     data.
@@ -587,7 +587,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     References
     ----------
     Immer, van der Ouderaa, Raetsch, Fortuin & van der Wilk (2022). Invariance learning in deep
-    neural networks with differentiable Laplace approximations.
+    neural networks with differentiable Laplace approximations. https://arxiv.org/abs/2202.10638
 
     Benton, Finzi, Izmailov & Wilson (2020). Learning invariances in neural networks from training
     data.

@@ -220,7 +220,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     References
     ----------
     Wiese, Wimmer, Papamarkou, Bischl, Günnemann & Rügamer (2023). Towards efficient MCMC sampling
-    in Bayesian neural networks by exploiting symmetry.
+    in Bayesian neural networks by exploiting symmetry. https://arxiv.org/abs/2304.02902
 
     Examples
     --------
@@ -484,7 +484,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     References
     ----------
     Wiese, Wimmer, Papamarkou, Bischl, Günnemann & Rügamer (2023). Towards efficient MCMC sampling
-    in Bayesian neural networks by exploiting symmetry.
+    in Bayesian neural networks by exploiting symmetry. https://arxiv.org/abs/2304.02902
 
     Examples
     --------
