@@ -12,20 +12,25 @@ from datasets.test_images import write_images
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "reproduce_immer_mnist.py"
 TEXT = SCRIPT.read_text(encoding="utf-8")
-FULL = re.search(r'FULL="(.*)"', TEXT)[1].split()
-COMMANDS = [line.split() for line in re.findall(r"mnist\.py \$FULL ([^#\n]*)", TEXT)]
+FULL, CIFAR = (re.search(rf'{name}="(.*)"', TEXT)[1] for name in ("FULL", "CIFAR"))
+COMMANDS = [
+    line.replace("$CIFAR", CIFAR).split()
+    for line in re.findall(r"mnist\.py \$FULL ([^#\n]*)", TEXT)
+]
 SMALL = ["--epochs", "1", "--augmentations", "2", "--seeds", "1", "--versions", "partial"]
 # One of each kind; decomposing the factors of the Wide ResNet's 2.7 million weights takes a minute.
 QUICK = ({"fashion_mnist", "--hidden"}, {"cifar10", "resnet-8-16"})
+
+
+def is_quick(command):
+    return any(words <= set(command) for words in QUICK)
 
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(
-            c, id="-".join(c), marks=[] if any(q <= set(c) for q in QUICK) else [pytest.mark.slow]
-        )
+        pytest.param(c, id=f"{c[1]}-{c[-1]}", marks=[] if is_quick(c) else [pytest.mark.slow])
         for c in COMMANDS
     ],
 )
@@ -36,7 +41,7 @@ def test_runs(command, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("skbayes_sym.estimators.laplace.method.SUBSET_SIZE", 4)
     device = ["--device", "cuda" if torch.cuda.is_available() else "cpu"]
     methods = ["--methods", "non-invariant", "LILA"]
-    argv = [str(SCRIPT), *FULL, *command, *SMALL, *device, *methods]
+    argv = [str(SCRIPT), *FULL.split(), *command, *SMALL, *device, *methods]
     monkeypatch.setattr(sys, "argv", argv)
     runpy.run_path(str(SCRIPT), run_name="__main__")
     printed = capsys.readouterr().out
@@ -47,4 +52,4 @@ def test_runs(command, tmp_path, monkeypatch, capsys):
 def test_every_network_and_set_has_a_command():
     words = {word for command in COMMANDS for word in command}
     assert {"mlp", "cnn", "resnet-8-16", "wrn-16-4", "fashion_mnist", "cifar10"} <= words | {"mlp"}
-    assert "cuda" in FULL
+    assert "--device cuda" in FULL
