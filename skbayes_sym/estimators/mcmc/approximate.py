@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.inference.multimodal.low_rank import LowRankMixture, fit_low_rank_mixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import (
     MixtureOfLaplace,
     fit_mixture_of_laplace,
@@ -18,9 +19,9 @@ from skbayes_sym.numerics.random import generator_from
 
 
 class Approximation(NamedTuple):
-    """Gaussians at the modes, and draws from them in scaled units."""
+    """A few Gaussians, and draws from them in scaled units."""
 
-    posterior: MixtureOfLaplace
+    posterior: MixtureOfLaplace | LowRankMixture
     theta: Array  # (n, P)
     noise_std: Array  # (n, T)
     likelihood_params: Array  # (n, n_params)
@@ -28,20 +29,9 @@ class Approximation(NamedTuple):
 
 
 def approximate(
-    posterior: NetworkPosterior, position: Tensor, chain_weights: Array, n: int, seed: int
+    posterior: NetworkPosterior, mixture: MixtureOfLaplace | LowRankMixture, n: int, seed: int
 ) -> Approximation:
-    """A mixture of Laplace approximations of sampled modes, and ``n`` draws of it.
-
-    Parameters
-    ----------
-    posterior : NetworkPosterior
-        In float64, on the CPU.
-    position : Tensor of shape (C, S, D)
-        Draws on one representative of their orbits.
-    chain_weights : ndarray of shape (C,)
-    n, seed : int
-    """
-    mixture = _fit(posterior, position, chain_weights)
+    """``n`` draws of an approximation of ``posterior``, which is in float64, on the CPU."""
     drawn = mixture.sample(n, generator=generator_from(seed))
     theta, noise_std = posterior.split(drawn)
     own = drawn[:, theta.shape[-1] :]
@@ -49,7 +39,24 @@ def approximate(
     return Approximation(mixture, *(t.numpy() for t in values))
 
 
-def _fit(posterior: NetworkPosterior, position: Tensor, chain_weights: Array) -> MixtureOfLaplace:
+def a_gaussian_a_chain(
+    posterior: NetworkPosterior, position: Tensor, chain_weights: Array
+) -> LowRankMixture:
+    """Of each chain's draws (C, S, D), each moved to the copy nearest its chain's best one.
+
+    Units that were labelled draw by draw would have no mean.
+    """
+    group, best = posterior.network.symmetry(), posterior(position.flatten(0, 1))
+    chosen = best.view(position.shape[:2]).argmax(1)
+    aligned = torch.stack(
+        [group.align(own, own[i])[0] for own, i in zip(position, chosen, strict=True)]
+    )
+    return fit_low_rank_mixture(aligned, torch.as_tensor(chain_weights).log())
+
+
+def a_gaussian_a_mode(
+    posterior: NetworkPosterior, position: Tensor, chain_weights: Array
+) -> MixtureOfLaplace:
     """One Gaussian for every mode that the draws have weight in, at its best draw."""
     n_chains, n_draws, _ = position.shape
     chains = torch.arange(n_chains).repeat_interleave(n_draws)

@@ -20,7 +20,12 @@ from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.draws import WeightedDraws
-from skbayes_sym.estimators.mcmc.approximate import Approximation, approximate
+from skbayes_sym.estimators.mcmc.approximate import (
+    Approximation,
+    a_gaussian_a_chain,
+    a_gaussian_a_mode,
+    approximate,
+)
 from skbayes_sym.estimators.mcmc.method import BySize, Sampling
 from skbayes_sym.estimators.mcmc.modes import Mode
 from skbayes_sym.estimators.mcmc.setting import Chains, Search
@@ -29,6 +34,7 @@ from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.inference.mcmc.annealing import Annealing, Approach
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mcmc.chain_count import n_chains_required
+from skbayes_sym.inference.multimodal.low_rank import LowRankMixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence, Kernel
@@ -88,7 +94,7 @@ class SampledEstimator(WeightedDraws):
     log_evidence_: float
     log_evidence_std_error_: float
     diagnostics_: Bunch
-    posterior_: MixtureOfLaplace
+    posterior_: MixtureOfLaplace | LowRankMixture
     _blocks_: list[Block]
     _training_data_: tuple[Array, Array, Array]
 
@@ -199,9 +205,11 @@ class SampledEstimator(WeightedDraws):
 
         Parameters
         ----------
-        kind : {"mixture_of_laplace"}, default="mixture_of_laplace"
-            A Gaussian for every mode of the draws, at its maximum and with the curvature there
-            (Eschenhagen et al. 2021), weighted as the draws are.
+        kind : {"mixture_of_laplace", "low_rank"}, default="mixture_of_laplace"
+            "mixture_of_laplace": a Gaussian for every mode of the draws, at its maximum and with
+            the curvature there (Eschenhagen et al. 2021), weighted as the draws are. "low_rank": a
+            Gaussian for every chain, with the mean and covariance of its draws; for networks of
+            hundreds of weights.
         n_samples : int, default=1000
             Draws of the approximation that predictions average.
         random_state : int, RandomState instance or None, default=0
@@ -209,23 +217,43 @@ class SampledEstimator(WeightedDraws):
         Returns
         -------
         estimator of the same class
-            Fitted, with ``posterior_`` (`MixtureOfLaplace`: ``sample``, ``log_prob`` over weights
-            and log noise in scaled units) and ``samples_`` (1, n_samples, P) drawn from it. What
-            was said of the chains (`modes_`, `log_evidence_`, `diagnostics_`) it doesn't have.
+            Fitted, with ``posterior_`` (`MixtureOfLaplace` or `LowRankMixture`: ``sample``,
+            ``log_prob`` over weights and log noise in scaled units) and ``samples_``
+            (1, n_samples, P) drawn from it. What was said of the chains (`modes_`,
+            `log_evidence_`, `diagnostics_`) it doesn't have.
 
         Raises
         ------
         ValueError
-            If symmetries were not removed: every copy would be a mode. If the network has others
-            than exchanges and flips of units.
+            With "mixture_of_laplace", if symmetries were not removed: every copy would be a mode;
+            or if the network has others than exchanges and flips of units. With "low_rank", of
+            chains of one draw.
 
         Notes
         -----
-        2 D gradients a mode for the curvatures of D parameters, O(D^3).
+        "mixture_of_laplace": 2 D gradients a mode for the curvatures of D parameters, O(D^3).
+        "low_rank": O(D) a draw, and the alignment of each with the best of its chain. A Gaussian
+        has as many directions as its chain has draws, and weights far less correlated than those
+        of any network would have a better law with a diagonal.
         """
         check_is_fitted(self)
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        posterior = self._reference_posterior()
+        with one_thread(), torch.no_grad():
+            mixture = self._condensed(kind, posterior)
+            found = approximate(posterior, mixture, n_samples, seed)
+        return self._approximated(found, posterior)
+
+    def _condensed(
+        self, kind: str, posterior: NetworkPosterior
+    ) -> MixtureOfLaplace | LowRankMixture:
+        """A few Gaussians; what a kind can't be had of is refused."""
+        if kind == "low_rank":
+            if self.samples_.shape[1] < 2:
+                raise ValueError("approximate('low_rank') needs at least 2 draws a chain, got 1.")
+            return a_gaussian_a_chain(posterior, self._positions(), self.chain_weights_)
         if kind != "mixture_of_laplace":
-            raise ValueError(f"kind must be 'mixture_of_laplace', got {kind!r}.")
+            raise ValueError(f"kind must be 'mixture_of_laplace' or 'low_rank', got {kind!r}.")
         if not self.remove_symmetries:
             raise ValueError(
                 "approximate needs draws on one representative of their orbits: fit with "
@@ -236,11 +264,7 @@ class SampledEstimator(WeightedDraws):
                 "approximate needs isolated modes, and this network's symmetry has a factor that "
                 "isn't made of exchangeable units."
             )
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
-        posterior = self._reference_posterior()
-        with one_thread(), torch.no_grad():
-            found = approximate(posterior, self._positions(), self.chain_weights_, n_samples, seed)
-        return self._approximated(found, posterior)
+        return a_gaussian_a_mode(posterior, self._positions(), self.chain_weights_)
 
     def _approximated(self, found: Approximation, posterior: NetworkPosterior) -> Self:
         """A copy whose draws are those of the approximation."""
