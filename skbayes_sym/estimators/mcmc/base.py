@@ -29,7 +29,8 @@ from skbayes_sym.estimators.mcmc.approximate import (
 from skbayes_sym.estimators.mcmc.method import BySize, Sampling
 from skbayes_sym.estimators.mcmc.modes import Mode
 from skbayes_sym.estimators.mcmc.setting import Chains, Search
-from skbayes_sym.estimators.mcmc.starts import INITS
+from skbayes_sym.estimators.mcmc.starts import INITS, has_modes_to_find
+from skbayes_sym.estimators.mcmc.wide import asks_for_it, usual_scale
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.inference.mcmc.annealing import Annealing, Approach
 from skbayes_sym.inference.mcmc.blocks import Block
@@ -42,7 +43,7 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.base import Network
-from skbayes_sym.models.priors import Prior, UnboundPrior
+from skbayes_sym.models.priors import GaussianPrior, Prior, UnboundPrior
 from skbayes_sym.symmetry.base import NotInvariantError, SymmetryGroup, Trivial, check_invariant
 from skbayes_sym.symmetry.units import split_units
 
@@ -57,7 +58,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **OBJECT_CONSTRAINTS,
     "sampler": [StrOptions({"auto", *_SAMPLERS}), HasMethods("step"), SMC],
     "init": [StrOptions({"auto", *INITS}), Annealing],
-    "prior_scale": [StrOptions({"learn"}), *NETWORK_CONSTRAINTS["prior_scale"]],
+    "prior_scale": [StrOptions({"auto", "learn"}), *NETWORK_CONSTRAINTS["prior_scale"]],
     "n_chains": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left"), None],
     "n_warmup": [Interval(Integral, 0, None, closed="left"), None],
     "n_draws": [Interval(Integral, 1, None, closed="left"), None],
@@ -166,6 +167,26 @@ class SampledEstimator(WeightedDraws):
         why = "modes are weighed by draws whose symmetry is removed (remove_symmetries=False)"
         refuse(self, ("mode_weights",), why, "mode_weights='uniform'")
         return None
+
+    def _model(self, data: Training) -> Model:
+        return self._as_sampled(super()._model(data), data.n_rows)
+
+    def _as_sampled(self, model: Model, n_rows: int) -> Model:
+        """With given scales where ``prior_scale="auto"`` says so: of chains that come from afar."""
+        if self.prior is not None or not isinstance(self.prior_scale, str):
+            return model
+        if self.prior_scale != "auto" or not self._anneals(model, n_rows):
+            return model
+        return model._replace(prior=GaussianPrior(usual_scale(model.network)))
+
+    def _anneals(self, model: Model, n_rows: int) -> bool:
+        """Whether chains come from afar, as `_method` has it."""
+        if isinstance(self.init, str) and self.init != "auto":
+            return INITS[self.init].approach is not None
+        if not isinstance(self.init, str):
+            return True
+        by_size = isinstance(self.sampler, str) and self.sampler == "auto"
+        return by_size and not has_modes_to_find(model, n_rows) and asks_for_it(model)
 
     def _learned_scales(self, network: Network) -> UnboundPrior:
         """The prior whose scales are learned, by default."""
@@ -287,9 +308,10 @@ class SampledEstimator(WeightedDraws):
         """The posterior that was sampled, in float64 on the CPU."""
         x, y, weight = (torch.as_tensor(a) for a in self._training_data_)
         targets = y.double() if y.is_floating_point() else y
+        network, likelihood = self.network_, self._fitted_likelihood()
+        model = Model(network, likelihood, self._prior(network), Trivial())
         return NetworkPosterior(
-            self.network_, self._fitted_likelihood(),
-            self._prior(self.network_),
+            network, likelihood, self._as_sampled(model, len(x)).prior,
             Data(x.double(), targets, weight.double()), float(self.noise_prior_scale),
         )  # fmt: skip
 
