@@ -62,10 +62,11 @@ for ax, found, title in zip(axes, (chains, within), ("two chains", "one chain"),
 axes[1].set(ylabel="")
 
 # %%
-# Matching takes away more than half of what lies between two chains, and most of the rest stays:
-# they are different functions, not names of one. So weights of aligned chains look alike where
-# their functions don't: judge chains by ``diagnostics_.function_rhat``. Within a chain the draws are
-# as far apart, with a tenth of the barrier, and no labels to change: matching gains nothing there.
+# Matching takes away more than half of what lies between two chains. What stays says that they are
+# other functions, or that the matching, a local optimum, missed the right labels. Weights of
+# aligned chains look alike all the same: judge chains by their functions,
+# ``diagnostics_.function_rhat``. Within a chain the draws are as far apart, with a tenth of the
+# barrier, and no labels to change: matching gains nothing there.
 #
 # One Gaussian a chain
 # --------------------
@@ -100,6 +101,6 @@ for ax, (name, each) in zip(
 
 # %%
 # A Gaussian a chain predicts much of what the draws do, and far more than the variances alone. It
-# isn't as good: a chain's region is bent. (One Gaussian for all chains would say nothing: their mean
-# is no mode.)
+# isn't as good: a chain's region is bent. (One Gaussian for all chains would say nothing: their
+# mean is no mode.)
 plt.show()

@@ -13,8 +13,8 @@ from skbayes_sym.numerics.gaussian import log_normal_multivariate
 from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.random import normal_like
 
-# Of every variance, what is given to the coordinate alone. With none there would be no density; with
-# 0.01 four chains of [16] * 4 on airfoil lose 0.14 nats a row, from 0.001 on nothing.
+# Of every variance, what is given to the coordinate alone. With none there would be no density;
+# with 0.01 four chains of [16] * 4 on airfoil lose 0.14 nats a row, from 0.001 on nothing.
 _DIAGONAL_SHARE = 0.001
 
 
@@ -70,7 +70,8 @@ def _log_normal(residual: Tensor, factor: Tensor, variance: Tensor) -> Tensor:
 
 
 def fit_low_rank_mixture(draws: Tensor, log_weights: Tensor) -> LowRankMixture:
-    """A Gaussian for every chain: its draws' mean, and their covariance ``0.999 S + 0.001 diag(S)``.
+    """A Gaussian for every chain: its draws' mean, and ``0.999 S + 0.001 diag(S)`` of their
+    covariance S.
 
     Parameters
     ----------
