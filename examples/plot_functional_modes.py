@@ -7,8 +7,6 @@ This example follows Figures 4, 7 and 2 of Wiese et al. (2023), on data made to 
 asks what the paper doesn't: how much is each mode worth?
 """
 
-import sys
-
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -16,9 +14,6 @@ import torch
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.inference.reference.predictive_convergence import consecutive_kl
-
-FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
-FEWER = {"n_chains": 8, "n_warmup": 10, "n_draws": 8} if FAST else {}
 
 # %%
 # A network that must choose
@@ -38,7 +33,7 @@ X, y = make_plateaus(300, seed=0)
 SETTINGS = {
     "prior_scale": 3.0, "init": "prior", "n_chains": 64, "n_warmup": 300, "dtype": "float32",
     "random_state": 0,
-} | FEWER  # fmt: skip
+}  # fmt: skip
 one, two = (
     MCMCRegressor((width,), mode_weights="evidence", **SETTINGS).fit(X, y) for width in (1, 2)
 )
@@ -158,7 +153,7 @@ panels[0].legend(frameon=False, loc="upper left")
 X_sine, y_sine = make_sinusoidal(random_state=0)
 wide = MCMCRegressor(
     (16,), init="prior", prior_scale=1.0,
-    n_chains=256, n_warmup=2 if FAST else 100, n_draws=4, mode_weights="uniform",
+    n_chains=256, n_warmup=100, n_draws=4, mode_weights="uniform",
     dtype="float32", random_state=0,
 ).fit(X_sine, y_sine)  # fmt: skip
 

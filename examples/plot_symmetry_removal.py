@@ -8,7 +8,6 @@ in :math:`d!\, 2^d` copies. Wiese et al. (2023) sample the posterior as it is, a
 draw to one representative of its copies. This example repeats their Figures 1, 3 and 6.
 """
 
-import sys
 from math import factorial, log10
 
 import matplotlib.pyplot as plt
@@ -19,9 +18,6 @@ from skbayes_sym import MCMCRegressor, remove_symmetries
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
-
-FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
-WARMUP = 10 if FAST else 400
 
 # %%
 # How many copies
@@ -67,7 +63,7 @@ axes.spines[["top", "right"]].set_visible(False)
 X, y = make_sinusoidal(random_state=0)
 reg = MCMCRegressor(
     (3,), init="prior", prior_scale=1.0,
-    n_chains=512, n_warmup=WARMUP, n_draws=4, dtype="float32", random_state=0,
+    n_chains=512, n_warmup=400, n_draws=4, dtype="float32", random_state=0,
     remove_symmetries=False, mode_weights="uniform",
 ).fit(X, y)  # fmt: skip
 before = reg.samples_[:, -1].astype(np.float64)  # (512, 10)

@@ -67,6 +67,9 @@ from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import Units, unit_layers
 
+# Where `test_devices` computes figures of everything below: they must be the same.
+DEVICES = ("cpu", "cuda")
+
 NETWORKS: dict[str, MLP] = {
     "linear": MLP(3, (), 2, RELU),
     **{f"one-layer-{name}": MLP(3, (4,), 2, a) for name, a in ACTIVATIONS.items()},
@@ -256,10 +259,10 @@ class LaplacePrior(BasePrior):
         return (-theta.abs() / self.width - log(2.0 * self.width)).sum(-1)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        shape = (n, self.n_params)
-        exponential = torch.empty(shape, dtype=torch.float64).exponential_(generator=generator)
-        signs = 2 * torch.randint(0, 2, shape, generator=generator) - 1
-        return self.width * signs * exponential
+        shape, device = (n, self.n_params), generator.device
+        exponential = torch.empty(shape, dtype=torch.float64, device=device)
+        signs = 2 * torch.randint(0, 2, shape, generator=generator, device=device) - 1
+        return self.width * signs * exponential.exponential_(generator=generator)
 
 
 PRIORS: dict[str, UnboundPrior] = {

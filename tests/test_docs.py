@@ -1,6 +1,7 @@
 """The API page has every public name, and no other."""
 
 import re
+import runpy
 from importlib import import_module
 from pathlib import Path
 
@@ -103,3 +104,16 @@ def test_the_table_of_costs_names_what_exists() -> None:
     assert len(tables) > 8
     in_tests = {name for module in (cases, fits) for name in vars(module)}
     assert tables - in_tests <= {"NOUNS", "ESTIMATORS"}
+
+
+def test_the_page_of_every_name_links_the_guide_page_that_explains_it() -> None:
+    pages = runpy.run_path(str(DOCS / "guide_pages.py"))["PAGES"]
+    names = [n.rpartition(".")[2] for n in documented(API) if ".datasets." not in n]
+    assert set(names) == set(pages)
+    for name, page in pages.items():
+        text = (DOCS / f"user_guide/{page}.rst").read_text(encoding="utf-8")
+        assert re.search(rf"\b{name}\b", text), (name, page)
+    for template in (DOCS / "_templates/autosummary").glob("*.rst"):
+        text = template.read_text(encoding="utf-8")
+        assert "/user_guide/{{ guide_pages[objname] }}" in text
+        assert ".. minigallery:: {{ module }}.{{ objname }}" in text

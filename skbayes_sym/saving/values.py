@@ -44,8 +44,10 @@ from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Annealing, Evidence
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
+from skbayes_sym.models.augmentations.colour import Brightness, Contrast, Hue
 from skbayes_sym.models.augmentations.invariances import Invariances
 from skbayes_sym.models.augmentations.objectives import Augerino
+from skbayes_sym.models.augmentations.pixels import Blur, PixelNoise
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
@@ -90,6 +92,7 @@ NOUNS: dict[str, Any] = {
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
         Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
+        Brightness, Contrast, Hue, PixelNoise, Blur,
         Augerino, Invariances,
         Block, State, DiagonalPreconditioner, DensePreconditioner, KroneckerPreconditioner,
         LayerCurvature,

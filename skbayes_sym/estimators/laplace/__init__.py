@@ -16,5 +16,5 @@ Tested elsewhere: `alternation` (with `estimator` and `stops`), `base` (with `es
 `class_method` (with `modes`), `convergence` (with `stops`), `curvature` (with `estimator`),
 `evaluation` (with `estimator`), `found` (with `estimator`), `invariances` (with `lila`),
 `method` (with `estimator`), `mode_predictions` (with `modes`), `networks` (with `estimator` and
-`lila`), `optimizers` (with `modes`), `predict` (with `estimator`), `problem` (with `estimator`).
+`lila`), `optimizers` (with `modes`), `problem` (with `estimator`).
 """

@@ -11,9 +11,10 @@ from skbayes_sym.estimators._fit.memory import rows_part
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.alternation import Alternation
 from skbayes_sym.estimators.laplace.curvature import Curvature
-from skbayes_sym.estimators.laplace.evaluation import Evaluated
+from skbayes_sym.estimators.laplace.evaluation import Evaluated, Evaluation
 from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit, as_array
 from skbayes_sym.estimators.laplace.invariances import LearnedInvariances
+from skbayes_sym.estimators.laplace.predict import averaging_is_negligible, predict_seeds
 from skbayes_sym.inference.laplace.jacobian import parameter_positions
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
@@ -90,7 +91,9 @@ class Problem:
         learned = None
         if self.reports_invariances:
             curve = [as_array(eta) for eta in training.eta_curve]
-            learned = LearnedInvariances(model.augmentation, as_array(h["eta"]), curve)
+            learned = LearnedInvariances(
+                model.augmentation, as_array(h["eta"]), curve, self._predicts_plainly(theta, hyper)
+            )
         noise_scale = model.likelihood.at(h["likelihood"].cpu()).noise_scale
         return LaplaceFit(
             LaplacePosterior(as_array(theta), precision.map(as_array), positions.numpy()),
@@ -101,6 +104,12 @@ class Problem:
             invariances=learned,
             convergence=convergence,
         )
+
+    def _predicts_plainly(self, theta: Tensor, hyper: Tensor) -> bool:
+        """Whether the learned half-widths are too small for predictions to be averages."""
+        seed, _ = predict_seeds(self.seeds.predict)
+        evaluation = Evaluation.of_training(self.evidence, self.seeds.evaluation)
+        return averaging_is_negligible(evaluation.evidence, theta, hyper, seed)
 
     def require_memory(self, curvature: str, n_subset: int | None = None) -> None:
         """Adam's copies of P weights, and the curvature of the P' covered ones.

@@ -222,7 +222,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     References
     ----------
     Wiese, Wimmer, Papamarkou, Bischl, Günnemann & Rügamer (2023). Towards efficient MCMC sampling
-    in Bayesian neural networks by exploiting symmetry.
+    in Bayesian neural networks by exploiting symmetry. https://arxiv.org/abs/2304.02902
 
     Examples
     --------
@@ -488,7 +488,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     References
     ----------
     Wiese, Wimmer, Papamarkou, Bischl, Günnemann & Rügamer (2023). Towards efficient MCMC sampling
-    in Bayesian neural networks by exploiting symmetry.
+    in Bayesian neural networks by exploiting symmetry. https://arxiv.org/abs/2304.02902
 
     Examples
     --------

@@ -150,7 +150,8 @@ def _run_particles(setting: Setting, particles: SMC) -> tuple[list[SMCResult], S
     found = run_replicates(
         setting.posterior, setting.units,
         SMCSettings(n_particles=particles.n_particles, n_moves=_REPLICATE_MOVES),
-        seeds=spawn_seeds(setting.seeds.replicates, n), n_jobs=setting.chains.n_jobs,
+        seeds=spawn_seeds(setting.seeds.replicates, n), device=setting.data.device,
+        n_jobs=setting.chains.n_jobs,
         on_step=setting.run.phase(REPLICATES, n),
     )  # fmt: skip
     return found.runs, found.stopped
