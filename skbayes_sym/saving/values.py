@@ -36,6 +36,7 @@ from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mcmc.kronecker import KroneckerPreconditioner, LayerCurvature
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
+from skbayes_sym.inference.multimodal.low_rank import LowRankMixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
@@ -95,7 +96,7 @@ NOUNS: dict[str, Any] = {
         Augerino, Invariances,
         Block, State, DiagonalPreconditioner, DensePreconditioner, KroneckerPreconditioner,
         LayerCurvature,
-        Mode, MixtureOfLaplace, GaussianMixture,
+        Mode, MixtureOfLaplace, GaussianMixture, LowRankMixture,
         HMC, NUTS, SMC, Evidence, Annealing,
         Exact, ExactUpTo, Importance, InfoNCE, Soules, Product, Trivial, Units,
     )
