@@ -96,8 +96,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         linearly.
     hyper_learning_rate : float, default=0.3
         Likewise for the logarithms of prior precision and noise.
-    n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
+    n_hyper_updates : int or "auto", default="auto"
+        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
+        Fisher matrix at least one in 8 steps.
     burn_in : float, default=0.1
         Share of them that is left out at the start.
     keep_best : bool, default=False
@@ -224,7 +225,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         normalize_y: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.3,
-        n_hyper_updates: int = 100,
+        n_hyper_updates: int | str = "auto",
         burn_in: float = 0.1,
         keep_best: bool = False,
         tol: float | str | None = "auto",
@@ -363,8 +364,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         linearly.
     hyper_learning_rate : float, default=0.3
         Likewise for the logarithms of prior precision.
-    n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
+    n_hyper_updates : int or "auto", default="auto"
+        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
+        Fisher matrix at least one in 8 steps.
     burn_in : float, default=0.1
         Share of them that is left out at the start.
     keep_best : bool, default=True
@@ -487,7 +489,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         standardize: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.3,
-        n_hyper_updates: int = 100,
+        n_hyper_updates: int | str = "auto",
         burn_in: float = 0.1,
         keep_best: bool = True,
         tol: float | str | None = "auto",

@@ -247,8 +247,9 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         linearly.
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision and noise.
-    n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
+    n_hyper_updates : int or "auto", default="auto"
+        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
+        Fisher matrix at least one in 8 steps.
     burn_in : float, default=0.1
         Share of them that is left out at the start.
     keep_best : bool, default=True
@@ -384,7 +385,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         normalize_y: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
-        n_hyper_updates: int = 100,
+        n_hyper_updates: int | str = "auto",
         burn_in: float = 0.1,
         keep_best: bool = True,
         tol: float | None = 1e-3,
@@ -501,8 +502,9 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         linearly.
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision.
-    n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
+    n_hyper_updates : int or "auto", default="auto"
+        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
+        Fisher matrix at least one in 8 steps.
     burn_in : float, default=0.1
         Share of them that is left out at the start.
     keep_best : bool, default=True
@@ -631,7 +633,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         standardize: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
-        n_hyper_updates: int = 100,
+        n_hyper_updates: int | str = "auto",
         burn_in: float = 0.1,
         keep_best: bool = True,
         tol: float | None = 1e-3,

@@ -45,3 +45,18 @@ def test_an_empirical_fisher_that_has_vanished_warns():
         warnings.simplefilter("error")
         LILAClassifier((20,), curvature="kron-sketch", **settings).fit(X, y)
         fitting.set_params(max_iter=8, n_hyper_updates=1).fit(X, y)  # nothing is fitted yet
+
+
+@pytest.mark.parametrize(
+    ("curvature", "max_iter", "n"),
+    [("kron-ef", 4000, 500), ("diag-ef", 400, 100), ("auto", 4000, 100)],
+)
+def test_the_half_widths_are_heard_before_it_vanishes(curvature, max_iter, n):
+    """Updates by default: one in 8 steps of an empirical Fisher, 100 of others."""
+    model = LILAClassifier(curvature=curvature, max_iter=max_iter, invariances=[ColumnShift()])
+    model.n_features_in_ = 3
+    method = model._method()
+    assert method._n_updates == n
+    assert method._pace(1.0).n_blocks == n
+    model.set_params(n_hyper_updates=40)
+    assert model._method()._n_updates == 40
