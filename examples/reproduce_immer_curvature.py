@@ -10,7 +10,8 @@ diagonals score worse, and the diagonal EF learns wrong invariances.
 Here: 700 of scikit-learn's digits turned by up to 90 degrees, and Kronecker factors from all
 classes ("kron-exact"), from random signs over classes ("kron-sketch", the default) and from the EF
 ("kron-ef"), and diagonals of the GGN ("diag") and of the EF ("diag-ef"). The EF vanishes once
-labels are fitted, so that with it the half-widths move from the first step on (``burn_in=0``).
+labels are fitted, so that with it the half-widths move from the first step on (``burn_in="auto"``
+is 0 there).
 
 Printed for each, mean over the seeds with standard errors: the learned rotation (truth: 90
 degrees), the largest other extent, the test accuracy, and CPU seconds. The log evidence is printed
@@ -52,8 +53,6 @@ def load(n_train, seed):
 def fit(curvature, n_train, seed, **fewer):
     """(rotation in degrees, largest other extent, test accuracy, log evidence, CPU seconds)."""
     X, X_test, y, y_test = load(n_train, seed)
-    if curvature.endswith("-ef"):
-        fewer = {"burn_in": 0.0, **fewer}
     model = LILAClassifier(
         (100,), image_shape=(8, 8), curvature=curvature, learning_rate=0.05, batch_size=100,
         invariances=Invariances(learning_rate=0.2), predictive="plugin", tol=None,

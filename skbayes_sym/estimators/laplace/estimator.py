@@ -99,8 +99,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     n_hyper_updates : int or "auto", default="auto"
         Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
         Fisher matrix at least one in 8 steps.
-    burn_in : float, default=0.1
-        Share of them that is left out at the start.
+    burn_in : float or "auto", default="auto"
+        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
+        matrix.
     keep_best : bool, default=False
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end: away from a mode the approximation says too much.
@@ -226,7 +227,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.3,
         n_hyper_updates: int | str = "auto",
-        burn_in: float = 0.1,
+        burn_in: float | str = "auto",
         keep_best: bool = False,
         tol: float | str | None = "auto",
         device: str = "auto",
@@ -367,8 +368,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
     n_hyper_updates : int or "auto", default="auto"
         Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
         Fisher matrix at least one in 8 steps.
-    burn_in : float, default=0.1
-        Share of them that is left out at the start.
+    burn_in : float or "auto", default="auto"
+        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
+        matrix.
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end. Gauss-Newton steps do.
@@ -490,7 +492,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.3,
         n_hyper_updates: int | str = "auto",
-        burn_in: float = 0.1,
+        burn_in: float | str = "auto",
         keep_best: bool = True,
         tol: float | str | None = "auto",
         device: str = "auto",

@@ -250,8 +250,9 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     n_hyper_updates : int or "auto", default="auto"
         Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
         Fisher matrix at least one in 8 steps.
-    burn_in : float, default=0.1
-        Share of them that is left out at the start.
+    burn_in : float or "auto", default="auto"
+        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
+        matrix.
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end.
@@ -386,7 +387,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
         n_hyper_updates: int | str = "auto",
-        burn_in: float = 0.1,
+        burn_in: float | str = "auto",
         keep_best: bool = True,
         tol: float | None = 1e-3,
         device: str = "auto",
@@ -505,8 +506,9 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     n_hyper_updates : int or "auto", default="auto"
         Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
         Fisher matrix at least one in 8 steps.
-    burn_in : float, default=0.1
-        Share of them that is left out at the start.
+    burn_in : float or "auto", default="auto"
+        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
+        matrix.
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end.
@@ -634,7 +636,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
         n_hyper_updates: int | str = "auto",
-        burn_in: float = 0.1,
+        burn_in: float | str = "auto",
         keep_best: bool = True,
         tol: float | None = 1e-3,
         device: str = "auto",

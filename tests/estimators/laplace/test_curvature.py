@@ -35,7 +35,8 @@ def test_an_empirical_fisher_that_has_vanished_warns():
     """Many steps on few rows of clear classes: labels are fitted, and squared scores are none."""
     X, y = load_wine(return_X_y=True)
     settings = {
-        "max_iter": 400, "n_hyper_updates": 8, "prior_scale": 10.0, "tol": None, "random_state": 0,
+        "max_iter": 400, "n_hyper_updates": 8, "burn_in": 0.1, "prior_scale": 10.0, "tol": None,
+        "random_state": 0,
         "invariances": Invariances([ColumnShift(columns=(0,))], 2),
     }  # fmt: skip
     fitting = LILAClassifier((20,), curvature="kron-ef", **settings)
@@ -58,5 +59,6 @@ def test_the_half_widths_are_heard_before_it_vanishes(curvature, max_iter, n):
     method = model._method()
     assert method._n_updates == n
     assert method._pace(1.0).n_blocks == n
+    assert method._pace(1.0).burn_in == (10 if curvature == "auto" else 0)
     model.set_params(n_hyper_updates=40)
     assert model._method()._n_updates == 40
