@@ -112,8 +112,10 @@ def load_dataset(
     ValueError : unknown name, or data that are not the set they are named after.
     OSError : no file and nothing from OpenML; FileNotFoundError for izmailov.
     """
-    if name not in _INPUTS:
+    if not isinstance(name, str) or name not in _INPUTS:
         raise ValueError(f"name must be one of {', '.join(_INPUTS)}; got {name!r}.")
+    if data_home is not None and not isinstance(data_home, str | os.PathLike):
+        raise TypeError(f"data_home must be a path or None, got {data_home!r}.")
     inputs = _INPUTS[name].split()
     home = data_home if data_home is not None else os.environ.get("SKBAYES_SYM_DATA") or None
     found = None if home is None else _from_folder(name, Path(home).expanduser())
