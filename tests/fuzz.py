@@ -212,6 +212,8 @@ def _value(rng: Draw, estimator: Any, name: str) -> Any:
         return pick(rng, WRONG)
     if name in SHORT:
         return pick(rng, SHORT[name])
+    if name == "init":
+        return "prior"  # the others look for modes first, for seconds
     rules = estimator._parameter_constraints.get(name, [])
     valid = list(BY_NAME.get(name, []))
     for rule in rules:
@@ -340,6 +342,8 @@ def question_call(rng: Draw) -> Call:
         elif argument == "y":
             kind = pick(rng, TARGETS if rng.random() < 0.5 else
                         ORDINARY_LABELS if labels else ORDINARY_NUMBERS)  # fmt: skip
+            if method.__name__ == "score" and kind == "largest":
+                kind = "huge"  # scikit-learn's own scores overflow
             given["y"] = TARGETS[kind](rng)
         elif argument == "sample_weight":
             kind = pick(rng, [k for k in WEIGHTS if k != "words"])  # scikit-learn's own scores

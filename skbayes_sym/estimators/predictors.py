@@ -73,6 +73,19 @@ def check_counts(y: Array, likelihood: object) -> None:
         )
 
 
+def _warn_of_constant(y: Array) -> None:
+    """Say what can't be learned of targets that are all the same."""
+    constant = (y == y[0]).all(axis=0)
+    if constant.any():
+        place = int(constant.argmax())
+        which = "y" if y.shape[1] == 1 else f"column {place} of y"
+        warn_user(
+            f"{which} is constant ({y[0, place]:g}): there is nothing to learn but that, and no "
+            "scale to tell noise from. Check the targets.",
+            UserWarning,
+        )
+
+
 def quantile_levels(quantiles: Any) -> Array:
     """As numbers; NaN where they are none, which lies between no limits."""
     try:
@@ -156,7 +169,10 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def _encode_targets(self, y: Array) -> Array:
         self._y_ndim_ = y.ndim
-        return y.reshape(len(y), -1)
+        columns = y.reshape(len(y), -1)
+        if len(columns) > 1 and not self._is_of_counts():
+            _warn_of_constant(columns)
+        return columns
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
         given: Likelihood | None = getattr(self, "_given_likelihood", None)

@@ -96,7 +96,7 @@ class Training:
         y_present = estimator._encode_targets(y_checked[present])
         origin = np.full(len(weight), -1)
         rows, origin[present] = canonical_rows(X_checked[present], y_present, weight[present])
-        _warn_of_little(rows)
+        _warn_of_one(rows)
         x_scaling, y_scaling = estimator._scale_inputs(rows), estimator._scale_targets(rows)
         dtype = resolve_dtype(estimator.dtype, X_checked)
         _require_range(rows, x_scaling, y_scaling, _LARGEST[dtype])
@@ -193,24 +193,14 @@ class Training:
         return attributes
 
 
-def _warn_of_little(rows: Rows) -> None:
-    """Say what can't be learned of one row, or of targets that are all the same."""
+def _warn_of_one(rows: Rows) -> None:
+    """Say what can't be learned of one row."""
     if len(rows.X) == 1:
         warn_user(
             "X has one distinct row: nothing can be learned of how targets depend on it, and "
             "predictions elsewhere are the prior's. Give more rows.",
             UserWarning,
         )
-    elif rows.y.ndim == 2:
-        constant = (rows.y == rows.y[0]).all(axis=0)
-        if constant.any():
-            place = int(constant.argmax())
-            which = "y" if rows.y.shape[1] == 1 else f"column {place} of y"
-            warn_user(
-                f"{which} is constant ({rows.y[0, place]:g}): there is nothing to learn but that, "
-                "and no scale to tell noise from. Check the targets.",
-                UserWarning,
-            )
 
 
 def _require_range(rows: Rows, x: Scaling, y: Scaling | None, largest: float) -> None:

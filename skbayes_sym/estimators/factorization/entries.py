@@ -193,12 +193,7 @@ def _in_units(values: Array) -> tuple[Array, float]:
 
 
 def warn_of_empty(observed: Observed) -> None:
-    """Say how many rows and columns have nothing to learn from, and if entries are all equal."""
-    values = observed.values
-    if len(values) and values.min() == values.max():
-        warn_user(
-            "all observed entries of X are equal: there is nothing to learn but that.", UserWarning
-        )
+    """Say how many rows and columns have nothing to learn from."""
     n, m = observed.shape
     empty_rows = n - len(np.unique(observed.rows))
     empty_columns = m - len(np.unique(observed.columns))
