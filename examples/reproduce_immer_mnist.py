@@ -11,6 +11,8 @@ non-invariant model, Augerino with the paper's reward and with ten times as much
    python examples/reproduce_immer_mnist.py --n-train 1000    # the table below: an hour
    python examples/reproduce_immer_mnist.py                   # 8000 images, three seeds: hours
    python examples/reproduce_immer_mnist.py --hidden 1000 --evidence subset  # the paper's network
+   python examples/reproduce_immer_mnist.py --data mnist_full --hidden 1000 --epochs 1000
+       --augmentations 31 --basis axis                        # its whole size: days, or a GPU
    python examples/reproduce_immer_mnist.py --network cnn --curvature kron-ef --augmentations 4
    python examples/reproduce_immer_mnist.py --data cifar10 --network resnet  # needs a network
    python examples/reproduce_immer_mnist.py --data fashion_mnist             # the same
@@ -55,9 +57,14 @@ from skbayes_sym import LILAClassifier
 from skbayes_sym.datasets import load_dataset
 from skbayes_sym.models import Affine, Augerino, Invariances
 
-SHAPES = {"mnist": (1, 28, 28), "fashion_mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
-N_TRAIN = {"mnist": 8000, "fashion_mnist": 60_000, "cifar10": 50_000}
-N_TEST = {"mnist": 2000, "fashion_mnist": 10_000, "cifar10": 10_000}
+SHAPES = {
+    "mnist": (1, 28, 28),
+    "mnist_full": (1, 28, 28),
+    "fashion_mnist": (1, 28, 28),
+    "cifar10": (3, 32, 32),
+}
+N_TRAIN = {"mnist": 8000, "mnist_full": 60_000, "fashion_mnist": 60_000, "cifar10": 50_000}
+N_TEST = {"mnist": 2000, "mnist_full": 10_000, "fashion_mnist": 10_000, "cifar10": 10_000}
 VERSIONS = ("full", "partial", "translated", "scaled", "original")
 METHODS = {
     "non-invariant": {"invariances": None},
@@ -68,10 +75,16 @@ METHODS = {
 TRUTH = {
     "full": {"rotation": np.pi},
     "partial": {"rotation": np.pi / 2},
-    "translated": {"translation_x": 8 / 14, "translation_y": 8 / 14},
+    "translated": {"translation_x": 8.0, "translation_y": 8.0},  # pixels
     "scaled": {"scale": np.log(2)},
     "original": {},
 }
+
+
+def truth_of(version, shape):
+    """Half-widths of a version's transformations, shifts in half-images."""
+    pixels = 0.5 * shape[-1]
+    return {k: v / pixels if "translation" in k else v for k, v in TRUTH[version].items()}
 
 
 def transformed(images, version, rng):
@@ -195,7 +208,7 @@ def main():
                     f"evidence {model.log_evidence_:.0f}, {describe(model)}, {seconds:.0f} CPU-s",
                     flush=True,
                 )
-                trajectory(model, TRUTH[version])
+                trajectory(model, truth_of(version, SHAPES[args.data]))
             table[version, method] = np.array(scores)
     print(f"\ntest accuracy (%), {args.data}, {args.network}, {n_train} images, {n_seeds} seeds")
     print(" " * 14 + "".join(f"{v:>16s}" for v in args.versions))

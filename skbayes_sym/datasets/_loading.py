@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import fetch_openml, load_diabetes
+from sklearn.datasets import fetch_openml, load_diabetes, load_wine
 from sklearn.utils import Bunch
 
 from skbayes_sym.datasets._toy import Floats, Ints, make_regression2d, make_sinusoidal
@@ -29,8 +29,11 @@ _INPUTS = {
     "forest_fire": "X Y month day FFMC DMC DC ISI temp RH wind rain",
     "izmailov": "x",
     "mnist": " ".join(f"pixel{i}" for i in range(1, 785)),
+    "mnist_full": " ".join(f"pixel{i}" for i in range(1, 785)),
     "regression2d": "x1 x2",
     "sinusoidal": "x",
+    "wine": "alcohol malic_acid ash alcalinity magnesium phenols flavanoids nonflavanoids "
+    "proanthocyanins color hue od280 proline",
     "yacht": "buoyancy_position prismatic length_displacement beam_draught length_beam froude",
 }
 _DESCRIPTIONS = {
@@ -43,8 +46,10 @@ _DESCRIPTIONS = {
     "forest_fire": "log(1 + burned hectares); day 1 is Monday (UCI; Cortez & Morais, 2007).",
     "izmailov": "Izmailov et al. (2020), standardised; comes as a file only.",
     "mnist": "The 10,000 test images of MNIST: 28 x 28 pixels, row by row, 0 to 255.",
+    "mnist_full": "MNIST's 70,000 images, the 60,000 for training first.",
     "regression2d": "make_regression2d(), standardised; Wiese et al. (2023), App. E.1.",
     "sinusoidal": "make_sinusoidal(), standardised; Wiese et al. (2023), App. E.1.",
+    "wine": "Cultivar (0, 1, 2) of 178 wines, as a number (UCI); Wiese et al. (2023), Table 1.",
     "yacht": "Residuary resistance per unit weight of displacement of sailing yachts (UCI).",
 }
 
@@ -72,9 +77,11 @@ _OPENML = {
     "fashion_mnist": _OpenML(40996, "class", 70_000, 4.5),
     "forest_fire": _OpenML(44962, "area", 517, 1.1110258),  # after log(1 + .)
     "mnist": _OpenML(554, "class", 10_000, 4.4434),
+    "mnist_full": _OpenML(554, "class", 70_000, 4.452429),
     "yacht": _OpenML(42370, "Residuary.resistance", 308, 10.495357),
 }
-_IMAGES = ("cifar10", "fashion_mnist", "mnist")
+_IMAGES = ("cifar10", "fashion_mnist", "mnist", "mnist_full")
+_FILES = {"mnist": ("mnist10k", ("",)), "mnist_full": ("mnist", ("train-", "t10k-"))}
 _CALENDAR = ("jan feb mar apr may jun jul aug sep oct nov dec", "mon tue wed thu fri sat sun")
 _NUMBERS = {word: i for words in _CALENDAR for i, word in enumerate(words.split(), 1)}
 
@@ -85,17 +92,18 @@ def load_dataset(
     """Load one of the sets that the papers report on, from a folder or else from OpenML.
 
     The folder is `data_home`, else the environment variable ``SKBAYES_SYM_DATA``. It holds
-    ``regression/NAME.data`` (whitespace separated, the target last) and
-    ``mnist10k/{images-idx3,labels-idx1}-ubyte.gz``. Where the file is missing, even if
-    `data_home` was given, the set is fetched from OpenML (cached in scikit-learn's folder, not
-    in `data_home`); "diabetes" then comes from scikit-learn, "sinusoidal" and "regression2d"
-    are drawn with seed 0 (the same law, other points). ``source`` says which it was.
+    ``regression/NAME.data`` (whitespace separated, the target last),
+    ``mnist10k/{images-idx3,labels-idx1}-ubyte.gz`` and, of "mnist_full", ``mnist`` with the four
+    files as they are distributed. Where the file is missing, even if `data_home` was given, the
+    set is fetched from OpenML (cached in scikit-learn's folder, not in `data_home`); "diabetes" and
+    "wine" then come from scikit-learn, "sinusoidal" and "regression2d" are drawn with seed 0 (the
+    same law, other points). ``source`` says which it was.
 
     Parameters
     ----------
     name : str
         airfoil, cifar10 and fashion_mnist (OpenML only), concrete, diabetes, energy, forest_fire,
-        izmailov (a file only), mnist, regression2d, sinusoidal or yacht.
+        izmailov (a file only), mnist, mnist_full, regression2d, sinusoidal, wine or yacht.
     data_home : path, default=None
     return_X_y : bool, default=False
         Return ``(data, target)`` instead of a Bunch.
@@ -127,12 +135,16 @@ def load_dataset(
 
 
 def _from_folder(name: str, home: Path) -> _Loaded | None:
-    if name == "mnist":
-        folder = home / "mnist10k"
-        images, labels = folder / "images-idx3-ubyte.gz", folder / "labels-idx1-ubyte.gz"
-        if not (images.is_file() and labels.is_file()):
+    if name in _FILES:
+        folder, parts = home / _FILES[name][0], _FILES[name][1]
+        paths = [
+            (folder / f"{p}images-idx3-ubyte.gz", folder / f"{p}labels-idx1-ubyte.gz")
+            for p in parts
+        ]
+        if not all(path.is_file() for pair in paths for path in pair):
             return None
-        X, y = _read_idx(images, 3), _read_idx(labels, 1)
+        X = np.concatenate([_read_idx(images, 3) for images, _ in paths])
+        y = np.concatenate([_read_idx(labels, 1) for _, labels in paths])
         return X.reshape(len(X), -1).astype(np.float64), y.astype(np.int64), str(folder)
     path = home / "regression" / f"{name}.data"
     if not path.is_file():
@@ -156,6 +168,9 @@ def _from_elsewhere(name: str, home: str | os.PathLike[str] | None) -> _Loaded:
         return _from_openml(name, _OPENML[name])
     if name == "diabetes":
         return *load_diabetes(return_X_y=True), "sklearn.datasets.load_diabetes"
+    if name == "wine":
+        X, y = load_wine(return_X_y=True)
+        return X, y.astype(np.float64), "sklearn.datasets.load_wine"
     if name == "izmailov":
         raise FileNotFoundError(f"No regression/izmailov.data in {home}, nor elsewhere. {_REMEDY}")
     X, y = (make_sinusoidal if name == "sinusoidal" else make_regression2d)(random_state=0)
