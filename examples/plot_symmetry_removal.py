@@ -178,7 +178,7 @@ for line, draws in zip(panels, (before, wide.samples_[:, -1].astype(np.float64))
             np.tile(np.arange(d), (len(draws), 1)),
         ),
         "(b) one sign": (weight, bias, theirs.permutations[0]),
-        "(c) nearest neighbours": (weight, bias, np.tile(np.arange(d), (len(draws), 1))),
+        "(c) neighbours": (weight, bias, np.tile(np.arange(d), (len(draws), 1))),
     }
     for axes, (title, (w, b, unit)) in zip(line, steps.items(), strict=True):
         mixed = np.random.RandomState(0).permutation(w.size)
