@@ -30,6 +30,10 @@ LESS = {
     "plot_learned_invariance.py": {
         '"curvature": "full",': '"curvature": "full", "max_iter": 20, "n_hyper_updates": 4,',
     },
+    "plot_loss_barrier.py": {
+        "n_warmup=50, n_draws=50": "n_warmup=10, n_draws=4",
+        "n_hot=1500, n_settle=375": "n_hot=30, n_settle=7",
+    },
     "plot_matrix_factorization.py": {
         "load_digits().data": "load_digits().data[:200]",
         "random_state=0)": "random_state=0, max_iter=5)",

@@ -41,12 +41,12 @@ def write_regression(home, name, table):
     np.savetxt(home / "regression" / f"{name}.data", table)
 
 
-def write_mnist(home, images, labels, folder="mnist10k", part=""):
-    (home / folder).mkdir(exist_ok=True)
+def write_mnist(home, images, labels):
+    (home / "mnist10k").mkdir(exist_ok=True)
     for stem, array in (("images-idx3", images), ("labels-idx1", labels)):
         header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
         raw = gzip.compress(header + array.astype(np.uint8).tobytes())
-        (home / folder / f"{part}{stem}-ubyte.gz").write_bytes(raw)
+        (home / "mnist10k" / f"{stem}-ubyte.gz").write_bytes(raw)
 
 
 def test_unknown_name_lists_the_names():
@@ -264,16 +264,6 @@ SHAPES = {
     "sinusoidal": (150, 1),
     "yacht": (308, 6),
 }
-
-
-def test_all_of_mnist_is_its_two_parts(tmp_path):
-    images = np.random.default_rng(0).integers(0, 256, (5, 28, 28))
-    write_mnist(tmp_path, images[:3], np.array([7, 2, 1]), "mnist", "train-")
-    assert _loading._from_folder("mnist_full", tmp_path) is None  # one part isn't all
-    write_mnist(tmp_path, images[3:], np.array([0, 4]), "mnist", "t10k-")
-    X, y = load_dataset("mnist_full", data_home=tmp_path, return_X_y=True)
-    assert_array_equal(X, images.reshape(5, 784))
-    assert_array_equal(y, [7, 2, 1, 0, 4])
 
 
 def test_wine_is_scikit_learns():
