@@ -18,6 +18,8 @@ has it), alternating least squares, and myFM where installed.
 Run ``python reproduce_ratings.py [--data-home FOLDER] [--fast]``.
 """
 
+# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_ratings.png'
+
 import argparse
 import os
 import time

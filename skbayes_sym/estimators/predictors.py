@@ -28,6 +28,7 @@ from skbayes_sym.estimators._fit.rows import (
     Scaling,
     column_scaling,
     numbers_due,
+    require_rows,
 )
 from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
@@ -144,6 +145,7 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         several = get_tags(self).target_tags.multi_output
+        require_rows(X)
         with numbers_due("X and y", ENCODE):
             X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=several, y_numeric=True)
             y = y.astype(np.float64)
@@ -411,6 +413,7 @@ class BayesianClassifierMixin(ClassifierMixin):
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = OF_CLASSES
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
+        require_rows(X)
         with numbers_due("X", ENCODE):
             X, y = validate_data(self, X, y, dtype=FLOATS)
             check_classification_targets(y)

@@ -23,6 +23,11 @@ _UNITS = {
     "aspect": "log scale",
     "shear": "log scale",
     "log_scale": "log scale",
+    "brightness": "log factor",
+    "contrast": "log factor",
+    "hue": "radians",
+    "noise": "of the largest pixel",
+    "blur": "pixels",
 }
 
 

@@ -109,6 +109,27 @@ def numbers_due(what: str, remedy: str = "") -> Iterator[None]:
         raise ValueError(f"{what} must hold numbers: {error}.{remedy}") from error
 
 
+def require_rows(X: Any) -> None:
+    """Refuse images and the like that weren't flattened, which only their shape tells.
+
+    Raises
+    ------
+    ValueError
+        With the shape, and how to give images.
+    """
+    shape = tuple(getattr(X, "shape", ()))
+    if len(shape) < 3:
+        return
+    is_last = len(shape) == 4 and shape[3] in (1, 3, 4) and shape[1] > 4
+    image, move = shape[1:], ""
+    if is_last:
+        image, move = (shape[3], *shape[1:3]), "np.moveaxis(X, 3, 1)"
+    raise ValueError(
+        f"X has shape {shape}, but rows of X have one axis. Give {move or 'X'}.reshape(len(X), -1);"
+        f" LILAClassifier and LILARegressor take such images with image_shape={image}."
+    )
+
+
 def column_scaling(values: Array, weight: Array, *, enabled: bool) -> Scaling:
     """Weighted mean and standard deviation of every column; constant columns get scale 1."""
     n_columns = values.shape[1]

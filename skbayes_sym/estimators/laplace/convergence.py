@@ -16,6 +16,7 @@ _COLLAPSE_NATS = 0.01  # a mode this close (per row) to a constant prediction ha
 _COLLAPSE_GROWTH = 10.0  # ... if the prior precision grew by this factor on the way
 
 _TINY = 1e-100  # of a prior scale, whose square is still a number
+_VANISHED = 0.1  # of the Gauss-Newton matrix's trace
 
 FEWEST_UPDATES = 20  # whose last tenth says anything; of fewer the weights' own loss does
 
@@ -55,6 +56,20 @@ def warn_if_collapsed(problem: Problem, mode: Evaluated, found: LaplaceFit) -> b
         ConvergenceWarning,
     )
     return True
+
+
+def warn_if_fisher_vanished(problem: Problem, mode: Evaluated) -> None:
+    """Warn of an empirical Fisher matrix that knows no curvature any more."""
+    empirical, expected = problem.traces(mode.point)
+    if empirical >= _VANISHED * expected:
+        return
+    warn_user(
+        f"the empirical Fisher matrix has vanished: its trace is {empirical / expected:.1%} of the "
+        "Gauss-Newton matrix's, since the network fits its labels. The evidence then prefers small "
+        "prior precisions, and learns half-widths no more. Use curvature='kron-sketch', "
+        "which costs the same, or more updates: n_hyper_updates=max_iter // 8 and burn_in=0.",
+        UserWarning,
+    )
 
 
 def warn_unless_evidence_converged(curve: Array, tol: float | None, total_weight: float) -> None:
