@@ -1,12 +1,13 @@
 """The symmetrisation gap of independent normal rows under O(k): exact, or the anchor bound."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.linalg import cholesky
+from skbayes_sym.numerics.linalg import cholesky, matrix_blocks
 from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.symmetry.gaps.anchors import (
     FREE_MIXING_UP_TO,
@@ -96,18 +97,18 @@ class AnchoredRotationGap:
 
         O(n_rows k^2) a draw.
         """
-        root = row_root(posterior.cov)
-        features = anchor_features(posterior, root)
         few = max(16, min(_ESTIMATE_DRAWS, _ESTIMATE_NUMBERS // posterior.mean.numel()))
         n_draws = n_draws or few
-
-        def draw(n: int) -> Tensor:
-            rows = (_rows(posterior, root, 1, generator) for _ in range(n))
-            return torch.cat([anchored_inner(features, x) for x in rows])
-
-        is_free = posterior.mean.shape[1] <= FREE_MIXING_UP_TO
-        mixing = learn_mixing(draw(n_draws if is_free else max(2, n_draws // _LEARNING_SHARE)))
-        return mean_and_error(langevin_gap(mixing @ draw(n_draws)))
+        k = posterior.mean.shape[1]
+        n_learned = n_draws if k <= FREE_MIXING_UP_TO else max(2, n_draws // _LEARNING_SHARE)
+        inner = posterior.mean.new_zeros(n_learned + n_draws, 2 * k, k)
+        for part in _parts(posterior):
+            root = row_root(part.cov)
+            features = anchor_features(part, root)
+            for total in inner:
+                total += anchored_inner(features, _rows(part, root, 1, generator))[0]
+        mixing = learn_mixing(inner[:n_learned])
+        return mean_and_error(langevin_gap(mixing @ inner[n_learned:]))
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
@@ -115,9 +116,24 @@ class AnchoredRotationGap:
         """From six draws, fewer of many rows; with the plain anchors."""
         anchors = plain_anchors(posterior)
         n_draws = max(1, min(_MOST_DRAWS, _NUMBERS_A_STEP // anchors.numel()))
-        root = row_root(posterior.cov)
-        inner = anchored_inner(anchors, _rows(posterior, root, n_draws, generator))
+        k = anchors.shape[1]
+        inner = anchors.new_zeros(n_draws, k, k)
+        for part in _parts(posterior):
+            rows = _rows(part, row_root(part.cov), n_draws, generator)
+            inner += anchored_inner(plain_anchors(part), rows)
         return langevin_gradient(anchors, inner)
+
+
+class _Part(NamedTuple):
+    """Some rows of a posterior."""
+
+    mean: Tensor  # (r, k)
+    cov: Tensor  # (r, k, k)
+
+
+def _parts(posterior: RowPosterior) -> Iterator[_Part]:
+    for begin, end in matrix_blocks(*posterior.mean.shape):
+        yield _Part(posterior.mean[begin:end], posterior.cov[begin:end])
 
 
 def _rows(
