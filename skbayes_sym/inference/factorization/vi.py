@@ -13,7 +13,7 @@ the gap.
 """
 
 from collections.abc import Callable, Mapping
-from math import log, pi, sqrt
+from math import inf, log, pi, sqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -48,11 +48,15 @@ from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.symmetry.gaps.base import Gap, GapGradient, RowPosterior
 
 # Share of a new gradient in the running mean: its draws are fresh, so the mean holds those of some
-# 2 / _LEAST_SHARE gradients at the end.
-_LEAST_SHARE, _SHARE_POWER = 0.05, 0.7
+# 2 / _SHARE gradients. A smaller one averages more, but what it averages is of a posterior that has
+# moved on since.
+_SHARE = 0.3
 # A random gap is looked at again after 1, 2, 3, ... and at most so many sweeps: a look costs as
 # much as a sweep over few entries, and what it finds changes ever more slowly.
 _LONGEST_WAIT = 8
+# Once the bound stalls, so many sweeps more look each time, and forget the looks before: what those
+# leave is about a nat, which matters where ``tol`` is less.
+_LAST_LOOKS, _WORTH = 20, 1.0
 # Sweeps before which a diagonal family is turned to the axes of the factors: from any other
 # orientation coordinate ascent gets there by thousands of small steps.
 _TURNS = frozenset({6, 12})
@@ -112,6 +116,7 @@ def fit_factors(
     posterior = start._replace(mean=start.mean.clone(), cov=start.cov.clone())
     data = _sites(problem, start)
     first = 0 if problem.warm is not None else max(FIXED_NOISE_SWEEPS, problem.n_held)
+    is_precise, last = gap is None or not gap.gap.is_random or problem.tol > _WORTH, inf
     with Loop() as loop:
         for sweep in loop.steps(range(problem.max_iter)):
             is_turned = covariance.is_elementwise and not covariance.is_isotropic
@@ -119,7 +124,8 @@ def fit_factors(
                 posterior, running = _turn_to_axes(posterior, problem), None
             if gap is not None and sweep > 0:
                 factors = posterior.factors(model.n_components)
-                running = _look(running, gap, factors, sweep)
+                longest = _LONGEST_WAIT if last == inf else 1
+                running = _look(running, gap, factors, sweep, longest)
             added = None if running is None else running.mean
             posterior, data, elbo = _sweep(
                 problem, data, posterior, Sweep(sweep, covariance, added)
@@ -128,7 +134,9 @@ def fit_factors(
             loop.stop_if(
                 "callback", on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior})
             )
-            loop.stop_if("tol", stalled(curve[first:], WINDOW, problem.tol))
+            if last == inf and stalled(curve[first:], WINDOW, problem.tol):
+                last, running = sweep + (0 if is_precise else _LAST_LOOKS), None
+            loop.stop_if("tol", sweep >= last)
     return FactorFit(posterior, curve, len(curve), loop.stopped)
 
 
@@ -159,18 +167,22 @@ class _RunningGap(NamedTuple):
 
 
 def _look(
-    running: _RunningGap | None, stream: GapStream, posterior: FactorState, sweep: int
+    running: _RunningGap | None,
+    stream: GapStream,
+    posterior: FactorState,
+    sweep: int,
+    longest_wait: int,
 ) -> _RunningGap:
     """Look at a gap that answers exactly in every sweep, at a random one when its time has come."""
     gap, generator = stream
     if running is None or not gap.is_random:
         return _RunningGap(gap.value_and_gradients(posterior, generator=generator), sweep, 1)
     mean, last, n_looks = running
-    if sweep < last + min(n_looks, _LONGEST_WAIT):
+    if sweep < last + min(n_looks, longest_wait):
         return running
     new = gap.value_and_gradients(posterior, generator=generator)
     n_looks += 1
-    share = max(_LEAST_SHARE, float(n_looks) ** -_SHARE_POWER)
+    share = max(_SHARE, 1.0 / n_looks)
     mean = GapGradient(
         torch.lerp(mean.value, new.value, share),
         mean.d_mean.lerp_(new.d_mean, share),
