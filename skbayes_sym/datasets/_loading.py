@@ -127,8 +127,10 @@ def load_dataset(
         after.
     OSError : no file and nothing from OpenML; FileNotFoundError for izmailov.
     """
-    if name not in _INPUTS:
+    if not isinstance(name, str) or name not in _INPUTS:
         raise ValueError(f"name must be one of {', '.join(_INPUTS)}; got {name!r}.")
+    if data_home is not None and not isinstance(data_home, str | os.PathLike):
+        raise TypeError(f"data_home must be a path or None, got {data_home!r}.")
     part = _part(name, part)
     inputs = _INPUTS[name].split()
     home = data_home if data_home is not None else os.environ.get("SKBAYES_SYM_DATA") or None
