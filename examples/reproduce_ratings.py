@@ -19,6 +19,8 @@ Run ``python reproduce_ratings.py [--data-home FOLDER] [--fast]``; with
 ``--fast`` files are read only from a folder that is given.
 """
 
+# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_ratings.png'
+
 import argparse
 import os
 import time

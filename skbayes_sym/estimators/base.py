@@ -20,6 +20,7 @@ from skbayes_sym.estimators._fit.rows import (
     Scaling,
     column_scaling,
     numbers_due,
+    require_rows,
 )
 from skbayes_sym.estimators._fit.run import FLOATS, PREDICT_ROWS, Run, logging_to_stderr
 from skbayes_sym.estimators._fit.scikit_learn import CallbackSupportMixin, fit_context
@@ -185,6 +186,7 @@ class RowEstimator(BayesianEstimator):
     def _check_inputs(self, X: Any) -> Array:
         """Inputs of a question to a fitted model."""
         check_is_fitted(self)
+        require_rows(X)
         with numbers_due("X", ENCODE):
             return validate_data(self, X, reset=False, dtype=FLOATS)
 

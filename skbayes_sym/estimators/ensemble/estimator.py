@@ -212,6 +212,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
     Wiese, Wimmer, Papamarkou, Bischl, Günnemann & Rügamer (2023). Towards efficient MCMC sampling
     in Bayesian neural networks by exploiting symmetry, appendix E.3.
+    https://arxiv.org/abs/2304.02902
 
     Examples
     --------
@@ -448,6 +449,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
 
     Wiese, Wimmer, Papamarkou, Bischl, Günnemann & Rügamer (2023). Towards efficient MCMC sampling
     in Bayesian neural networks by exploiting symmetry, appendix E.3.
+    https://arxiv.org/abs/2304.02902
 
     Examples
     --------

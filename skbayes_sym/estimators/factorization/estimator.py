@@ -188,7 +188,7 @@ class SymVIMatrixFactorization(PredictsEntries):
     References
     ----------
     Moore (2016). Symmetrized variational inference. NIPS Workshop on Advances in Approximate
-    Bayesian Inference.
+    Bayesian Inference. http://approximateinference.org/2016/accepted/Moore2016.pdf
 
     Nakajima, Sugiyama, Babacan & Tomioka (2013). Global analytic solution of fully-observed
     variational Bayesian matrix factorization. JMLR 14.

@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from skbayes_sym.estimators._fit.callbacks import FitTask
 from skbayes_sym.estimators._fit.device import resolve_device, resolve_dtype
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import (
     Observed,
     frame_labels,
@@ -108,6 +109,11 @@ class MatrixTraining:
                 observed.values, estimator.center, estimator.scale, observed.weights
             )
             values = (observed.values.astype(np.float64) - mean) / scale
+            if estimator.center and len(values) and not values.any():
+                warn_user(
+                    "all observed entries of X are equal: there is nothing to learn but that.",
+                    UserWarning,
+                )
         return cls(
             observed=observed._replace(values=values),
             mean=mean,

@@ -145,7 +145,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     References
     ----------
     Kurle, Herbrich, Januschowski, Wang & Gasthaus (2022). On the detrimental effect of invariances
-    in the likelihood for variational inference.
+    in the likelihood for variational inference. https://arxiv.org/abs/2209.07157
 
     Ober & Aitchison (2021). Global inducing point variational posteriors for Bayesian neural
     networks and deep Gaussian processes.

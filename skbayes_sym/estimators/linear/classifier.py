@@ -143,7 +143,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     References
     ----------
     Kurle, Herbrich, Januschowski, Wang & Gasthaus (2022). On the detrimental effect of invariances
-    in the likelihood for variational inference.
+    in the likelihood for variational inference. https://arxiv.org/abs/2209.07157
 
     Khan & Lin (2017). Conjugate-computation variational inference.
 

@@ -154,7 +154,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     ----------
     Kurle, Herbrich, Januschowski, Wang & Gasthaus (2022). On the detrimental effect of invariances
     in the likelihood for variational inference. Section 4, corrected: the sites' product, not
-    their average (eq. 23).
+    their average (eq. 23). https://arxiv.org/abs/2209.07157
 
     Khan & Lin (2017). Conjugate-computation variational inference.
 

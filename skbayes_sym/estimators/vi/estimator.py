@@ -296,6 +296,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     ----------
     Gelberg, van der Ouderaa, van der Wilk & Gal (2024). Variational inference failures under
     model symmetries: permutation invariant posteriors for Bayesian neural networks.
+    https://arxiv.org/abs/2408.05496
 
     Examples
     --------
@@ -537,6 +538,7 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     ----------
     Gelberg, van der Ouderaa, van der Wilk & Gal (2024). Variational inference failures under
     model symmetries: permutation invariant posteriors for Bayesian neural networks.
+    https://arxiv.org/abs/2408.05496
 
     Examples
     --------

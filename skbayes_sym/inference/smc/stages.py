@@ -195,8 +195,8 @@ class Stages:
 
     def pooled(self, aligned: Tensor) -> Fitted:
         """Scales that the group leaves alone: no boundary is needed."""
-        anywhere = torch.zeros_like(aligned[0]), torch.ones_like(aligned[0])
-        everywhere = FundamentalDomain(Trivial(), DiagonalReference(*anywhere))
+        anywhere = DiagonalReference(*(torch.empty(0, dtype=torch.float64) for _ in range(2)))
+        everywhere = FundamentalDomain(Trivial(), anywhere)
         return Fitted(aligned, self._kernel(everywhere), pooled_preconditioner(aligned, self.group))
 
     def full(self, aligned: Tensor, reference: DiagonalReference) -> Fitted:
