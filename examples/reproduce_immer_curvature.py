@@ -20,6 +20,8 @@ accuracy of .92 from both GGN factors. Unlike in the paper, the EF's factors lea
 Run ``python examples/reproduce_immer_curvature.py``, or with ``--fast`` for a smoke run.
 """
 
+# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_immer_curvature.png'
+
 import argparse
 from time import process_time
 

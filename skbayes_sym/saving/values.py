@@ -59,10 +59,10 @@ from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
-from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense
+from skbayes_sym.models.networks.residual import ARCHITECTURES
 from skbayes_sym.models.priors import GaussianPrior, Normal
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.saving.classes import class_name, is_ufunc_name, plain_parts, rebuilt, state_of

@@ -60,7 +60,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
     curvature : str, default="auto"
         Of Adam's fits: "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of
-        a sum over outputs), "kron-ef" (empirical Fisher), "diag" or "full" (small networks).
+        a sum over outputs), "kron-ef" (empirical Fisher), "diag", "diag-ef" or "full" (small
+        networks).
         Gauss-Newton steps take the matrix in full.
     layers : {"all", "last"}, default="all"
         What the posterior covers. "last" keeps the other layers at the mode, and their prior as
@@ -319,7 +320,8 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
     curvature : str, default="auto"
         Of Adam's fits: "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of
-        a sum over outputs), "kron-ef" (empirical Fisher), "diag" or "full" (small networks).
+        a sum over outputs), "kron-ef" (empirical Fisher), "diag", "diag-ef" or "full" (small
+        networks).
         Gauss-Newton steps take the matrix in full.
     layers : {"all", "last"}, default="all"
         What the posterior covers. "last" keeps the other layers at the mode, and their prior as

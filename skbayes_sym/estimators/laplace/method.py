@@ -21,9 +21,10 @@ from skbayes_sym.estimators.laplace.alternation import Alternation, Pace
 from skbayes_sym.estimators.laplace.convergence import (
     FEWEST_UPDATES,
     warn_if_collapsed,
+    warn_if_fisher_vanished,
     warn_unless_evidence_converged,
 )
-from skbayes_sym.estimators.laplace.curvature import curvature_of
+from skbayes_sym.estimators.laplace.curvature import curvature_of, is_empirical
 from skbayes_sym.estimators.laplace.evaluation import Evaluation
 from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit
 from skbayes_sym.estimators.laplace.invariances import Families
@@ -128,6 +129,8 @@ class Laplace:
             how = Convergence(value, curve, result.n_iter, result.stopped)
             found = problem.found(evaluated, training, how)
             run.end(found)
+            if is_empirical(self.curvature):
+                warn_if_fisher_vanished(problem, evaluated)
         logger.info(
             "log evidence %.6g, stopped by %s after %d steps",
             value + data.log_jacobian, result.stopped, result.n_iter,

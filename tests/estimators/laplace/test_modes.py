@@ -229,7 +229,9 @@ def test_an_interrupt_keeps_a_marked_usable_model(kind, monkeypatch):
 
 
 def test_a_constant_target_is_learned_as_one():
-    reg = LaplaceRegressor((2,), n_restarts=2, max_iter=30, random_state=0).fit(X, np.full(40, 7.0))
+    reg = LaplaceRegressor((2,), n_restarts=2, max_iter=30, random_state=0)
+    with pytest.warns(UserWarning, match=r"^y is constant \(7\)"):
+        reg.fit(X, np.full(40, 7.0))
     mean, std = reg.predict(X, return_std=True)
     np.testing.assert_allclose(mean, 7.0, atol=0.01)
     assert (std < 0.1).all()
