@@ -42,6 +42,11 @@ def gelberg_small_data(ax):
     ax.set_title("gain of test log density\n(nats per row)")
 
 
+def gelberg_two_weights(ax):
+    error = {"MFVI": (0.044, 0.008, 0.038, 0.076), "SGM": (0.080, 0.020, 0.014, 0.026)}
+    bars(ax, [".05", ".1", ".15", ".2"], error, "test error by alpha,\na hundred steps")
+
+
 def immer_augerino(ax):
     learned = {
         "LILA": (61, 70, 62),
@@ -89,8 +94,8 @@ def wiese_table1(ax):
 
 
 DRAWINGS = (
-    gelberg_mnist, gelberg_small_data, immer_augerino, immer_curvature, immer_mnist, moore_figures,
-    ratings, wiese_table1,
+    gelberg_mnist, gelberg_small_data, gelberg_two_weights, immer_augerino, immer_curvature,
+    immer_mnist, moore_figures, ratings, wiese_table1,
 )  # fmt: skip
 
 if __name__ == "__main__":
