@@ -10,8 +10,8 @@ better than the same network without it. Where the middle is, it was told.
 Printed for three draws of the 100 points: the log density of 2,000 others per row, the same network
 with and without the learned rotation, their difference, and the half-width (pi is full invariance).
 The gain is 0.155 ± 0.017. Then the same from 400 points, where the learned rotation doesn't pay: it
-costs 0.079 ± 0.015. The log evidence prefers it there, too (41 against -14 in the first draw), which
-says that evidences are no test densities.
+costs 0.079 ± 0.015. The log evidence prefers it there, too (41 against -14 in the first draw): it
+isn't always right.
 """
 
 import sys

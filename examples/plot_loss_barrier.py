@@ -11,7 +11,6 @@ al. 2023). Below, what is left of a chain when its draws are condensed to one Ga
 This takes about ten seconds of one core.
 """
 
-import sys
 import warnings
 from copy import copy
 from dataclasses import replace
@@ -25,8 +24,6 @@ from skbayes_sym import MCMCRegressor, loss_barrier
 from skbayes_sym.inference.samplers import Annealing
 
 warnings.simplefilter("ignore", ConvergenceWarning)  # chains in modes of their own: see below
-FAST = "--fast" in sys.argv  # a smoke run, not the figures below
-N_STEPS, N_MOVES = (30, 4) if FAST else (1500, 50)
 
 # %%
 # Four chains of two layers of sixteen units
@@ -40,8 +37,8 @@ X_test = rng.uniform(-2.0, 2.0, (1000, 2))
 y_test = np.sin(2 * X_test[:, 0]) * np.cos(X_test[:, 1])
 y_test = y_test + 0.1 * rng.standard_normal(1000)
 model = MCMCRegressor(
-    (16, 16), "tanh", n_chains=4, n_warmup=max(10, N_MOVES),
-    n_draws=N_MOVES, init=Annealing(n_hot=N_STEPS, n_settle=N_STEPS // 4), random_state=0,
+    (16, 16), "tanh", n_chains=4, n_warmup=50, n_draws=50,
+    init=Annealing(n_hot=1500, n_settle=375), random_state=0,
     remove_symmetries=False,
 ).fit(X, y)  # fmt: skip
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.datasets import fetch_openml, load_diabetes
+from sklearn.datasets import fetch_openml, load_diabetes, load_wine
 from sklearn.utils import Bunch
 
 from skbayes_sym.datasets._images import images_from_folder
@@ -31,6 +31,8 @@ _INPUTS = {
     "mnist": " ".join(f"pixel{i}" for i in range(1, 785)),
     "regression2d": "x1 x2",
     "sinusoidal": "x",
+    "wine": "alcohol malic_acid ash alcalinity magnesium phenols flavanoids nonflavanoids "
+    "proanthocyanins color hue od280 proline",
     "yacht": "buoyancy_position prismatic length_displacement beam_draught length_beam froude",
 }
 _DESCRIPTIONS = {
@@ -45,6 +47,7 @@ _DESCRIPTIONS = {
     "mnist": "MNIST's 70,000 images, or the last 10,000 of them: 28 x 28 pixels, rows, 0 to 255.",
     "regression2d": "make_regression2d(), standardised; Wiese et al. (2023), App. E.1.",
     "sinusoidal": "make_sinusoidal(), standardised; Wiese et al. (2023), App. E.1.",
+    "wine": "Cultivar (0, 1, 2) of 178 wines, as a number (UCI); Wiese et al. (2023), Table 1.",
     "yacht": "Residuary resistance per unit weight of displacement of sailing yachts (UCI).",
 }
 
@@ -96,14 +99,14 @@ def load_dataset(
     ``cifar-10-batches-bin/{data_batch_1,...,data_batch_5,test_batch}.bin``; of MNIST's test images
     alone ``mnist10k/{images-idx3,labels-idx1}-ubyte.gz``. Where a file is missing, even if
     `data_home` was given, the set is fetched from OpenML (cached in scikit-learn's folder, not
-    in `data_home`); "diabetes" then comes from scikit-learn, "sinusoidal" and "regression2d"
+    in `data_home`); "diabetes" and "wine" come from scikit-learn, "sinusoidal" and "regression2d"
     are drawn with seed 0 (the same law, other points). ``source`` says which it was.
 
     Parameters
     ----------
     name : str
         airfoil, cifar10, concrete, diabetes, energy, fashion_mnist, forest_fire, izmailov (a file
-        only), mnist, regression2d, sinusoidal or yacht.
+        only), mnist, regression2d, sinusoidal, wine or yacht.
     part : {"all", "test"}, optional
         Of images: training and test images, in this order, or the test images alone; by default
         "test" of MNIST and "all" of the others.
@@ -124,8 +127,10 @@ def load_dataset(
         after.
     OSError : no file and nothing from OpenML; FileNotFoundError for izmailov.
     """
-    if name not in _INPUTS:
+    if not isinstance(name, str) or name not in _INPUTS:
         raise ValueError(f"name must be one of {', '.join(_INPUTS)}; got {name!r}.")
+    if data_home is not None and not isinstance(data_home, str | os.PathLike):
+        raise TypeError(f"data_home must be a path or None, got {data_home!r}.")
     part = _part(name, part)
     inputs = _INPUTS[name].split()
     home = data_home if data_home is not None else os.environ.get("SKBAYES_SYM_DATA") or None
@@ -170,6 +175,9 @@ def _from_elsewhere(name: str, part: str, home: str | os.PathLike[str] | None) -
         return *_from_openml(name, _OPENML[name]), 0
     if name == "diabetes":
         return *load_diabetes(return_X_y=True), "sklearn.datasets.load_diabetes", 0
+    if name == "wine":
+        X, y = load_wine(return_X_y=True)
+        return X, y.astype(np.float64), "sklearn.datasets.load_wine", 0
     if name == "izmailov":
         raise FileNotFoundError(f"No regression/izmailov.data in {home}, nor elsewhere. {_REMEDY}")
     X, y = (make_sinusoidal if name == "sinusoidal" else make_regression2d)(random_state=0)

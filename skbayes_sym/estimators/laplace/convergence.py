@@ -15,6 +15,7 @@ from skbayes_sym.numerics.convergence import last_tenth_gain
 _COLLAPSE_NATS = 0.01  # a mode this close (per row) to a constant prediction has collapsed ...
 _COLLAPSE_GROWTH = 10.0  # ... if the prior precision grew by this factor on the way
 
+_TINY = 1e-100  # of a prior scale, whose square is still a number
 _VANISHED = 0.1  # of the Gauss-Newton matrix's trace
 
 FEWEST_UPDATES = 20  # whose last tenth says anything; of fewer the weights' own loss does
@@ -44,7 +45,7 @@ def warn_if_collapsed(problem: Problem, mode: Evaluated, found: LaplaceFit) -> b
     data = problem.data
     constant = best_constant(data, problem.model.likelihood)
     is_constant = mode.terms.log_likelihood < constant + _COLLAPSE_NATS * data.total_weight
-    growth = float(found.prior_scale.min() ** -2.0 / problem.precisions.max())
+    growth = float(max(found.prior_scale.min(), _TINY) ** -2.0 / problem.precisions.max())
     if not is_constant or growth <= _COLLAPSE_GROWTH:
         return False
     warn_user(

@@ -269,7 +269,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
 
     def _gauss_newton(self) -> EvidenceLaplace:
         tol = _TOL if isinstance(self.tol, str) else self.tol
-        return EvidenceLaplace(self.n_restarts, self._steps_up_to(_STEPS), tol)
+        return EvidenceLaplace(
+            self.n_restarts, self._steps_up_to(_STEPS), tol, says_unconverged=True
+        )
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
         if self.optimizer_ == "adam":
@@ -540,7 +542,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         return self._steps_up_to(most_steps(network.layout.n_params))
 
     def _gauss_newton(self) -> EvidenceLaplaceClasses:
-        return EvidenceLaplaceClasses(self.n_restarts, self.max_iter, self.tol, self.variance_scale)
+        return EvidenceLaplaceClasses(
+            self.n_restarts, self.max_iter, self.tol, self.variance_scale, says_unconverged=True
+        )
 
     def _predictive(self, x: Tensor) -> Predictive:
         if self.optimizer_ == "adam":

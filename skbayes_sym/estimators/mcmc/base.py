@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.utils import Bunch, check_random_state
+from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -44,6 +44,7 @@ from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.priors import GaussianPrior, Prior, UnboundPrior
+from skbayes_sym.numerics.arguments import seed_of
 from skbayes_sym.symmetry.base import NotInvariantError, SymmetryGroup, Trivial, check_invariant
 from skbayes_sym.symmetry.units import split_units
 
@@ -260,7 +261,7 @@ class SampledEstimator(WeightedDraws):
         .153 and -.77.
         """
         check_is_fitted(self)
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        seed = seed_of(random_state)
         posterior = self._reference_posterior()
         with one_thread(), torch.no_grad():
             mixture = self._condensed(kind, posterior)
