@@ -63,7 +63,8 @@ if os.environ.get("READTHEDOCS"):
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
-    "backreferences_dir": "gallery/backreferences",  # for lists of single examples in the guide
+    "backreferences_dir": "gallery/backreferences",  # "Examples that use it" on the pages of names
+    "doc_module": ("skbayes_sym",),
     "within_subsection_order": "gallery_order.Story",
     "filename_pattern": r"/plot_",  # other scripts are shown, not run
     "ignore_pattern": r"/(_|conftest)",

@@ -21,6 +21,7 @@ from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.mcmc.microcanonical import MicrocanonicalHMC
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
+from skbayes_sym.inference.multimodal.low_rank import LowRankMixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
 from skbayes_sym.models.augmentations.base import (
@@ -324,6 +325,9 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
     "heteroscedastic": LikelihoodCase(
         Heteroscedastic(-0.3, 0.5), _numbers, 4, curvature="expected"
     ),
+    "heteroscedastic-least": LikelihoodCase(
+        Heteroscedastic(-0.3, 0.5, least=0.2), _numbers, 4, curvature="expected"
+    ),
     "natural-heteroscedastic": LikelihoodCase(
         NaturalHeteroscedastic(), _numbers, 4, curvature="expected"
     ),
@@ -395,5 +399,10 @@ POSTERIORS: dict[str, Posterior] = {
         np.array([0, 1]),
     ),
     "gaussian-mixture": _MIXTURE,
+    "low-rank-mixture": LowRankMixture(
+        torch.tensor([0.3, 0.7]).double().log(), torch.tensor([[0.5, -0.5], [-1.0, 0.2]]).double(),
+        torch.tensor([[[0.4, 0.1], [-0.2, 0.3]], [[0.1, 0.0], [0.5, -0.2]]]).double(),
+        torch.tensor([[0.1, 0.2], [0.3, 0.1]]).double(),
+    ),
     "mixture-of-laplace": MixtureOfLaplace(_MIXTURE, torch.zeros(2), torch.zeros(2)),
 }  # fmt: skip

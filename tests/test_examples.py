@@ -30,6 +30,10 @@ LESS = {
     "plot_learned_invariance.py": {
         '"curvature": "full",': '"curvature": "full", "max_iter": 20, "n_hyper_updates": 4,',
     },
+    "plot_loss_barrier.py": {
+        "n_warmup=50, n_draws=50": "n_warmup=10, n_draws=4",
+        "n_hot=1500, n_settle=375": "n_hot=30, n_settle=7",
+    },
     "plot_matrix_factorization.py": {
         "load_digits().data": "load_digits().data[:200]",
         "random_state=0)": "random_state=0, max_iter=5)",
@@ -43,7 +47,7 @@ LESS = {
         "max_iter=3000": "max_iter=20",
         '"tanh", random_state=0': '"tanh", random_state=0, max_iter=20',
     },
-    "plot_symmetry_removal.py": {"n_warmup=400": "n_warmup=10"},
+    "plot_symmetry_removal.py": {"n_warmup=400": "n_warmup=10", "n_warmup=100": "n_warmup=2"},
     "plot_two_weight_network.py": {"n_nodes: int = 40": "n_nodes: int = 10"},
     "plot_width_collapse.py": {
         "range(3)": "range(2)", "(10, 50, 200, 1000)": "(2, 5, 10, 20)", "1000, 20_000": "5, 500",

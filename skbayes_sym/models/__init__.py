@@ -43,9 +43,10 @@ from skbayes_sym.models.networks.activations import (
     Activation,
 )
 from skbayes_sym.models.networks.base import BaseNetwork, Network
-from skbayes_sym.models.networks.convolutional import cnn, resnet
+from skbayes_sym.models.networks.convolutional import cnn
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
+from skbayes_sym.models.networks.residual import resnet
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetMixture
 from skbayes_sym.models.priors import BasePrior, GaussianPrior, LearnedPrior, Normal, Prior
 from skbayes_sym.numerics.layout import ParamLayout

@@ -10,7 +10,8 @@ Reading order:
 * loops: `optimise` (the one gradient loop), `convergence` (does a curve still rise);
 * sums over permutations: `permanent`, `permanent_bounds`, `sinkhorn`, `assignment`,
   `assignment_sampler`;
-* the machine: `memory` (will it fit), `threads`, `jobs`.
+* the machine: `memory` (will it fit), `threads`, `jobs`;
+* `arguments`: what public functions were given, checked in one wording.
 
 In and out: tensors; log weights and log densities in nats.
 """

@@ -36,6 +36,7 @@ from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mcmc.kronecker import KroneckerPreconditioner, LayerCurvature
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
+from skbayes_sym.inference.multimodal.low_rank import LowRankMixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
@@ -58,10 +59,10 @@ from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
-from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense
+from skbayes_sym.models.networks.residual import ARCHITECTURES
 from skbayes_sym.models.priors import GaussianPrior, Normal
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.saving.classes import class_name, is_ufunc_name, plain_parts, rebuilt, state_of
@@ -95,7 +96,7 @@ NOUNS: dict[str, Any] = {
         Augerino, Invariances,
         Block, State, DiagonalPreconditioner, DensePreconditioner, KroneckerPreconditioner,
         LayerCurvature,
-        Mode, MixtureOfLaplace, GaussianMixture,
+        Mode, MixtureOfLaplace, GaussianMixture, LowRankMixture,
         HMC, NUTS, SMC, Evidence, Annealing,
         Exact, ExactUpTo, Importance, InfoNCE, Soules, Product, Trivial, Units,
     )

@@ -25,8 +25,9 @@ class Scaling(NamedTuple):
     scale: Array
 
     def apply(self, values: Array) -> Array:
-        """Values in scaled units."""
-        return (values - self.mean) / self.scale
+        """Values in scaled units; infinite where they are too far away for numbers."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return (values - self.mean) / self.scale
 
 
 def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
@@ -93,7 +94,15 @@ ENCODE = " Encode categories first, by OneHotEncoder for example."
 def numbers_due(what: str, remedy: str = "") -> Iterator[None]:
     """Say what a word that is no number was found in, and what to do about it."""
     try:
-        yield
+        # scikit-learn looks for infinities in a sum, which may be one of finite numbers.
+        with np.errstate(over="ignore", invalid="ignore"):
+            yield
+    except RuntimeError as error:
+        if "requires grad" not in str(error):
+            raise
+        raise TypeError(
+            f"{what} must hold numbers, got a tensor that requires grad: give its detach()."
+        ) from error
     except ValueError as error:
         if "could not convert" not in str(error):
             raise

@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from skbayes_sym.estimators._fit.callbacks import FitTask
 from skbayes_sym.estimators._fit.device import resolve_device, resolve_dtype, worthwhile
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import (
     Observed,
     frame_labels,
@@ -115,6 +116,11 @@ class MatrixTraining:
                 observed.values, estimator.center, estimator.scale, observed.weights
             )
             values = (observed.values.astype(np.float64) - mean) / scale
+            if estimator.center and len(values) and not values.any():
+                warn_user(
+                    "all observed entries of X are equal: there is nothing to learn but that.",
+                    UserWarning,
+                )
         return cls(
             observed=observed._replace(values=values),
             mean=mean,
@@ -143,14 +149,19 @@ class MatrixTraining:
         """On the device, in the working precision."""
         return self.observed.tensors(self.device, self.dtype)
 
-    @cached_property
+    @property
     def double_entries(self) -> Entries:
-        """The same in float64, whatever the working precision."""
+        """Those by row in float64, whatever the working precision; those by column as they are."""
         if self.dtype == torch.float64:
             return self.entries
         values, weights = self.observed.values, self.observed.weights  # already row by row
-        given = None if weights is None else torch.as_tensor(weights, device=self.device).double()
-        return self.entries.with_values(torch.as_tensor(values, device=self.device).double(), given)
+        by_row = self.entries.by_row._replace(
+            value=torch.as_tensor(values, device=self.device).double(),
+            weight=None
+            if weights is None
+            else torch.as_tensor(weights, device=self.device).double(),
+        )
+        return self.entries._replace(by_row=by_row)
 
     @property
     def total_weight(self) -> float:

@@ -35,6 +35,7 @@ from skbayes_sym.models.augmentations.base import Augmentation, ImageShape
 from skbayes_sym.models.augmentations.objectives import OBJECTIVES, Objective
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.networks.residual import ARCHITECTURES
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.random import spawn_seeds
 
@@ -42,7 +43,7 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
     "image_shape": ["array-like", None],
     "network": [
-        StrOptions({"mlp", "cnn", "resnet"}), torch.nn.Module, HasMethods("forward"),
+        StrOptions({"mlp", *ARCHITECTURES}), torch.nn.Module, HasMethods("forward"),
     ],
     "invariances": [StrOptions({"auto"}), None, list, tuple, object],
     "objective": [StrOptions(set(OBJECTIVES)), object],
@@ -193,11 +194,13 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     image_shape : (H, W) or (C, H, W), optional
         Shape of the images that the rows of ``X`` hold, pixel by pixel. Without it ``X`` is a
         plain table.
-    network : {"mlp", "cnn", "resnet"}, torch.nn.Module or Network, default="mlp"
+    network : str, torch.nn.Module or Network, default="mlp"
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``; "cnn": three convolutions and a
-        hidden layer; "resnet": three residual blocks with Fixup initialisation. A module of Linear
-        and Conv2d layers and elementwise activations is taken as an architecture: it is copied, its
-        weights are drawn anew at their own scale, and it gets images as (C, H, W).
+        hidden layer; "resnet-8-8" (or "resnet") and "resnet-8-16": three residual blocks of 8 or 16
+        channels at first, with Fixup initialisation; "wrn-16-4": the Wide ResNet. A module of
+        Linear and Conv2d layers and elementwise activations is taken as an architecture: it is
+        copied, its weights are drawn anew at their own scale, scalars of other modules start at
+        their own values, and it gets images as (C, H, W).
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
@@ -226,8 +229,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         Rows of ``evidence="subset"``; 300 by default.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
-        sum over outputs; unbiased), "kron-ef" (empirical Fisher), "diag" or "full" (small
-        networks). The reported evidence is never sketched.
+        sum over outputs; unbiased), "kron-ef" (empirical Fisher: it vanishes as labels are fitted),
+        "diag", "diag-ef" or "full" (small networks). The reported evidence is never sketched.
     prior_scale : "learn", float or sequence of float, default="learn"
         Prior standard deviation of the weights and biases, in standardised units: one number or
         one per layer. "learn" maximises the evidence over it, layer by layer, from 3.0.
@@ -249,10 +252,12 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         linearly.
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision and noise.
-    n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
-    burn_in : float, default=0.1
-        Share of them that is left out at the start.
+    n_hyper_updates : int or "auto", default="auto"
+        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
+        Fisher matrix at least one in 8 steps.
+    burn_in : float or "auto", default="auto"
+        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
+        matrix.
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end.
@@ -386,8 +391,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         normalize_y: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
-        n_hyper_updates: int = 100,
-        burn_in: float = 0.1,
+        n_hyper_updates: int | str = "auto",
+        burn_in: float | str = "auto",
         keep_best: bool = True,
         tol: float | None = 1e-3,
         device: str = "auto",
@@ -446,11 +451,13 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     image_shape : (H, W) or (C, H, W), optional
         Shape of the images that the rows of ``X`` hold, pixel by pixel. Without it ``X`` is a
         plain table.
-    network : {"mlp", "cnn", "resnet"}, torch.nn.Module or Network, default="mlp"
+    network : str, torch.nn.Module or Network, default="mlp"
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``; "cnn": three convolutions and a
-        hidden layer; "resnet": three residual blocks with Fixup initialisation. A module of Linear
-        and Conv2d layers and elementwise activations is taken as an architecture: it is copied, its
-        weights are drawn anew at their own scale, and it gets images as (C, H, W).
+        hidden layer; "resnet-8-8" (or "resnet") and "resnet-8-16": three residual blocks of 8 or 16
+        channels at first, with Fixup initialisation; "wrn-16-4": the Wide ResNet. A module of
+        Linear and Conv2d layers and elementwise activations is taken as an architecture: it is
+        copied, its weights are drawn anew at their own scale, scalars of other modules start at
+        their own values, and it gets images as (C, H, W).
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
         per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
@@ -478,8 +485,8 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         Rows of ``evidence="subset"``; 300 by default.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
-        sum over outputs; unbiased), "kron-ef" (empirical Fisher), "diag" or "full" (small
-        networks). The reported evidence is never sketched.
+        sum over outputs; unbiased), "kron-ef" (empirical Fisher: it vanishes as labels are fitted),
+        "diag", "diag-ef" or "full" (small networks). The reported evidence is never sketched.
     prior_scale : "learn", float or sequence of float, default="learn"
         Prior standard deviation of the weights and biases, in standardised units: one number or
         one per layer. "learn" maximises the evidence over it, layer by layer, from 3.0.
@@ -501,10 +508,12 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         linearly.
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision.
-    n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
-    burn_in : float, default=0.1
-        Share of them that is left out at the start.
+    n_hyper_updates : int or "auto", default="auto"
+        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
+        Fisher matrix at least one in 8 steps.
+    burn_in : float or "auto", default="auto"
+        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
+        matrix.
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end.
@@ -631,8 +640,8 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         standardize: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
-        n_hyper_updates: int = 100,
-        burn_in: float = 0.1,
+        n_hyper_updates: int | str = "auto",
+        burn_in: float | str = "auto",
         keep_best: bool = True,
         tol: float | None = 1e-3,
         device: str = "auto",

@@ -91,9 +91,11 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         Prior of the weights and biases, in standardised units; by default normal with standard
         deviation ``prior_scale``. Scales that are learned (``LayerScales()``, ``ARD()``) are
         integrated out in closed form.
-    prior_scale : "learn", float, sequence of float or ndarray of shape (P,), default="learn"
+    prior_scale : "auto", "learn", float, sequence of float or ndarray of shape (P,), default="auto"
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        per layer, or one per parameter. "learn" is ``LayerScales()``.
+        per layer, or one per parameter. "learn" is ``LayerScales()``. "auto" is "learn", but of
+        annealed chains (``init="ensemble"``) 1, and ``4 / sqrt(n)`` for the weights of layers of
+        ``n`` > 16 inputs.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
@@ -258,7 +260,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         prior: UnboundPrior | None = None,
-        prior_scale: Any = "learn",
+        prior_scale: Any = "auto",
         noise_std: Any = "learn",
         noise_prior_scale: float = 1.0,
         standardize: bool = True,
@@ -371,9 +373,11 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         Prior of the weights and biases, in standardised units; by default normal with standard
         deviation ``prior_scale``. Scales that are learned (``LayerScales()``, ``ARD()``) are
         integrated out in closed form.
-    prior_scale : "learn", float, sequence of float or ndarray of shape (P,), default="learn"
+    prior_scale : "auto", "learn", float, sequence of float or ndarray of shape (P,), default="auto"
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        per layer, or one per parameter. "learn" is ``LayerScales(8.0, 64.0)``.
+        per layer, or one per parameter. "learn" is ``LayerScales(8.0, 64.0)``. "auto" is "learn",
+        but of annealed chains (``init="ensemble"``) 1, and ``4 / sqrt(n)`` for the weights of
+        layers of ``n`` > 16 inputs.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     warm_start : bool, default=False
@@ -515,7 +519,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         prior: UnboundPrior | None = None,
-        prior_scale: Any = "learn",
+        prior_scale: Any = "auto",
         standardize: bool = True,
         warm_start: bool = False,
         n_jobs: int | None = None,

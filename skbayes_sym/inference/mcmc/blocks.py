@@ -14,7 +14,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.base import Info, Kernel, Preconditioner, State
+from skbayes_sym.inference.kernels.base import (
+    Info,
+    Kernel,
+    Preconditioner,
+    State,
+    initial_state,
+)
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.mcmc.adaptation import (
     DualAveraging,
@@ -219,10 +225,15 @@ class _Run:
                 )
 
     def _come_near(self, approach: Approach) -> None:
-        place = approach.run(
-            self._state, self._sampler.log_density, self._sampler.adaptation,
-            generator=self._generator, tell=self._told,
-        )  # fmt: skip
+        began, density = self._state.position, self._sampler.log_density
+        try:
+            place = approach.run(
+                self._state, density, self._sampler.adaptation,
+                generator=self._generator, tell=self._told,
+            )  # fmt: skip
+        except BaseException:  # stopped on the way, maybe under another density
+            self._state = initial_state(self._state.position.to(began), density)
+            raise
         self._state, self._preconditioner = place.state, place.preconditioner
         self._step_size = place.step_size.to(self._step_size)
 
