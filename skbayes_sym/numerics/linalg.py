@@ -6,6 +6,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+# Numbers of a stack of matrices that is worked on at once, so that it stays in the processor's
+# cache: from memory, elementwise steps between the products cost as much as these.
+_NUMBERS_AT_ONCE = 1 << 18
+
 
 class NotPositiveDefiniteError(ArithmeticError):
     """A matrix that must be positive definite isn't, in the arithmetic at hand."""
@@ -59,6 +63,15 @@ def try_cholesky(matrix: Tensor) -> Tensor | None:
     """Lower Cholesky factors (*B, n, n), or None if any of the matrices has none."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     return None if bool(failed.any()) else factor
+
+
+def matrix_blocks(n: int, size: int) -> list[tuple[int, int]]:
+    """Begin and end of parts of n matrices (size, size) to work on at once; one empty part of none.
+
+    All parts but the last have a multiple of 16 matrices.
+    """
+    step = max(16, _NUMBERS_AT_ONCE // max(size * size, 1) // 16 * 16)
+    return [(begin, min(begin + step, n)) for begin in range(0, max(n, 1), step)]
 
 
 def log_det(factor: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from skbayes_sym.inference.factorization.problem import (
 )
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.inference.solvers import Solver
+from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.symmetry.base import SymmetryGroup
@@ -49,7 +50,7 @@ class FactorFit:
         double_turn = canonical_rotation(posterior.factors(k), n)
         turn = whole_turn(double_turn, self.model.coordinates.n_coordinates).to(posterior.mean)
         mean = (posterior.mean @ turn).cpu().numpy()
-        cov = (turn.mT @ posterior.cov @ turn).cpu().numpy()
+        cov = _turned(posterior.cov, turn).cpu().numpy()
         rows, columns = (GaussianRows(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
         whole = MatrixPosterior(rows, columns)
         factors = whole.factors(k)
@@ -66,10 +67,11 @@ class FactorFit:
             **self._offsets(whole, data),
         }
         if self.factors.draws is not None:
-            turned = self.factors.draws @ turn.double()
-            attributes["samples_"] = turned[..., :k].to(data.dtype).cpu().numpy()
+            draws = self.factors.draws
+            turned = (draws @ turn.to(draws)).to(data.dtype).cpu().numpy()
+            attributes["samples_"] = turned[..., :k]
             if any(self.model.offsets):
-                attributes["_whole_samples_"] = turned.to(data.dtype).cpu().numpy()
+                attributes["_whole_samples_"] = turned
         return {**attributes, **self._bounds(data)}
 
     def _priors(self, turn: Tensor) -> dict[str, Any]:
@@ -201,6 +203,14 @@ class Factorization:
             ],
             data.device,
         )
+
+
+def _turned(cov: Tensor, turn: Tensor) -> Tensor:
+    """Covariances (n, D, D) of turned rows."""
+    turned = torch.empty_like(cov)
+    for begin, end in matrix_blocks(len(cov), len(turn)):
+        turned[begin:end] = turn.mT @ cov[begin:end] @ turn
+    return turned
 
 
 def whole_turn(turn: Tensor, n_coordinates: int) -> Tensor:

@@ -142,14 +142,19 @@ class MatrixTraining:
         """On the device, in the working precision."""
         return self.observed.tensors(self.device, self.dtype)
 
-    @cached_property
+    @property
     def double_entries(self) -> Entries:
-        """The same in float64, whatever the working precision."""
+        """Those by row in float64, whatever the working precision; those by column as they are."""
         if self.dtype == torch.float64:
             return self.entries
         values, weights = self.observed.values, self.observed.weights  # already row by row
-        given = None if weights is None else torch.as_tensor(weights, device=self.device).double()
-        return self.entries.with_values(torch.as_tensor(values, device=self.device).double(), given)
+        by_row = self.entries.by_row._replace(
+            value=torch.as_tensor(values, device=self.device).double(),
+            weight=None
+            if weights is None
+            else torch.as_tensor(weights, device=self.device).double(),
+        )
+        return self.entries._replace(by_row=by_row)
 
     @property
     def total_weight(self) -> float:

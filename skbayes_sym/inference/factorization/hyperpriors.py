@@ -124,9 +124,9 @@ class SidePrior:
         return is_regressed or any(block.scale is None for block in self.blocks)
 
     def moments(self, mean: Tensor, cov: Tensor) -> SideMoments:
-        """Of rows with these means (n, d) and covariances (n, d, d)."""
+        """Of rows with these means (n, d), whose covariances have this sum (d, d)."""
         mean = mean.double()
-        second = mean.mT @ mean + cov.double().sum(0)
+        second = mean.mT @ mean + cov.double()
         return SideMoments(len(mean), self.features.backward @ mean, second)
 
     def held(self, variance: float) -> RowLaw:

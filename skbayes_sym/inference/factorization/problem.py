@@ -134,7 +134,7 @@ class FactorProblem:
     data : Entries
         Centred and scaled, in the precision of the sweeps.
     precise : Entries
-        The same in float64, in which bounds are evaluated.
+        The same, by row in float64: bounds are evaluated in it.
     model : Factorisation
     group : SymmetryGroup or None
         That the posterior is averaged over.
@@ -244,7 +244,7 @@ class Factors:
     bounds : FactorBounds, optional
         Of variational posteriors.
     draws : Tensor of shape (S, n + m, k), optional
-        Aligned draws, float64.
+        Aligned draws.
     """
 
     posterior: FactorState
