@@ -574,9 +574,8 @@ def test_not_converged_is_a_warning_with_the_figure():
         BayesianLinearClassifier(max_iter=2).fit(X, LABELS)
 
 
-def test_absent_cuda_is_an_error_not_a_fallback():
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
+def test_absent_cuda_is_an_error_not_a_fallback(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match=r"device='cuda'.*0 CUDA devices.*'cpu'"):
         clone(REG).set_params(device="cuda").fit(X, Y)
 
