@@ -42,6 +42,7 @@ from skbayes_sym.inference.factorization.problem import (
     FactorState,
 )
 from skbayes_sym.inference.factorization.rows import Noise, gap_terms, row_conditionals
+from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.linalg import log_det, matrix_blocks
 from skbayes_sym.numerics.optimise import Loop, Stopped
@@ -282,7 +283,7 @@ def _moments(problem: FactorProblem, posterior: FactorState, index: int) -> Side
     total = torch.zeros(cov.shape[1:], dtype=torch.float64, device=cov.device)
     for begin, end in matrix_blocks(len(cov), cov.shape[1]):
         total += cov[begin:end].double().sum(0)
-    free = list(side.free)
+    free = positions(side.free, cov)
     return problem.priors[index].moments(mean[:, free], total[free][:, free])
 
 
@@ -330,7 +331,8 @@ def _update_side(
     law = problem.laws(posterior)[index]
     packed = packed_second_moments(mean[side.other], cov[side.other])
     others, prior_means = mean[side.other].contiguous(), problem.priors[index].means(law)
-    linear, log_det_precision, quadratic = 0.0, 0.0, []
+    zero = torch.zeros((), dtype=torch.float64, device=mean.device)
+    linear, log_det_precision, quadratic = zero, zero, []
     for begin, end in matrix_blocks(side.entries.n_rows, mean.shape[1]):
         rows = slice(side.own.start + begin, side.own.start + end)
         sums, constant = given_pinned(
@@ -344,18 +346,20 @@ def _update_side(
         projected = project_free(family, precision, factor, k)
         put_free(mean[rows], cov[rows], (found, projected), free)
         by_mean = (sums.second @ found.unsqueeze(-1)).squeeze(-1) / k - 2.0 / sqrt(k) * sums.first
-        linear += float((by_mean * found).sum() + constant.sum())
-        log_det_precision += float(log_det(factor).sum())
+        linear = linear + ((by_mean * found).sum() + constant.sum())
+        log_det_precision = log_det_precision + log_det(factor).sum()
         squares = projected.mul_(sums.second)
         of_factors = squares[:, :k, :k].sum((-2, -1))
         quadratic.append(of_factors)
-        linear += float(squares.sum() - of_factors.sum()) / k
+        linear = linear + (squares.sum() - of_factors.sum()).double() / k
     ratio = family.pool(cov[side.own])
-    if bool((ratio != 1.0).any()):
+    # The answer saves a pass over the covariances, and costs a GPU a wait.
+    if ratio.device.type != "cpu" or bool((ratio != 1.0).any()):
         cov[side.own, :k, :k] *= ratio[:, None, None]
-    fit = linear + float((ratio * torch.cat(quadratic)).sum()) / k
-    variances = cov[side.own].diagonal(dim1=-2, dim2=-1)[:, list(free.free)]
-    return _SideUpdate(fit, family.entropy(variances, log_det_precision))
+    fit = linear + (ratio * torch.cat(quadratic)).sum().double() / k
+    fitted, log_det_sum = torch.stack([fit, log_det_precision]).tolist()
+    variances = cov[side.own].diagonal(dim1=-2, dim2=-1)[:, positions(free.free, cov)]
+    return _SideUpdate(fitted, family.entropy(variances, log_det_sum))
 
 
 def mean_field_elbo(data: Entries, posterior: FactorState, model: Factorisation) -> float:
