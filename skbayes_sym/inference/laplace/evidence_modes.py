@@ -30,9 +30,7 @@ from skbayes_sym.numerics.optimise import Loop, Stopped
 
 _HYPER_START = 8  # iterations before scales and noise move: the weights first
 _DAMPING = 0.7  # share of the logarithmic step of a hyperparameter
-# The noise's precision starts at the signal-to-noise ratio of the linear model, within these bounds
-# and in units of the targets: weights that follow noise at the start are not given up later.
-_LEAST_START, _LARGEST_START = 0.3, 1.0 / 0.3
+_INITIAL_NOISE_PRECISION = 1.0 / 0.3  # of standardised targets
 # Gamma hyperprior of the noise's precision: it only keeps a perfect fit finite.
 _NOISE_SHAPE, _NOISE_RATE = 0.5, 5e-5
 _NUMBERS = 1 << 22  # of a block of Jacobians: 32 MB
@@ -205,7 +203,7 @@ class EvidenceModes:
         ----------
         problem : RegressionEvidence
         theta : Tensor of shape (R, P)
-        noise_precision : Tensor of shape (T,), optional
+        noise_precision : Tensor of shape (T,) or (R, T), optional
             Where it starts, or stays.
         on_step : callable (step, modes) -> bool, optional
             Told the number of steps and a function that gives the modes as they are; True stops.
@@ -294,7 +292,9 @@ class EvidenceModes:
 
 def _start(problem: RegressionEvidence, theta: Tensor, noise_precision: Tensor | None) -> _State:
     n, n_targets = len(theta), problem.data.y.shape[1]
-    beta = _first_noise_precision(problem.data) if noise_precision is None else noise_precision
+    spread = problem.data.y.var(0, correction=0)
+    spread = torch.where(spread > 0.0, spread, 1.0)  # of a constant target any start will do
+    beta = _INITIAL_NOISE_PRECISION / spread if noise_precision is None else noise_precision
     return _State(
         theta,
         problem.prior.hyper.to(theta).expand(n, -1),
@@ -304,21 +304,3 @@ def _start(problem: RegressionEvidence, theta: Tensor, noise_precision: Tensor |
         theta.new_full((n,), float("nan")),
         *problem.sums(theta),
     )
-
-
-def _first_noise_precision(data: Data) -> Tensor:
-    """Of every target (T,), before anything is known of the network."""
-    root = data.weight.sqrt().unsqueeze(1)
-    columns = torch.cat([torch.ones_like(root), data.x], dim=1) * root
-    total = data.weight.sum()
-    mean = (data.weight @ data.y) / total
-    spread = data.weight @ (data.y - mean).square() / total
-    spread = torch.where(spread > 0.0, spread, 1.0)  # of a constant target any start will do
-    gram = columns.T @ columns
-    gram.diagonal().add_(1e-6 * total)  # columns may repeat each other
-    slopes = torch.linalg.solve(gram, columns.T @ (data.y * root))
-    residual = (data.y * root - columns @ slopes).square().sum(0)
-    left = (total - columns.shape[1]).clamp_min(1.0)
-    unexplained = (residual / left / spread).clamp(1e-12, 1.0)
-    ratio = (1.0 / unexplained - 1.0).clamp(_LEAST_START, _LARGEST_START)
-    return ratio / spread
