@@ -148,7 +148,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
 
     The share of the linear model is the stacking weight of linear model and networks on left-out
     rows, in closed form of the linearised models, so no second fit is made. Modes, or members,
-    don't count where they gain less than half as much over the linear model as the other kind: in
+    don't count where they gain less than .85 of what the other kind gains over the linear model: in
     much noise members follow it.
 
     References
