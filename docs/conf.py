@@ -8,7 +8,9 @@ from typing import Any
 import matplotlib
 import torch
 
-sys.path.insert(0, os.path.dirname(__file__))  # gallery_order
+sys.path.insert(0, os.path.dirname(__file__))  # gallery_order, guide_pages
+
+from guide_pages import PAGES
 
 import skbayes_sym
 
@@ -41,6 +43,7 @@ rst_prolog = r"""
 """
 
 autosummary_generate = True
+autosummary_context = {"guide_pages": PAGES}
 autodoc_typehints = "none"  # the docstrings give types with shapes and units
 numpydoc_show_class_members = False  # the templates list the members
 numpydoc_class_members_toctree = False
@@ -60,13 +63,15 @@ if os.environ.get("READTHEDOCS"):
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
-    "backreferences_dir": "gallery/backreferences",  # for lists of single examples in the guide
+    "backreferences_dir": "gallery/backreferences",  # "Examples that use it" on the pages of names
+    "doc_module": ("skbayes_sym",),
     "within_subsection_order": "gallery_order.Story",
     "filename_pattern": r"/plot_",  # other scripts are shown, not run
     "ignore_pattern": r"/(_|conftest)",
     "abort_on_example_error": False,
     "only_warn_on_example_error": False,
     "remove_config_comments": True,
+    "capture_repr": (),  # what is printed and drawn; no addresses of legends
     "show_memory": False,
     "download_all_examples": False,
     "plot_gallery": "True",
@@ -82,6 +87,7 @@ html_sidebars: dict[str, list[str]] = {
     "contributing": [],
     "internals": [],
     "changelog": [],
+    "citing": [],
 }
 html_theme_options = {
     "logo": {"text": "skbayes_sym"},

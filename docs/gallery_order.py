@@ -9,6 +9,7 @@ STORY = (
     "plot_matrix_factorization.py",
     "plot_functional_modes.py",
     "plot_symmetry_removal.py",
+    "plot_loss_barrier.py",
     "plot_invariance_gap.py",
     "plot_compare_models.py",
 )

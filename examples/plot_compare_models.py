@@ -14,8 +14,6 @@ One call lays out what is known of each.
 # patients, who leave room for doubt. All five models have two tanh units. The Laplace approximation
 # learns the scales of its prior; the others have the same one.
 
-import sys
-
 import numpy as np
 from sklearn.datasets import load_diabetes
 
@@ -29,10 +27,6 @@ from skbayes_sym.inference.samplers import Evidence
 from skbayes_sym.inspection import ModelComparisonDisplay
 from skbayes_sym.model_selection import compare_models
 
-FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
-VI_STEPS, STEPS, FOLDS = (20, 20, 2) if FAST else (1500, 1000, 5)
-FEWER = {"n_chains": 8, "n_warmup": 10, "n_draws": 8} if FAST else {}
-
 X, y = load_diabetes(return_X_y=True, as_frame=True)
 patients = np.random.default_rng(0).permutation(len(X))[:150]
 X, y = X[["bmi", "bp", "s5"]].iloc[patients], y.iloc[patients]
@@ -41,13 +35,13 @@ network = {"hidden_layer_sizes": (2,), "activation": "tanh"}
 chains = {
     "init": "prior", "prior_scale": 1.0, "n_chains": 32, "n_warmup": 300,
     "mode_weights": Evidence(2, 128),
-} | FEWER  # fmt: skip
+}  # fmt: skip
 models = {
-    "MFVI": SymmetrizedVIRegressor(**network, symmetry=None, max_iter=VI_STEPS),
-    "SymVI": SymmetrizedVIRegressor(**network, max_iter=VI_STEPS),
+    "MFVI": SymmetrizedVIRegressor(**network, symmetry=None, max_iter=1500),
+    "SymVI": SymmetrizedVIRegressor(**network, max_iter=1500),
     "MCMC": MCMCRegressor(**network, **chains),
     "LA": LaplaceRegressor(**network),
-    "DE": DeepEnsembleRegressor(**network, max_iter=STEPS),
+    "DE": DeepEnsembleRegressor(**network, max_iter=1000),
 }
 
 # %%
@@ -58,7 +52,7 @@ models = {
 # model's; its standard error is of the differences patient by patient. Those are far smaller than
 # the errors of the means, since what is hard to predict is so for all.
 
-table = compare_models(models, X, y, cv=FOLDS)
+table = compare_models(models, X, y, cv=5)
 print("log density, nats a row:")
 columns = ["log_density", "log_density_se", "difference", "difference_se", "loo", "loo_se"]
 print(table[columns].round(3).to_string())

@@ -7,8 +7,6 @@ This example follows Figures 4, 7 and 2 of Wiese et al. (2023), on data made to 
 asks what the paper doesn't: how much is each mode worth?
 """
 
-import sys
-
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -16,9 +14,6 @@ import torch
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.inference.reference.predictive_convergence import consecutive_kl
-
-FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
-FEWER = {"n_chains": 8, "n_warmup": 10, "n_draws": 8} if FAST else {}
 
 # %%
 # A network that must choose
@@ -38,7 +33,7 @@ X, y = make_plateaus(300, seed=0)
 SETTINGS = {
     "prior_scale": 3.0, "init": "prior", "n_chains": 64, "n_warmup": 300, "dtype": "float32",
     "random_state": 0,
-} | FEWER  # fmt: skip
+}  # fmt: skip
 one, two = (
     MCMCRegressor((width,), mode_weights="evidence", **SETTINGS).fit(X, y) for width in (1, 2)
 )
@@ -120,6 +115,7 @@ for axes, reg, title, colour in both:
     axes.plot(X[:, 0], reg.predict(X), color="black", lw=2, label="their mean")
     density = reg.log_predictive_density(X_new, y_new).mean()
     axes.set_title(f"{title}: {density:.3f} nats", fontsize=10)
+    print(f"one unit, {title:13}: log density of new data {density:.3f} nats per row")
 plane.set(xlabel="input weight", ylabel="bias", ylim=(-13, 11))
 plane.legend(frameon=False, markerscale=3, handletextpad=0.1, loc="lower left", borderpad=0)
 plane.spines[["top", "right"]].set_visible(False)
@@ -143,6 +139,7 @@ for axes, reg, colour in zip(panels, (voting, two), (ORANGE, BLUE), strict=True)
     axes.plot(X[:, 0], reg.predict(X), color="black", lw=2, label="their mean")
     density = reg.log_predictive_density(X_new, y_new).mean()
     axes.set_title(f'"{reg.mode_weights}": new data {density:.2f} nats', fontsize=10)
+    print(f"two units, {reg.mode_weights:8}: log density of new data {density:.2f} nats per row")
 panels[0].set_ylabel("y")
 panels[0].legend(frameon=False, loc="upper left")
 
@@ -158,7 +155,7 @@ panels[0].legend(frameon=False, loc="upper left")
 X_sine, y_sine = make_sinusoidal(random_state=0)
 wide = MCMCRegressor(
     (16,), init="prior", prior_scale=1.0,
-    n_chains=256, n_warmup=2 if FAST else 100, n_draws=4, mode_weights="uniform",
+    n_chains=256, n_warmup=100, n_draws=4, mode_weights="uniform",
     dtype="float32", random_state=0,
 ).fit(X_sine, y_sine)  # fmt: skip
 

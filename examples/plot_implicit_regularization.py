@@ -18,15 +18,11 @@ Takes about two minutes.
 # 1.618. Averaged over the sign flip :math:`(u, v) \to (-u, -v)`, the only symmetry here, the
 # posterior follows the exact answer and puts out none.
 
-import sys
-
 import numpy as np
 import torch
 
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.solvers import VI, Gibbs
-
-FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
 
 # The paper's model: no offsets, nothing learned of the prior.
 PAPER = {"center": False, "scale": False, "offsets": False, "prior_scale": 1.0, "random_state": 0}
@@ -70,7 +66,7 @@ for row, r in enumerate(observed):
 # :math:`U V^\top / \sqrt{20}`, and Gibbs sampling, the posterior itself, shows what there is to
 # reach.
 
-N_MATRICES, SIZE, RANK, NOISE = 2 if FAST else 80, 40, 20, 2.0
+N_MATRICES, SIZE, RANK, NOISE = 80, 40, 20, 2.0
 MATRIX = {**PAPER, "noise_std": NOISE}
 METHODS = {
     "MAP": {"solver": "map", "max_iter": 3000, "tol": 1e-8},

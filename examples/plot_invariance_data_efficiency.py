@@ -9,8 +9,6 @@ rotation isn't found every time, or not all of it. Augerino learns half-widths w
 the likelihood; at these settings they fall back to 0.
 """
 
-import sys
-
 import matplotlib.pyplot as plt
 import numpy as np
 from scipy import ndimage
@@ -19,9 +17,7 @@ from sklearn.datasets import load_digits
 from skbayes_sym import LILAClassifier
 from skbayes_sym.models import Invariances
 
-FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
-FEWER = {"max_iter": 20, "n_hyper_updates": 4} if FAST else {}
-SIZES, N_TEST, N_SEEDS = (100, 200, 400, 800), 500, 1 if FAST else 3
+SIZES, N_TEST, N_SEEDS = (100, 200, 400, 800), 500, 3
 METHODS = {
     "non-invariant": {"invariances": None},
     "Augerino": {"objective": "augerino"},
@@ -55,7 +51,7 @@ for i, n in enumerate(SIZES):
             digits, labels = turned_digits(seed)
             model = LILAClassifier(
                 (100,), image_shape=(8, 8), learning_rate=0.05, batch_size=min(n, 100), tol=None,
-                random_state=seed, **params, **FEWER,
+                random_state=seed, **params,
             ).fit(digits[:n], labels[:n])  # fmt: skip
             accuracy[name][i, seed] = model.score(digits[-N_TEST:], labels[-N_TEST:])
             angles.append(np.rad2deg(model.invariance_.get("rotation", 0.0)))

@@ -125,6 +125,12 @@ def gaps(n_weights: int) -> Gaps:
 curves = np.array([gaps(k) for k in WIDTHS])
 bound = model_of(1, 1).data_bound()
 
+print("    K   gap at theta_mix*   gap at theta_0*   the caption's KL, nats")
+for k in (2, 10, 19, 1000):
+    print("{:5d} {:19.4f} {:17.4f} {:17.4f}".format(k, *gaps(k)))
+print(f"data-related bound {bound:.3f}, exceeded from K = "
+      f"{next(k for k in range(1, 1001) if gaps(k).at_mix > bound)} on")  # fmt: skip
+
 fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
 ax.plot(WIDTHS, curves[:, 0], color=ORANGE, label=r"gap at $\theta_{mix}^*$ (exact posterior)")
 ax.plot(WIDTHS, curves[:, 2], color=GREEN, ls="--",

@@ -13,16 +13,12 @@ network is printed beside it.
 # The data
 # --------
 
-import sys
-
 import matplotlib.pyplot as plt
 import numpy as np
 
 from skbayes_sym import LILAClassifier
 from skbayes_sym.models import Invariances, Rotation2D
 
-FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
-FEWER = {"max_iter": 20, "n_hyper_updates": 4} if FAST else {}
 ARC, NOISE, N = 120.0, 0.06, 200
 rng = np.random.default_rng(1)
 
@@ -60,7 +56,7 @@ def turned(X, copies=10):
 
 base = {
     "hidden_layer_sizes": (50,), "standardize": False,
-    "curvature": "full", "random_state": 1, **FEWER,
+    "curvature": "full", "random_state": 1,
 }  # fmt: skip
 rotation = {"invariances": Invariances(Rotation2D(), n_augmentations=20)}
 copies = turned(X)

@@ -10,7 +10,6 @@ Poisson's law allows: ``"negative_binomial"`` learns by how much.
 This takes about a minute of one core.
 """
 
-import sys
 import warnings
 
 import matplotlib.pyplot as plt
@@ -26,8 +25,6 @@ from skbayes_sym import (
 from skbayes_sym.models import NaturalHeteroscedastic
 
 warnings.simplefilter("ignore", ConvergenceWarning)
-FAST = "--fast" in sys.argv  # a smoke run, not the figures below
-N_STEPS, N_MOVES, N_CHAINS = (50, 30, 2) if FAST else (3000, 500, 16)
 
 # %%
 # A standard deviation that is known
@@ -47,7 +44,7 @@ X = np.sort(rng.uniform(-3, 3, (300, 1)), axis=0)
 y = 10 + 5 * np.sin(2 * X[:, 0]) + sigma(X[:, 0]) * rng.standard_normal(300)
 grid = np.linspace(-3, 3, 200)[:, None]
 net = {"hidden_layer_sizes": (10,), "activation": "tanh", "random_state": 0}
-steps = {**net, "max_iter": N_STEPS}
+steps = {**net, "max_iter": 3000}
 two_heads = {"likelihood": "heteroscedastic"}
 models = {
     "VI": SymmetrizedVIRegressor(**steps, **two_heads, learning_rate=0.03),
@@ -55,7 +52,7 @@ models = {
     "Laplace": LaplaceRegressor(**steps, **two_heads),
     "Laplace, natural": LaplaceRegressor(**steps, likelihood=NaturalHeteroscedastic()),
     "MCMC": MCMCRegressor(
-        **net, **two_heads, n_chains=N_CHAINS, n_warmup=N_MOVES, n_draws=50,
+        **net, **two_heads, n_chains=16, n_warmup=500, n_draws=50,
         mode_weights="uniform",
     ),
     "one noise (Laplace)": LaplaceRegressor(**net),

@@ -14,8 +14,6 @@ grid search decide whether that helps, and look at what it changes.
 # inference; ``"auto"`` averages the posterior over all exchanges (and, for tanh, sign flips) of
 # hidden units.
 
-import sys
-
 import numpy as np
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import GridSearchCV, train_test_split
@@ -24,9 +22,6 @@ from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import SymmetrizedVIRegressor
 
-FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
-SINE_STEPS = 20 if FAST else 3000
-
 X, y = load_diabetes(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.3, random_state=0)
 
@@ -34,8 +29,6 @@ model = make_pipeline(
     StandardScaler(),
     SymmetrizedVIRegressor(hidden_layer_sizes=(10,), activation="tanh", random_state=0),
 )
-if FAST:
-    model[-1].set_params(max_iter=20)
 grid = {"symmetrizedviregressor__symmetry": ["auto", None]}
 search = GridSearchCV(model, grid).fit(X_train, y_train)
 
@@ -81,7 +74,7 @@ truth = np.sin(grid_x[:, 0])
 fits = {
     symmetry: [
         SymmetrizedVIRegressor(
-            (10,), "tanh", symmetry=symmetry, max_iter=SINE_STEPS, random_state=seed
+            (10,), "tanh", symmetry=symmetry, max_iter=3000, random_state=seed
         ).fit(x, t)
         for seed in range(3)
     ]

@@ -17,7 +17,6 @@ package's nouns (a layout, a forward pass, a declared group), the way any other 
 would be.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import log
@@ -36,8 +35,6 @@ from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.symmetry.base import check_invariant
 from skbayes_sym.symmetry.units import Units
-
-FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
 
 # %%
 # The model
@@ -112,7 +109,7 @@ class Plane(NamedTuple):
     weight: Tensor
 
 
-def quadrants(n_nodes: int = 10 if FAST else 40, reach: float = 1.6) -> Plane:
+def quadrants(n_nodes: int = 40, reach: float = 1.6) -> Plane:
     """Gauss-Legendre in each quadrant; the posterior beyond ``reach`` is below 1e-30."""
     node, weight = np.polynomial.legendre.leggauss(n_nodes)
     node, weight = 0.5 * reach * (node + 1.0), 0.5 * reach * weight

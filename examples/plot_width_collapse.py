@@ -19,7 +19,6 @@ The data come from the folder that the environment variable ``SKBAYES_SYM_DATA``
 OpenML. This takes about four minutes of one core.
 """
 
-import sys
 import time
 from typing import NamedTuple
 
@@ -38,10 +37,9 @@ from skbayes_sym.datasets import load_dataset
 # Mean-field gets 1000 steps throughout. A step of the others takes longer the wider the network,
 # but wide networks settle sooner: with 1000 steps no density of the widest differs by 0.03.
 
-FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
-SPLITS = range(2 if FAST else 3)
-WIDTHS = (2, 5, 10, 20) if FAST else (10, 50, 200, 1000)
-MAX_STEPS, LIMIT_UNITS = (5, 500) if FAST else (1000, 20_000)
+SPLITS = range(3)
+WIDTHS = (10, 50, 200, 1000)
+MAX_STEPS, LIMIT_UNITS = 1000, 20_000
 METHODS = {
     "mean-field": (SymmetrizedVIRegressor, {"symmetry": None}),
     "exact last layer": (LayerwiseVIRegressor, {}),

@@ -15,8 +15,11 @@ probabilities of the same five outcomes); coverage of 90 % intervals; CPU
 seconds. Baselines: the mean, biased SVD by stochastic gradient (as Surprise
 has it), alternating least squares, and myFM where installed.
 
-Run ``python reproduce_ratings.py [--data-home FOLDER] [--fast]``.
+Run ``python reproduce_ratings.py [--data-home FOLDER] [--fast]``; with
+``--fast`` files are read only from a folder that is given.
 """
+
+# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_ratings.png'
 
 import argparse
 import os
@@ -30,8 +33,6 @@ from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymVIMatrixFactorization
-
-STARS = np.arange(1.0, 6.0)
 
 
 class Ratings(NamedTuple):
@@ -72,25 +73,37 @@ def simulated(n_users: int, n_films: int, n_ratings: int, seed: int = 0) -> Rati
     product *= truth["factors"] / np.sqrt((size**4).sum())
     latent = 3.5 + a[users] + b[films] + product
     stars = np.clip(np.round(latent + truth["noise"] * rng.standard_normal(n_ratings)), 1, 5)
-    name = f"simulated, {n_users} x {n_films}, {n_ratings} ratings"
-    return Ratings(name, users, films, stars, rng.random(n_ratings) < 0.2, truth)
+    return Ratings("simulated", users, films, stars, rng.random(n_ratings) < 0.2, truth)
+
+
+FORMATS = {  # of MovieLens: the separator, and lines before the first rating
+    "u.data": ("\t", 0),  # 100k
+    "ratings.dat": ("::", 0),  # 1M and 10M
+    "ratings.csv": (",", 1),  # 20M, 25M, 32M, latest
+}
+
+
+def read_table(path: Path, separator: str, skipped: int) -> tuple[np.ndarray, ...]:
+    """Users, films and stars of a file of "user, film, rating, timestamp" lines."""
+    with path.open(encoding="latin-1") as file:  # anything is, and numbers are the same in all
+        lines = (line.replace(separator, "\t") for line in file)
+        table = np.loadtxt(lines, delimiter="\t", skiprows=skipped, usecols=(0, 1, 2), ndmin=2)
+    return table[:, 0].astype(int), table[:, 1].astype(int), table[:, 2]
 
 
 def read(folder: Path) -> Ratings | None:
     """MovieLens files, if there are any."""
-    if (folder / "u1.base").exists() and (folder / "u1.test").exists():
-        parts = [np.loadtxt(folder / f"u1.{part}", usecols=(0, 1, 2)) for part in ("base", "test")]
-        table, name = np.concatenate(parts), "MovieLens-100k, fold u1"
-        is_test = np.arange(len(table)) >= len(parts[0])
-        return Ratings(name, *table[:, :2].T.astype(int), table[:, 2], is_test, {})
-    for file, separator, skipped in (("u.data", None, 0), ("ratings.dat", "::", 0),
-                                     ("ratings.csv", ",", 1)):  # fmt: skip
-        if not (folder / file).exists():
-            continue
-        lines = (folder / file).read_text(encoding="latin-1").splitlines()[skipped:]
-        table = np.array([line.split(separator)[:3] for line in lines], dtype=float)
-        is_test = np.random.default_rng(0).random(len(table)) < 0.2
-        return Ratings(file, *table[:, :2].T.astype(int), table[:, 2], is_test, {})
+    fold = [folder / "u1.base", folder / "u1.test"]
+    if all(path.exists() for path in fold):
+        base, test = (read_table(path, *FORMATS["u.data"]) for path in fold)
+        table = (np.concatenate(pair) for pair in zip(base, test, strict=True))
+        is_test = np.arange(len(base[0]) + len(test[0])) >= len(base[0])
+        return Ratings("MovieLens-100k, fold u1", *table, is_test, {})
+    for name, layout in FORMATS.items():
+        if (folder / name).exists():
+            table = read_table(folder / name, *layout)
+            is_test = np.random.default_rng(0).random(len(table[0])) < 0.2
+            return Ratings(name, *table, is_test, {})
     return None
 
 
@@ -102,11 +115,13 @@ class Answer(NamedTuple):
     log_density: np.ndarray | None = None
 
 
-def nearest_star(mean: np.ndarray, std: np.ndarray, stars: np.ndarray) -> np.ndarray:
-    """Log mass of a normal nearer to the star than to another."""
-    lower = np.where(stars == STARS[0], -np.inf, stars - 0.5)
-    upper = np.where(stars == STARS[-1], np.inf, stars + 0.5)
-    mass = norm.cdf((upper - mean) / std) - norm.cdf((lower - mean) / std)
+def nearest_star(
+    mean: np.ndarray, std: np.ndarray, stars: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
+    """Log mass of a normal nearer to the star than to another; some files have half stars."""
+    edges = np.concatenate([[-np.inf], 0.5 * (labels[1:] + labels[:-1]), [np.inf]])
+    place = np.searchsorted(labels, stars)
+    mass = norm.cdf((edges[place + 1] - mean) / std) - norm.cdf((edges[place] - mean) / std)
     return np.log(np.maximum(mass, 1e-300))
 
 
@@ -185,7 +200,8 @@ def show(data: Ratings) -> None:
             continue
         seconds, line = time.process_time() - begin, f"{np.sqrt(np.mean((mean - stars) ** 2)):7.4f}"
         if std is not None:
-            density = nearest_star(mean, std, stars) if density is None else density
+            if density is None:
+                density = nearest_star(mean, std, stars, np.unique(data.stars))
             covered = np.mean(np.abs(stars - mean) < 1.645 * std)
             line += f"{density.mean():13.4f}{covered:12.3f}"
         else:
@@ -233,17 +249,20 @@ def show_new_user(data: Ratings) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Ratings, against what others do.")
-    parser.add_argument("--data-home", default=os.environ.get("SKBAYES_SYM_DATA", "."))
+    parser.add_argument("--data-home", help="folder of the files; SKBAYES_SYM_DATA by default")
     parser.add_argument("--fast", action="store_true", help="a smoke run on few ratings")
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    data = None if args.fast else read(Path(args.data_home))
+    home = args.data_home or (None if args.fast else os.environ.get("SKBAYES_SYM_DATA", "."))
+    data = None if home is None else read(Path(home))
     if data is None:
         data = simulated(120, 150, 4_000) if args.fast else simulated(943, 1682, 100_000)
     if args.fast:
         for name in ("biased SVD", "Gibbs", "ordinal"):
             MODELS.pop(name)
-    print(data.name)
+    n_users, n_films = len(np.unique(data.users)), len(np.unique(data.films))
+    print(f"{data.name}: {len(data.stars)} ratings of {n_films} films by {n_users} users")
+    print(f"{data.is_test.sum()} held out, {len(data.test[2])} of them of known users and films")
     show(data)
     if data.truth:
         show_recovered(data)

@@ -3,7 +3,7 @@ Table 1 of Wiese et al. (2023): sampling, Laplace and deep ensembles
 ====================================================================
 
 Log pointwise predictive density (LPPD) on test rows for the paper's networks, f1 (one hidden layer
-of 3 tanh units) and f2 (three of 16), on nine of its ten data sets. Columns:
+of 3 tanh units) and f2 (three of 16), on its ten data sets. Columns:
 
 - chains: the paper's protocol, one draw from each of many chains, all counting alike. It weighs a
   mode by how many starts fall into its basin, not by its posterior mass;
@@ -21,9 +21,10 @@ standardised target; "+-" is its standard deviation over test rows, as in the pa
 the mean). Rows differ from the paper's because the splits do and because
 
 - the data are standardised by the training rows (the paper's by all rows, test rows included);
-- no test row is dropped (the paper's code leaves out rows whose density underflows);
-- its tenth set, Wine (LPPD 9.67), isn't here: that figure needs a noise of 2.5e-5 standard
-  deviations of the target, which no real target has.
+- no test row is dropped. The paper's code leaves out rows whose density underflows; where there are
+  any, a note gives the figure without them. On Wine (scikit-learn's `load_wine`, the class label
+  as a number: three values, so hardly any noise) that makes the difference between -3669 and the
+  paper's 9.67.
 
 Before the table the script prints how many chains find three modes, which is where the paper's 1274
 chains come from.
@@ -32,6 +33,8 @@ Run ``python reproduce_wiese_table1.py`` for f1, with ``--network f2`` for f2, `
 short trial of one small data set; ``--jobs`` processes share the chains. The environment variable
 ``SKBAYES_SYM_DATA`` names the folder of the data.
 """
+
+# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_wiese_table1.png'
 
 import argparse
 import sys
@@ -53,6 +56,7 @@ from skbayes_sym import (
 from skbayes_sym.datasets import load_dataset
 
 NETWORKS = {"f1": (3,), "f2": (16, 16, 16)}
+UNDERFLOW = -103.3  # nats: log of the smallest float32, below which the paper's code drops a row
 CURVATURES = {"f1": "full", "f2": "kron-exact"}  # the full matrix where it is small
 
 
@@ -74,6 +78,7 @@ PAPER = {
         "diabetes": Paper((-1.20, 0.69), (-1.46, 0.84), (-1.47, 0.63)),
         "energy": Paper((0.92, 0.44), (-31.7, 23.2), (-1.76, 0.29)),
         "forest_fire": Paper((-1.37, 0.69), (-2.39, 1.67), (-1.60, 0.59)),
+        "wine": Paper((9.67, 1.34), (-24.5, 25.2), (-1.15, 0.62)),
         "yacht": Paper((1.90, 1.26), (-5.60, 10.4), (-1.14, 1.08)),
     },
     "f2": {
@@ -85,6 +90,7 @@ PAPER = {
         "diabetes": Paper((-1.18, 0.78), (-2.61, 0.02), (-2.09, 0.40)),
         "energy": Paper((2.07, 5.67), (-1.39, 0.80), (-1.99, 0.20)),
         "forest_fire": Paper((-1.43, 4.54), (-2.80, 0.05), (-2.20, 0.23)),
+        "wine": Paper((8.62, 0.64), (-2.81, 0.02), (-2.08, 0.26)),
         "yacht": Paper((3.31, 1.67), (-2.69, 0.02), (-2.18, 0.26)),
     },
 }
@@ -131,6 +137,12 @@ def evaluate(model, split):
         seconds = time.perf_counter() - start
     notes = [str(w.message) for w in caught if w.category is ConvergenceWarning]
     density = model.log_predictive_density(X_test, y_test)
+    kept = density[density > UNDERFLOW]
+    if len(kept) < len(density):
+        notes.append(
+            f"{len(density) - len(kept)} of {len(density)} test rows underflow; as in the paper, "
+            f"without them: {kept.mean():.2f} ({kept.std():.2f})"
+        )
     return Result(density.mean(), density.std(), seconds, notes)
 
 
@@ -148,6 +160,8 @@ def run_methods(name, options):
         mode_weights="uniform", dtype="float32", n_jobs=options.jobs,
     )  # fmt: skip
     chains = evaluate(sampled, split)
+    if options.chains_only:
+        return {"chains": chains}, (np.nan, np.nan)
     sampled.set_params(warm_start=True, n_warmup=0, n_draws=options.draws, mode_weights="evidence")
     evidence = evaluate(sampled, split)
     laplace = LaplaceRegressor(
@@ -171,8 +185,9 @@ def print_row(name, results, log_evidence, paper):
     cells = [
         f"{r.mean:6.2f} ({r.deviation:.2f})" + ("*" if r.notes else " ") for r in results.values()
     ]
-    evidence = "{:.1f} ({:.2f})".format(*log_evidence)
-    cells.insert(2, f"{evidence:>15}")
+    if len(cells) > 1:
+        evidence = "{:.1f} ({:.2f})".format(*log_evidence)
+        cells.insert(2, f"{evidence:>15}")
     printed = [f"{mean:6.2f} ({deviation:.2f})" for mean, deviation in paper]
     seconds = " ".join(f"{r.seconds:.0f}" for r in results.values())
     print(
@@ -196,6 +211,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument("--split", type=int, default=0, help="seed of the split")
     parser.add_argument("--seed", type=int, default=0, help="seed of the fits")
+    parser.add_argument("--chains-only", action="store_true", help="the first column alone")
     parser.add_argument("--fast", action="store_true", help="one small data set, few iterations")
     options = parser.parse_args()
     if options.fast:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
+from skbayes_sym.numerics.arguments import check_count
+
 
 def interval_calibration_error(cdf: Any) -> float:
     r"""Distance between the nominal and the observed coverage of central intervals.
@@ -107,13 +109,12 @@ def expected_calibration_error(
     y_true = column_or_1d(y_true)
     proba = check_array(y_proba, dtype=np.float64, input_name="y_proba")
     check_consistent_length(y_true, proba)
-    classes = np.unique(y_true) if labels is None else np.asarray(labels)
+    classes = np.unique(y_true) if labels is None else np.atleast_1d(labels)
     if proba.shape[1] != len(classes):
         raise ValueError(
             f"y_proba has {proba.shape[1]} columns for {len(classes)} classes: give their labels."
         )
-    if n_bins < 1:
-        raise ValueError(f"n_bins must be at least 1, got {n_bins!r}.")
+    check_count("n_bins", n_bins)
     confidence = proba.max(axis=1)
     correct = classes[proba.argmax(axis=1)] == y_true
     bins = np.clip(np.ceil(confidence * n_bins).astype(int) - 1, 0, n_bins - 1)

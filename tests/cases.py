@@ -21,6 +21,7 @@ from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.mcmc.microcanonical import MicrocanonicalHMC
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
+from skbayes_sym.inference.multimodal.low_rank import LowRankMixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
 from skbayes_sym.models.augmentations.base import (
@@ -65,6 +66,9 @@ from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import Units, unit_layers
+
+# Where `test_devices` computes figures of everything below: they must be the same.
+DEVICES = ("cpu", "cuda")
 
 NETWORKS: dict[str, MLP] = {
     "linear": MLP(3, (), 2, RELU),
@@ -255,10 +259,10 @@ class LaplacePrior(BasePrior):
         return (-theta.abs() / self.width - log(2.0 * self.width)).sum(-1)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        shape = (n, self.n_params)
-        exponential = torch.empty(shape, dtype=torch.float64).exponential_(generator=generator)
-        signs = 2 * torch.randint(0, 2, shape, generator=generator) - 1
-        return self.width * signs * exponential
+        shape, device = (n, self.n_params), generator.device
+        exponential = torch.empty(shape, dtype=torch.float64, device=device)
+        signs = 2 * torch.randint(0, 2, shape, generator=generator, device=device) - 1
+        return self.width * signs * exponential.exponential_(generator=generator)
 
 
 PRIORS: dict[str, UnboundPrior] = {
@@ -320,6 +324,9 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
     ),
     "heteroscedastic": LikelihoodCase(
         Heteroscedastic(-0.3, 0.5), _numbers, 4, curvature="expected"
+    ),
+    "heteroscedastic-least": LikelihoodCase(
+        Heteroscedastic(-0.3, 0.5, least=0.2), _numbers, 4, curvature="expected"
     ),
     "natural-heteroscedastic": LikelihoodCase(
         NaturalHeteroscedastic(), _numbers, 4, curvature="expected"
@@ -392,5 +399,10 @@ POSTERIORS: dict[str, Posterior] = {
         np.array([0, 1]),
     ),
     "gaussian-mixture": _MIXTURE,
+    "low-rank-mixture": LowRankMixture(
+        torch.tensor([0.3, 0.7]).double().log(), torch.tensor([[0.5, -0.5], [-1.0, 0.2]]).double(),
+        torch.tensor([[[0.4, 0.1], [-0.2, 0.3]], [[0.1, 0.0], [0.5, -0.2]]]).double(),
+        torch.tensor([[0.1, 0.2], [0.3, 0.1]]).double(),
+    ),
     "mixture-of-laplace": MixtureOfLaplace(_MIXTURE, torch.zeros(2), torch.zeros(2)),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Settings of the whole suite."""
+"""Settings of the whole suite, and the device that it runs on besides the CPU."""
 
 import os
 
@@ -10,7 +10,50 @@ import torch
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--pretend-gpu",
+        action="store_true",
+        help="run everything on a machine that seems to have a GPU (tests/pretend_cuda.py)",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Put the pretend device in place before the first `backward`, if a test wants it."""
+    wanted = any("cuda" in getattr(item, "fixturenames", ()) for item in items)
+    if (wanted or config.getoption("--pretend-gpu")) and torch.version.cuda is None:
+        import pretend_cuda
+
+        pretend_cuda.prepare()
+
+
 @pytest.fixture
 def generator() -> torch.Generator:
     """A fresh seeded stream."""
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def cuda():
+    """The real GPU (None), or the pretend one's handle; skips where neither can be had."""
+    if torch.version.cuda is not None:
+        if not torch.cuda.is_available():
+            pytest.skip("this torch has CUDA and this machine no GPU")
+        yield None
+        return
+    from pretend_cuda import Unavailable, pretend_cuda
+
+    try:
+        device = pretend_cuda()
+        handle = device.__enter__()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    yield handle
+    device.__exit__(None, None, None)
+
+
+@pytest.fixture(autouse=True)
+def _everywhere(request):
+    """With ``--pretend-gpu`` every test sees a GPU."""
+    if request.config.getoption("--pretend-gpu"):
+        request.getfixturevalue("cuda")

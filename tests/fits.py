@@ -13,7 +13,17 @@ from sklearn.base import clone
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import Annealing, Evidence
 from skbayes_sym.inference.solvers import Gibbs
-from skbayes_sym.models import Affine, Categorical, ColumnShift, Invariances, LogScale, Rotation2D
+from skbayes_sym.models import (
+    Affine,
+    Blur,
+    Brightness,
+    Categorical,
+    ColumnShift,
+    Invariances,
+    LogScale,
+    PixelNoise,
+    Rotation2D,
+)
 from skbayes_sym.models.learned_scales import ARD
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
@@ -140,6 +150,12 @@ FITS: dict[str, FitCase] = {
                           predictive="probit"),
         IMAGES, LABELS,
     ),
+    "lila-pixels": FitCase(
+        sk.LILAClassifier(
+            **_IMAGES, invariances=Invariances([Brightness(), Blur(), PixelNoise()], 2, "auto", 3)
+        ),
+        IMAGES, LABELS,
+    ),
     "lila-cnn": FitCase(
         sk.LILAClassifier(image_shape=(6, 6), network="cnn", invariances=None,
                           max_iter=2, n_hyper_updates=2, n_predict_samples=5, tol=None,
@@ -189,9 +205,9 @@ def target(estimator: Any) -> Any:
 
 @cache
 def fitted(name: str) -> Any:
-    """The case's fitted estimator; read only: the same one for every test."""
+    """The case's estimator, fitted on the CPU; read only: the same one for every test."""
     case = FITS[name]
-    return clone(case.estimator).fit(case.X, case.y)
+    return clone(case.estimator).set_params(device="cpu").fit(case.X, case.y)
 
 
 def everything_predicted(estimator: Any, X: Any) -> dict[str, Any]:

@@ -50,7 +50,7 @@ VARIATIONAL = {
 LAPLACE = {
     "laplace-regressor": LaplaceRegressor(**_LAPLACE, optimizer="adam"),
     "laplace-classifier": LaplaceClassifier(**_LAPLACE, optimizer="adam"),
-    "lila-plain": LILAClassifier(**_LAPLACE),
+    "lila-plain": LILAClassifier(**_LAPLACE, invariances=None),
     "lila-regressor": LILARegressor(**_INVARIANT),
     "lila-classifier": LILAClassifier(hyper="exact", **_INVARIANT),
 }

@@ -1,5 +1,8 @@
 """Held-out rows stop a fit, and the best state comes back."""
 
+import logging
+import re
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -64,3 +67,13 @@ def test_classes_too():
 def test_patience_is_checked():
     with pytest.raises(ValueError, match="patience must be a positive number of blocks, got 0"):
         HeldOut(X, Y, patience=0)
+
+
+def test_the_log_says_after_the_first_block_how_long_it_may_take(caplog):
+    with caplog.at_level(logging.INFO, logger="skbayes_sym"):
+        SymmetrizedVIRegressor((2,), max_iter=200, tol=None, random_state=0).fit(X[:50], Y[:50])
+    told = re.findall(r"first of (\d+) blocks: (\S+) s, so up to (\S+) s in all", caplog.text)
+    assert len(told) == 1  # once a fit
+    blocks, first, whole = (float(number) for number in told[0])
+    assert blocks == 100
+    assert whole == pytest.approx(100 * first, rel=0.1)  # both have two digits

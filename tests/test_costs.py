@@ -28,7 +28,7 @@ ADDED: dict[str, tuple[str, set[str]]] = {
         "models.likelihoods.bernoulli",
         {"estimators/linear/classifier.py", STRINGS},
     ),
-    "network": ("models.networks.convolutional", {"estimators/laplace/networks.py"}),
+    "network": ("models.networks.residual", {"estimators/laplace/networks.py"}),
     "sampler": ("inference.kernels.nuts", set()),
     "gap": ("symmetry.gaps.sign_flips", {"symmetry/gaps/rows.py"}),
     "estimator": ("estimators.layerwise.estimator", set()),

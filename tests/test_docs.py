@@ -1,6 +1,7 @@
 """The API page has every public name, and no other."""
 
 import re
+import runpy
 from importlib import import_module
 from pathlib import Path
 
@@ -103,3 +104,52 @@ def test_the_table_of_costs_names_what_exists() -> None:
     assert len(tables) > 8
     in_tests = {name for module in (cases, fits) for name in vars(module)}
     assert tables - in_tests <= {"NOUNS", "ESTIMATORS"}
+
+
+def test_the_page_of_every_name_links_the_guide_page_that_explains_it() -> None:
+    pages = runpy.run_path(str(DOCS / "guide_pages.py"))["PAGES"]
+    names = [n.rpartition(".")[2] for n in documented(API) if ".datasets." not in n]
+    assert set(names) == set(pages)
+    for name, page in pages.items():
+        text = (DOCS / f"user_guide/{page}.rst").read_text(encoding="utf-8")
+        assert re.search(rf"\b{name}\b", text), (name, page)
+    for template in (DOCS / "_templates/autosummary").glob("*.rst"):
+        text = template.read_text(encoding="utf-8")
+        assert "/user_guide/{{ guide_pages[objname] }}" in text
+        assert ".. minigallery:: {{ module }}.{{ objname }}" in text
+
+
+def test_the_map_has_every_estimator() -> None:
+    drawn = runpy.run_path(str(DOCS / "draw_chooser.py"))
+    on_map = {name for _, names in (*drawn["STEPS"], drawn["ELSE"]) for name in names}
+    baselines = {"DeepEnsembleRegressor", "DeepEnsembleClassifier"}
+    known = {n for n in skbayes_sym.__all__ if hasattr(getattr(skbayes_sym, n), "fit")}
+    assert on_map | baselines == known
+
+
+def test_the_check_of_built_pages_finds_what_is_wrong(tmp_path: Path) -> None:
+    """A page that is right in everything, and the same with one fault each."""
+    check = runpy.run_path(str(DOCS / "check_pages.py"))["check"]
+    good = (
+        '<script src="_static/MathJax.js"></script><h1 id="top">A page</h1><img src="a.png">'
+        '<a href="#top">up</a><a href="https://elsewhere/x">out</a><code>\\(x\\)</code>'
+        '<span class="math">\\(x\\)</span>'
+    )
+    faults = {
+        "no such anchor": good.replace("#top", "#bottom"),
+        "no such file": good.replace("a.png", "b.png"),
+        "no MathJax": good.replace("_static/MathJax.js", "a.png"),
+        "MathJax from elsewhere": good.replace("_static/", "https://cdn/"),
+        "raw TeX": good.replace("A page", "A page of \\(x\\)"),
+    }
+    for number, (fault, html) in enumerate({"": good, **faults}.items()):
+        root = tmp_path / str(number)
+        (root / "_static").mkdir(parents=True)
+        (root / "a.png").touch()
+        (root / "_static/MathJax.js").touch()
+        (root / "page.html").write_text(html, encoding="utf-8")
+        found, n_links, hosts = check(root)
+        assert n_links == 4
+        assert "elsewhere" in hosts
+        assert len(found) == bool(fault), found
+        assert not fault or fault in found[0]

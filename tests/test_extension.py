@@ -114,7 +114,8 @@ class Logistic(BasePrior):
         return one.sum(-1)
 
     def sample(self, n, *, generator):
-        uniform = torch.rand(n, self.n_params, generator=generator, dtype=torch.float64)
+        here = {"generator": generator, "device": generator.device, "dtype": torch.float64}
+        uniform = torch.rand(n, self.n_params, **here)
         return self.scale * uniform.clamp(1e-12, 1 - 1e-12).logit()
 
 

@@ -1,4 +1,4 @@
-"""What a new reader runs first, word for word and in order: README, front page, tutorial."""
+"""What a new reader runs first, word for word and in order: README, front page, tutorials."""
 
 import contextlib
 import io
@@ -35,7 +35,16 @@ def words(printed):
     return printed.split()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.rst", "docs/user_guide/tutorial.rst"])
+PAGES = [
+    "README.md",
+    "docs/index.rst",
+    "docs/user_guide/tutorial.rst",
+    "docs/user_guide/tutorial_images.rst",
+    "docs/user_guide/tutorial_ratings.rst",
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_every_block_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,6 @@
 """The check before a release finds what must not be released."""
 
+import re
 import runpy
 from pathlib import Path
 
@@ -8,6 +9,10 @@ import pytest
 CHECK = Path(__file__).parents[1] / ".ci/release.py"
 
 pytestmark = pytest.mark.skipif(not CHECK.exists(), reason="needs a clone of the repository")
+
+
+LONG_DESCRIPTION = CHECK.with_name("long_description.py")
+ROOT = CHECK.parents[1]
 
 
 def problems(version):
@@ -28,3 +33,25 @@ def test_versions_must_agree():
 
 def test_a_version_has_three_numbers():
     assert any("three numbers" in line for line in problems("1.0"))
+
+
+def test_the_long_description_has_no_link_into_a_repository_around_it():
+    found = runpy.run_path(str(LONG_DESCRIPTION))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = found["relative_targets"](readme)
+    assert "docs/_static/quickstart.png" in targets
+    assert [t for t in targets if not (ROOT / t).exists()] == []
+    text = found["long_description"](ROOT, "https://host/us")
+    assert found["relative_targets"](text) == []
+    assert "(https://host/us/raw/HEAD/docs/_static/quickstart.png)" in text
+    assert "(https://host/us/blob/HEAD/LICENSE)" in text
+
+
+def test_citations_agree():
+    """The papers' identifiers are the same wherever they are given."""
+    cited = {
+        page: set(re.findall(r"\d{4}\.\d{5}|Moore2016", (ROOT / page).read_text(encoding="utf-8")))
+        for page in ("README.md", "CITATION.cff", "docs/citing.rst")
+    }
+    assert len(cited["README.md"]) == 5
+    assert cited["README.md"] == cited["CITATION.cff"] == cited["docs/citing.rst"]

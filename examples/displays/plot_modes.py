@@ -7,16 +7,11 @@ from bridge sampling. The share of chains that ended there only says how many st
 attracts.
 """
 
-import sys
-
 import matplotlib.pyplot as plt
 import numpy as np
 
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.inspection import ModesDisplay, SymmetryDisplay
-
-FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
-FEWER = {"n_chains": 8, "n_warmup": 20, "n_draws": 8} if FAST else {}
 
 # %%
 # Four plateaus, three steps between them, and one tanh unit, which can make one step: the first
@@ -28,7 +23,7 @@ settings = {
     "prior_scale": 3.0, "init": "prior", "n_chains": 64, "n_warmup": 300,
     "mode_weights": "evidence", "dtype": "float32", "random_state": 0,
 }  # fmt: skip
-reg = MCMCRegressor((1,), **settings | FEWER)
+reg = MCMCRegressor((1,), **settings)
 ModesDisplay.from_estimator(reg.fit(x[:, None], y))
 
 # %%

@@ -11,8 +11,6 @@ the intervals of rows beside what was observed, and a classifier's probabilities
 # -----------
 # Forty points of a sine. The grid goes beyond the data, where the fan should widen.
 
-import sys
-
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_diabetes, load_iris
@@ -21,15 +19,12 @@ from sklearn.model_selection import train_test_split
 from skbayes_sym import BayesianLinearRegressor, MCMCRegressor, SymmetrizedVIClassifier
 from skbayes_sym.inspection import PredictiveDisplay
 
-FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
-WARMUP, STEPS = (20, 20) if FAST else (300, 2000)
-
 rng = np.random.default_rng(1)
 x = rng.uniform(-4, 4, size=(40, 1))
 y = np.sin(x[:, 0]) + 0.3 * rng.standard_normal(40)
 
 chains = MCMCRegressor(
-    (4,), init="prior", prior_scale=1.0, n_chains=32, n_warmup=WARMUP, mode_weights="uniform",
+    (4,), init="prior", prior_scale=1.0, n_chains=32, n_warmup=300, mode_weights="uniform",
     random_state=0,
 )  # fmt: skip
 PredictiveDisplay.from_estimator(chains.fit(x, y), x, y, grid=np.linspace(-7, 7, 200))
@@ -61,6 +56,6 @@ PredictiveDisplay.from_estimator(
 
 iris = load_iris(as_frame=True)
 length, species = iris.data[["petal length (cm)"]], iris.target_names[iris.target]
-clf = SymmetrizedVIClassifier((5,), "tanh", max_iter=STEPS, random_state=0).fit(length, species)
+clf = SymmetrizedVIClassifier((5,), "tanh", max_iter=2000, random_state=0).fit(length, species)
 PredictiveDisplay.from_estimator(clf, length, species)
 plt.show()

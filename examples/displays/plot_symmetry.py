@@ -7,21 +7,16 @@ the network's symmetry is removed from the draws. Three tanh units can be exchan
 3! 2^3 = 48 ways.
 """
 
-import sys
-
 import matplotlib.pyplot as plt
 
 from skbayes_sym import MCMCRegressor, SymmetrizedVIRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.inspection import SymmetryDisplay
 
-FAST = "--fast" in sys.argv  # a smoke run: fewer iterations, not the figures below
-WARMUP, STEPS = (20, 20) if FAST else (300, 3000)
-
 X, y = make_sinusoidal(random_state=0)
 reg = MCMCRegressor(
     (3,), init="prior", prior_scale=1.0,
-    n_chains=256, n_warmup=WARMUP, n_draws=4, mode_weights="uniform", remove_symmetries=False,
+    n_chains=256, n_warmup=300, n_draws=4, mode_weights="uniform", remove_symmetries=False,
     dtype="float32", random_state=0,
 ).fit(X, y)  # fmt: skip
 SymmetryDisplay.from_estimator(reg)
@@ -31,6 +26,6 @@ SymmetryDisplay.from_estimator(reg)
 # the posterior whose bound is ``elbo_``. With the outgoing weights on the vertical axis, a pruned
 # unit shows: its outgoing weight is 0, and the incoming one is left to the prior.
 
-vi = SymmetrizedVIRegressor((3,), "tanh", max_iter=STEPS, random_state=0).fit(X, y)
+vi = SymmetrizedVIRegressor((3,), "tanh", max_iter=3000, random_state=0).fit(X, y)
 SymmetryDisplay.from_estimator(vi, pair=("weight of x0", "weight to output 0"))
 plt.show()

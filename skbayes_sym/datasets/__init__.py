@@ -1,5 +1,5 @@
 """The data of the papers: toy generators (``_toy``), and a loader (``_loading``) for the sets the
-papers benchmark on.
+papers benchmark on, images among them (``_images``).
 """
 
 from skbayes_sym.datasets._loading import load_dataset

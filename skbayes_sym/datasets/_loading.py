@@ -1,6 +1,5 @@
 """The sets that the papers benchmark on, from a folder or from OpenML."""
 
-import gzip
 import importlib.util
 import math
 import os
@@ -9,13 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.datasets import fetch_openml, load_diabetes
+from sklearn.datasets import fetch_openml, load_diabetes, load_wine
 from sklearn.utils import Bunch
 
+from skbayes_sym.datasets._images import images_from_folder
 from skbayes_sym.datasets._toy import Floats, Ints, make_regression2d, make_sinusoidal
 
-_Loaded = tuple[Floats, Floats | Ints, str]  # X, y, where they come from
+# X, y, where they come from, and how many rows come first that are for training
+_Loaded = tuple[Floats, Floats | Ints, str, int]
 
 _REMEDY = "Point data_home or the environment variable SKBAYES_SYM_DATA to a folder that has it."
 
@@ -31,6 +31,8 @@ _INPUTS = {
     "mnist": " ".join(f"pixel{i}" for i in range(1, 785)),
     "regression2d": "x1 x2",
     "sinusoidal": "x",
+    "wine": "alcohol malic_acid ash alcalinity magnesium phenols flavanoids nonflavanoids "
+    "proanthocyanins color hue od280 proline",
     "yacht": "buoyancy_position prismatic length_displacement beam_draught length_beam froude",
 }
 _DESCRIPTIONS = {
@@ -42,9 +44,10 @@ _DESCRIPTIONS = {
     "fashion_mnist": "Fashion-MNIST's 70,000 images: 28 x 28 pixels, row by row, 0 to 255.",
     "forest_fire": "log(1 + burned hectares); day 1 is Monday (UCI; Cortez & Morais, 2007).",
     "izmailov": "Izmailov et al. (2020), standardised; comes as a file only.",
-    "mnist": "The 10,000 test images of MNIST: 28 x 28 pixels, row by row, 0 to 255.",
+    "mnist": "MNIST's 70,000 images, or the last 10,000 of them: 28 x 28 pixels, rows, 0 to 255.",
     "regression2d": "make_regression2d(), standardised; Wiese et al. (2023), App. E.1.",
     "sinusoidal": "make_sinusoidal(), standardised; Wiese et al. (2023), App. E.1.",
+    "wine": "Cultivar (0, 1, 2) of 178 wines, as a number (UCI); Wiese et al. (2023), Table 1.",
     "yacht": "Residuary resistance per unit weight of displacement of sailing yachts (UCI).",
 }
 
@@ -72,30 +75,41 @@ _OPENML = {
     "fashion_mnist": _OpenML(40996, "class", 70_000, 4.5),
     "forest_fire": _OpenML(44962, "area", 517, 1.1110258),  # after log(1 + .)
     "mnist": _OpenML(554, "class", 10_000, 4.4434),
+    "all of mnist": _OpenML(554, "class", 70_000, 4.45243),
     "yacht": _OpenML(42370, "Residuary.resistance", 308, 10.495357),
 }
 _IMAGES = ("cifar10", "fashion_mnist", "mnist")
+_N_TEST = 10_000  # of each of them, which come last
 _CALENDAR = ("jan feb mar apr may jun jul aug sep oct nov dec", "mon tue wed thu fri sat sun")
 _NUMBERS = {word: i for words in _CALENDAR for i, word in enumerate(words.split(), 1)}
 
 
 def load_dataset(
-    name: str, *, data_home: str | os.PathLike[str] | None = None, return_X_y: bool = False
+    name: str,
+    *,
+    part: str | None = None,
+    data_home: str | os.PathLike[str] | None = None,
+    return_X_y: bool = False,
 ) -> Bunch | tuple[Floats, Floats | Ints]:
     """Load one of the sets that the papers report on, from a folder or else from OpenML.
 
     The folder is `data_home`, else the environment variable ``SKBAYES_SYM_DATA``. It holds
-    ``regression/NAME.data`` (whitespace separated, the target last) and
-    ``mnist10k/{images-idx3,labels-idx1}-ubyte.gz``. Where the file is missing, even if
+    ``regression/NAME.data`` (whitespace separated, the target last), and images as their authors
+    publish them: ``{mnist,fashion_mnist}/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz``,
+    ``cifar-10-batches-bin/{data_batch_1,...,data_batch_5,test_batch}.bin``; of MNIST's test images
+    alone ``mnist10k/{images-idx3,labels-idx1}-ubyte.gz``. Where a file is missing, even if
     `data_home` was given, the set is fetched from OpenML (cached in scikit-learn's folder, not
-    in `data_home`); "diabetes" then comes from scikit-learn, "sinusoidal" and "regression2d"
+    in `data_home`); "diabetes" and "wine" come from scikit-learn, "sinusoidal" and "regression2d"
     are drawn with seed 0 (the same law, other points). ``source`` says which it was.
 
     Parameters
     ----------
     name : str
-        airfoil, cifar10 and fashion_mnist (OpenML only), concrete, diabetes, energy, forest_fire,
-        izmailov (a file only), mnist, regression2d, sinusoidal or yacht.
+        airfoil, cifar10, concrete, diabetes, energy, fashion_mnist, forest_fire, izmailov (a file
+        only), mnist, regression2d, sinusoidal, wine or yacht.
+    part : {"all", "test"}, optional
+        Of images: training and test images, in this order, or the test images alone; by default
+        "test" of MNIST and "all" of the others.
     data_home : path, default=None
     return_X_y : bool, default=False
         Return ``(data, target)`` instead of a Bunch.
@@ -104,65 +118,83 @@ def load_dataset(
     -------
     dataset : Bunch
         ``data`` (n, p) float64, ``target`` (n,), ``feature_names``, ``DESCR``, ``name``,
-        ``source``. Images: pixels 0..255, integer labels; MNIST is mnist_784's last 10,000 rows,
-        CIFAR-10 fills 1.5 GB.
+        ``source``. Images: pixels 0..255, integer labels, and ``n_train``, how many come first that
+        are for training; CIFAR-10 fills 1.5 GB.
 
     Raises
     ------
-    ValueError : unknown name, or data that are not the set they are named after.
+    ValueError : unknown name, a part of what has none, or data that are not the set they are named
+        after.
     OSError : no file and nothing from OpenML; FileNotFoundError for izmailov.
     """
-    if name not in _INPUTS:
+    if not isinstance(name, str) or name not in _INPUTS:
         raise ValueError(f"name must be one of {', '.join(_INPUTS)}; got {name!r}.")
+    if data_home is not None and not isinstance(data_home, str | os.PathLike):
+        raise TypeError(f"data_home must be a path or None, got {data_home!r}.")
+    part = _part(name, part)
     inputs = _INPUTS[name].split()
     home = data_home if data_home is not None else os.environ.get("SKBAYES_SYM_DATA") or None
-    found = None if home is None else _from_folder(name, Path(home).expanduser())
-    X, y, source = found or _from_elsewhere(name, home)
+    found = None if home is None else _from_folder(name, part, Path(home).expanduser())
+    X, y, source, n_train = found or _from_elsewhere(name, part, home)
     if X.shape[1] != len(inputs):
         raise ValueError(f"{name!r} has {len(inputs)} inputs, got {X.shape[1]} from {source}.")
     if return_X_y:
         return X, y
     text = f"{name}: {_DESCRIPTIONS[name]}\n{len(X)} samples. Source: {source}"
-    return Bunch(data=X, target=y, feature_names=inputs, DESCR=text, name=name, source=source)
+    found = Bunch(data=X, target=y, feature_names=inputs, DESCR=text, name=name, source=source)
+    if name in _IMAGES:
+        found.n_train = n_train
+    return found
 
 
-def _from_folder(name: str, home: Path) -> _Loaded | None:
-    if name == "mnist":
-        folder = home / "mnist10k"
-        images, labels = folder / "images-idx3-ubyte.gz", folder / "labels-idx1-ubyte.gz"
-        if not (images.is_file() and labels.is_file()):
-            return None
-        X, y = _read_idx(images, 3), _read_idx(labels, 1)
-        return X.reshape(len(X), -1).astype(np.float64), y.astype(np.int64), str(folder)
+def _part(name: str, given: str | None) -> str:
+    """``part``, checked."""
+    if given is None:
+        return "test" if name == "mnist" else "all"
+    if name not in _IMAGES:
+        raise ValueError(f"part={given!r} does not apply to {name!r}: only images have parts.")
+    if given not in ("all", "test"):
+        raise ValueError(f"part must be 'all' or 'test', got {given!r}.")
+    return given
+
+
+def _from_folder(name: str, part: str, home: Path) -> _Loaded | None:
+    if name in _IMAGES:
+        return images_from_folder(name, part, home)
     path = home / "regression" / f"{name}.data"
     if not path.is_file():
         return None
     table = np.loadtxt(path, ndmin=2)
-    return table[:, :-1], table[:, -1], str(path)
+    return table[:, :-1], table[:, -1], str(path), 0
 
 
-def _read_idx(path: Path, n_dims: int) -> NDArray[np.uint8]:
-    """Read IDX: bytes 0, 0, 8 (uint8), n_dims; each size as big-endian int32; the data."""
-    raw = gzip.decompress(path.read_bytes())
-    start = 4 + 4 * n_dims
-    sizes = [int.from_bytes(raw[i : i + 4]) for i in range(4, start, 4)]
-    if raw[:4] != bytes([0, 0, 8, n_dims]) or len(raw) != start + math.prod(sizes):
-        raise ValueError(f"{path} is no complete IDX file of bytes in {n_dims} dimension(s).")
-    return np.frombuffer(raw, np.uint8, offset=start).reshape(sizes)
-
-
-def _from_elsewhere(name: str, home: str | os.PathLike[str] | None) -> _Loaded:
+def _from_elsewhere(name: str, part: str, home: str | os.PathLike[str] | None) -> _Loaded:
+    if name in _IMAGES:
+        return _images_from_openml(name, part)
     if name in _OPENML:
-        return _from_openml(name, _OPENML[name])
+        return *_from_openml(name, _OPENML[name]), 0
     if name == "diabetes":
-        return *load_diabetes(return_X_y=True), "sklearn.datasets.load_diabetes"
+        return *load_diabetes(return_X_y=True), "sklearn.datasets.load_diabetes", 0
+    if name == "wine":
+        X, y = load_wine(return_X_y=True)
+        return X, y.astype(np.float64), "sklearn.datasets.load_wine", 0
     if name == "izmailov":
         raise FileNotFoundError(f"No regression/izmailov.data in {home}, nor elsewhere. {_REMEDY}")
     X, y = (make_sinusoidal if name == "sinusoidal" else make_regression2d)(random_state=0)
-    return (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std(), "generated with seed 0"
+    return (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std(), "generated with seed 0", 0
 
 
-def _from_openml(name: str, where: _OpenML) -> _Loaded:
+def _images_from_openml(name: str, part: str) -> _Loaded:
+    whole = name == "mnist" and part == "all"
+    X, y, source = _from_openml(name, _OPENML["all of mnist" if whole else name], whole=whole)
+    if part == "all":
+        return X, y, source, len(y) - _N_TEST
+    return X[-_N_TEST:], y[-_N_TEST:], source, 0
+
+
+def _from_openml(
+    name: str, where: _OpenML, *, whole: bool = False
+) -> tuple[Floats, Floats | Ints, str]:
     # pandas reads images in seconds, liac-arff in minutes; the small sets shall need no pandas
     fast = name in _IMAGES and importlib.util.find_spec("pandas") is not None
     how = {"as_frame": False, "parser": "pandas" if fast else "liac-arff"}
@@ -170,7 +202,7 @@ def _from_openml(name: str, where: _OpenML) -> _Loaded:
         bunch = fetch_openml(data_id=where.data_id, target_column=where.target, **how)
     except (OSError, HTTPException, ValueError) as error:  # OpenMLError is a ValueError
         raise OSError(f"{name!r} did not come from OpenML ({error}). {_REMEDY}") from error
-    if name == "mnist":  # the test set comes last
+    if name == "mnist" and not whole:  # the test set comes last
         bunch.update(data=bunch.data[-10_000:], target=bunch.target[-10_000:])
     if name in _IMAGES:  # labels come as text
         bunch.update(target=bunch.target.astype(np.int64))

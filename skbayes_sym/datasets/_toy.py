@@ -5,10 +5,12 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
+
+from skbayes_sym.numerics.arguments import check_count, check_number, check_random_state
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+_LARGEST = 1e100  # of factors: beyond, their products leave the range of numbers
 Seed = int | np.random.RandomState | None
 
 
@@ -24,6 +26,8 @@ def make_sinusoidal(
     -------
     X : (n_samples, 1), y : (n_samples,)
     """
+    check_count("n_samples", n_samples)
+    check_number("noise", noise, 0.0, _LARGEST)
     rng = check_random_state(random_state)
     X = rng.uniform(0.0, 8.0, size=(n_samples, 1))
     return X, np.sin(X[:, 0]) + rng.normal(scale=noise, size=n_samples)
@@ -47,6 +51,8 @@ def make_regression2d(
     -------
     X : (n_samples, 2), y : (n_samples,)
     """
+    check_count("n_samples", n_samples)
+    check_number("noise", noise, 0.0, _LARGEST)
     if formula not in ("file", "paper"):
         raise ValueError(f"formula must be 'file' or 'paper', got {formula!r}.")
     rng = check_random_state(random_state)
@@ -69,6 +75,8 @@ def make_absolute_value(
     -------
     X : (n_samples, 1), y : (n_samples,)
     """
+    check_count("n_samples", n_samples)
+    check_number("alpha", alpha, -_LARGEST, _LARGEST)
     if spaced:
         x = -10.0 + 20.0 * (np.arange(n_samples) + 0.5) / n_samples
     else:
@@ -93,6 +101,10 @@ def make_low_rank(
     -------
     R : (n_rows, n_columns), the data; mean : (n_rows, n_columns), U V' / sqrt(k), of rank k.
     """
+    sizes = {"n_rows": n_rows, "n_columns": n_columns, "n_components": n_components}
+    for name, size in sizes.items():
+        check_count(name, size)
+    check_number("noise", noise, 0.0, _LARGEST)
     rng = check_random_state(random_state)
     U = rng.normal(size=(n_rows, n_components))
     V = rng.normal(size=(n_columns, n_components))
@@ -116,6 +128,9 @@ def make_rings(
     -------
     X : (n_samples, 2), y : (n_samples,) in {0, 1}, shuffled.
     """
+    check_count("n_samples", n_samples)
+    check_number("angle", angle, -_LARGEST, _LARGEST)
+    check_number("noise", noise, 0.0, _LARGEST)
     rng = check_random_state(random_state)
     n_zero = n_samples // 2
     n_outer = int((n_samples - n_zero) / 1.5)
@@ -141,6 +156,9 @@ def make_repeated_datum(
     -------
     X : (n_samples, n_features), y : (n_samples,)
     """
+    check_count("n_samples", n_samples)
+    check_count("n_features", n_features)
+    check_number("noise", noise, 0.0, _LARGEST)
     rng = check_random_state(random_state)
     X = np.full((n_samples, n_features), 1.0 / n_features)
     return X, 1.0 + rng.normal(scale=noise, size=n_samples)

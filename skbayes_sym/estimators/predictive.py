@@ -8,12 +8,13 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import norm
 from sklearn.base import BaseEstimator, is_classifier
-from sklearn.utils import Bunch, check_random_state
+from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.unwrap import innermost
-from skbayes_sym.estimators.predictors import BayesianRegressorMixin
+from skbayes_sym.estimators.predictors import BayesianRegressorMixin, quantile_levels
+from skbayes_sym.numerics.arguments import check_random_state
 
 
 class PredictiveDistribution(Protocol):
@@ -365,7 +366,7 @@ def _transformed(model: BaseEstimator, X: Any) -> TransformedPredictive:
 
 
 def _checked_levels(q: Any) -> Array:
-    levels = np.atleast_1d(np.asarray(q, dtype=float))
+    levels = quantile_levels(q)
     if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
         raise ValueError(f"quantiles must lie strictly between 0 and 1, got {q!r}.")
     return levels

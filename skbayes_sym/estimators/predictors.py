@@ -8,13 +8,13 @@ An estimator with one of them brings
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import Bunch, assert_all_finite, check_random_state, get_tags
+from sklearn.utils import Bunch, assert_all_finite, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
@@ -28,15 +28,18 @@ from skbayes_sym.estimators._fit.rows import (
     Scaling,
     column_scaling,
     numbers_due,
+    require_rows,
 )
 from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.crps import crps
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetMixture
+from skbayes_sym.numerics.arguments import check_count, seed_of, shown
 from skbayes_sym.numerics.linalg import decompositions_in_words
 from skbayes_sym.numerics.memory import memory_in_words
 from skbayes_sym.numerics.random import generator_from
@@ -69,6 +72,41 @@ def check_counts(y: Array, likelihood: object) -> None:
             f"likelihood={likelihood!r} is of counts, but y has {kind} values ({wrong[0]:g}). Use "
             "a likelihood of real numbers, such as the default, normal noise."
         )
+
+
+def _warn_of_constant(y: Array) -> None:
+    """Say what can't be learned of targets that are all the same."""
+    constant = (y == y[0]).all(axis=0)
+    if constant.any():
+        place = int(constant.argmax())
+        which = "y" if y.shape[1] == 1 else f"column {place} of y"
+        warn_user(
+            f"{which} is constant ({y[0, place]:g}): there is nothing to learn but that, and no "
+            "scale to tell noise from. Check the targets.",
+            UserWarning,
+        )
+
+
+def quantile_levels(quantiles: Any) -> Array:
+    """As numbers; NaN where they are none, which lies between no limits."""
+    try:
+        return np.atleast_1d(np.asarray(quantiles, dtype=float))
+    except (TypeError, ValueError):
+        return np.full(1, np.nan)
+
+
+def _warn_of_infinite(law: Predictive, first: int) -> None:
+    """Say which rows are beyond the range of numbers; a law may be without a variance, too."""
+    for values in (law.mean(), law.uncertainty().epistemic):  # type: ignore[attr-defined]
+        wrong = values.isinf().flatten(1).any(1)
+        if bool(wrong.any()):
+            warn_user(
+                f"the prediction for row {first + int(wrong.int().argmax())} of X is infinite: too "
+                "far from the training data for this arithmetic. Check the row, or use "
+                "dtype='float64'.",
+                UserWarning,
+            )
+            return
 
 
 def _numbers(columns: list[Array]) -> list[Array]:
@@ -107,6 +145,7 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         several = get_tags(self).target_tags.multi_output
+        require_rows(X)
         with numbers_due("X and y", ENCODE):
             X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=several, y_numeric=True)
             y = y.astype(np.float64)
@@ -132,7 +171,10 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def _encode_targets(self, y: Array) -> Array:
         self._y_ndim_ = y.ndim
-        return y.reshape(len(y), -1)
+        columns = y.reshape(len(y), -1)
+        if len(columns) > 1 and not self._is_of_counts():
+            _warn_of_constant(columns)
+        return columns
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
         given: Likelihood | None = getattr(self, "_given_likelihood", None)
@@ -190,7 +232,7 @@ class BayesianRegressorMixin(RegressorMixin):
         -------
         ndarray of shape (n_samples, n_quantiles) or (n_samples, n_targets, n_quantiles)
         """
-        levels = np.atleast_1d(np.asarray(quantiles, dtype=float))
+        levels = quantile_levels(quantiles)
         if levels.ndim != 1 or not len(levels) or not np.all((levels > 0) & (levels < 1)):
             raise ValueError(f"quantiles must lie strictly between 0 and 1, got {quantiles!r}.")
         values = self._reduce(X, lambda p: [p.quantile(float(q)) for q in levels])
@@ -291,10 +333,8 @@ class BayesianRegressorMixin(RegressorMixin):
         ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
         """
         X = self._check_inputs(X)
-        is_count = isinstance(n_samples, Integral) and not isinstance(n_samples, bool)
-        if not is_count or n_samples < 1:
-            raise ValueError(f"n_samples must be an int of at least 1, got {n_samples!r}.")
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        n_samples = check_count("n_samples", n_samples)
+        seed = seed_of(random_state)
         with one_thread(), torch.no_grad(), memory_in_words(), decompositions_in_words():
             values = self._sample_targets(list(self._input_blocks(X)), n_samples, seed)
         return self._shaped(np.moveaxis(values, 0, -1), extra=1)
@@ -327,7 +367,8 @@ class BayesianRegressorMixin(RegressorMixin):
         """Targets to judge predictions by, (n_samples, n_targets)."""
         check_is_fitted(self)
         # Copied, since torch warns of memory that it may not write to, such as a pandas series'.
-        targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", copy=True)
+        with numbers_due("y"):
+            targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", copy=True)
         targets = targets.reshape(len(targets), -1)
         n_targets = len(self.y_scale_)
         if targets.shape[1] != n_targets:
@@ -349,7 +390,10 @@ class BayesianRegressorMixin(RegressorMixin):
         with one_thread(), torch.no_grad(), memory_in_words(), decompositions_in_words():
             for x in self._input_blocks(X):
                 extra = () if y is None else (torch.as_tensor(y[start : start + len(x)]).to(x),)
-                parts.append([t.cpu().numpy() for t in functional(self._in_units(x), *extra)])
+                law = self._in_units(x)
+                parts.append([t.cpu().numpy() for t in functional(law, *extra)])
+                if y is None and any(np.isinf(part).any() for part in parts[-1]):
+                    _warn_of_infinite(law, start)
                 start += len(x)
         return _numbers([np.concatenate(columns) for columns in zip(*parts, strict=True)])
 
@@ -369,9 +413,10 @@ class BayesianClassifierMixin(ClassifierMixin):
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = OF_CLASSES
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
+        require_rows(X)
         with numbers_due("X", ENCODE):
             X, y = validate_data(self, X, y, dtype=FLOATS)
-        check_classification_targets(y)
+            check_classification_targets(y)
         return X, y
 
     def _encode_targets(self, y: Array) -> Array:
@@ -432,8 +477,15 @@ class BayesianClassifierMixin(ClassifierMixin):
         labels = np.asarray(y).ravel()
         if len(labels) != n_rows:
             raise ValueError(f"X has {n_rows} rows and y {len(labels)}: they must match.")
-        assert_all_finite(labels, input_name="y")
-        codes = np.searchsorted(self.classes_, labels).clip(0, len(self.classes_) - 1)
+        with numbers_due("y"):
+            assert_all_finite(labels, input_name="y")
+        try:
+            codes = np.searchsorted(self.classes_, labels).clip(0, len(self.classes_) - 1)
+        except TypeError as error:
+            raise TypeError(
+                f"y must hold labels of one kind, as those of fit ({self.classes_.tolist()}), got "
+                f"{shown(labels.tolist())}."
+            ) from error
         return codes, self.classes_[codes] == labels
 
     def _reduce(

@@ -36,6 +36,7 @@ from skbayes_sym.inference.factorization.vi import (
     mean_field_elbo,
 )
 from skbayes_sym.inference.reference.analytic_mean_field import analytic_mean_field
+from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.gaps.base import Gap, RowPosterior
@@ -235,13 +236,10 @@ class Gibbs(_Unsymmetrised):
             n_kept=self.n_kept(problem.max_iter),
             on_step=on_step,
         )
-        aligned = _aligned(draws.rows.double(), problem.model.n_components)
-        centred = aligned - aligned.mean(0)
-        cov = torch.einsum("sip,siq->ipq", centred, centred) / len(aligned)
+        aligned = _align(draws.rows, problem.model.n_components)
         noise = float(draws.noise_variance.double().mean())
-        posterior = FactorState(aligned.mean(0), cov, noise, problem.start.laws)
-        posterior = best_laws(problem, posterior).to(draws.rows.dtype)
-        return Factors(posterior, draws.n_sweeps, draws.stopped, draws=aligned)
+        posterior = FactorState(*_moments(aligned), noise, problem.start.laws)
+        return Factors(best_laws(problem, posterior), draws.n_sweeps, draws.stopped, draws=aligned)
 
 
 def _sweep(
@@ -267,10 +265,24 @@ def _one_draw(rows: Tensor, noise_variance: float, laws: tuple[RowLaw, RowLaw]) 
     return FactorState(rows, rows.new_zeros(len(rows), k, k), noise_variance, laws)
 
 
-def _aligned(draws: Tensor, n_components: int) -> Tensor:
-    """Draws (S, n + m, D) whose factors are rotated to the last one's: as good as any."""
+def _align(draws: Tensor, n_components: int) -> Tensor:
+    """Rotate the factors of draws (S, n + m, D), in place, to the last one's: as good as any."""
     n_rows, k = draws.shape[1], n_components
-    index = torch.arange(n_rows * k, device=draws.device).view(n_rows, k)
-    flat = draws[:, :, :k].flatten(1)
-    moved, _ = Orthogonal(index).align(flat, flat[-1])
-    return torch.cat([moved.view(-1, n_rows, k), draws[:, :, k:]], dim=2)
+    group = Orthogonal(torch.arange(n_rows * k, device=draws.device).view(n_rows, k))
+    last = draws[-1, :, :k].double().flatten()
+    for draw in draws:
+        moved, _ = group.align(draw[:, :k].double().flatten().unsqueeze(0), last)
+        draw[:, :k] = moved.view(n_rows, k)
+    return draws
+
+
+def _moments(draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and covariances of the rows of draws (S, n + m, D)."""
+    n_draws, n, size = draws.shape
+    mean, cov = draws.new_empty(n, size), draws.new_empty(n, size, size)
+    for begin, end in matrix_blocks(n, size):
+        rows = draws[:, begin:end].double()
+        mean[begin:end] = rows.mean(0)
+        centred = rows - rows.mean(0)
+        cov[begin:end] = torch.einsum("sip,siq->ipq", centred, centred) / n_draws
+    return mean, cov

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from skbayes_sym.numerics.arguments import shown
+
 # Okabe & Ito (2008): told apart by all eyes.
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
 ORANGE, PURPLE, SKY, YELLOW = "#E69F00", "#CC79A7", "#56B4E9", "#F0E442"
@@ -25,7 +27,11 @@ def open_axes(ax: Any, display: Any, size: tuple[float, float] = _SIZE) -> tuple
     ------
     ImportError
         Without matplotlib, saying how to install it.
+    TypeError
+        If ``ax`` is none.
     """
+    if ax is not None and not hasattr(ax, "figure"):
+        raise TypeError(f"ax must be matplotlib Axes or None, got {shown(ax)}.")
     try:
         from matplotlib import pyplot
     except ImportError as error:

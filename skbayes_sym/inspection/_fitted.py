@@ -62,6 +62,8 @@ def feature_names(estimator: BaseEstimator, X: Any) -> list[str]:
     """Names of the columns of ``X``."""
     if hasattr(X, "columns"):
         return [str(name) for name in X.columns]
+    if np.ndim(X) != 2:
+        raise ValueError(f"X must have two axes, rows and features, got shape {np.shape(X)}.")
     names = getattr(estimator, "feature_names_in_", None)
     n = np.shape(X)[1]
     return [f"x{j}" for j in range(n)] if names is None else [str(name) for name in names]

@@ -1,5 +1,6 @@
 """Draws of a network's weights before and after symmetry removal."""
 
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,10 +27,10 @@ def unit_positions(model: Any, layer: int) -> Array:
     require(model, ["network_"], "SymmetryDisplay", need)
     require(model.network_, ["symmetry"], "SymmetryDisplay", need)
     factors = model.network_.symmetry().factors
-    if not 1 <= layer <= len(factors):
+    if not isinstance(layer, Integral) or not 1 <= layer <= len(factors):
         raise ValueError(
             f"layer must lie between 1 and the number of hidden layers, {len(factors)} in this "
-            f"{type(model).__name__}, got {layer}."
+            f"{type(model).__name__}, got {layer!r}."
         )
     return factors[layer - 1].index.numpy()
 
@@ -52,7 +53,7 @@ def weight_position(which: int | str, names: list[str]) -> int:
     """Place of a weight given by position or name."""
     if isinstance(which, str) and which in names:
         return names.index(which)
-    if isinstance(which, str) or not 0 <= which < len(names):
+    if not isinstance(which, Integral) or not 0 <= which < len(names):
         raise ValueError(f"pair takes positions or names of {names}, got {which!r}.")
     return int(which)
 

@@ -1,6 +1,7 @@
 """What a picture of predictions is made of: the arguments of a `PredictiveDisplay`."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from sklearn.base import BaseEstimator, is_classifier
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.predictive import predictive
 from skbayes_sym.inspection._fitted import fitted_model, observations, of_target, regression_law
+from skbayes_sym.numerics.arguments import check_count
 
 _MARGIN = 0.05  # a grid over a feature goes so much of its range beyond the data, to either side
 
@@ -76,7 +78,7 @@ def column_of(feature: int | str, names: list[str]) -> int:
         if feature not in names:
             raise ValueError(f"feature must be one of {names}, got {feature!r}.")
         return names.index(feature)
-    if not 0 <= feature < len(names):
+    if not isinstance(feature, Integral) or not 0 <= feature < len(names):
         raise ValueError(f"feature must lie between 0 and {len(names) - 1}, got {feature!r}.")
     return int(feature)
 
@@ -87,7 +89,7 @@ def grid_of(grid: Any, values: Array) -> Array:
         return np.asarray(grid, dtype=float)
     low, high = values.min(), values.max()
     margin = _MARGIN * (high - low)
-    return np.linspace(low - margin, high + margin, int(grid))
+    return np.linspace(low - margin, high + margin, check_count("grid", grid))
 
 
 def slice_of(X: Any, values: Array, position: int, points: Array) -> Any:

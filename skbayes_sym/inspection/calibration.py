@@ -11,6 +11,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import GREY, has_label, next_series, no_box, open_axes
 from skbayes_sym.inspection._fitted import of_target, regression_law
 from skbayes_sym.metrics import interval_calibration_error
+from skbayes_sym.numerics.arguments import check_arrays, check_count, check_number
 
 _CHANCE = 0.95  # of the band within which a perfect model falls, at each coverage by itself
 _DIAGONAL = "perfect"
@@ -73,10 +74,14 @@ class IntervalCalibrationDisplay:
     def __init__(
         self, nominal: Array, observed: Array, n_rows: int, error: float, *, name: str = "model"
     ) -> None:
-        self.nominal = nominal
-        self.observed = observed
-        self.n_rows = n_rows
-        self.error = error
+        given = check_arrays(
+            "IntervalCalibrationDisplay", {"nominal": "c", "observed": "c"}, nominal=nominal,
+            observed=observed,
+        )  # fmt: skip
+        self.nominal = given["nominal"]
+        self.observed = given["observed"]
+        self.n_rows = check_count("n_rows", n_rows)
+        self.error = check_number("error", error, 0.0)
         self.name = name
 
     @property
@@ -160,7 +165,9 @@ class IntervalCalibrationDisplay:
         -------
         IntervalCalibrationDisplay
         """
-        nominal = np.linspace(0.05, 0.95, 19) if coverages is None else np.asarray(coverages)
+        coverages = np.linspace(0.05, 0.95, 19) if coverages is None else coverages
+        shapes = {"coverages": "c", "cdf": "n"}
+        nominal, cdf = check_arrays(cls.__name__, shapes, coverages=coverages, cdf=cdf).values()
         if not np.all((nominal > 0) & (nominal < 1)) or np.any(np.diff(nominal) <= 0):
             raise ValueError(f"coverages must increase strictly within (0, 1), got {coverages!r}.")
         error = interval_calibration_error(cdf)

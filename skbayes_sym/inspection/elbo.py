@@ -8,6 +8,7 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, legend_on_top, no_box, open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
+from skbayes_sym.numerics.arguments import check_arrays
 
 _EARLY = 0.25  # of the fit: what lies far below came before it, and needn't be seen
 
@@ -67,8 +68,12 @@ class ELBODisplay:
         iteration_name: str = "iteration",
         curve_name: str = "training ELBO",
     ) -> None:
-        self.iterations = iterations
-        self.curve = curve
+        given = check_arrays(
+            "ELBODisplay", {"iterations": "n", "curve": "n", "elbo_mean_field": "?", "elbo": "?"},
+            iterations=iterations, curve=curve, elbo_mean_field=elbo_mean_field, elbo=elbo,
+        )  # fmt: skip
+        self.iterations = given["iterations"]
+        self.curve = given["curve"]
         self.elbo_mean_field = elbo_mean_field
         self.elbo = elbo
         self.iteration_name = iteration_name
@@ -119,8 +124,11 @@ class ELBODisplay:
         # Blocks of steps are of one length, but for the last.
         block = -(-model.n_iter_ // len(curve))
         iterations = np.minimum(block * np.arange(1, len(curve) + 1), model.n_iter_)
-        bounds = {"elbo_mean_field": model.elbo_mean_field_, "elbo": model.elbo_}
-        return cls(iterations, curve, **bounds).plot(ax=ax, **kwargs)
+        display = cls(
+            iterations, curve, elbo_mean_field=getattr(model, "elbo_mean_field_", None),
+            elbo=model.elbo_,
+        )  # fmt: skip
+        return display.plot(ax=ax, **kwargs)
 
     def plot(self, ax: Any = None, **kwargs: Any) -> "ELBODisplay":
         """Draw it.

@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, legend_on_top, no_box, open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
+from skbayes_sym.numerics.arguments import check_arrays, check_names, shown
 
 
 class GapDisplay:
@@ -60,11 +61,17 @@ class GapDisplay:
         *,
         elbo_std_error: Array | None = None,
     ) -> None:
-        self.names = names
-        self.elbo_mean_field = elbo_mean_field
-        self.symmetry_gap = symmetry_gap
-        self.elbo = elbo
-        self.elbo_std_error = elbo_std_error
+        columns = ("elbo_mean_field", "symmetry_gap", "elbo", "elbo_std_error")
+        given = check_arrays(
+            "GapDisplay", {**dict.fromkeys(columns, "n"), "elbo_std_error": "n?"},
+            elbo_mean_field=elbo_mean_field, symmetry_gap=symmetry_gap, elbo=elbo,
+            elbo_std_error=elbo_std_error,
+        )  # fmt: skip
+        self.elbo = given["elbo"]
+        self.names = check_names("GapDisplay", "names", names, len(self.elbo))
+        self.elbo_mean_field = given["elbo_mean_field"]
+        self.symmetry_gap = given["symmetry_gap"]
+        self.elbo_std_error = given.get("elbo_std_error")
 
     @classmethod
     def from_estimator(
@@ -121,6 +128,9 @@ class GapDisplay:
         -------
         GapDisplay
         """
+        if not isinstance(estimators, Mapping) or not estimators:
+            kind = "a dict of names to estimators"
+            raise TypeError(f"estimators must be {kind}, got {shown(estimators)}.")
         models = [fitted_model(estimator).model for estimator in estimators.values()]
         columns = ("elbo_mean_field_", "symmetry_gap_", "elbo_", "elbo_std_error_")
         for model in models:

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, no_box, open_axes, split_axes
 from skbayes_sym.inspection._fitted import feature_names, fitted_model, require
 from skbayes_sym.models.augmentations.half_width import stratified_noise
+from skbayes_sym.numerics.arguments import check_arrays, check_names, seed_of
 from skbayes_sym.numerics.random import generator_from
 
 _IMAGE_UNITS = {"translation_x": "half-images", "translation_y": "half-images"}
@@ -23,6 +23,11 @@ _UNITS = {
     "aspect": "log scale",
     "shear": "log scale",
     "log_scale": "log scale",
+    "brightness": "log factor",
+    "contrast": "log factor",
+    "hue": "radians",
+    "noise": "of the largest pixel",
+    "blur": "pixels",
 }
 
 
@@ -84,10 +89,14 @@ class InvarianceDisplay:
         *,
         images: Array | None = None,
     ) -> None:
-        self.names = names
-        self.half_widths = half_widths
-        self.units = units
-        self.images = images
+        given = check_arrays(
+            "InvarianceDisplay", {"half_widths": "k", "images": "ntchw?"}, half_widths=half_widths,
+            images=images,
+        )  # fmt: skip
+        self.half_widths = given["half_widths"]
+        self.names = check_names("InvarianceDisplay", "names", names, len(self.half_widths))
+        self.units = check_names("InvarianceDisplay", "units", units, len(self.half_widths))
+        self.images = given.get("images")
 
     @classmethod
     def from_estimator(
@@ -139,7 +148,7 @@ class InvarianceDisplay:
             )
         images = None
         if X is not None and model.image_shape is not None:
-            seed = int(check_random_state(random_state).randint(2**31 - 1))
+            seed = seed_of(random_state)
             images = _transformed(model, np.asarray(prepare(X))[:n_images], n_transforms, seed)
         display = cls(
             list(model.invariance_), np.array(list(model.invariance_.values())),

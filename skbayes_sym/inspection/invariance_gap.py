@@ -6,7 +6,7 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import Bunch, check_random_state
+from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.estimators._fit.device import one_thread
@@ -16,6 +16,7 @@ from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.posteriors import MatrixPosterior, MeanFieldGaussian
+from skbayes_sym.numerics.arguments import seed_of
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import SymmetryGroup
@@ -116,7 +117,7 @@ def invariance_gap(
         )
     if n_draws != "auto" and not (isinstance(n_draws, Integral) and int(n_draws) >= 1):
         raise ValueError(f"n_draws must be 'auto' or a positive integer, got {n_draws!r}.")
-    generator = generator_from(int(check_random_state(random_state).randint(2**31 - 1)))
+    generator = generator_from(seed_of(random_state))
     with one_thread(), torch.no_grad():
         gap, posterior = known(model)
         given = None if n_draws == "auto" else int(n_draws)

@@ -1,6 +1,7 @@
 """What lies between two draws of a network: a barrier of the loss, before and after alignment."""
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
+from skbayes_sym.numerics.arguments import check_count
 from skbayes_sym.symmetry.matching import matched, path
 
 _LEAST_POINTS = 3
@@ -89,7 +91,7 @@ def loss_barrier(
     ------
     TypeError
         If the model has no draws of a network.
-    IndexError
+    ValueError
         If there is no such draw.
 
     Notes
@@ -109,11 +111,11 @@ def loss_barrier(
     """
     inner = fitted_model(model).model
     require(inner, ["_reference_posterior", "samples_"], "loss_barrier", "draws of a network")
-    if n_points < _LEAST_POINTS:
-        raise ValueError(f"n_points must be at least {_LEAST_POINTS}, got {n_points}.")
+    check_count("n_points", n_points, _LEAST_POINTS)
+    places = [_place(name, at, inner.samples_) for name, at in {"a": a, "b": b}.items()]
     with one_thread(), torch.no_grad():
         posterior, positions = inner._reference_posterior(), inner._positions()
-        start, end = positions[a], positions[b]
+        start, end = (positions[place] for place in places)
         n_theta = posterior.network.layout.n_params
         theta = matched(end[:n_theta], start[:n_theta], posterior.network.symmetry())
         aligned = torch.cat([theta, end[n_theta:]])
@@ -126,3 +128,17 @@ def loss_barrier(
             np.linspace(0.0, 1.0, n_points), loss(end), loss(aligned),
             float((end - start).norm()), float((aligned - start).norm()),
         )  # fmt: skip
+
+
+def _place(name: str, given: Any, samples: Array) -> tuple[int, ...]:
+    """A chain and a draw that are there."""
+    sizes = samples.shape[:-1]
+    is_place = isinstance(given, tuple | list) and len(given) == len(sizes)
+    if not is_place or not all(
+        isinstance(i, Integral) and -n <= i < n for i, n in zip(given, sizes, strict=True)
+    ):
+        raise ValueError(
+            f"{name} must be the places of a chain and a draw among {sizes} of samples_, got "
+            f"{given!r}."
+        )
+    return tuple(int(i) for i in given)

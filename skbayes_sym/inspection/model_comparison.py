@@ -1,12 +1,13 @@
 """The table of a comparison as a picture."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import check_matplotlib_support
+from skbayes_sym.numerics.arguments import check_arrays, check_names, shown
 
 _LABELS = {
     "log_density": "log density\n(nats a row)",
@@ -19,6 +20,7 @@ _LABELS = {
     "fit_seconds": "fit (seconds)",
     "predict_seconds": "predict (seconds)",
 }
+_NAME = "ModelComparisonDisplay"
 _BLUE, _GREY = "#0072B2", "0.6"
 _SPANS_ORDERS = ("fit_seconds", "predict_seconds")  # drawn on a logarithmic axis
 
@@ -67,10 +69,17 @@ class ModelComparisonDisplay:
         errors: dict[str, Array],
         is_bound: Array,
     ) -> None:
-        self.models = models
-        self.values = values
-        self.errors = errors
-        self.is_bound = is_bound
+        for name, columns in {"values": values, "errors": errors}.items():
+            if not isinstance(columns, Mapping):
+                kind = "a dict of columns of the table"
+                raise TypeError(f"{_NAME}: {name} must be {kind}, got {shown(columns)}.")
+        given = check_arrays(_NAME, {"is_bound": "m"}, is_bound=is_bound)
+        self.is_bound = given["is_bound"].astype(bool)
+        n = len(self.is_bound)
+        self.models = check_names(_NAME, "models", models, n)
+        shapes = {str(name): n for name in (*values, *errors)}
+        self.values = check_arrays(_NAME, shapes, **values)
+        self.errors = check_arrays(_NAME, shapes, **errors)
 
     @classmethod
     def from_table(
@@ -89,6 +98,10 @@ class ModelComparisonDisplay:
         -------
         ModelComparisonDisplay
         """
+        columns_of = getattr(table, "columns", table if isinstance(table, dict) else ())
+        needed = {"evidence_side", "model"} if isinstance(table, dict) else {"evidence_side"}
+        if not needed <= set(columns_of):
+            raise TypeError(f"table must be what compare_models returns, got {shown(table)}.")
         models = table["model"] if isinstance(table, dict) else table.index
         values = {k: np.asarray(table[k], dtype=float) for k in _LABELS if k in table}
         unknown = np.full(len(models), np.nan)

@@ -15,6 +15,7 @@ from skbayes_sym.inspection._drawing import (
     split_axes,
 )
 from skbayes_sym.inspection._fitted import fitted_model, require
+from skbayes_sym.numerics.arguments import check_arrays
 
 _LEGEND = 0.5  # rows that the legend takes
 
@@ -81,11 +82,17 @@ class ModesDisplay:
         *,
         n_particles: Array | None = None,
     ) -> None:
-        self.weight = weight
-        self.log_evidence = log_evidence
-        self.std_error = std_error
-        self.n_explorers = n_explorers
-        self.n_particles = n_particles
+        columns = ("weight", "log_evidence", "std_error", "n_explorers", "n_particles")
+        given = check_arrays(
+            "ModesDisplay", {**dict.fromkeys(columns, "m"), "n_particles": "m?"}, weight=weight,
+            log_evidence=log_evidence,
+            std_error=std_error, n_explorers=n_explorers, n_particles=n_particles,
+        )  # fmt: skip
+        self.weight = given["weight"]
+        self.log_evidence = given["log_evidence"]
+        self.std_error = given["std_error"]
+        self.n_explorers = given["n_explorers"]
+        self.n_particles = given.get("n_particles")
 
     @classmethod
     def from_estimator(

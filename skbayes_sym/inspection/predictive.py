@@ -21,7 +21,15 @@ from skbayes_sym.inspection._drawing import (
 )
 from skbayes_sym.inspection._fitted import feature_names
 from skbayes_sym.inspection._predictions import column_of, grid_of, of_rows, over_feature, slice_of
+from skbayes_sym.numerics.arguments import check_arrays
 
+# Axes of what is drawn: points, levels or classes, observations.
+_FAN = {"x": "n", "values": "nq", "levels": "q?", "x_observed": "o?", "y_observed": "o?"}
+_SHAPES = {
+    "fan": _FAN,
+    "probabilities": _FAN,
+    "intervals": {**_FAN, "x_observed": "n?", "y_observed": "n?"},
+}
 _LINES = ("-", "--", "-.", ":")
 
 
@@ -89,13 +97,23 @@ class PredictiveDisplay:
         x_name: str = "x",
         y_name: str = "y",
     ) -> None:
-        self.x = x
-        self.values = values
+        if not isinstance(kind, str) or kind not in _SHAPES:
+            raise ValueError(f"kind must be one of {sorted(_SHAPES)}, got {kind!r}.")
+        given = check_arrays(
+            "PredictiveDisplay", _SHAPES[kind], x=x, values=values, levels=levels,
+            x_observed=x_observed, y_observed=None if kind == "probabilities" else y_observed,
+        )  # fmt: skip
+        needed = {"probabilities": [], "intervals": ["levels", "y_observed"], "fan": ["levels"]}
+        for name in needed[kind]:
+            if name not in given:
+                raise ValueError(f"PredictiveDisplay: kind={kind!r} needs {name}.")
+        self.x = given["x"]
+        self.values = given["values"]
         self.kind = kind
-        self.levels = levels
+        self.levels = given.get("levels")
         self.classes = classes
-        self.x_observed = x_observed
-        self.y_observed = y_observed
+        self.x_observed = given.get("x_observed")
+        self.y_observed = y_observed if kind == "probabilities" else given.get("y_observed")
         self.x_name = x_name
         self.y_name = y_name
 
@@ -207,8 +225,10 @@ class PredictiveDisplay:
         -------
         PredictiveDisplay
         """
-        values, at = np.asarray(quantiles, dtype=float), np.asarray(levels, dtype=float)
-        check_consistent_length(y_true, values)
+        shapes = {"y_true": "n", "quantiles": "nq", "levels": "l"}
+        observed, values, at = check_arrays(
+            cls.__name__, shapes, y_true=y_true, quantiles=quantiles, levels=levels
+        ).values()
         if not np.allclose(at + at[::-1], 1.0) or len(at) % 2 == 0 or values.shape[1] != len(at):
             raise ValueError(
                 "levels must be symmetric about 0.5, which must be one of them, with a column of "
@@ -217,7 +237,7 @@ class PredictiveDisplay:
         median = values[:, len(at) // 2]
         display = cls(
             median, values, kind="intervals", levels=at, x_observed=median,
-            y_observed=np.asarray(y_true, dtype=float), x_name="predicted median", y_name=y_name,
+            y_observed=observed.astype(float), x_name="predicted median", y_name=y_name,
         )  # fmt: skip
         return display.plot(ax=ax, **kwargs)
 

@@ -8,6 +8,7 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, GREY, no_box, open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
+from skbayes_sym.numerics.arguments import check_arrays, check_names
 
 _ROW = 0.28  # inches a column takes, beside `_MARGIN` for the axis
 _MARGIN = 1.2
@@ -65,8 +66,11 @@ class RelevanceDisplay:
     """
 
     def __init__(self, relevance: Array, feature_names: list[str], *, name: str = "model") -> None:
-        self.relevance = relevance
-        self.feature_names = feature_names
+        self.relevance = check_arrays("RelevanceDisplay", {"relevance": "md"}, relevance=relevance)[
+            "relevance"
+        ]
+        n = self.relevance.shape[1]
+        self.feature_names = check_names("RelevanceDisplay", "feature_names", feature_names, n)
         self.name = name
 
     @property

@@ -8,6 +8,7 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import GREY, has_label, next_series, no_box, open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
+from skbayes_sym.numerics.arguments import check_arrays
 
 _OFF = 1e-3  # of the largest: a component below it is switched off
 _DATA, _NOISE = "data", "noise level"
@@ -76,8 +77,12 @@ class SingularValueDisplay:
         noise_level: float | None = None,
         name: str = "model",
     ) -> None:
-        self.values = values
-        self.data_values = data_values
+        given = check_arrays(
+            "SingularValueDisplay", {"values": "k", "data_values": "d?", "noise_level": "?"},
+            values=values, data_values=data_values, noise_level=noise_level,
+        )  # fmt: skip
+        self.values = given["values"]
+        self.data_values = given.get("data_values")
         self.noise_level = noise_level
         self.name = name
 
@@ -131,7 +136,7 @@ class SingularValueDisplay:
         require(model, ["components_", "components_cov_"], cls.__name__, "a matrix factorisation")
         data_values = None
         if X is not None:
-            matrix = np.asarray(X, dtype=float)
+            matrix = check_arrays(cls.__name__, {"X": "nm"}, X=X)["X"].astype(float)
             if not np.all(np.isfinite(matrix)):
                 raise ValueError(
                     "SingularValueDisplay draws the singular values of X only if X is complete: "

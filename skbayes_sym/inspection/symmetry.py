@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import COLOURS, no_box, open_axes, split_axes
@@ -16,6 +15,7 @@ from skbayes_sym.inspection._orbit_draws import (
     weight_names,
     weight_position,
 )
+from skbayes_sym.numerics.arguments import check_arrays, check_count, check_names, seed_of
 
 _MOST_NAMED = len(COLOURS)  # labels with a colour and a line in the legend each
 
@@ -75,11 +75,15 @@ class SymmetryDisplay:
         before_name: str = "before",
         after_name: str = "after",
     ) -> None:
-        self.before = before
-        self.after = after
-        self.labels = labels
+        given = check_arrays(
+            "SymmetryDisplay", {"before": "nd2", "after": "nd2", "labels": "nd"}, before=before,
+            after=after, labels=labels,
+        )  # fmt: skip
+        self.before = given["before"]
+        self.after = given["after"]
+        self.labels = given["labels"]
         self.label_names = label_names
-        self.weight_names = weight_names
+        self.weight_names = tuple(check_names("SymmetryDisplay", "weight_names", weight_names, 2))
         self.before_name = before_name
         self.after_name = after_name
 
@@ -140,9 +144,12 @@ class SymmetryDisplay:
         model = fitted_model(estimator).model
         units = unit_positions(model, layer)
         names = weight_names(model, units.shape[1], layer)
+        check_count("n_draws", n_draws)
         chosen = (0, "bias") if pair is None else pair
+        if not isinstance(chosen, tuple | list) or len(chosen) != 2:
+            raise ValueError(f"pair takes two positions or names of {names}, got {pair!r}.")
         columns = [weight_position(which, names) for which in chosen]
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        seed = seed_of(random_state)
         draws = orbit_draws(model, n_draws, seed)
         labels, label_names = _labels(model, draws.chains, len(units), color_by)
         pairs = units[:, columns]  # (d, 2) positions in the flat weights

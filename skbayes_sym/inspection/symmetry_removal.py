@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Bunch, check_random_state
+from sklearn.utils import Bunch
 from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
@@ -27,6 +27,7 @@ from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.inference.reference.svm_knn import relabel_svm_knn
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.arguments import seed_of
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.relabelling import Relabelled, label_margin, relabel
 
@@ -263,7 +264,7 @@ def _check_width(n_columns: int, network: MLP) -> None:
 def _seed(random_state: Any) -> int:
     if random_state is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
-    return int(check_random_state(random_state).randint(2**31 - 1))
+    return seed_of(random_state)
 
 
 def _warn_if_unfinished(found: Relabelled, max_sweeps: int) -> None:

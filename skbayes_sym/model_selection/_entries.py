@@ -10,8 +10,9 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array
 
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators.factorization.entries import Observed, observed_entries, with_entries
+from skbayes_sym.numerics.arguments import shown
 
 
 class EntryKFold:
@@ -127,7 +128,12 @@ def cross_validate_entries(
     1 1.0
     2 0.6
     """
+    for method in ("fit", "predict_entries"):
+        if not hasattr(estimator, method):
+            raise TypeError(f"estimator must have `{method}`, got {shown(estimator)}.")
     splitter = EntryKFold(int(cv), random_state=0) if isinstance(cv, (int, np.integer)) else cv
+    if not hasattr(splitter, "split"):
+        raise TypeError(f"cv must be a number of folds or a splitter, got {shown(cv)}.")
     checked = _checked(X)
     observed = observed_entries(checked)
     runs = Parallel(n_jobs=n_jobs)(
@@ -165,13 +171,14 @@ def _fit_and_score(
 
 
 def _checked(X: Any) -> Any:
-    return check_array(
-        X,
-        accept_sparse=("csr", "csc", "coo"),
-        dtype=(np.float64, np.float32),
-        ensure_all_finite="allow-nan",
-        input_name="X",
-    )
+    with numbers_due("X"):
+        return check_array(
+            X,
+            accept_sparse=("csr", "csc", "coo"),
+            dtype=(np.float64, np.float32),
+            ensure_all_finite="allow-nan",
+            input_name="X",
+        )
 
 
 def _observed(X: Any) -> Observed:

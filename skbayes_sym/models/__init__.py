@@ -14,10 +14,12 @@ network from `BaseNetwork`, one's own prior from `BasePrior`.
 
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.base import Augmentation, Composed
+from skbayes_sym.models.augmentations.colour import Brightness, Contrast, Hue
 from skbayes_sym.models.augmentations.half_width import HalfWidth
 from skbayes_sym.models.augmentations.invariances import Invariances
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
 from skbayes_sym.models.augmentations.objectives import Augerino
+from skbayes_sym.models.augmentations.pixels import Blur, PixelNoise
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -41,9 +43,10 @@ from skbayes_sym.models.networks.activations import (
     Activation,
 )
 from skbayes_sym.models.networks.base import BaseNetwork, Network
-from skbayes_sym.models.networks.convolutional import cnn, resnet
+from skbayes_sym.models.networks.convolutional import cnn
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
+from skbayes_sym.models.networks.residual import resnet
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetMixture
 from skbayes_sym.models.priors import BasePrior, GaussianPrior, LearnedPrior, Normal, Prior
 from skbayes_sym.numerics.layout import ParamLayout
@@ -65,14 +68,18 @@ __all__ = [
     "BaseNetwork",
     "BasePrior",
     "Bernoulli",
+    "Blur",
+    "Brightness",
     "Categorical",
     "CategoricalMixture",
     "ColumnShift",
     "Composed",
+    "Contrast",
     "Gaussian",
     "GaussianPrior",
     "HalfWidth",
     "Heteroscedastic",
+    "Hue",
     "Invariances",
     "LayerScales",
     "LearnedPrior",
@@ -87,6 +94,7 @@ __all__ = [
     "Normal",
     "NormalMixture",
     "ParamLayout",
+    "PixelNoise",
     "Poisson",
     "Prior",
     "Rotation2D",

@@ -39,7 +39,7 @@ class Prior(UnboundPrior, Protocol):
         ...
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` draws, (n, P)."""
+        """``n`` draws, (n, P), on the generator's device."""
         ...
 
 

@@ -3,14 +3,15 @@
 Reading order:
 
 * shapes and chance: `layout` (named shapes, one flat vector), `random` (explicit streams),
-  `monte_carlo` (a number and its error), `quadrature`;
+  `monte_carlo` (a number and its error), `quadrature`, `constants` (made once a device);
 * linear algebra: `linalg` (Cholesky factors with a remedy), `products` (of linear layers, in the
   faster orientation), `gaussian` (divergences),
   `ridge` (regression in the smaller dimension), `resolvent` (many such systems with one matrix);
 * loops: `optimise` (the one gradient loop), `convergence` (does a curve still rise);
 * sums over permutations: `permanent`, `permanent_bounds`, `sinkhorn`, `assignment`,
   `assignment_sampler`;
-* the machine: `memory` (will it fit), `threads`, `jobs`.
+* the machine: `memory` (will it fit), `threads`, `jobs`;
+* `arguments`: what public functions were given, checked in one wording.
 
 In and out: tensors; log weights and log densities in nats.
 """

@@ -6,6 +6,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+# Numbers of a stack of matrices that is worked on at once, so that it stays in the processor's
+# cache: from memory, elementwise steps between the products cost as much as these.
+_NUMBERS_AT_ONCE = 1 << 18
+
 
 class NotPositiveDefiniteError(ArithmeticError):
     """A matrix that must be positive definite isn't, in the arithmetic at hand."""
@@ -55,10 +59,31 @@ def cholesky(matrix: Tensor, *, what: str, remedy: str) -> Tensor:
     return factor
 
 
+def deferred_cholesky(matrix: Tensor, *, what: str, remedy: str) -> Tensor:
+    """`cholesky` for training loops: on a GPU a failure is nan instead of an error.
+
+    An error would have the host wait for every factor. The loss is nan then, and the loop that
+    looks at it at the end of its block says so.
+    """
+    if matrix.device.type == "cpu":
+        return cholesky(matrix, what=what, remedy=remedy)
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    return torch.where((failed == 0)[..., None, None], factor, torch.nan)
+
+
 def try_cholesky(matrix: Tensor) -> Tensor | None:
     """Lower Cholesky factors (*B, n, n), or None if any of the matrices has none."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
-    return None if bool(failed.any()) else factor
+    return None if matrix.numel() and bool(failed.any()) else factor
+
+
+def matrix_blocks(n: int, size: int) -> list[tuple[int, int]]:
+    """Begin and end of parts of n matrices (size, size) to work on at once; one empty part of none.
+
+    All parts but the last have a multiple of 16 matrices.
+    """
+    step = max(16, _NUMBERS_AT_ONCE // max(size * size, 1) // 16 * 16)
+    return [(begin, min(begin + step, n)) for begin in range(0, max(n, 1), step)]
 
 
 def log_det(factor: Tensor) -> Tensor:

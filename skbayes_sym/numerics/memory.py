@@ -20,6 +20,8 @@ _GROUPS = (
     ),
 )  # fmt: skip
 
+_HOST = torch.device("cpu")
+
 # What torch's allocators say, of a host and of a GPU.
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
@@ -35,6 +37,7 @@ class Part(NamedTuple):
     what: str
     n_bytes: int
     remedy: str  # a sentence: what to change if this is the largest part
+    on_host: bool = False  # whatever the device of the fit
 
 
 @contextmanager
@@ -58,15 +61,27 @@ def memory_in_words() -> Iterator[None]:
 
 
 def require_memory(parts: Sequence[Part], device: torch.device) -> None:
-    """Check that the parts together don't exceed what is free on the device.
+    """Check that the parts together don't exceed what is free where each will be held.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+    device : torch.device
+        Of the fit, for parts that aren't ``on_host``.
 
     Raises
     ------
     MemoryError
         Naming the total, the bytes of the largest part, and what to change.
     """
+    there = [part for part in parts if not part.on_host or device.type == "cpu"]
+    _require(there, device)
+    _require([part for part in parts if part not in there], _HOST)
+
+
+def _require(parts: Sequence[Part], device: torch.device) -> None:
     needed, available = sum(part.n_bytes for part in parts), available_bytes(device)
-    if needed <= available:
+    if not parts or needed <= available:
         return
     largest = max(parts, key=lambda part: part.n_bytes)
     raise MemoryError(

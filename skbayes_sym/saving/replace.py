@@ -49,9 +49,13 @@ def require_regular(path: str | PathLike[str]) -> None:
 
     Raises
     ------
+    TypeError
+        If it is no path.
     ValueError
         If there is something else than a file or folder at the path.
     """
+    if not isinstance(path, str | PathLike) or "\0" in fspath(path):
+        raise TypeError(f"path must be a string or a path without a null byte, got {path!r}.")
     there = Path(path)
     if there.exists() and not there.is_file() and not there.is_dir():
         raise ValueError(f"{fspath(path)!r} is not a regular file.")

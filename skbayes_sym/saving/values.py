@@ -36,6 +36,7 @@ from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mcmc.kronecker import KroneckerPreconditioner, LayerCurvature
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
+from skbayes_sym.inference.multimodal.low_rank import LowRankMixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
@@ -43,8 +44,10 @@ from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Annealing, Evidence
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
+from skbayes_sym.models.augmentations.colour import Brightness, Contrast, Hue
 from skbayes_sym.models.augmentations.invariances import Invariances
 from skbayes_sym.models.augmentations.objectives import Augerino
+from skbayes_sym.models.augmentations.pixels import Blur, PixelNoise
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
@@ -56,10 +59,10 @@ from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
-from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense
+from skbayes_sym.models.networks.residual import ARCHITECTURES
 from skbayes_sym.models.priors import GaussianPrior, Normal
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.saving.classes import class_name, is_ufunc_name, plain_parts, rebuilt, state_of
@@ -89,10 +92,11 @@ NOUNS: dict[str, Any] = {
         LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
         KroneckerSpectrum, LayerSpectrum,
         Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
+        Brightness, Contrast, Hue, PixelNoise, Blur,
         Augerino, Invariances,
         Block, State, DiagonalPreconditioner, DensePreconditioner, KroneckerPreconditioner,
         LayerCurvature,
-        Mode, MixtureOfLaplace, GaussianMixture,
+        Mode, MixtureOfLaplace, GaussianMixture, LowRankMixture,
         HMC, NUTS, SMC, Evidence, Annealing,
         Exact, ExactUpTo, Importance, InfoNCE, Soules, Product, Trivial, Units,
     )

@@ -59,6 +59,8 @@ class FundamentalDomain:
 
     def contains(self, position: Tensor) -> Tensor:
         """Whether each position lies in F, (C, D) -> bool (C,); False where not finite."""
+        if not self._layers:  # the whole space; nothing goes to the host
+            return position.double().square().sum(dim=1).isfinite()
         theta, finite = self._theta(position)
         return (finite & ~self._best(theta)[1]).to(position.device)
 
@@ -75,14 +77,14 @@ class FundamentalDomain:
         g : tuple of SignedPermutation, one a hidden layer, batch shape (C,)
             The identity where the position is in F already, or isn't finite.
         """
+        if not self._layers:
+            return position, ()
         g, _ = self._best(self._theta(position)[0])
         g = tuple(SignedPermutation(*(part.to(position.device) for part in h)) for h in g)
         return Product(self._layers).act(g, position), g
 
     def _best(self, theta: Tensor) -> tuple[tuple[SignedPermutation, ...], Tensor]:
         """The best element for each row, and whether it beats the identity."""
-        if not self._layers:
-            return (), torch.zeros(len(theta), dtype=torch.bool)
         if len(self._layers) > 1:
             return self._best_of_all(theta)
         g, moved = improve_labels(theta, self._layers[0], self.reference, thorough=True)

@@ -50,8 +50,8 @@ def write_mnist(home, images, labels):
 
 
 def test_unknown_name_lists_the_names():
-    with pytest.raises(ValueError, match=r"airfoil, cifar10, concrete, .*yacht; got 'wine'"):
-        load_dataset("wine")
+    with pytest.raises(ValueError, match=r"airfoil, cifar10, concrete, .*yacht; got 'beer'"):
+        load_dataset("beer")
 
 
 def test_file_in_data_home(tmp_path):
@@ -264,6 +264,13 @@ SHAPES = {
     "sinusoidal": (150, 1),
     "yacht": (308, 6),
 }
+
+
+def test_wine_is_scikit_learns():
+    X, y = load_dataset("wine", data_home="/nowhere", return_X_y=True)
+    assert X.shape == (178, 13)
+    assert y.dtype == np.float64
+    assert_array_equal(np.unique(y, return_counts=True)[1], [59, 71, 48])
 
 
 @pytest.mark.parametrize("name", SHAPES)

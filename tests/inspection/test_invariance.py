@@ -89,6 +89,7 @@ def test_units_of_tables():
 
 
 def test_a_fit_that_learned_none(pictures):
-    lila = LILAClassifier((2,), max_iter=4, n_hyper_updates=2, random_state=0).fit(*pictures)
+    plain = LILAClassifier((2,), invariances=None, max_iter=4, n_hyper_updates=2)
+    lila = plain.set_params(random_state=0).fit(*pictures)
     with pytest.raises(ValueError, match="this LILAClassifier has none"):
         InvarianceDisplay.from_estimator(lila)

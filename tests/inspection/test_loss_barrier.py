@@ -60,5 +60,5 @@ def test_what_has_no_draws_is_refused(model):
     ensemble = DeepEnsembleRegressor((3,), n_members=2, max_iter=5, tol=None).fit(X, Y)
     with pytest.raises(TypeError, match="loss_barrier needs draws of a network"):
         loss_barrier(ensemble, (0, 0), (1, 0))
-    with pytest.raises(ValueError, match="n_points must be at least 3, got 2"):
+    with pytest.raises(ValueError, match="n_points must be an int of at least 3, got 2"):
         loss_barrier(model, (0, 0), (1, 0), n_points=2)

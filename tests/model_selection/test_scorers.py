@@ -1,5 +1,7 @@
 """Scores by evidence and by predictive density."""
 
+import pickle
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -8,7 +10,8 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.metrics import mean_pinball_loss
+from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -16,6 +19,7 @@ from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
 from skbayes_sym.model_selection import (
     NoSplit,
     evidence_scorer,
+    get_scorer,
     log_predictive_density_scorer,
 )
 
@@ -159,3 +163,51 @@ def test_scorers_are_callables_of_a_search():
     best = clone(LINEAR).set_params(prior_scale=2e3)
     scores = cross_val_score(best, X, y, scoring=log_predictive_density_scorer, cv=3)
     assert scores.mean() == pytest.approx(search.best_score_)
+
+
+def test_scorers_by_name_inside_cross_validation():
+    """Against scikit-learn's pinball loss, and the CRPS as twice the average of it over q."""
+    model = make_pipeline(StandardScaler(), LINEAR)
+    levels = (np.arange(60) + 0.5) / 60
+    scoring = {f"{q:.5f}": get_scorer("neg_pinball", quantile=q) for q in levels}
+    scoring |= {name: get_scorer(name) for name in ("neg_crps", "log_density")}
+    found = cross_validate(model, X, y, scoring=scoring, cv=2)
+    average = np.mean([found[f"test_{q:.5f}"] for q in levels], axis=0)
+    np.testing.assert_allclose(
+        found["test_neg_crps"], 2 * average, rtol=1e-3
+    )  # the rule's error is below 1 / 60^2
+    expected = cross_val_score(model, X, y, scoring=log_predictive_density_scorer, cv=2)
+    np.testing.assert_array_equal(found["test_log_density"], expected)
+    fitted = model.fit(X, y)
+    upper = fitted[-1].predict_quantiles(fitted[:-1].transform(X), [0.9])[:, 0]
+    scorer = pickle.loads(pickle.dumps(get_scorer("neg_pinball", quantile=0.9)))
+    assert scorer(fitted, X, y) == pytest.approx(-mean_pinball_loss(y, upper, alpha=0.9))
+
+
+def test_a_search_by_a_named_scorer_takes_the_right_noise():
+    search = GridSearchCV(LINEAR, {"noise_std": [5.0, 60.0, 600.0]}, scoring=get_scorer("neg_crps"))
+    assert search.fit(X, y - y.mean()).best_params_["noise_std"] == 60.0
+    assert get_scorer("evidence") is evidence_scorer
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("crps", {}, "no scorer of this package: evidence, log_density, neg_crps, neg_pinball"),
+        ("neg_pinball", {}, "needs quantile"),
+        ("neg_pinball", {"quantile": 90}, "strictly between 0 and 1, got 90"),
+        ("neg_crps", {"quantile": 0.9}, "quantile is of neg_pinball"),
+    ],
+)
+def test_a_wrong_name_or_quantile_is_refused(name, settings, message):
+    with pytest.raises(ValueError, match=message):
+        get_scorer(name, **settings)
+
+
+def test_classes_have_no_crps():
+    with pytest.raises(ValueError, match="LogisticRegression predicts classes"):
+        get_scorer("neg_crps")(LogisticRegression(max_iter=500).fit(*IRIS), *IRIS)
+    proba = LogisticRegression(max_iter=500).fit(*IRIS).predict_proba(IRIS[0])
+    expected = np.log(proba[np.arange(150), IRIS[1]]).mean()
+    scored = get_scorer("log_density")(LogisticRegression(max_iter=500).fit(*IRIS), *IRIS)
+    assert scored == pytest.approx(expected)

@@ -144,8 +144,9 @@ def test_names_labels_and_generators_survive(tmp_path):
     assert restored.random_state.randint(100) == rng.randint(100)
 
 
-def test_an_approximated_posterior_survives(tmp_path):
-    model = fitted("mcmc-evidence").approximate(n_samples=20)
+@pytest.mark.parametrize("kind", ["mixture_of_laplace", "low_rank"])
+def test_an_approximated_posterior_survives(kind, tmp_path):
+    model = fitted("mcmc-evidence").approximate(kind, n_samples=20)
     save(model, tmp_path / "model")
     restored = load(tmp_path / "model")
     assert_same_predictions(model, restored, X)

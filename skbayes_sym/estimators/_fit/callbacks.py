@@ -1,9 +1,13 @@
 """The bridge between the loops' ``on_step`` and `sklearn.callback`."""
 
+import logging
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Any
 
 from sklearn.base import BaseEstimator
+
+logger = logging.getLogger("skbayes_sym")
 
 Reconstruct = Callable[[], Mapping[str, Any]]
 
@@ -30,7 +34,8 @@ class FitTask:
     ) -> None:
         self._estimator = estimator
         self._data = {"X": X, "y": y, "metadata": metadata}
-        self._left = n_blocks
+        self._n_blocks = self._left = n_blocks
+        self._start: float | None = perf_counter()  # None once the time has been told
         self._context = estimator._init_callback_context(max_subtasks=n_blocks)
         self._context.call_on_fit_task_begin(estimator=estimator, **self._data)
         self._block: Any = None
@@ -47,9 +52,22 @@ class FitTask:
             estimator=self._estimator, reconstruction_attributes=reconstruct, **self._data
         )
         self._block = None
+        self._tell_time()
         if not stop and self._left > 0:
             self._begin_block()
         return bool(stop)
+
+    def _tell_time(self) -> None:
+        """Log once, after the first block, how long the fit may take."""
+        if self._start is None or self._n_blocks < 2:
+            return
+        seconds, self._start = perf_counter() - self._start, None
+        logger.info(
+            "first of %d blocks: %.2g s, so up to %.2g s in all",
+            self._n_blocks,
+            seconds,
+            seconds * self._n_blocks,
+        )
 
     def end(self, reconstruct: Reconstruct | None) -> None:
         """Report the end of the fit, first of a block that ended early if there is one."""

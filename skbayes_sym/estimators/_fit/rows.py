@@ -25,8 +25,9 @@ class Scaling(NamedTuple):
     scale: Array
 
     def apply(self, values: Array) -> Array:
-        """Values in scaled units."""
-        return (values - self.mean) / self.scale
+        """Values in scaled units; infinite where they are too far away for numbers."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return (values - self.mean) / self.scale
 
 
 def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
@@ -93,11 +94,40 @@ ENCODE = " Encode categories first, by OneHotEncoder for example."
 def numbers_due(what: str, remedy: str = "") -> Iterator[None]:
     """Say what a word that is no number was found in, and what to do about it."""
     try:
-        yield
+        # scikit-learn looks for infinities in a sum, which may be one of finite numbers.
+        with np.errstate(over="ignore", invalid="ignore"):
+            yield
+    except RuntimeError as error:
+        if "requires grad" not in str(error):
+            raise
+        raise TypeError(
+            f"{what} must hold numbers, got a tensor that requires grad: give its detach()."
+        ) from error
     except ValueError as error:
         if "could not convert" not in str(error):
             raise
         raise ValueError(f"{what} must hold numbers: {error}.{remedy}") from error
+
+
+def require_rows(X: Any) -> None:
+    """Refuse images and the like that weren't flattened, which only their shape tells.
+
+    Raises
+    ------
+    ValueError
+        With the shape, and how to give images.
+    """
+    shape = tuple(getattr(X, "shape", ()))
+    if len(shape) < 3:
+        return
+    is_last = len(shape) == 4 and shape[3] in (1, 3, 4) and shape[1] > 4
+    image, move = shape[1:], ""
+    if is_last:
+        image, move = (shape[3], *shape[1:3]), "np.moveaxis(X, 3, 1)"
+    raise ValueError(
+        f"X has shape {shape}, but rows of X have one axis. Give {move or 'X'}.reshape(len(X), -1);"
+        f" LILAClassifier and LILARegressor take such images with image_shape={image}."
+    )
 
 
 def column_scaling(values: Array, weight: Array, *, enabled: bool) -> Scaling:

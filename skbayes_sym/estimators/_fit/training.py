@@ -1,7 +1,7 @@
 """Training data as every method takes them: checked, in canonical form, scaled, on the device."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -12,7 +12,14 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.callbacks import FitTask
 from skbayes_sym.estimators._fit.device import resolve_device, resolve_dtype
-from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, canonical_rows, column_scaling
+from skbayes_sym.estimators._fit.rows import (
+    Array,
+    Rows,
+    Scaling,
+    canonical_rows,
+    column_scaling,
+    numbers_due,
+)
 from skbayes_sym.estimators._fit.scikit_learn import check_sample_weight
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.data import Data
@@ -26,6 +33,9 @@ INITIAL_NOISE = 0.5
 NOISE_RANGE = (1e-3, 1e2)
 # Of other learned parameters, which have no unit: a dispersion, the weight of the tails.
 _SHAPE_RANGE = (1e-4, 1e2)
+
+# Of scaled numbers: products of a few of them stay within the arithmetic's range.
+_LARGEST = {torch.float32: 1e12, torch.float64: 1e100}
 
 
 class TakesRows(Protocol):
@@ -78,26 +88,35 @@ class Training:
         """Validate everything before the first array is allocated for the fit."""
         device = resolve_device(estimator.device)
         X_checked, y_checked = estimator._check_targets(X, y)
-        weight = check_sample_weight(
-            sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
-        )
+        with numbers_due("sample_weight"):
+            weight = check_sample_weight(
+                sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
+            )
         present = weight > 0  # a row of zero weight is a row that isn't there
         y_present = estimator._encode_targets(y_checked[present])
         origin = np.full(len(weight), -1)
         rows, origin[present] = canonical_rows(X_checked[present], y_present, weight[present])
+        _warn_of_one(rows)
+        x_scaling, y_scaling = estimator._scale_inputs(rows), estimator._scale_targets(rows)
+        dtype = resolve_dtype(estimator.dtype, X_checked)
+        _require_range(rows, x_scaling, y_scaling, _LARGEST[dtype])
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         # An estimator without a random_state has nothing random about it.
         random_state = check_random_state(getattr(estimator, "random_state", 0))
         return cls(
             rows=rows,
             origin=origin,
-            x_scaling=estimator._scale_inputs(rows),
-            y_scaling=estimator._scale_targets(rows),
+            x_scaling=x_scaling,
+            y_scaling=y_scaling,
             seed=int(random_state.randint(2**31 - 1)),
             device=device,
-            dtype=resolve_dtype(estimator.dtype, X_checked),
+            dtype=dtype,
             begin=lambda n_blocks: FitTask(estimator, X, y, metadata, n_blocks),
         )
+
+    def on(self, device: torch.device) -> "Training":
+        """The same there."""
+        return self if device == self.device else replace(self, device=device)
 
     @property
     def n_rows(self) -> int:
@@ -176,6 +195,46 @@ class Training:
         if self.y_scaling is not None:
             attributes["y_mean_"], attributes["y_scale_"] = self.y_scaling
         return attributes
+
+
+def _warn_of_one(rows: Rows) -> None:
+    """Say what can't be learned of one row."""
+    if len(rows.X) == 1:
+        warn_user(
+            "X has one distinct row: nothing can be learned of how targets depend on it, and "
+            "predictions elsewhere are the prior's. Give more rows.",
+            UserWarning,
+        )
+
+
+def _require_range(rows: Rows, x: Scaling, y: Scaling | None, largest: float) -> None:
+    """Refuse numbers whose squares leave the arithmetic's range.
+
+    Raises
+    ------
+    ValueError
+        Naming the column, its size and the remedy.
+    """
+    wide = np.abs(x.apply(rows.X)).max(axis=0, initial=0.0)
+    remedy = "rescale it, or use dtype='float64'."
+    if wide.max() > largest:
+        place = int(wide.argmax())
+        raise ValueError(
+            f"column {place} of X reaches {wide[place]:.3g}, beyond the {largest:g} whose squares "
+            f"this arithmetic holds: use standardize=True, {remedy}"
+        )
+    if y is None:
+        return
+    spread = column_scaling(rows.y, rows.weight, enabled=True).scale / y.scale
+    wide = np.abs(y.apply(rows.y)).max(axis=0)
+    wrong = (wide > largest) | (spread * largest < 1.0)
+    if wrong.any():
+        place = int(wrong.argmax())
+        raise ValueError(
+            f"column {place} of y reaches {wide[place]:.3g} and spreads by {spread[place]:.3g}, "
+            f"which must lie between {1.0 / largest:g} and {largest:g} in this arithmetic: use "
+            f"normalize_y=True, {remedy}"
+        )
 
 
 def automatic_batch(n_rows: int) -> int:

@@ -19,8 +19,8 @@ _WEIGHT = "weight"
 class Observed(NamedTuple):
     """The observed entries, row by row, and what rows and columns are called."""
 
-    rows: Array  # (N,) int64
-    columns: Array  # (N,) int64
+    rows: Array  # (N,) int32
+    columns: Array  # (N,) int32
     values: Array  # (N,)
     shape: tuple[int, int]
     weights: Array | None = None  # (N,)
@@ -83,13 +83,11 @@ def listed_entries(X: Any) -> Observed:
         raise ValueError("weights must be finite and at least 0.")
     if np.isinf(values).any():
         raise ValueError("values contains infinity; NaN is a missing entry.")
-    row_labels, i = np.unique(rows, return_inverse=True)
-    column_labels, j = np.unique(columns, return_inverse=True)
+    (row_labels, i), (column_labels, j) = _coded(rows), _coded(columns)
     kept = ~np.isnan(values) if weights is None else ~np.isnan(values) & (weights > 0.0)
     order = np.flatnonzero(kept)[np.lexsort((j[kept], i[kept]))]
     return Observed(
-        i[order].astype(np.int64), j[order].astype(np.int64), values[order],
-        (len(row_labels), len(column_labels)),
+        i[order], j[order], values[order], (len(row_labels), len(column_labels)),
         None if weights is None else weights[order], row_labels, column_labels,
     )  # fmt: skip
 
@@ -101,6 +99,20 @@ def _labels(given: Any, name: str) -> Array:
     if labels.dtype.kind == "O":
         return labels.astype(str)
     return labels
+
+
+def _coded(labels: Array) -> tuple[Array, Array]:
+    """Distinct labels in their order, and each one's place among them, int32."""
+    if labels.dtype.kind in "iu" and len(labels):
+        low, high = int(labels.min()), int(labels.max())
+        if high - low <= 4 * len(labels):  # a table of what is there beats sorting
+            is_there = np.zeros(high - low + 1, dtype=bool)
+            is_there[labels - low] = True
+            place = np.cumsum(is_there, dtype=np.int32) - np.int32(1)
+            distinct = np.flatnonzero(is_there) + low
+            return distinct.astype(labels.dtype), place[labels - low]
+    distinct, place = np.unique(labels, return_inverse=True)
+    return distinct, place.astype(np.int32)
 
 
 def _numbers(given: Any, name: str) -> Array:
@@ -144,7 +156,7 @@ def observed_entries(X: Any) -> Observed:
     else:
         rows, columns = np.nonzero(~np.isnan(X))
         values = X[rows, columns]
-    return Observed(rows.astype(np.int64), columns.astype(np.int64), values, X.shape)
+    return Observed(rows.astype(np.int32), columns.astype(np.int32), values, X.shape)
 
 
 def with_entries(X: Any, kept: Array) -> Any:
@@ -173,15 +185,30 @@ def scaling(
     if len(values) == 0:
         return 0.0, 1.0, 1.0
     mean = float(np.average(values, weights=weights)) if center else 0.0
-    spread = float(np.sqrt(np.average((values - mean) ** 2, weights=weights))) or 1.0
+    is_constant = values.min() == values.max()  # their mean may differ from them in rounding
+    mean = float(values[0]) if center and is_constant else mean
+    away, unit = _in_units(values - mean)
+    spread = unit * float(np.sqrt(np.average(away**2, weights=weights))) or 1.0
+    if not np.isfinite(spread):
+        raise ValueError(
+            "the observed entries of X span more than numbers can: rescale them, or take "
+            "logarithms."
+        )
     return mean, spread if scale else 1.0, spread
+
+
+def _in_units(values: Array) -> tuple[Array, float]:
+    """Values in units of a power of two near the largest: no square over- or underflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        unit = float(np.exp2(np.frexp(np.abs(values).max())[1] - 1.0))
+        return values / unit, unit
 
 
 def warn_of_empty(observed: Observed) -> None:
     """Say how many rows and columns have nothing to learn from."""
     n, m = observed.shape
-    empty_rows = n - len(np.unique(observed.rows))
-    empty_columns = m - len(np.unique(observed.columns))
+    empty_rows = n - np.count_nonzero(np.bincount(observed.rows, minlength=n))
+    empty_columns = m - np.count_nonzero(np.bincount(observed.columns, minlength=m))
     if empty_rows or empty_columns:
         warn_user(
             f"{empty_rows} rows and {empty_columns} columns of X have no observed entry: their "

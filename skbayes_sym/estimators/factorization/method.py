@@ -9,10 +9,12 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.convergence import warn_unconverged
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.groups import model_group
 from skbayes_sym.estimators.factorization.training import MatrixTraining
+from skbayes_sym.inference.diagnostics import rank_rhat
 from skbayes_sym.inference.factorization.problem import (
     Factorisation,
     FactorProblem,
@@ -21,9 +23,16 @@ from skbayes_sym.inference.factorization.problem import (
 )
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.inference.solvers import Solver
+from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.symmetry.base import SymmetryGroup
+
+_FEWEST_DRAWS = 20
+# Of the two halves of one chain: a chain that has arrived and forgets within a tenth of its draws
+# stays below.
+_MOST_RHAT = 1.2
+_MOST_ENTRIES = 1000  # that the draws' fit is looked at for
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +58,7 @@ class FactorFit:
         double_turn = canonical_rotation(posterior.factors(k), n)
         turn = whole_turn(double_turn, self.model.coordinates.n_coordinates).to(posterior.mean)
         mean = (posterior.mean @ turn).cpu().numpy()
-        cov = (turn.mT @ posterior.cov @ turn).cpu().numpy()
+        cov = _turned(posterior.cov, turn).cpu().numpy()
         rows, columns = (GaussianRows(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
         whole = MatrixPosterior(rows, columns)
         factors = whole.factors(k)
@@ -66,10 +75,11 @@ class FactorFit:
             **self._offsets(whole, data),
         }
         if self.factors.draws is not None:
-            turned = self.factors.draws @ turn.double()
-            attributes["samples_"] = turned[..., :k].to(data.dtype).cpu().numpy()
+            draws = self.factors.draws
+            turned = (draws @ turn.to(draws)).to(data.dtype).cpu().numpy()
+            attributes["samples_"] = turned[..., :k]
             if any(self.model.offsets):
-                attributes["_whole_samples_"] = turned.to(data.dtype).cpu().numpy()
+                attributes["_whole_samples_"] = turned
         return {**attributes, **self._bounds(data)}
 
     def _priors(self, turn: Tensor) -> dict[str, Any]:
@@ -153,6 +163,7 @@ class Factorization:
             found = FactorFit(self.solver.solve(problem, on_sweep), model)
         run.end(found)
         self._report(found.factors, data)
+        self._warn_unless_mixed(found.factors, data, model.n_components)
         return found
 
     def _problem(self, data: MatrixTraining, model: Factorisation) -> FactorProblem:
@@ -165,6 +176,29 @@ class Factorization:
             data.entries, data.double_entries, model, group, self.max_iter, tol, data.seed,
             self.warm,
         )  # fmt: skip
+
+    def _warn_unless_mixed(self, found: Factors, data: MatrixTraining, k: int) -> None:
+        """Draws that are too few, or whose fit to the entries still moves, say so."""
+        if found.draws is None or self.tol is None or found.stopped != "max_iter":
+            return
+        n_draws, entries = len(found.draws), data.double_entries.by_row
+        if n_draws < _FEWEST_DRAWS:
+            warn_unconverged(
+                f"not converged: {n_draws} draws of {self.max_iter} sweeps say little about "
+                "whether the chain has reached the posterior. Raise max_iter and n_draws."
+            )
+            return
+        chosen = torch.linspace(0, len(entries.value) - 1, min(len(entries.value), _MOST_ENTRIES))
+        at = chosen.round().long()
+        draws, n = found.draws.to(entries.value.device), data.shape[0]
+        products = (draws[:, entries.row[at]] * draws[:, n + entries.other[at]]).sum(-1)
+        off = entries.value[at] - products / k**0.5
+        rhat = float(rank_rhat(off.square().mean(-1).reshape(1, -1, 1).cpu())[0])
+        if rhat > _MOST_RHAT:
+            warn_unconverged(
+                "not converged: the draws' fit to the entries still moves (split R-hat "
+                f"{rhat:.2f}, above {_MOST_RHAT}). Raise max_iter."
+            )
 
     def _report(self, found: Factors, data: MatrixTraining) -> None:
         if found.bounds is not None:
@@ -201,6 +235,14 @@ class Factorization:
             ],
             data.device,
         )
+
+
+def _turned(cov: Tensor, turn: Tensor) -> Tensor:
+    """Covariances (n, D, D) of turned rows."""
+    turned = torch.empty_like(cov)
+    for begin, end in matrix_blocks(len(cov), len(turn)):
+        turned[begin:end] = turn.mT @ cov[begin:end] @ turn
+    return turned
 
 
 def whole_turn(turn: Tensor, n_coordinates: int) -> Tensor:

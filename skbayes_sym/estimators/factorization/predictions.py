@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.factorization.likelihoods import EntryLikelihood, NoiseState
 from skbayes_sym.inference.factorization.predictive import Rows
 from skbayes_sym.inference.posteriors import MatrixPosterior
+from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of
 
 
 class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BayesianEstimator):
@@ -155,7 +155,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         i, j = self._positions(rows, columns)
         with one_thread(), torch.no_grad():
             fitted = self._fitted()
-            return fitted.log_densities(fitted.moments(i, j), np.asarray(values))
+            given = check_arrays("entry_log_density", {"values": len(i)}, values=values)
+            return fitted.log_densities(fitted.moments(i, j), given["values"])
 
     def predict_entry_proba(self, rows: Any, columns: Any) -> Array:
         """Probabilities of the labels of ordinal entries.
@@ -343,6 +344,10 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
 
     def _asked_of_new(self, X: Any, entries: Any, row_features: Any) -> tuple[Rows, Tensor, Tensor]:
         check_is_fitted(self)
+        if not isinstance(entries, tuple | list) or len(entries) != 2:
+            raise ValueError(
+                f"entries must be a pair (rows, columns) of equally many places, got {entries!r}."
+            )
         rows, n, _ = self._new_rows(X, row_features)
         asked_rows, asked_columns = entries
         i = positions(asked_rows, n, "rows")
@@ -353,7 +358,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     def _draws(
         self, i: Tensor, j: Tensor, rows: Rows | None, n_draws: int, random_state: Any
     ) -> Array:
-        rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
+        check_count("n_draws", n_draws)
+        rng = np.random.default_rng(seed_of(random_state))
         return self._fitted().draws_of(i, j, rows, n_draws, rng)
 
 

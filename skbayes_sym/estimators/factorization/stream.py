@@ -77,10 +77,12 @@ def warm_state(
         cov[place] = torch.as_tensor(side.cov).double()
         means.append(mean)
         covs.append(cov)
-    state = FactorState(
-        torch.cat(means), torch.cat(covs), fitted.noise.variance * ratio**2,
-        (found[0], found[1]), fitted.noise.cuts,
-    )  # fmt: skip
-    return state._replace(
-        mean=state.mean.to(data.device, data.dtype), cov=state.cov.to(data.device, data.dtype)
+    mean, cov = (torch.cat(parts).to(data.device, data.dtype) for parts in (means, covs))
+    rows, columns = (
+        held._replace(
+            precision=held.precision.to(data.device), coefficients=held.coefficients.to(data.device)
+        )
+        for held in found
     )
+    noise_variance = fitted.noise.variance * ratio**2
+    return FactorState(mean, cov, noise_variance, (rows, columns), fitted.noise.cuts)

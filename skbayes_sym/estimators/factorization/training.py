@@ -10,8 +10,9 @@ import torch
 from sklearn.utils import check_random_state
 
 from skbayes_sym.estimators._fit.callbacks import FitTask
-from skbayes_sym.estimators._fit.device import resolve_device, resolve_dtype
+from skbayes_sym.estimators._fit.device import resolve_device, resolve_dtype, worthwhile
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import (
     Observed,
     frame_labels,
@@ -28,6 +29,7 @@ _INITIAL_NOISE = 0.5  # in units of the spread of the observed entries
 # Likewise; and where the prior's scales are learned, since a prior held wide needs more room.
 _INITIAL_NOISE_LEARNED = 0.88
 _NOISE_RANGE = (1e-3, 1e2)
+_CHOSEN_COMPONENTS = 10  # of "auto", when nobody knows yet
 # Variance of the noise that turns factors into labels: their unit is free.
 _LATENT_NOISE = 0.75
 
@@ -37,6 +39,7 @@ class TakesMatrix(Protocol):
 
     device: str
     dtype: str
+    n_components: int | str
     center: bool
     scale: bool
     likelihood: Any
@@ -93,8 +96,13 @@ class MatrixTraining:
     @classmethod
     def open(cls, estimator: TakesMatrix, given: Given) -> "MatrixTraining":
         """Validate everything before the first array is allocated for the fit."""
-        X, device = given.X, resolve_device(estimator.device)
+        X = given.X
         observed, checked = observe(estimator, X)
+        device = worthwhile(
+            estimator.device,
+            resolve_device(estimator.device),
+            lambda: _flops_a_sweep(observed, estimator.n_components),
+        )
         features = (
             SideFeatures.open(given.row_features, observed.shape[0], "row_features"),
             SideFeatures.open(given.column_features, observed.shape[1], "column_features"),
@@ -108,6 +116,11 @@ class MatrixTraining:
                 observed.values, estimator.center, estimator.scale, observed.weights
             )
             values = (observed.values.astype(np.float64) - mean) / scale
+            if estimator.center and len(values) and not values.any():
+                warn_user(
+                    "all observed entries of X are equal: there is nothing to learn but that.",
+                    UserWarning,
+                )
         return cls(
             observed=observed._replace(values=values),
             mean=mean,
@@ -136,14 +149,19 @@ class MatrixTraining:
         """On the device, in the working precision."""
         return self.observed.tensors(self.device, self.dtype)
 
-    @cached_property
+    @property
     def double_entries(self) -> Entries:
-        """The same in float64, whatever the working precision."""
+        """Those by row in float64, whatever the working precision; those by column as they are."""
         if self.dtype == torch.float64:
             return self.entries
         values, weights = self.observed.values, self.observed.weights  # already row by row
-        given = None if weights is None else torch.as_tensor(weights, device=self.device).double()
-        return self.entries.with_values(torch.as_tensor(values, device=self.device).double(), given)
+        by_row = self.entries.by_row._replace(
+            value=torch.as_tensor(values, device=self.device).double(),
+            weight=None
+            if weights is None
+            else torch.as_tensor(weights, device=self.device).double(),
+        )
+        return self.entries._replace(by_row=by_row)
 
     @property
     def total_weight(self) -> float:
@@ -192,6 +210,12 @@ class MatrixTraining:
             ),
             **{name: value for name, value in named.items() if value is not None},
         }
+
+
+def _flops_a_sweep(observed: Observed, n_components: int | str) -> float:
+    """Second moments at every entry, and a system of every row and column, about."""
+    k = _CHOSEN_COMPONENTS if isinstance(n_components, str) else n_components
+    return 2.0 * k**2 * len(observed.values) + k**3 * sum(observed.shape)
 
 
 def observe(estimator: TakesMatrix, X: Any) -> tuple[Observed, Any]:

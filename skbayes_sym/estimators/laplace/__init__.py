@@ -13,8 +13,8 @@ In: `Training`, `Model` and `Run` of ``_fit``; `skbayes_sym.inference.laplace`. 
 posterior over the weights, an evidence, and predictions of the network linearised at the mode.
 
 Tested elsewhere: `alternation` (with `estimator` and `stops`), `base` (with `estimator`),
-`class_method` (with `modes`), `convergence` (with `stops`), `curvature` (with `estimator`),
-`evaluation` (with `estimator`), `found` (with `estimator`), `invariances` (with `lila`),
-`method` (with `estimator`), `mode_predictions` (with `modes`), `networks` (with `estimator` and
-`lila`), `optimizers` (with `modes`), `predict` (with `estimator`), `problem` (with `estimator`).
+`class_method` (with `modes`), `convergence` (with `stops`), `evaluation` (with `estimator`),
+`found` (with `estimator`), `invariances` (with `lila`), `method` (with `estimator`),
+`mode_predictions` (with `modes`), `networks` (with `estimator` and `lila`), `optimizers` (with
+`modes`), `problem` (with `estimator`).
 """

@@ -23,6 +23,7 @@ from skbayes_sym.estimators.laplace.predict import (
     moderated,
     output_draws,
     output_nodes,
+    predict_seeds,
 )
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.predictors import (
@@ -43,7 +44,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.recording import RecordingNetwork
 from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetPredictive
 from skbayes_sym.models.priors import Prior
-from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.numerics.random import generator_from
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
@@ -56,8 +57,8 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "standardize": ["boolean"],
     "learning_rate": [Interval(Real, 0, None, closed="neither")],
     "hyper_learning_rate": [Interval(Real, 0, None, closed="neither")],
-    "n_hyper_updates": [Interval(Integral, 1, None, closed="left")],
-    "burn_in": [Interval(Real, 0, 1, closed="left")],
+    "n_hyper_updates": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+    "burn_in": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
     "keep_best": ["boolean"],
     "tol": [Interval(Real, 0, None, closed="left"), None],
     "random_state": ["random_state"],
@@ -80,8 +81,8 @@ class LaplaceEstimator(NetworkEstimator):
     batch_size: int | str
     learning_rate: float
     hyper_learning_rate: float
-    n_hyper_updates: int
-    burn_in: float
+    n_hyper_updates: int | str
+    burn_in: float | str
     keep_best: bool
 
     _closing = ("log_evidence_",)
@@ -125,19 +126,18 @@ class LaplaceEstimator(NetworkEstimator):
     def _linearised(self, like: Tensor) -> LinearisedNetwork:
         """The fitted model on the device of ``like``, made once."""
 
+        transformations = self._transformations(like)
+
         def make() -> LinearisedNetwork:
             n_layers, seed = len(self.prior_scale_), self._predict_seeds()[0]
-            transformations = self._transformations(like)
             posterior = cast(LaplacePosterior, self.posterior_)
             return linearised(self.network_, posterior, n_layers, transformations, seed)
 
-        found: LinearisedNetwork = self._cached(f"laplace on {like.device}", make)
-        return found
+        name = f"laplace on {like.device}, averaged over {transformations.n}"
+        return cast(LinearisedNetwork, self._cached(name, make))
 
     def _predict_seeds(self) -> tuple[int, int]:
-        """Of the transformations averaged over, and of draws of the outputs."""
-        transformations, draws = spawn_seeds(self._predict_seed_, 2)
-        return transformations, draws
+        return predict_seeds(self._predict_seed_)
 
     def _transformations(self, like: Tensor) -> Transformations:
         return Transformations(Identity(), like.new_zeros(0))

@@ -15,6 +15,9 @@ from skbayes_sym.numerics.convergence import last_tenth_gain
 _COLLAPSE_NATS = 0.01  # a mode this close (per row) to a constant prediction has collapsed ...
 _COLLAPSE_GROWTH = 10.0  # ... if the prior precision grew by this factor on the way
 
+_TINY = 1e-100  # of a prior scale, whose square is still a number
+_VANISHED = 0.1  # of the Gauss-Newton matrix's trace
+
 FEWEST_UPDATES = 20  # whose last tenth says anything; of fewer the weights' own loss does
 
 
@@ -42,7 +45,7 @@ def warn_if_collapsed(problem: Problem, mode: Evaluated, found: LaplaceFit) -> b
     data = problem.data
     constant = best_constant(data, problem.model.likelihood)
     is_constant = mode.terms.log_likelihood < constant + _COLLAPSE_NATS * data.total_weight
-    growth = float(found.prior_scale.min() ** -2.0 / problem.precisions.max())
+    growth = float(max(found.prior_scale.min(), _TINY) ** -2.0 / problem.precisions.max())
     if not is_constant or growth <= _COLLAPSE_GROWTH:
         return False
     warn_user(
@@ -53,6 +56,20 @@ def warn_if_collapsed(problem: Problem, mode: Evaluated, found: LaplaceFit) -> b
         ConvergenceWarning,
     )
     return True
+
+
+def warn_if_fisher_vanished(problem: Problem, mode: Evaluated) -> None:
+    """Warn of an empirical Fisher matrix that knows no curvature any more."""
+    empirical, expected = problem.traces(mode.point)
+    if empirical >= _VANISHED * expected:
+        return
+    warn_user(
+        f"the empirical Fisher matrix has vanished: its trace is {empirical / expected:.1%} of the "
+        "Gauss-Newton matrix's, since the network fits its labels. The evidence then prefers small "
+        "prior precisions, and learns half-widths no more. Use curvature='kron-sketch', "
+        "which costs the same, or leave n_hyper_updates and burn_in at their defaults.",
+        UserWarning,
+    )
 
 
 def warn_unless_evidence_converged(curve: Array, tol: float | None, total_weight: float) -> None:

@@ -22,7 +22,7 @@ from skbayes_sym.inference.laplace.precision import (
 from skbayes_sym.models.networks.recording import WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 
-CURVATURES = ("auto", "kron-exact", "kron-sketch", "kron-ef", "diag", "full")
+CURVATURES = ("auto", "kron-exact", "kron-sketch", "kron-ef", "diag", "diag-ef", "full")
 
 _EXACT_OUTPUTS = 4  # "auto": all columns of the likelihood's root up to here
 
@@ -38,11 +38,16 @@ class Curvature(NamedTuple):
     make_precision: MakePrecision
 
 
+def is_empirical(name: str) -> bool:
+    """Whether the likelihood's curvature is taken from the labels: the empirical Fisher matrix."""
+    return name.endswith("-ef")
+
+
 def curvature_of(name: str, model: AveragedNetwork, learns_half_widths: bool) -> Curvature:
     """The curvature called ``name``."""
     layers, layout = model.layers, model.network.layout
     directions = _directions(name, model, learns_half_widths)
-    if name == "diag":
+    if name.startswith("diag"):
         return Curvature(Diagonal(layers, layout), directions, diagonal_precision)
     if name == "full":
         return Curvature(Full(layers, layout), directions, full_precision)
@@ -53,4 +58,4 @@ def _directions(name: str, model: AveragedNetwork, learns_half_widths: bool) -> 
     many = model.network.n_outputs > _EXACT_OUTPUTS
     if name == "kron-sketch" or (name == "auto" and many and learns_half_widths):
         return SketchedDirections()
-    return EmpiricalFisher() if name == "kron-ef" else ExactDirections()
+    return EmpiricalFisher() if is_empirical(name) else ExactDirections()

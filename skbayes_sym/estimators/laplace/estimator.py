@@ -60,7 +60,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
     curvature : str, default="auto"
         Of Adam's fits: "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of
-        a sum over outputs), "kron-ef" (empirical Fisher), "diag" or "full" (small networks).
+        a sum over outputs), "kron-ef" (empirical Fisher), "diag", "diag-ef" or "full" (small
+        networks).
         Gauss-Newton steps take the matrix in full.
     layers : {"all", "last"}, default="all"
         What the posterior covers. "last" keeps the other layers at the mode, and their prior as
@@ -95,10 +96,12 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         linearly.
     hyper_learning_rate : float, default=0.3
         Likewise for the logarithms of prior precision and noise.
-    n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
-    burn_in : float, default=0.1
-        Share of them that is left out at the start.
+    n_hyper_updates : int or "auto", default="auto"
+        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
+        Fisher matrix at least one in 8 steps.
+    burn_in : float or "auto", default="auto"
+        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
+        matrix.
     keep_best : bool, default=False
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end: away from a mode the approximation says too much.
@@ -108,7 +111,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         evidence gains less than this many from one tenth of ``max_iter`` to the next; "auto" is
         1e-3. None never stops.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -223,8 +226,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         normalize_y: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.3,
-        n_hyper_updates: int = 100,
-        burn_in: float = 0.1,
+        n_hyper_updates: int | str = "auto",
+        burn_in: float | str = "auto",
         keep_best: bool = False,
         tol: float | str | None = "auto",
         device: str = "auto",
@@ -266,7 +269,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
 
     def _gauss_newton(self) -> EvidenceLaplace:
         tol = _TOL if isinstance(self.tol, str) else self.tol
-        return EvidenceLaplace(self.n_restarts, self._steps_up_to(_STEPS), tol)
+        return EvidenceLaplace(
+            self.n_restarts, self._steps_up_to(_STEPS), tol, says_unconverged=True
+        )
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
         if self.optimizer_ == "adam":
@@ -319,7 +324,8 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
     curvature : str, default="auto"
         Of Adam's fits: "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of
-        a sum over outputs), "kron-ef" (empirical Fisher), "diag" or "full" (small networks).
+        a sum over outputs), "kron-ef" (empirical Fisher), "diag", "diag-ef" or "full" (small
+        networks).
         Gauss-Newton steps take the matrix in full.
     layers : {"all", "last"}, default="all"
         What the posterior covers. "last" keeps the other layers at the mode, and their prior as
@@ -361,10 +367,12 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         linearly.
     hyper_learning_rate : float, default=0.3
         Likewise for the logarithms of prior precision.
-    n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
-    burn_in : float, default=0.1
-        Share of them that is left out at the start.
+    n_hyper_updates : int or "auto", default="auto"
+        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
+        Fisher matrix at least one in 8 steps.
+    burn_in : float or "auto", default="auto"
+        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
+        matrix.
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end. Gauss-Newton steps do.
@@ -374,7 +382,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         Adam stops when the log evidence gains less than this many from one tenth of ``max_iter``
         to the next; "auto" is 1e-3. None never stops.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -485,8 +493,8 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         standardize: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.3,
-        n_hyper_updates: int = 100,
-        burn_in: float = 0.1,
+        n_hyper_updates: int | str = "auto",
+        burn_in: float | str = "auto",
         keep_best: bool = True,
         tol: float | str | None = "auto",
         device: str = "auto",
@@ -534,7 +542,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         return self._steps_up_to(most_steps(network.layout.n_params))
 
     def _gauss_newton(self) -> EvidenceLaplaceClasses:
-        return EvidenceLaplaceClasses(self.n_restarts, self.max_iter, self.tol, self.variance_scale)
+        return EvidenceLaplaceClasses(
+            self.n_restarts, self.max_iter, self.tol, self.variance_scale, says_unconverged=True
+        )
 
     def _predictive(self, x: Tensor) -> Predictive:
         if self.optimizer_ == "adam":

@@ -120,6 +120,18 @@ def _checked_family(given: Any) -> Augmentation:
     return family
 
 
+def warn_of_nothing_to_learn() -> None:
+    """Say what ``invariances="auto"`` is on a table."""
+    warn_user(
+        "there is nothing to learn: invariances='auto' has transformations of images alone, and "
+        "without image_shape X is a table. What is fitted is LaplaceClassifier's or "
+        "LaplaceRegressor's network. Give image_shape=(H, W) or (C, H, W) if the rows are images, "
+        "invariances=[Rotation2D(columns=...)], [ColumnShift(columns=...)] or [LogScale()] of "
+        "skbayes_sym.models for columns, or invariances=None.",
+        UserWarning,
+    )
+
+
 def _warn_if_standardised(family: Augmentation, rows: Rows) -> None:
     columns = getattr(family, "columns_in_one_unit", ())
     if not columns:
@@ -154,11 +166,14 @@ class LearnedInvariances:
     eta : ndarray of shape (half_width.n_params,)
     curve : sequence of ndarray
         eta after every block of steps.
+    predicts_plainly : bool
+        Whether they are too small for predictions to be averages.
     """
 
     augmentation: Augmentation
     eta: Array
     curve: Sequence[Array]
+    predicts_plainly: bool
 
     def attributes(self) -> dict[str, Any]:
         """The learned invariances as users read them."""
@@ -170,6 +185,7 @@ class LearnedInvariances:
         return {
             "augmentation_": self.augmentation,
             "eta_": self.eta,
+            "_predicts_plainly_": self.predicts_plainly,
             "invariance_": dict(zip(reach.names, reach.amplitude.tolist(), strict=True)),
             "invariance_curve_": dict(zip(reach.names, curves.T, strict=True)),
             "invariance_covariance_": reach.covariance,

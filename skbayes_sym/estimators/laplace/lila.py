@@ -1,10 +1,13 @@
 """Invariances learned by the Laplace evidence: Immer et al. 2022 as scikit-learn estimators."""
 
+from copy import copy
 from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse, require_members
@@ -18,11 +21,13 @@ from skbayes_sym.estimators.laplace.base import (
     LaplaceEstimator,
     LaplaceRegression,
 )
+from skbayes_sym.estimators.laplace.evaluation import EVALUATION_SAMPLES
 from skbayes_sym.estimators.laplace.invariances import (
     Families,
     given_invariances,
     image_scaling,
     image_shape,
+    warn_of_nothing_to_learn,
 )
 from skbayes_sym.estimators.laplace.method import SUBSET_SIZE, Laplace, Rates, Updates
 from skbayes_sym.estimators.laplace.predict import Transformations
@@ -30,12 +35,15 @@ from skbayes_sym.models.augmentations.base import Augmentation, ImageShape
 from skbayes_sym.models.augmentations.objectives import OBJECTIVES, Objective
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.networks.residual import ARCHITECTURES
+from skbayes_sym.numerics.monte_carlo import Estimate
+from skbayes_sym.numerics.random import spawn_seeds
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
     "image_shape": ["array-like", None],
     "network": [
-        StrOptions({"mlp", "cnn", "resnet"}), torch.nn.Module, HasMethods("forward"),
+        StrOptions({"mlp", *ARCHITECTURES}), torch.nn.Module, HasMethods("forward"),
     ],
     "invariances": [StrOptions({"auto"}), None, list, tuple, object],
     "objective": [StrOptions(set(OBJECTIVES)), object],
@@ -84,16 +92,26 @@ class LILAEstimator(LaplaceEstimator):
     def _image_shape(self, n_features: int) -> ImageShape | None:
         return image_shape(self.image_shape, n_features)
 
-    def _method(self) -> Laplace:
+    def _networks_at_once(self, n_weights: int) -> float:
+        """Transformations of a row."""
         given = given_invariances(self.invariances)
+        return float(getattr(given, "n_augmentations", 1))
+
+    def _method(self) -> Laplace:
+        given, objective = given_invariances(self.invariances), given_objective(self.objective)
         half_width_rate = "auto" if given is None else given.learning_rate
-        return replace(
+        method = replace(
             self._adam(self.max_iter, self.tol),
-            objective=given_objective(self.objective),
+            objective=objective,
             invariances=Families.of(given, self._image_shape(self.n_features_in_)),
             rates=Rates(self.learning_rate, self.hyper_learning_rate, half_width_rate),
             updates=self._updates(),
         )
+        families = None if given is None else given.families
+        is_auto = isinstance(families, str) and families == "auto"
+        if is_auto and objective.transforms and self.image_shape is None:
+            warn_of_nothing_to_learn()
+        return method
 
     def _updates(self) -> Updates:
         by_subset = self.evidence == "subset"
@@ -109,7 +127,48 @@ class LILAEstimator(LaplaceEstimator):
         )  # fmt: skip
 
     def _transformations(self, like: Tensor) -> Transformations:
-        return Transformations(self.augmentation_, torch.as_tensor(self.eta_).to(like))
+        eta = torch.as_tensor(self.eta_).to(like)
+        return Transformations(self.augmentation_, eta, self.n_predict_augmentations_)
+
+    @property
+    def n_predict_augmentations_(self) -> int:
+        """Transformations that predictions average over."""
+        check_is_fitted(self)
+        given = given_invariances(self.invariances)
+        if given is not None and not isinstance(given.n_predict_augmentations, str):
+            return given.n_predict_augmentations
+        # Files of older versions always average.
+        return 1 if self.__dict__.get("_predicts_plainly_", False) else EVALUATION_SAMPLES
+
+    def estimate_log_predictive_density(self, X: Any, y: Any, *, n_repeats: int = 8) -> Estimate:
+        """Log density of observed targets, with the Monte Carlo error of its transformations.
+
+        The average over ``n_predict_augmentations`` transformations (and, in a classifier with
+        ``predictive="sampling"``, over ``n_predict_samples`` logits) is taken anew with other
+        random numbers, ``n_repeats`` times.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        n_repeats : int, default=8
+            At least 2; what the cost goes with.
+
+        Returns
+        -------
+        Estimate
+            ``value``: the sum of ``log_predictive_density(X, y)``, nats. ``standard_error``: the
+            standard deviation of such sums over the repeats; 0 where nothing is drawn. Too few
+            transformations also lower the value a little on average, which it doesn't show.
+        """
+        if not (isinstance(n_repeats, Integral) and n_repeats >= 2):
+            raise ValueError(f"n_repeats must be an integer of at least 2, got {n_repeats!r}.")
+        value = float(self.log_predictive_density(X, y).sum())
+        other, values = copy(self), []
+        for seed in spawn_seeds(self._predict_seed_, 2 + n_repeats)[2:]:
+            other.__dict__.update(_predict_seed_=seed, _cache={})
+            values.append(float(other.log_predictive_density(X, y).sum()))
+        return Estimate(value, float(np.std(values, ddof=1)))
 
 
 class LILARegressor(LaplaceRegression, LILAEstimator):
@@ -135,11 +194,13 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     image_shape : (H, W) or (C, H, W), optional
         Shape of the images that the rows of ``X`` hold, pixel by pixel. Without it ``X`` is a
         plain table.
-    network : {"mlp", "cnn", "resnet"}, torch.nn.Module or Network, default="mlp"
+    network : str, torch.nn.Module or Network, default="mlp"
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``; "cnn": three convolutions and a
-        hidden layer; "resnet": three residual blocks with Fixup initialisation. A module of Linear
-        and Conv2d layers and elementwise activations is taken as an architecture: it is copied, its
-        weights are drawn anew at their own scale, and it gets images as (C, H, W).
+        hidden layer; "resnet-8-8" (or "resnet") and "resnet-8-16": three residual blocks of 8 or 16
+        channels at first, with Fixup initialisation; "wrn-16-4": the Wide ResNet. A module of
+        Linear and Conv2d layers and elementwise activations is taken as an architecture: it is
+        copied, its weights are drawn anew at their own scale, scalars of other modules start at
+        their own values, and it gets images as (C, H, W).
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
@@ -150,7 +211,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
         ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
         after the other. `~skbayes_sym.models.Invariances` also says how many transformations a row
-        training takes (8) and how fast half-widths grow. None: the paper's non-invariant model.
+        training takes (8) and predictions average over (32), and how fast half-widths grow. None:
+        the paper's non-invariant model.
     objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
         "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
         half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
@@ -167,8 +229,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         Rows of ``evidence="subset"``; 300 by default.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
-        sum over outputs; unbiased), "kron-ef" (empirical Fisher), "diag" or "full" (small
-        networks). The reported evidence is never sketched.
+        sum over outputs; unbiased), "kron-ef" (empirical Fisher: it vanishes as labels are fitted),
+        "diag", "diag-ef" or "full" (small networks). The reported evidence is never sketched.
     prior_scale : "learn", float or sequence of float, default="learn"
         Prior standard deviation of the weights and biases, in standardised units: one number or
         one per layer. "learn" maximises the evidence over it, layer by layer, from 3.0.
@@ -190,10 +252,12 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         linearly.
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision and noise.
-    n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
-    burn_in : float, default=0.1
-        Share of them that is left out at the start.
+    n_hyper_updates : int or "auto", default="auto"
+        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
+        Fisher matrix at least one in 8 steps.
+    burn_in : float or "auto", default="auto"
+        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
+        matrix.
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end.
@@ -202,7 +266,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         evidence) gains less than this many nats per unit of sample weight from one tenth of
         ``max_iter`` to the next. None never stops.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -227,6 +291,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         The transformations of standardised inputs that the half-widths belong to.
     eta_ : ndarray
         The half-widths' free parameters, as ``augmentation_.transform`` takes them.
+    n_predict_augmentations_ : int
+        Transformations that predictions average over; 1: inputs as they are.
     invariance_covariance_ : ndarray of shape (k, k)
         Covariance of the generators' coefficients.
     invariance_correlation_ : ndarray of shape (k, k)
@@ -281,7 +347,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     References
     ----------
     Immer, van der Ouderaa, Raetsch, Fortuin & van der Wilk (2022). Invariance learning in deep
-    neural networks with differentiable Laplace approximations.
+    neural networks with differentiable Laplace approximations. https://arxiv.org/abs/2202.10638
 
     Benton, Finzi, Izmailov & Wilson (2020). Learning invariances in neural networks from training
     data.
@@ -325,8 +391,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         normalize_y: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
-        n_hyper_updates: int = 100,
-        burn_in: float = 0.1,
+        n_hyper_updates: int | str = "auto",
+        burn_in: float | str = "auto",
         keep_best: bool = True,
         tol: float | None = 1e-3,
         device: str = "auto",
@@ -385,11 +451,13 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     image_shape : (H, W) or (C, H, W), optional
         Shape of the images that the rows of ``X`` hold, pixel by pixel. Without it ``X`` is a
         plain table.
-    network : {"mlp", "cnn", "resnet"}, torch.nn.Module or Network, default="mlp"
+    network : str, torch.nn.Module or Network, default="mlp"
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``; "cnn": three convolutions and a
-        hidden layer; "resnet": three residual blocks with Fixup initialisation. A module of Linear
-        and Conv2d layers and elementwise activations is taken as an architecture: it is copied, its
-        weights are drawn anew at their own scale, and it gets images as (C, H, W).
+        hidden layer; "resnet-8-8" (or "resnet") and "resnet-8-16": three residual blocks of 8 or 16
+        channels at first, with Fixup initialisation; "wrn-16-4": the Wide ResNet. A module of
+        Linear and Conv2d layers and elementwise activations is taken as an architecture: it is
+        copied, its weights are drawn anew at their own scale, scalars of other modules start at
+        their own values, and it gets images as (C, H, W).
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
         per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
@@ -399,7 +467,8 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
         ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
         after the other. `~skbayes_sym.models.Invariances` also says how many transformations a row
-        training takes (8) and how fast half-widths grow. None: the paper's non-invariant model.
+        training takes (8) and predictions average over (32), and how fast half-widths grow. None:
+        the paper's non-invariant model.
     objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
         "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
         half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
@@ -416,8 +485,8 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         Rows of ``evidence="subset"``; 300 by default.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
-        sum over outputs; unbiased), "kron-ef" (empirical Fisher), "diag" or "full" (small
-        networks). The reported evidence is never sketched.
+        sum over outputs; unbiased), "kron-ef" (empirical Fisher: it vanishes as labels are fitted),
+        "diag", "diag-ef" or "full" (small networks). The reported evidence is never sketched.
     prior_scale : "learn", float or sequence of float, default="learn"
         Prior standard deviation of the weights and biases, in standardised units: one number or
         one per layer. "learn" maximises the evidence over it, layer by layer, from 3.0.
@@ -439,10 +508,12 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         linearly.
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision.
-    n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
-    burn_in : float, default=0.1
-        Share of them that is left out at the start.
+    n_hyper_updates : int or "auto", default="auto"
+        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
+        Fisher matrix at least one in 8 steps.
+    burn_in : float or "auto", default="auto"
+        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
+        matrix.
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end.
@@ -451,7 +522,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         evidence) gains less than this many nats per unit of sample weight from one tenth of
         ``max_iter`` to the next. None never stops.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -476,6 +547,8 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         The transformations of standardised inputs that the half-widths belong to.
     eta_ : ndarray
         The half-widths' free parameters, as ``augmentation_.transform`` takes them.
+    n_predict_augmentations_ : int
+        Transformations that predictions average over; 1: inputs as they are.
     invariance_covariance_ : ndarray of shape (k, k)
         Covariance of the generators' coefficients.
     invariance_correlation_ : ndarray of shape (k, k)
@@ -523,7 +596,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     References
     ----------
     Immer, van der Ouderaa, Raetsch, Fortuin & van der Wilk (2022). Invariance learning in deep
-    neural networks with differentiable Laplace approximations.
+    neural networks with differentiable Laplace approximations. https://arxiv.org/abs/2202.10638
 
     Benton, Finzi, Izmailov & Wilson (2020). Learning invariances in neural networks from training
     data.
@@ -567,8 +640,8 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         standardize: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
-        n_hyper_updates: int = 100,
-        burn_in: float = 0.1,
+        n_hyper_updates: int | str = "auto",
+        burn_in: float | str = "auto",
         keep_best: bool = True,
         tol: float | None = 1e-3,
         device: str = "auto",

@@ -1,5 +1,6 @@
 """Predictions: what is asked of the network linearised at the mode."""
 
+from dataclasses import replace
 from math import pi
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators.laplace.evaluation import EVALUATION_SAMPLES
-from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
+from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.laplace.posterior import (
     LaplacePosterior,
     LinearisedNetwork,
@@ -19,7 +20,10 @@ from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.networks.recording import RecordingNetwork
 from skbayes_sym.numerics.quadrature import gauss_hermite
-from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
+
+_NEGLIGIBLE = 1e-3  # nats per row: what training takes for converged
+_ROWS_LOOKED_AT = 200
 
 N_OUTPUT_DRAWS = 200  # of several outputs per row, where no rule integrates over them
 
@@ -29,6 +33,15 @@ class Transformations(NamedTuple):
 
     augmentation: Augmentation
     eta: Tensor
+    n: int = EVALUATION_SAMPLES  # that predictions average over; 1: inputs as they are
+
+    def noise(self, seed: int) -> Tensor:
+        """What the transformations are drawn from, (S, k) on the host: the same for all rows."""
+        k = self.augmentation.half_width.n_noise
+        if self.n == 1 or not k:
+            return torch.zeros(1, k)
+        on_host, generator = torch.zeros(()), generator_from(seed)
+        return stratified_noise(1, self.n, k, generator=generator, like=on_host)[0]
 
 
 def linearised(
@@ -48,16 +61,43 @@ def linearised(
         Of the transformations averaged over: the same for every row and on every device, so that
         a prediction depends on its own row alone.
     """
-    augmentation, eta = transformations
-    n_noise = augmentation.half_width.n_noise
-    n_samples = EVALUATION_SAMPLES if n_noise else 1
+    augmentation, eta, _ = transformations
+    noise = transformations.noise(seed).to(eta)
     # The likelihood isn't asked for anything here.
-    model = AveragedNetwork(network, augmentation, Categorical(), n_samples, n_layers)
-    on_host = torch.zeros(())
-    noise = stratified_noise(
-        1, n_samples, n_noise, generator=generator_from(seed), like=on_host
-    )  # fmt: skip
-    return LinearisedNetwork(model, posterior.tensors(eta), eta, noise[0].to(eta))
+    model = AveragedNetwork(network, augmentation, Categorical(), len(noise), n_layers)
+    return LinearisedNetwork(model, posterior.tensors(eta), eta, noise)
+
+
+def predict_seeds(seed: int) -> tuple[int, int]:
+    """Of the transformations averaged over, and of draws of the outputs."""
+    transformations, draws = spawn_seeds(seed, 2)
+    return transformations, draws
+
+
+def averaging_is_negligible(
+    evidence: LaplaceEvidence, theta: Tensor, hyper: Tensor, seed: int
+) -> bool:
+    """Whether inputs as they are predict what averages over transformations do.
+
+    They do if no log density of some training rows, evenly spread over them, changes by more than
+    `_NEGLIGIBLE` nats. ``seed`` is that of `linearised`.
+    """
+    model, data = evidence.model, evidence.data
+    h = model.hyper.unflatten(hyper)
+    likelihood = model.likelihood.to(hyper).at(h["likelihood"])
+    transformations = Transformations(model.augmentation, h["eta"])
+
+    def log_prob(x: Tensor, y: Tensor, n: int) -> Tensor:
+        noise = transformations._replace(n=n).noise(seed).to(hyper)
+        averaged = replace(model, n_samples=len(noise))
+        outputs = averaged.forward(theta, h["eta"], x, noise.expand(len(x), *noise.shape))
+        return likelihood.log_prob(outputs, y)
+
+    n_rows = len(data.x)
+    rows = torch.linspace(0, n_rows - 1, min(n_rows, _ROWS_LOOKED_AT)).long().to(data.x.device)
+    blocks = ((data.x[some], data.y[some]) for some in rows.split(evidence.batch_size))
+    changes = (log_prob(x, y, transformations.n) - log_prob(x, y, 1) for x, y in blocks)
+    return all(float(change.abs().max()) <= _NEGLIGIBLE for change in changes)
 
 
 def output_draws(law: LinearisedOutputs, n: int, seed: int) -> Tensor:

@@ -9,17 +9,26 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.memory import rows_part
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.laplace.alternation import Alternation
+from skbayes_sym.estimators.laplace.alternation import Alternation, Point
 from skbayes_sym.estimators.laplace.curvature import Curvature
-from skbayes_sym.estimators.laplace.evaluation import Evaluated
+from skbayes_sym.estimators.laplace.evaluation import Evaluated, Evaluation
 from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit, as_array
 from skbayes_sym.estimators.laplace.invariances import LearnedInvariances
-from skbayes_sym.inference.laplace.jacobian import parameter_positions
+from skbayes_sym.estimators.laplace.predict import averaging_is_negligible, predict_seeds
+from skbayes_sym.inference.laplace.curvature import Kronecker
+from skbayes_sym.inference.laplace.jacobian import (
+    EmpiricalFisher,
+    SketchedDirections,
+    parameter_positions,
+)
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.subset import SubsetEvidence
 from skbayes_sym.inference.laplace.tangent_kernel import TangentKernel
+from skbayes_sym.models.data import Data
 from skbayes_sym.numerics.memory import Part, require_memory
+
+_ROWS_OF_TRACES = 500
 
 _ADAM = 4  # copies of what is optimised: values, gradient, two moments
 
@@ -90,7 +99,9 @@ class Problem:
         learned = None
         if self.reports_invariances:
             curve = [as_array(eta) for eta in training.eta_curve]
-            learned = LearnedInvariances(model.augmentation, as_array(h["eta"]), curve)
+            learned = LearnedInvariances(
+                model.augmentation, as_array(h["eta"]), curve, self._predicts_plainly(theta, hyper)
+            )
         noise_scale = model.likelihood.at(h["likelihood"].cpu()).noise_scale
         return LaplaceFit(
             LaplacePosterior(as_array(theta), precision.map(as_array), positions.numpy()),
@@ -101,6 +112,32 @@ class Problem:
             invariances=learned,
             convergence=convergence,
         )
+
+    def _predicts_plainly(self, theta: Tensor, hyper: Tensor) -> bool:
+        """Whether the learned half-widths are too small for predictions to be averages."""
+        seed, _ = predict_seeds(self.seeds.predict)
+        evaluation = Evaluation.of_training(self.evidence, self.seeds.evaluation)
+        return averaging_is_negligible(evaluation.evidence, theta, hyper, seed)
+
+    def traces(self, point: Point) -> tuple[float, float]:
+        """Of the empirical Fisher and of the sketched Gauss-Newton matrix, from some rows.
+
+        Of the Kronecker-factored ones, whose trace is that of the matrix where inputs and gradients
+        of a layer aren't correlated.
+        """
+        n_rows = self.data.n_rows
+        rows = torch.linspace(0, n_rows - 1, min(n_rows, _ROWS_OF_TRACES)).long()
+        data = Data(*(t[rows.to(t.device)] for t in self.data.data))
+        found = []
+        for directions in (EmpiricalFisher(), SketchedDirections()):
+            evidence = replace(
+                self.evidence, data=data, structure=Kronecker(self.model.layers),
+                directions=directions,
+            )  # fmt: skip
+            factors = evidence.one_pass(point.theta, point.hyper, self.seeds.evaluation).factors
+            pairs = zip(factors[::2], factors[1::2], strict=True)
+            found.append(sum(float(a.trace().double() * g.trace().double()) for a, g in pairs))
+        return found[0], found[1]
 
     def require_memory(self, curvature: str, n_subset: int | None = None) -> None:
         """Adam's copies of P weights, and the curvature of the P' covered ones.
@@ -114,17 +151,18 @@ class Problem:
         n_covered = int(self.model.sizes.sum())
         shapes = [layout.shapes[layer.weight] for layer in self.model.layers]
         squares = sum(s[0] ** 2 + prod(s[1:]) ** 2 for s in shapes)
+        kind = curvature.removesuffix("-ef")
         n_bytes, remedy = {
             "full": (3 * n_covered**2, "Use curvature='auto', or a smaller network."),
             "diag": (0, ""),
-        }.get(curvature, (2 * squares, "Use curvature='diag', or narrower layers."))
+        }.get(kind, (2 * squares, "Use curvature='diag', or narrower layers."))
         weights = Part(
             f"{layout.n_params:,} weights", _ADAM * layout.n_params * size,
             "Lower hidden_layer_sizes, or use dtype='float32'.",
         )  # fmt: skip
         matrix = Part(f"the curvature of {n_covered:,} weights", n_bytes * size, remedy)
         parts = [rows_part(self.data), weights, matrix]
-        if curvature in {"full", "diag"}:
+        if kind in {"full", "diag"}:
             what = f"the derivatives of {self.batch_size} rows by {n_covered:,} weights"
             jacobian = shapes[-1][0] * self.batch_size * n_covered * size
             parts.append(Part(what, jacobian, "Lower batch_size, or use curvature='auto'."))

@@ -67,7 +67,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     standardize : bool, default=True
         Whether to scale the columns of ``X`` to unit variance first.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of prediction; "auto" follows ``X``. Fits are always in float64.
     random_state : int, RandomState instance or None, default=None
@@ -143,7 +143,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     References
     ----------
     Kurle, Herbrich, Januschowski, Wang & Gasthaus (2022). On the detrimental effect of invariances
-    in the likelihood for variational inference.
+    in the likelihood for variational inference. https://arxiv.org/abs/2209.07157
 
     Khan & Lin (2017). Conjugate-computation variational inference.
 

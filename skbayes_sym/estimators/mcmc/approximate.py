@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.inference.multimodal.low_rank import LowRankMixture, fit_low_rank_mixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import (
     MixtureOfLaplace,
     fit_mixture_of_laplace,
@@ -15,12 +16,13 @@ from skbayes_sym.inference.multimodal.modes import find_modes
 from skbayes_sym.inference.multimodal.weights import LEAST_WEIGHT
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.symmetry.base import SymmetryGroup
 
 
 class Approximation(NamedTuple):
-    """Gaussians at the modes, and draws from them in scaled units."""
+    """A few Gaussians, and draws from them in scaled units."""
 
-    posterior: MixtureOfLaplace
+    posterior: MixtureOfLaplace | LowRankMixture
     theta: Array  # (n, P)
     noise_std: Array  # (n, T)
     likelihood_params: Array  # (n, n_params)
@@ -28,20 +30,9 @@ class Approximation(NamedTuple):
 
 
 def approximate(
-    posterior: NetworkPosterior, position: Tensor, chain_weights: Array, n: int, seed: int
+    posterior: NetworkPosterior, mixture: MixtureOfLaplace | LowRankMixture, n: int, seed: int
 ) -> Approximation:
-    """A mixture of Laplace approximations of sampled modes, and ``n`` draws of it.
-
-    Parameters
-    ----------
-    posterior : NetworkPosterior
-        In float64, on the CPU.
-    position : Tensor of shape (C, S, D)
-        Draws on one representative of their orbits.
-    chain_weights : ndarray of shape (C,)
-    n, seed : int
-    """
-    mixture = _fit(posterior, position, chain_weights)
+    """``n`` draws of an approximation of ``posterior``, which is in float64, on the CPU."""
     drawn = mixture.sample(n, generator=generator_from(seed))
     theta, noise_std = posterior.split(drawn)
     own = drawn[:, theta.shape[-1] :]
@@ -49,7 +40,23 @@ def approximate(
     return Approximation(mixture, *(t.numpy() for t in values))
 
 
-def _fit(posterior: NetworkPosterior, position: Tensor, chain_weights: Array) -> MixtureOfLaplace:
+def a_gaussian_a_chain(
+    position: Tensor, chain_weights: Array, group: SymmetryGroup
+) -> LowRankMixture:
+    """Of each chain's draws (C, S, D), each moved to the copy nearest the draw before.
+
+    Labels that were chosen draw by draw are undone by that: a chain moves by less than its units
+    are apart. Towards one draw of the chain they wouldn't be.
+    """
+    along = [position[:, 0]]
+    for draw in position.unbind(1)[1:]:
+        along.append(group.align(draw, along[-1])[0])
+    return fit_low_rank_mixture(torch.stack(along, 1), torch.as_tensor(chain_weights).log())
+
+
+def a_gaussian_a_mode(
+    posterior: NetworkPosterior, position: Tensor, chain_weights: Array
+) -> MixtureOfLaplace:
     """One Gaussian for every mode that the draws have weight in, at its best draw."""
     n_chains, n_draws, _ = position.shape
     chains = torch.arange(n_chains).repeat_interleave(n_draws)

@@ -16,7 +16,7 @@ from skbayes_sym.estimators.mcmc.setting import (
 from skbayes_sym.estimators.mcmc.starts import INITS
 from skbayes_sym.estimators.mcmc.trust import why_not_weigh
 from skbayes_sym.estimators.mcmc.warm_start import continued
-from skbayes_sym.estimators.mcmc.wide import LEAST_ACCEPTED
+from skbayes_sym.estimators.mcmc.wide import LEAST_ACCEPTED, from_afar
 from skbayes_sym.inference.allowance import Allowance
 from skbayes_sym.inference.kernels.base import Kernel
 from skbayes_sym.inference.mcmc.blocks import Sampler
@@ -121,8 +121,8 @@ def _run_chains(setting: Setting, kernel: Kernel) -> ChainDraws:
     if setting.weighs:
         n_draws = min(n_draws, MOST_EXPLORED)
     explorer = _explorer(setting, kernel)
-    if not plan.start:
-        explorer = replace(explorer, approach=plan.approach)
+    if plan.approach and not plan.start:
+        explorer = replace(explorer, approach=from_afar(setting, plan.approach))
     n_coming = explorer.approach.n_steps if explorer.approach else 0
     n_moves = len(blocks) * (n_coming + plan.n_warmup + n_draws * plan.thinning)
     found = sample_chains(
@@ -150,7 +150,8 @@ def _run_particles(setting: Setting, particles: SMC) -> tuple[list[SMCResult], S
     found = run_replicates(
         setting.posterior, setting.units,
         SMCSettings(n_particles=particles.n_particles, n_moves=_REPLICATE_MOVES),
-        seeds=spawn_seeds(setting.seeds.replicates, n), n_jobs=setting.chains.n_jobs,
+        seeds=spawn_seeds(setting.seeds.replicates, n), device=setting.data.device,
+        n_jobs=setting.chains.n_jobs,
         on_step=setting.run.phase(REPLICATES, n),
     )  # fmt: skip
     return found.runs, found.stopped

@@ -20,8 +20,6 @@ from skbayes_sym.estimators.mcmc.wide import asks_for_it
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
 
-_CPU = torch.device("cpu")
-
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
@@ -85,6 +83,7 @@ class Sampling:
                     f"{n_chains} chains of {plan.n_draws} draws of {n_params:,} weights",
                     copies * n_chains * plan.n_draws * n_params * size,
                     "Lower n_chains, n_draws or hidden_layer_sizes, or use dtype='float32'.",
+                    on_host=True,
                 ),
                 Part(
                     f"{n_metrics} metrics of {n_params:,} weights",
@@ -97,7 +96,7 @@ class Sampling:
                     "Lower n_particles or n_replicates.",
                 ),
             ],
-            _CPU,
+            data.device,
         )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -38,8 +39,21 @@ def _as_tensors(block: Block, like: Tensor) -> Block:
     """The block with tensors on the device of ``like``, positions in its precision too."""
     moved = _converted(block, lambda array: torch.as_tensor(array).to(like.device))
     state = moved.state._replace(position=moved.state.position.to(like))
-    # Generators keep their state on the CPU wherever they draw.
-    return moved._replace(state=state, random_state=moved.random_state.cpu())
+    stream = _stream_state(block.random_state, like.device)
+    return moved._replace(state=state, random_state=stream)
+
+
+def _stream_state(kept: Any, device: torch.device) -> Tensor:
+    """The state of a generator on the device, which goes on where the one that was kept stopped.
+
+    A state of another kind of device can't go on: it leads a new stream instead.
+    """
+    generator = torch.Generator(device)
+    state = torch.as_tensor(kept)  # on the CPU, wherever a generator draws
+    if len(state) == len(generator.get_state()):
+        return state
+    digest = sha256(state.numpy().tobytes()).digest()
+    return generator.manual_seed(int.from_bytes(digest[:8]) >> 1).get_state()
 
 
 def _converted(block: Block, convert: Callable[[Any], Any]) -> Block:

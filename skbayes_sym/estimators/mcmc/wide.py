@@ -6,7 +6,10 @@ Every chain starts as a member of a deep ensemble does, is annealed to a wide ba
 they don't leave their basins, so that every chain is a posterior of its own and all have one vote.
 """
 
+from math import prod, sqrt
+
 import torch
+from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import (
     ANY_PRIOR,
@@ -17,11 +20,15 @@ from skbayes_sym.estimators._fit.compatibility import (
 from skbayes_sym.estimators.mcmc.setting import Plan, Setting
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.mcmc.adaptation import PreconditionerAdaptation
-from skbayes_sym.inference.mcmc.annealing import Annealing
+from skbayes_sym.inference.mcmc.annealing import Annealing, Approach, Detour
 from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.mcmc.chains import start_blocks
 from skbayes_sym.inference.mcmc.kronecker import KroneckerAdaptation
+from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.models.data import Data
 from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.random import generator_from
 
 NEEDS = Needs(CURVED_LIKELIHOOD, FULLY_CONNECTED, ANY_PRIOR)
@@ -36,6 +43,9 @@ _BLOCK = 4
 # to 80 where they are shorter.
 KERNEL = HMC(path_length=6.0, jitter=(0.7, 1.3), max_leapfrog=80)
 APPROACH = Annealing()
+
+# Spread of what a hidden unit gets from n inputs of size 1, at most: 16 units of scale 1.
+_WIDEST = 4.0
 
 # Chains come to places narrower than those their steps were tuned in: on concrete data to some
 # where steps tuned for .8 are accepted at .3 to .6. So steps are shorter, and below .65 a chain
@@ -52,6 +62,34 @@ PLAN = Plan(n_chains=8, n_warmup=100, n_draws=50)
 def adaptation(setting: Setting) -> PreconditionerAdaptation:
     """What warm-up does to the metric."""
     return KroneckerAdaptation(setting.posterior)
+
+
+def from_afar(setting: Setting, approach: Approach) -> Approach:
+    """The approach in float32, under given scales where scales are learned."""
+    data, own = setting.data.data, setting.posterior
+    prior: Prior = setting.model.prior
+    if hasattr(prior, "scales"):
+        prior = GaussianPrior(usual_scale(setting.model.network))
+    elif data.x.dtype == torch.float32:
+        return approach
+    x, y, weight = (t.float() if t.is_floating_point() else t for t in data)
+    posterior = NetworkPosterior(
+        own.network, own.likelihood, prior, Data(x, y, weight), own.noise_prior_scale
+    )
+    return Detour(approach, posterior, KroneckerAdaptation(posterior), torch.float32)
+
+
+def usual_scale(network: Network) -> Tensor:
+    """Prior standard deviations (P,) that chains come near under: 1, less in wide layers.
+
+    Those of the published protocol for 16 units; beyond, weights of n inputs have ``4 / sqrt(n)``,
+    so that units don't all saturate.
+    """
+    parts = []
+    for shape in network.layout.shapes.values():
+        fan_in = prod(shape[1:])  # 1 for biases
+        parts.append(torch.full((prod(shape),), min(1.0, _WIDEST / sqrt(fan_in))))
+    return torch.cat(parts).double()
 
 
 def asks_for_it(model: Model) -> bool:

@@ -8,10 +8,10 @@ to be p on the other side. Sums over entries, moments of products and draws need
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.data import Sums
+from skbayes_sym.inference.factorization.data import PackedSums, Sums
+from skbayes_sym.numerics.constants import positions
 
 
 class Free(NamedTuple):
@@ -25,6 +25,18 @@ class Free(NamedTuple):
     def is_everything(self) -> bool:
         """Whether nothing is pinned."""
         return not self.pinned
+
+    @property
+    def runs(self) -> tuple[tuple[slice, slice], ...]:
+        """Slices of the free coordinates, and where they are among all: copies without an index."""
+        begins = [
+            i for i, at in enumerate(self.free) if i == 0 or at != self.free[i - 1] + 1
+        ]  # fmt: skip
+        ends = [*begins[1:], len(self.free)]
+        return tuple(
+            (slice(i, j), slice(self.free[i], self.free[j - 1] + 1))
+            for i, j in zip(begins, ends, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -66,26 +78,48 @@ class Coordinates:
     def pinned(self, mean: Tensor, n_rows: int) -> Tensor:
         """Set what is known, in place; ``mean`` is (n + m, D)."""
         for rows, side in zip((slice(n_rows), slice(n_rows, None)), self.sides, strict=True):
-            mean[rows, list(side.pinned)] = self.pin
+            mean[rows, positions(side.pinned, mean)] = self.pin
         return mean
 
 
-def given_pinned(sums: Sums, side: Free) -> Sums:
-    """What is left for the free coordinates to explain, (n, d, d) and (n, d)."""
+class ToExplain(NamedTuple):
+    """What its entries leave for the free coordinates of each row."""
+
+    sums: Sums  # of shapes (n, d, d) and (n, d)
+    constant: Tensor  # (n,), what pinned ones alone add to the sum of squares beyond those of r
+
+
+def given_pinned(sums: PackedSums, side: Free) -> ToExplain:
+    """What is left for the free coordinates to explain."""
+    second = sums.matrix(side.free, side.free)
     if side.is_everything:
-        return sums
-    second, first = sums
-    free, root_k = list(side.free), side.pin**2
-    known = side.pin * second[:, :, list(side.pinned)].sum(-1) / root_k
-    return Sums(second[:, free][:, :, free], (first - known)[:, free])
+        return ToExplain(Sums(second, sums.first), sums.first.new_zeros(len(sums.first)))
+    root_k, first = side.pin**2, sums.first
+    known = side.pin * sums.matrix(side.free, side.pinned).sum(-1) / root_k
+    alone = sums.matrix(side.pinned, side.pinned).sum((-2, -1)) / root_k
+    constant = alone - 2.0 / side.pin * first[:, positions(side.pinned, first)].sum(-1)
+    return ToExplain(Sums(second, first[:, positions(side.free, first)] - known), constant)
 
 
 def free_part(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:
     """Means and covariances of the free coordinates, (n, d) and (n, d, d)."""
     if side.is_everything:
         return mean, cov
-    free = list(side.free)
-    return mean[:, free], cov[:, free][:, :, free]
+    d = len(side.free)
+    free_mean, free_cov = mean.new_empty(len(mean), d), cov.new_empty(len(cov), d, d)
+    for i, at in side.runs:
+        free_mean[:, i] = mean[:, at]
+        for j, beside in side.runs:
+            free_cov[:, i, j] = cov[:, at, beside]
+    return free_mean, free_cov
+
+
+def put_free(mean: Tensor, cov: Tensor, found: tuple[Tensor, Tensor], side: Free) -> None:
+    """Set the free coordinates of means (n, D) and covariances (n, D, D), in place."""
+    for i, at in side.runs:
+        mean[:, at] = found[0][:, i]
+        for j, beside in side.runs:
+            cov[:, at, beside] = found[1][:, i, j]
 
 
 def with_pinned(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:
@@ -93,8 +127,6 @@ def with_pinned(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:
     if side.is_everything:
         return mean, cov
     n, size = len(mean), len(side.free) + len(side.pinned)
-    free = torch.tensor(side.free, device=mean.device)
     full_mean, full_cov = mean.new_full((n, size), side.pin), cov.new_zeros(n, size, size)
-    full_mean[:, free] = mean
-    full_cov[:, free.unsqueeze(-1), free] = cov
+    put_free(full_mean, full_cov, (mean, cov), side)
     return full_mean, full_cov

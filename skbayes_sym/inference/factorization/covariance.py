@@ -6,7 +6,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.data import ROW_BLOCK
 from skbayes_sym.numerics.gaussian import LOG_2PI
 from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.symmetry.gaps.rotations import row_root
@@ -34,8 +33,11 @@ class CovarianceFamily(Protocol):
         """What each row's covariance is to be multiplied by to agree with the others, (n,)."""
         ...
 
-    def entropy(self, cov: Tensor) -> float:
-        """Of rows with these covariances (n, d, d), nats; 0 of points, which have none."""
+    def entropy(self, variances: Tensor, log_det_precision: float) -> float:
+        """Of rows with these variances (n, d), nats; 0 of points, which have none.
+
+        ``log_det_precision`` is that of all precisions they were projected from together.
+        """
         ...
 
 
@@ -45,8 +47,9 @@ class _Gaussian:
     def pool(self, cov: Tensor) -> Tensor:
         return cov.new_ones(len(cov))
 
-    def entropy(self, cov: Tensor) -> float:
-        return row_entropy(cov)
+    def entropy(self, variances: Tensor, log_det_precision: float) -> float:
+        log_dets = float(variances.log().sum(-1).double().sum())
+        return 0.5 * (log_dets + variances.numel() * (1.0 + LOG_2PI))
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ class FullCovariance(_Gaussian):
 
     def project(self, precision: Tensor, factor: Tensor) -> Tensor:
         return torch.cholesky_inverse(factor)
+
+    def entropy(self, variances: Tensor, log_det_precision: float) -> float:
+        return 0.5 * (variances.numel() * (1.0 + LOG_2PI) - log_det_precision)
 
 
 @dataclass(frozen=True)
@@ -111,14 +117,14 @@ class PointMass:
     def pool(self, cov: Tensor) -> Tensor:
         return cov.new_ones(len(cov))
 
-    def entropy(self, cov: Tensor) -> float:
+    def entropy(self, variances: Tensor, log_det_precision: float) -> float:
         return 0.0
 
 
 def row_entropy(cov: Tensor) -> float:
     """Entropy of independent normal rows, (n, d, d) -> nats."""
-    log_dets = torch.cat([log_det(row_root(c)) for c in cov.split(ROW_BLOCK)]).double()
-    return 0.5 * (float(log_dets.sum()) + cov.shape[0] * cov.shape[1] * (1.0 + LOG_2PI))
+    log_dets = float(log_det(row_root(cov)).double().sum())
+    return 0.5 * (log_dets + cov.shape[0] * cov.shape[1] * (1.0 + LOG_2PI))
 
 
 def project_free(

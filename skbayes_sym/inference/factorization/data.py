@@ -3,6 +3,7 @@
 Nothing here is ever n_rows x n_columns: a sum costs time and memory linear in the observed entries.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,15 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-ROW_BLOCK = 2048  # rows whose (k, k) matrices are worked on at once
-_NUMBERS_AT_ONCE = 1 << 22  # of each side that products at entries hold
+from skbayes_sym.numerics.constants import positions
+from skbayes_sym.numerics.linalg import matrix_blocks
+
+_NUMBERS_AT_ONCE = 1 << 18  # of each side that products at entries hold: they stay in the cache
 
 
 class Incidence(NamedTuple):
     """Entries seen from one side: of each row, which columns, and what was seen there."""
 
     start: Tensor  # (n_rows + 1,) int64, where each row's entries begin
-    other: Tensor  # (N,) int64, the column of each
+    other: Tensor  # (N,) int32, the column of each
     value: Tensor  # (N,)
     weight: Tensor | None = None  # (N,), how often each counts; None: all once
 
@@ -29,6 +32,8 @@ class Incidence(NamedTuple):
 
     def block(self, first: int, last: int) -> "Incidence":
         """Rows ``first`` to ``last - 1``."""
+        if (first, last) == (0, self.n_rows):
+            return self
         begin, end = int(self.start[first]), int(self.start[last])
         start = self.start[first : last + 1] - begin
         weight = None if self.weight is None else self.weight[begin:end]
@@ -65,7 +70,7 @@ class Entries(NamedTuple):
 
     by_row: Incidence
     by_column: Incidence
-    order: Tensor  # (N,) int64: entry e of by_column is entry order[e] of by_row
+    order: Tensor  # (N,) int32: entry e of by_column is entry order[e] of by_row
 
     def with_values(self, value: Tensor, weight: Tensor | None) -> "Entries":
         """Other values and weights at the same places, given in the order of ``by_row``."""
@@ -113,30 +118,34 @@ def entries(
 ) -> Entries:
     """Both groupings of the entries ``R[rows[e], columns[e]] = values[e]``.
 
-    Within a row, and within a column, the order given is kept.
+    Within a row, and within a column, the order given is kept. Entries that come row by row are
+    not copied.
 
     Parameters
     ----------
-    rows, columns : int64 Tensor of shape (N,)
+    rows, columns : int32 or int64 Tensor of shape (N,)
+        N below 2^31.
     values : Tensor of shape (N,)
     shape : (n_rows, n_columns)
     weights : Tensor of shape (N,), optional
     """
-    by_row, by_column = (torch.argsort(side, stable=True) for side in (rows, columns))
-    place = torch.empty_like(by_row)
-    place[by_row] = torch.arange(len(rows), device=rows.device)
-
-    def grouped(order: Tensor, own: Tensor, other: Tensor, n: int) -> Incidence:
-        counts = torch.bincount(own, minlength=n)
-        start = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        weight = None if weights is None else weights[order]
-        return Incidence(start, other[order], values[order], weight)
-
+    rows, columns = rows.int(), columns.int()
+    if bool((rows[1:] < rows[:-1]).any()):
+        order = torch.argsort(rows, stable=True)
+        rows, columns, values = rows[order], columns[order], values[order]
+        weights = None if weights is None else weights[order]
+    turn = torch.argsort(columns, stable=True).int()
+    turned = None if weights is None else weights[turn]
     return Entries(
-        grouped(by_row, rows, columns, shape[0]),
-        grouped(by_column, columns, rows, shape[1]),
-        place[by_column],
+        Incidence(_starts(rows, shape[0]), columns, values, weights),
+        Incidence(_starts(columns, shape[1]), rows[turn], values[turn], turned),
+        turn,
     )
+
+
+def _starts(own: Tensor, n: int) -> Tensor:
+    counts = torch.bincount(own, minlength=n)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
 class Sums(NamedTuple):
@@ -144,6 +153,19 @@ class Sums(NamedTuple):
 
     second: Tensor  # (n, k, k), weighted sum over its entries of E[v v']
     first: Tensor  # (n, k), weighted sum over its entries of r E[v]
+
+
+class PackedSums(NamedTuple):
+    """`Sums` with lower triangles in place of matrices."""
+
+    second: Tensor  # (n, k (k + 1) / 2)
+    first: Tensor  # (n, k)
+
+    def matrix(self, rows: Sequence[int], columns: Sequence[int]) -> Tensor:
+        """Part of the second sums, (n, r, c)."""
+        _, place = _triangle(self.first.shape[1], self.second.device)
+        at, beside = (positions(tuple(part), self.second) for part in (rows, columns))
+        return self.second[:, place[at][:, beside]]
 
 
 @lru_cache(maxsize=8)
@@ -158,11 +180,12 @@ def _triangle(k: int, device: torch.device) -> tuple[Tensor, Tensor]:
 def packed_second_moments(mean: Tensor, cov: Tensor) -> Tensor:
     """Lower triangles of ``m m' + S``: (n, k) and (n, k, k) -> (n, k (k + 1) / 2)."""
     where, _ = _triangle(mean.shape[1], mean.device)
-    blocks = [
-        torch.addcmul(s, m.unsqueeze(-1), m.unsqueeze(-2)).flatten(1).index_select(1, where)
-        for m, s in zip(mean.split(ROW_BLOCK), cov.split(ROW_BLOCK), strict=True)
-    ]
-    return torch.cat(blocks)
+    packed = mean.new_empty(len(mean), len(where))
+    for begin, end in matrix_blocks(len(mean), mean.shape[1]):
+        m, s = mean[begin:end], cov[begin:end]
+        full = torch.addcmul(s, m.unsqueeze(-1), m.unsqueeze(-2)).flatten(1)
+        torch.index_select(full, 1, where, out=packed[begin:end])
+    return packed
 
 
 def packed_multiplicity(mean: Tensor) -> Tensor:
@@ -173,7 +196,13 @@ def packed_multiplicity(mean: Tensor) -> Tensor:
 
 
 def sums_over_entries(data: Incidence, packed: Tensor, mean: Tensor) -> Sums:
-    """`Sums` of the rows of ``data``; O(N k^2) time, O(n_rows k^2) memory.
+    """`packed_sums`, unpacked."""
+    sums, every = packed_sums(data, packed, mean), range(mean.shape[1])
+    return Sums(sums.matrix(every, every), sums.first)
+
+
+def packed_sums(data: Incidence, packed: Tensor, mean: Tensor) -> PackedSums:
+    """Sums of the rows of ``data``; O(N k^2) time, O(n_rows k^2) memory.
 
     Parameters
     ----------
@@ -183,21 +212,18 @@ def sums_over_entries(data: Incidence, packed: Tensor, mean: Tensor) -> Sums:
     mean : Tensor of shape (n_other, k)
         Means of the other side.
     """
-    k = mean.shape[1]
     if len(data.other) == 0:
-        return Sums(mean.new_zeros(data.n_rows, k, k), mean.new_zeros(data.n_rows, k))
-    _, place = _triangle(k, mean.device)
-    where = data.start[:-1]
-    weight = data.weight
+        return PackedSums(*(mean.new_zeros(data.n_rows, part.shape[1]) for part in (packed, mean)))
+    where, weight = data.start[:-1].to(data.other), data.weight
     second = embedding_bag(data.other, packed, where, mode="sum", per_sample_weights=weight)
     value = data.value if weight is None else data.value * weight
     first = embedding_bag(data.other, mean, where, mode="sum", per_sample_weights=value)
-    return Sums(second[:, place], first)
+    return PackedSums(second, first)
 
 
 def products(left: Tensor, right: Tensor, data: Incidence) -> Tensor:
     """``left[i] . right[j]`` at every entry (i, j) of ``data``, in its order, (N,)."""
-    n_at_once = max(1024, _NUMBERS_AT_ONCE // max(left.shape[1], 1))
+    n_at_once = max(64, _NUMBERS_AT_ONCE // max(left.shape[1], 1))
     blocks = zip(data.row.split(n_at_once), data.other.split(n_at_once), strict=True)
     parts = [(left[i] * right[j]).sum(-1) for i, j in blocks]
     return torch.cat(parts) if parts else left.new_zeros(0)

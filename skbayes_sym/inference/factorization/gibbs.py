@@ -9,17 +9,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.coordinates import free_part, given_pinned
+from skbayes_sym.inference.factorization.coordinates import given_pinned
 from skbayes_sym.inference.factorization.data import (
-    ROW_BLOCK,
     Incidence,
     packed_second_moments,
+    packed_sums,
     products,
-    sums_over_entries,
 )
 from skbayes_sym.inference.factorization.problem import FactorProblem, FactorState
 from skbayes_sym.inference.factorization.rows import Noise, row_conditionals
 from skbayes_sym.inference.factorization.vi import OnStep
+from skbayes_sym.numerics.constants import positions
+from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.numerics.random import normal_like, numpy_generator
 
@@ -64,7 +65,7 @@ def sample_factors(
     n_sweeps, generator = problem.max_iter, problem.generator("gibbs")
     state = start
     keep = set(torch.linspace(n_warmup, n_sweeps - 1, n_kept).round().long().tolist())
-    kept, noises, n_made = list[Tensor](), list[float](), 0
+    draws, noises, n_made = state.mean.new_empty(n_kept, *state.mean.shape), list[float](), 0
     with Loop() as loop:
         for sweep in loop.steps(range(n_sweeps)):
             state = state._replace(mean=state.mean.clone())
@@ -78,13 +79,14 @@ def sample_factors(
                 state = state._replace(noise_variance=noise)
             n_made = sweep + 1
             if sweep in keep:
-                kept.append(mean)
+                draws[len(noises)] = mean
                 noises.append(state.noise_variance)
             told = {"rows": mean, "noise_variance": state.noise_variance, "laws": state.laws}
             loop.stop_if("callback", on_step(n_made, told))
-    draws = torch.stack(kept or [state.mean])
-    noise_variance = torch.tensor(noises or [state.noise_variance])
-    return GibbsDraws(draws, noise_variance, n_made, loop.stopped)
+    if not noises:
+        draws[0] = state.mean
+        noises = [state.noise_variance]
+    return GibbsDraws(draws[: len(noises)], torch.tensor(noises), n_made, loop.stopped)
 
 
 def _draw_side(
@@ -99,23 +101,20 @@ def _draw_side(
     others, size = values[side.other], values.shape[1]
     none = others.new_zeros(1, 1, 1)
     if prior.is_learned:
-        own, _ = free_part(values[side.own], none.expand(1, size, size), free)
-        d = own.shape[1]
-        laws[index] = prior.draw(prior.moments(own, none.expand(1, d, d)), laws[index], generator)
+        own = values[side.own][:, positions(free.free, values)]
+        moments = prior.moments(own, own.new_zeros(own.shape[1], own.shape[1]))
+        laws[index] = prior.draw(moments, laws[index], generator)
     packed = packed_second_moments(others, none.expand(len(others), size, size))
     means, noise = prior.means(laws[index]), Noise(problem.model.n_components, state.noise_variance)
-    for begin in range(0, side.entries.n_rows, ROW_BLOCK):
-        end = min(begin + ROW_BLOCK, side.entries.n_rows)
-        sums = given_pinned(sums_over_entries(side.entries.block(begin, end), packed, others), free)
+    for begin, end in matrix_blocks(side.entries.n_rows, size):
+        sums, _ = given_pinned(packed_sums(side.entries.block(begin, end), packed, others), free)
         factor, _, target = row_conditionals(sums, laws[index], means[begin:end], noise)
         normal = normal_like(target.shape, generator=generator, like=target)
         # With P = L L': mean L'^-1 (L^-1 target), noise L'^-1 z.
         half = torch.linalg.solve_triangular(factor, target.unsqueeze(-1), upper=False)
         drawn = torch.linalg.solve_triangular(factor.mT, half + normal.unsqueeze(-1), upper=True)
-        rows = torch.arange(begin, end, device=values.device) + side.own.start
-        values[rows.unsqueeze(-1), torch.tensor(free.free, device=values.device)] = drawn.squeeze(
-            -1
-        )
+        for i, at in free.runs:
+            values[side.own.start + begin : side.own.start + end, at] = drawn[:, i, 0]
     return state._replace(laws=(laws[0], laws[1]))
 
 

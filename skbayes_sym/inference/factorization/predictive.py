@@ -14,16 +14,16 @@ from skbayes_sym.inference.factorization.coordinates import (
     with_pinned,
 )
 from skbayes_sym.inference.factorization.data import (
-    ROW_BLOCK,
     Incidence,
     packed_second_moments,
+    packed_sums,
     sums_over_entries,
 )
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.factorization.likelihoods import EntryLikelihood, NoiseState, Seen
 from skbayes_sym.inference.factorization.rows import Noise, row_conditionals
 from skbayes_sym.numerics.gaussian import LOG_2PI, kl_from_standard
-from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, log_det
+from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, log_det, matrix_blocks
 
 _ENTRY_BLOCK = 1 << 14  # entries whose (k, k) matrices are worked on at once
 _LOCAL_UPDATES = 10  # of a new row and its entries in turn, where these aren't normal
@@ -75,14 +75,10 @@ def row_posterior(data: Incidence, columns: Columns, prior_means: Tensor) -> Row
     packed = packed_second_moments(columns.mean, columns.cov)
     parts = [
         _row_block(data.block(begin, end), columns, prior_means[begin:end], packed)
-        for begin, end in _blocks(data.n_rows)
+        for begin, end in matrix_blocks(data.n_rows, columns.mean.shape[1])
     ]
     mean, cov = (torch.cat(part) for part in zip(*parts, strict=True))
     return Rows(mean, cov)
-
-
-def _blocks(n: int) -> list[tuple[int, int]]:
-    return [(begin, min(begin + ROW_BLOCK, n)) for begin in range(0, max(n, 1), ROW_BLOCK)]
 
 
 def _row_block(data: Incidence, columns: Columns, prior_means: Tensor, packed: Tensor) -> Rows:
@@ -95,7 +91,7 @@ def _row_block(data: Incidence, columns: Columns, prior_means: Tensor, packed: T
         if not likelihood.is_normal:
             found = likelihood.sites(_seen(data, rows, columns), columns.noise)
             sites = data._replace(value=found.value, weight=found.weight)
-        sums = given_pinned(sums_over_entries(sites, packed, columns.mean), side)
+        sums, _ = given_pinned(packed_sums(sites, packed, columns.mean), side)
         noise = Noise(k, columns.noise.variance)
         factor, _, target = row_conditionals(sums, law, prior_means, noise)
         mean = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
@@ -141,7 +137,7 @@ def row_log_densities(data: Incidence, columns: Columns, prior_means: Tensor) ->
     packed = packed_second_moments(turned, none)
     white = data._replace(value=off, weight=at.reciprocal())
     parts = []
-    for begin, end in _blocks(data.n_rows):
+    for begin, end in matrix_blocks(data.n_rows, turned.shape[1]):
         second, first = sums_over_entries(white.block(begin, end), packed, turned)
         root = cholesky_of(add_to_diagonal(second, 1.0))
         explained = torch.linalg.solve_triangular(root, first.unsqueeze(-1), upper=False)

@@ -13,27 +13,27 @@ the gap.
 """
 
 from collections.abc import Callable, Mapping
-from math import log, pi, sqrt
+from math import inf, log, pi, sqrt
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from skbayes_sym.inference.factorization.coordinates import free_part, given_pinned, with_pinned
+from skbayes_sym.inference.factorization.coordinates import free_part, given_pinned, put_free
 from skbayes_sym.inference.factorization.covariance import (
     CovarianceFamily,
     project_free,
     row_entropy,
 )
 from skbayes_sym.inference.factorization.data import (
-    ROW_BLOCK,
     Entries,
+    Incidence,
     Side,
     packed_multiplicity,
     packed_second_moments,
+    packed_sums,
     products,
-    sums_over_entries,
 )
+from skbayes_sym.inference.factorization.hyperpriors import SideMoments
 from skbayes_sym.inference.factorization.likelihoods import NoiseState, Seen
 from skbayes_sym.inference.factorization.problem import (
     FIXED_NOISE_SWEEPS,
@@ -42,16 +42,22 @@ from skbayes_sym.inference.factorization.problem import (
     FactorState,
 )
 from skbayes_sym.inference.factorization.rows import Noise, gap_terms, row_conditionals
+from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.convergence import stalled
+from skbayes_sym.numerics.linalg import log_det, matrix_blocks
 from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.symmetry.gaps.base import Gap, GapGradient, RowPosterior
 
 # Share of a new gradient in the running mean: its draws are fresh, so the mean holds those of some
-# 2 / _LEAST_SHARE gradients at the end.
-_LEAST_SHARE, _SHARE_POWER = 0.05, 0.7
+# 2 / _SHARE gradients. A smaller one averages more, but what it averages is of a posterior that has
+# moved on since.
+_SHARE = 0.3
 # A random gap is looked at again after 1, 2, 3, ... and at most so many sweeps: a look costs as
 # much as a sweep over few entries, and what it finds changes ever more slowly.
 _LONGEST_WAIT = 8
+# Once the bound stalls, so many sweeps more look each time, and forget the looks before: what those
+# leave is about a nat, which matters where ``tol`` is less.
+_LAST_LOOKS, _WORTH = 20, 1.0
 # Sweeps before which a diagonal family is turned to the axes of the factors: from any other
 # orientation coordinate ascent gets there by thousands of small steps.
 _TURNS = frozenset({6, 12})
@@ -91,6 +97,7 @@ def fit_factors(
     problem : FactorProblem
         Its noise, if it is learned, maximises the ELBO; else it is that of ``start``.
     start : FactorState
+        Left as it is; what ``on_step`` is told is overwritten by the next sweep.
     covariance : CovarianceFamily
     gap : GapStream, optional
         None is plain mean-field inference, whose ELBO never falls (a diagonal family is turned
@@ -106,9 +113,11 @@ def fit_factors(
     -----
     A sweep costs O(N k^2 + (n + m) k^3). A `KeyboardInterrupt` ends the loop between two sweeps.
     """
-    model, posterior, curve, running = problem.model, start, list[float](), None
+    model, curve, running = problem.model, list[float](), None
+    posterior = start._replace(mean=start.mean.clone(), cov=start.cov.clone())
     data = _sites(problem, start)
     first = 0 if problem.warm is not None else max(FIXED_NOISE_SWEEPS, problem.n_held)
+    is_precise, last = gap is None or not gap.gap.is_random or problem.tol > _WORTH, inf
     with Loop() as loop:
         for sweep in loop.steps(range(problem.max_iter)):
             is_turned = covariance.is_elementwise and not covariance.is_isotropic
@@ -116,7 +125,8 @@ def fit_factors(
                 posterior, running = _turn_to_axes(posterior, problem), None
             if gap is not None and sweep > 0:
                 factors = posterior.factors(model.n_components)
-                running = _look(running, gap, factors, sweep)
+                longest = _LONGEST_WAIT if last == inf else 1
+                running = _look(running, gap, factors, sweep, longest)
             added = None if running is None else running.mean
             posterior, data, elbo = _sweep(
                 problem, data, posterior, Sweep(sweep, covariance, added)
@@ -125,7 +135,9 @@ def fit_factors(
             loop.stop_if(
                 "callback", on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior})
             )
-            loop.stop_if("tol", stalled(curve[first:], WINDOW, problem.tol))
+            if last == inf and stalled(curve[first:], WINDOW, problem.tol):
+                last, running = sweep + (0 if is_precise else _LAST_LOOKS), None
+            loop.stop_if("tol", sweep >= last)
     return FactorFit(posterior, curve, len(curve), loop.stopped)
 
 
@@ -156,18 +168,22 @@ class _RunningGap(NamedTuple):
 
 
 def _look(
-    running: _RunningGap | None, stream: GapStream, posterior: FactorState, sweep: int
+    running: _RunningGap | None,
+    stream: GapStream,
+    posterior: FactorState,
+    sweep: int,
+    longest_wait: int,
 ) -> _RunningGap:
     """Look at a gap that answers exactly in every sweep, at a random one when its time has come."""
     gap, generator = stream
     if running is None or not gap.is_random:
         return _RunningGap(gap.value_and_gradients(posterior, generator=generator), sweep, 1)
     mean, last, n_looks = running
-    if sweep < last + min(n_looks, _LONGEST_WAIT):
+    if sweep < last + min(n_looks, longest_wait):
         return running
     new = gap.value_and_gradients(posterior, generator=generator)
     n_looks += 1
-    share = max(_LEAST_SHARE, float(n_looks) ** -_SHARE_POWER)
+    share = max(_SHARE, 1.0 / n_looks)
     mean = GapGradient(
         torch.lerp(mean.value, new.value, share),
         mean.d_mean.lerp_(new.d_mean, share),
@@ -187,17 +203,16 @@ class Sweep(NamedTuple):
 def _sweep(
     problem: FactorProblem, data: Entries, posterior: FactorState, sweep: Sweep
 ) -> tuple[FactorState, Entries, float]:
-    """Update U, then V, then the noise; the mean-field ELBO at the end.
+    """Update U, then V, in place, then the noise; the mean-field ELBO at the end.
 
     ``data`` are the likelihood's sites at ``posterior``; those at the end are returned with it.
     """
-    model = problem.model
-    updated = posterior._replace(mean=posterior.mean.clone(), cov=posterior.cov.clone())
+    model, updated = problem.model, posterior
     fit, parts = 0.0, list[float]()
     for index in (0, 1):
-        fit = _update_side(problem, data.sides[index], index, updated, sweep)
+        fit, entropy = _update_side(problem, data.sides[index], index, updated, sweep)
         updated, part = _learn_prior(problem, index, updated, sweep.number >= problem.n_held)
-        parts.append(part + sweep.covariance.entropy(_free(updated, problem, index)[1]))
+        parts.append(part + entropy)
     learned = model.noise_range if sweep.number >= problem.n_fixed else None
     if model.likelihood.is_normal:
         squares = data.by_row.squares + fit
@@ -205,7 +220,7 @@ def _sweep(
         noise = posterior.noise_variance
         if learned is not None:
             noise = min(max(squares / max(n, 1), learned[0]), learned[1])
-        log_lik = -0.5 * (n * log(2.0 * pi * noise) + squares / noise)
+        log_lik = _normal_log_density(squares, n, noise)
         return updated._replace(noise_variance=noise), data, log_lik + sum(parts)
     seen, state = seen_entries(problem.data, updated, model), updated.noise
     if sweep.number >= problem.n_fixed:
@@ -232,18 +247,52 @@ def _with_sites(problem: FactorProblem, seen: Seen, state: NoiseState) -> Entrie
 def seen_entries(data: Entries, posterior: FactorState, model: Factorisation) -> Seen:
     """What q says of every entry, in the order of ``data.by_row``; O(N k^2)."""
     n, (mean, cov), root_k = data.n_rows, posterior[:2], sqrt(model.n_components)
-    packed = packed_second_moments(mean, cov)
-    at = products(mean[:n], mean[n:], data.by_row) / root_k
-    square = products(packed[:n] * packed_multiplicity(mean), packed[n:], data.by_row) / root_k**2
-    variance = (square - at.square()).clamp(min=0.0)
-    return Seen(data.by_row.value, data.by_row.weight, at, variance)
+    packed, value = packed_second_moments(mean[n:], cov[n:]), data.by_row.value
+    at, variance = torch.empty_like(value), torch.empty_like(value)
+    for begin, end in matrix_blocks(n, mean.shape[1]):
+        rows = slice(begin, end)
+        own = packed_second_moments(mean[rows], cov[rows]) * packed_multiplicity(mean)
+        block = data.by_row.block(begin, end)
+        where = slice(int(data.by_row.start[begin]), int(data.by_row.start[end]))
+        at[where] = products(mean[rows], mean[n:], block) / root_k
+        square = products(own, packed, block) / root_k**2
+        variance[where] = (square - at[where].square()).clamp(min=0.0)
+    return Seen(value, data.by_row.weight, at, variance)
 
 
-def _free(posterior: FactorState, problem: FactorProblem, index: int) -> tuple[Tensor, Tensor]:
-    """Moments of the free coordinates of the rows of one side."""
-    own = problem.data.sides[index].own
-    side = problem.model.coordinates.sides[index]
-    return free_part(posterior.mean[own], posterior.cov[own], side)
+def expected_squares(data: Incidence, posterior: FactorState, model: Factorisation) -> float:
+    """Weighted sum over entries of ``E_q (r - u . v / sqrt(k))^2``; ``data`` are those by row.
+
+    By sums over the entries of each row: no number is kept for an entry.
+    """
+    n, (mean, cov), k = data.n_rows, posterior[:2], model.n_components
+    packed, others = packed_second_moments(mean[n:], cov[n:]), mean[n:].contiguous()
+    multiplicity, total = packed_multiplicity(mean), data.squares
+    for begin, end in matrix_blocks(n, mean.shape[1]):
+        sums, rows = packed_sums(data.block(begin, end), packed, others), slice(begin, end)
+        own = packed_second_moments(mean[rows], cov[rows])
+        total += float((own * sums.second @ multiplicity).sum()) / k
+        total -= 2.0 * float((mean[rows] * sums.first).sum()) / sqrt(k)
+    return max(total, 0.0)
+
+
+def _moments(problem: FactorProblem, posterior: FactorState, index: int) -> SideMoments:
+    """Sums over the rows of one side, free coordinates, float64."""
+    own, side = problem.data.sides[index].own, problem.model.coordinates.sides[index]
+    mean, cov = posterior.mean[own], posterior.cov[own]
+    total = torch.zeros(cov.shape[1:], dtype=torch.float64, device=cov.device)
+    for begin, end in matrix_blocks(len(cov), cov.shape[1]):
+        total += cov[begin:end].double().sum(0)
+    free = positions(side.free, cov)
+    return problem.priors[index].moments(mean[:, free], total[free][:, free])
+
+
+def _entropy(problem: FactorProblem, posterior: FactorState, index: int) -> float:
+    """Of the rows of one side, nats."""
+    own, side = problem.data.sides[index].own, problem.model.coordinates.sides[index]
+    mean, cov = posterior.mean[own], posterior.cov[own]
+    blocks = matrix_blocks(len(cov), cov.shape[1])
+    return sum(row_entropy(free_part(mean[b:e], cov[b:e], side)[1]) for b, e in blocks)
 
 
 def _learn_prior(
@@ -251,8 +300,7 @@ def _learn_prior(
 ) -> tuple[FactorState, float]:
     """The best prior of one side, and its part of the bound; held, what it is stays."""
     prior, laws = problem.priors[index], problem.laws(posterior)
-    moments = prior.moments(*_free(posterior, problem, index))
-    law, value = prior.learned(moments, laws[index])
+    law, value = prior.learned(_moments(problem, posterior, index), laws[index])
     if not is_free:
         return posterior, value
     laws = (law, laws[1]) if index == 0 else (laws[0], law)
@@ -266,50 +314,73 @@ def best_laws(problem: FactorProblem, posterior: FactorState) -> FactorState:
     return posterior
 
 
+class _SideUpdate(NamedTuple):
+    """Of the rows of one side."""
+
+    fit: float  # what it adds to the expected squared error beyond ``sum r^2``
+    entropy: float
+
+
 def _update_side(
     problem: FactorProblem, side: Side, index: int, posterior: FactorState, sweep: Sweep
-) -> float:
-    """Update one side in place; what it adds to the expected squared error beyond ``sum r^2``."""
+) -> _SideUpdate:
+    """Update one side in place."""
     mean, cov = posterior[:2]
     k, free = problem.model.n_components, problem.model.coordinates.sides[index]
     noise, family = Noise(k, posterior.noise_variance), sweep.covariance
     law = problem.laws(posterior)[index]
     packed = packed_second_moments(mean[side.other], cov[side.other])
     others, prior_means = mean[side.other].contiguous(), problem.priors[index].means(law)
-    linear, quadratic = 0.0, []
-    for begin in range(0, side.entries.n_rows, ROW_BLOCK):
-        end = min(begin + ROW_BLOCK, side.entries.n_rows)
+    zero = torch.zeros((), dtype=torch.float64, device=mean.device)
+    linear, log_det_precision, quadratic = zero, zero, []
+    for begin, end in matrix_blocks(side.entries.n_rows, mean.shape[1]):
         rows = slice(side.own.start + begin, side.own.start + end)
-        sums = sums_over_entries(side.entries.block(begin, end), packed, others)
+        sums, constant = given_pinned(
+            packed_sums(side.entries.block(begin, end), packed, others), free
+        )
         terms = None if sweep.added is None else gap_terms(sweep.added, mean[:, :k], rows)
         factor, precision, target = row_conditionals(
-            given_pinned(sums, free), law, prior_means[begin:end], noise, terms
+            sums, law, prior_means[begin:end], noise, terms
         )
         found = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
         projected = project_free(family, precision, factor, k)
-        mean[rows], cov[rows] = with_pinned(found, projected, free)
-        second, first = sums
-        by_mean = (second @ mean[rows].unsqueeze(-1)).squeeze(-1) / k - 2.0 / sqrt(k) * first
-        linear += float((by_mean * mean[rows]).sum())
-        squares = cov[rows] * second
+        put_free(mean[rows], cov[rows], (found, projected), free)
+        by_mean = (sums.second @ found.unsqueeze(-1)).squeeze(-1) / k - 2.0 / sqrt(k) * sums.first
+        linear = linear + ((by_mean * found).sum() + constant.sum())
+        log_det_precision = log_det_precision + log_det(factor).sum()
+        squares = projected.mul_(sums.second)
         of_factors = squares[:, :k, :k].sum((-2, -1))
         quadratic.append(of_factors)
-        if mean.shape[1] > k:
-            linear += float(squares.sum() - of_factors.sum()) / k
+        linear = linear + (squares.sum() - of_factors.sum()).double() / k
     ratio = family.pool(cov[side.own])
-    cov[side.own, :k, :k] *= ratio[:, None, None]
-    return linear + float((ratio * torch.cat(quadratic)).sum()) / k
+    # The answer saves a pass over the covariances, and costs a GPU a wait.
+    if ratio.device.type != "cpu" or bool((ratio != 1.0).any()):
+        cov[side.own, :k, :k] *= ratio[:, None, None]
+    fit = linear + (ratio * torch.cat(quadratic)).sum().double() / k
+    fitted, log_det_sum = torch.stack([fit, log_det_precision]).tolist()
+    variances = cov[side.own].diagonal(dim1=-2, dim2=-1)[:, positions(free.free, cov)]
+    return _SideUpdate(fitted, family.entropy(variances, log_det_sum))
 
 
 def mean_field_elbo(data: Entries, posterior: FactorState, model: Factorisation) -> float:
     """ELBO of q itself, a lower bound on log p(R), nats; O(N k^2).
 
-    What was learned of the noise and of the shrinkage of features is taken as given.
+    What was learned of the noise and of the shrinkage of features is taken as given. Of ``data``
+    only the entries by row are looked at.
     """
     problem = FactorProblem(data, data, model, None, 0, 0.0, 0)
-    total = model.likelihood.log_density(seen_entries(data, posterior, model), posterior.noise)
+    if model.likelihood.is_normal:
+        squares = expected_squares(data.by_row, posterior, model)
+        total = _normal_log_density(squares, data.by_row.total_weight, posterior.noise_variance)
+    else:
+        total = model.likelihood.log_density(seen_entries(data, posterior, model), posterior.noise)
     for index, prior in enumerate(problem.priors):
-        mean, cov = _free(posterior, problem, index)
         law = problem.laws(posterior)[index]
-        total += prior.log_density(prior.moments(mean, cov), law) + row_entropy(cov)
+        total += prior.log_density(_moments(problem, posterior, index), law)
+        total += _entropy(problem, posterior, index)
     return total
+
+
+def _normal_log_density(squares: float, n: float, variance: float) -> float:
+    """Of entries whose squared errors have this sum."""
+    return -0.5 * (n * log(2.0 * pi * variance) + squares / variance)

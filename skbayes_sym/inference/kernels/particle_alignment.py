@@ -97,8 +97,6 @@ def _variance(x: Tensor) -> Tensor:
 
 
 def _cpu_stream(generator: torch.Generator) -> torch.Generator:
-    """A stream on the CPU, where labels are found, led by ``generator``."""
-    if generator.device.type == "cpu":
-        return generator
+    """A stream on the CPU, where labels are found, led by ``generator`` wherever that is."""
     seed = torch.randint(2**62, (), generator=generator, device=generator.device)
     return torch.Generator().manual_seed(int(seed))

@@ -106,7 +106,7 @@ class ElboAtSites:
     def __call__(self, log_variance: Tensor, params: Tensor) -> Tensor:
         data, state, basis = self._data, self._state, self._basis
         # Of the sites' precisions; 1 without params.
-        scale = (2.0 * (state.likelihood.params - params)).exp().prod()
+        scale = (2.0 * (state.likelihood.params.to(params) - params)).exp().prod()
         variance = 1.0 / (log_variance.neg().exp() + scale * self._values)
         loc = variance * scale * self._right
         mean = state.intercept + basis @ loc

@@ -147,11 +147,11 @@ class LowRankGaussian:
     def log_prob(self, theta: Tensor | npt.ArrayLike) -> Tensor:
         """Log density in nats, (*B, C K) -> (*B,)."""
         theta = torch.as_tensor(theta, dtype=torch.float64)
-        loc, scale = torch.as_tensor(self.loc), torch.as_tensor(self.scale)
+        loc, scale = self._tensor(self.loc, theta), self._tensor(self.scale, theta)
         moved = (theta.unflatten(-1, self.loc.shape) - loc) / scale
-        inside = moved if self.basis is None else moved @ torch.as_tensor(self.basis)
+        inside = moved if self.basis is None else moved @ self._tensor(self.basis, theta)
         free = (moved * moved).sum((-1, -2)) - (inside * inside).sum((-1, -2))
-        factor = self._factor()
+        factor = self._factor().to(theta.device)
         z = torch.linalg.solve_triangular(factor, inside.flatten(-2).unsqueeze(-1), upper=False)
         squares = z.square().sum((-1, -2)) + free / self.prior_variance
         return log_normal_multivariate(squares, -self.log_det_precision(), self.n_weights)
@@ -179,5 +179,5 @@ class LowRankGaussian:
         return covariance + self.prior_variance * (scaled @ scaled.T - inside @ inside.T)
 
     @staticmethod
-    def _tensor(values: Any, generator: torch.Generator) -> Tensor:
-        return torch.as_tensor(values, dtype=torch.float64, device=generator.device)
+    def _tensor(values: Any, on: torch.Generator | Tensor) -> Tensor:
+        return torch.as_tensor(values, dtype=torch.float64, device=on.device)

@@ -250,7 +250,9 @@ class Acceleration:
             return None
         residuals, goals = (torch.stack(t, dim=1) for t in zip(*self._history, strict=True))
         steps = residuals[:, 1:] - residuals[:, :-1]
-        mix = torch.linalg.lstsq(steps, residuals[:, -1:], driver="gelsd").solution[:, 0]
+        # On the host: a GPU has no driver for steps that depend on each other.
+        wanted = residuals[:, -1:].cpu()
+        mix = torch.linalg.lstsq(steps.cpu(), wanted, driver="gelsd").solution[:, 0].to(goals)
         mixed = goals[:, -1] - (goals[:, 1:] - goals[:, :-1]) @ mix
         n = target.shift.numel()
         return Sites(mixed[:n].view_as(target.shift), mixed[n:].view_as(target.precision))

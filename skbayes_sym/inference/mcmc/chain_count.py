@@ -3,10 +3,13 @@
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from math import ceil, expm1, log
+from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import comb
+
+from skbayes_sym.numerics.arguments import check_arrays
 
 Probabilities = npt.NDArray[np.float64]
 
@@ -77,14 +80,14 @@ def n_chains_required(
     1317
     """
     pi = _check_modes(mode_probabilities)
-    if not 0.0 < probability < 1.0:
+    if not isinstance(probability, Real) or not 0.0 < probability < 1.0:
         raise ValueError(f"probability must lie strictly between 0 and 1, got {probability!r}.")
     methods: dict[str, Callable[[Probabilities, float], int]] = {
         "exact": _exact,
         "union": _union,
         "markov": _markov,
     }
-    if method not in methods:
+    if not isinstance(method, str) or method not in methods:
         raise ValueError(f"method must be one of {sorted(methods)}, got {method!r}.")
     return max(len(pi), methods[method](pi, float(probability)))
 
@@ -151,12 +154,12 @@ def _log_left(pi: Probabilities) -> Probabilities:
 
 
 def _check_modes(mode_probabilities: Sequence[float] | Probabilities) -> Probabilities:
-    pi = np.asarray(mode_probabilities, dtype=float)
-    if pi.ndim != 1 or pi.size == 0:
-        raise ValueError(
-            "mode_probabilities must be one number a mode and at least one mode, got shape "
-            f"{pi.shape}."
-        )
+    shapes = {"mode_probabilities": "m"}
+    pi = check_arrays("n_chains_required", shapes, mode_probabilities=mode_probabilities)[
+        "mode_probabilities"
+    ].astype(float)
+    if pi.size == 0:
+        raise ValueError("mode_probabilities must have at least one mode, got none.")
     if not bool((np.isfinite(pi) & (pi > 0.0)).all()):
         raise ValueError(
             f"mode_probabilities must be positive, got {pi.tolist()}. Leave out modes that no "

@@ -50,13 +50,15 @@ class GaussianMixture:
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log density in nats, (*B, D) -> (*B,). O(K D^2) a point."""
-        return torch.logsumexp(self.log_components(theta) + self.log_weights, dim=-1)
+        weighted = self.log_components(theta) + self.log_weights.to(theta.device)
+        return torch.logsumexp(weighted, dim=-1)
 
     def log_components(self, theta: Tensor) -> Tensor:
         """Log density of each Gaussian, without its weight, (*B, D) -> (*B, K)."""
         parts = []
-        identity = torch.eye(self.loc.shape[1], dtype=self.loc.dtype, device=self.loc.device)
-        for loc, factor in zip(self.loc, self.cholesky, strict=True):
+        loc_of, factor_of = (t.to(theta.device) for t in (self.loc, self.cholesky))
+        identity = torch.eye(loc_of.shape[1], dtype=loc_of.dtype, device=theta.device)
+        for loc, factor in zip(loc_of, factor_of, strict=True):
             inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
             z = (theta - loc) @ inverse.mT
             parts.append(log_normal_multivariate(z.square().sum(-1), log_det(factor), len(loc)))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from joblib import Parallel, delayed
 
 from skbayes_sym.inference.log_density import LogPosterior
@@ -28,6 +29,7 @@ def run_replicates(
     settings: SMCSettings | None = None,
     *,
     seeds: Sequence[int],
+    device: torch.device | str = "cpu",
     n_jobs: int | None = None,
     on_step: OnStep | None = None,
 ) -> Replicates:
@@ -43,6 +45,8 @@ def run_replicates(
         See `smc`. With ``n_jobs`` > 1 they are pickled.
     seeds : sequence of int
         One a run, so that results don't depend on ``n_jobs`` (`numerics.random.spawn_seeds`).
+    device : torch.device or str, default="cpu"
+        Where the density is, and so the particles and their random numbers.
     n_jobs : int, optional
         See `joblib.Parallel`; each run keeps to one thread.
     on_step : callable (n_finished, info) -> bool, optional
@@ -54,7 +58,7 @@ def run_replicates(
     """
     results: list[SMCResult] = []
     replicates = Parallel(n_jobs=n_jobs, return_as="generator")(
-        delayed(_replicate)(log_posterior, group, settings, one) for one in seeds
+        delayed(_replicate)(log_posterior, group, settings, one, device) for one in seeds
     )
     with Loop() as loop, closing(replicates):
         for run in loop.steps(replicates):
@@ -66,7 +70,11 @@ def run_replicates(
 
 
 def _replicate(
-    log_posterior: LogPosterior, group: SymmetryGroup, settings: SMCSettings | None, seed: int
+    log_posterior: LogPosterior,
+    group: SymmetryGroup,
+    settings: SMCSettings | None,
+    seed: int,
+    device: torch.device | str,
 ) -> SMCResult:
     with one_thread():
-        return smc(log_posterior, group, settings, generator=generator_from(seed))
+        return smc(log_posterior, group, settings, generator=generator_from(seed, device))

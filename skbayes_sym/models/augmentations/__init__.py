@@ -2,8 +2,9 @@
 
 Reading order: `half_width` (laws of the coefficients, and their noise), `base` (what an
 augmentation is, `Identity`, `Composed`, `InRescaledUnits`), then the families: `tabular`
-(columns of a table), `affine` (images), `module` (any torch module); `invariances`
-(families together, and how they are trained), `objectives` (what half-widths are chosen by).
+(columns of a table), `affine`, `colour` and `pixels` (images), `module` (any torch module);
+`invariances` (families together, and how they are trained), `objectives` (what half-widths are
+chosen by).
 
 Tested elsewhere: `invariances` (in `estimators/laplace`), `objectives` (there).
 

@@ -4,9 +4,10 @@ Reading order: `base` (what a network is, and what one's own inherits), `activat
 its hand-written passes `mlp_moments` (mean and variance of the weights, for VI), `mlp_batched`
 (many weight vectors, for sampling), `mlp_jacobian` (outputs by weights) and `mlp_factors` (the
 same, never formed); `recording` (a forward pass with its intermediates, for Laplace), `modules`
-(any torch module) and `convolutional` (two of them).
+(any torch module), `convolutional` and `residual` (some of them).
 
-Tested elsewhere: `activations` (laws in `mlp` and `mlp_moments`), `recording` (with `modules`).
+Tested elsewhere: `activations` (laws in `mlp` and `mlp_moments`), `convolutional` (laws in
+`modules`), `recording` (with `modules`).
 
 In: ``theta`` (*B, P), inputs (N, *I). Out: outputs (*B, N, O); the group they don't change under.
 """

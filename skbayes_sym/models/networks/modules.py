@@ -25,10 +25,6 @@ _RANDOM = (nn.modules.dropout._DropoutNd,)
 _ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU)
 
 
-class FreeScalar(nn.Module):
-    """Base of modules with one scalar parameter that is fitted and not integrated out."""
-
-
 @dataclass(frozen=True, eq=False)
 class ModuleNetwork(BaseNetwork):
     """A module's architecture; its weights are the ``theta`` it is called with.
@@ -36,12 +32,15 @@ class ModuleNetwork(BaseNetwork):
     Parameters
     ----------
     module : torch.nn.Module
-        Linear and Conv2d layers and elementwise activations. It is copied, never changed.
+        Linear and Conv2d layers and elementwise activations; other modules may have scalar
+        parameters, such as multipliers, which are fitted and not integrated out. It is copied,
+        never changed.
     input_shape : tuple of int
         Shape of one input, as the module takes it.
     initial : mapping of str to (float, float), optional
         Mean and standard deviation of each parameter at the start of training; by default zero,
-        and the root mean square of the module's own values (which are redrawn).
+        and the root mean square of the module's own values (which are redrawn), but scalars of
+        other modules than Linear and Conv2d start at their own values.
     architecture : str, default=""
         Name under which `models.convolutional.ARCHITECTURES` makes the same network again.
 
@@ -50,7 +49,7 @@ class ModuleNetwork(BaseNetwork):
     UnsupportedModuleError
         If it holds batch normalisation (couples the rows of a batch, so that the likelihood isn't
         a product), dropout (random), grouped or padded-by-reflection convolutions, or parameters
-        of other layers.
+        of other layers that aren't scalars.
     """
 
     module: Any
@@ -62,8 +61,7 @@ class ModuleNetwork(BaseNetwork):
         for name, layer in self.module.named_modules():
             _check_layer(name or "the module", layer)
         if not self.initial:
-            size = {n: _root_mean_square(p) for n, p in self.module.named_parameters()}
-            object.__setattr__(self, "initial", {n: (0.0, size[n]) for n in size})
+            object.__setattr__(self, "initial", _own_start(self.module))
         # Only the architecture is kept: without storage it can't be trained by accident.
         module = copy.deepcopy(self.module).eval().to("meta")
         for layer in module.modules():
@@ -136,6 +134,16 @@ class ModuleNetwork(BaseNetwork):
         return outputs if outputs.ndim > 1 else outputs.unsqueeze(-1)
 
 
+def _own_start(module: nn.Module) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation of every parameter, as a module's own values have them."""
+    found = {n: (0.0, _root_mean_square(p)) for n, p in module.named_parameters()}
+    for prefix, layer in module.named_modules():
+        if not isinstance(layer, (nn.Linear, nn.Conv2d)):
+            for name, value in layer.named_parameters(prefix, recurse=False):
+                found[name] = (float(value.detach()), 0.0)
+    return found
+
+
 def _root_mean_square(values: Tensor) -> float:
     return float(values.detach().double().square().mean().sqrt())
 
@@ -187,11 +195,11 @@ def _check_layer(name: str, layer: Any) -> None:
                 "numbers are supported."
             )
         return
-    own = [n for n, _ in layer.named_parameters(recurse=False)]
-    if own and not isinstance(layer, (nn.Linear, FreeScalar)):
+    own = [n for n, p in layer.named_parameters(recurse=False) if p.numel() > 1]
+    if own and not isinstance(layer, nn.Linear):
         raise UnsupportedModuleError(
             f"{name} is {kind} with parameters {own}: only Linear and Conv2d layers may have "
-            "parameters."
+            "parameters, and others scalars."
         )
 
 

@@ -21,7 +21,12 @@ from torch import Tensor
 
 from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.numerics.permanent import log_permanent
-from skbayes_sym.symmetry.gaps.anchors import anchor_features, learn_mixing, plain_anchors
+from skbayes_sym.symmetry.gaps.anchors import (
+    FREE_MIXING_UP_TO,
+    anchor_features,
+    learn_mixing,
+    plain_anchors,
+)
 from skbayes_sym.symmetry.gaps.base import GapGradient, RowPosterior, Side
 from skbayes_sym.symmetry.gaps.langevin import anchored_inner
 from skbayes_sym.symmetry.gaps.rotations import row_noise, row_root
@@ -59,8 +64,11 @@ class AnchoredComponentGap:
             rows = (self._rows(posterior, root, 1, generator) for _ in range(n))
             return torch.cat([anchored_inner(features, x) for x in rows])
 
-        mixing = learn_mixing(draw(_LEARNING_DRAWS), self.values)
-        return mean_and_error(self.values(mixing @ draw(n_draws or _ESTIMATE_DRAWS)))
+        n_draws = n_draws or _ESTIMATE_DRAWS
+        is_free = posterior.mean.shape[1] <= FREE_MIXING_UP_TO  # numbers that draws overfit
+        n_learned = max(n_draws, _LEARNING_DRAWS) if is_free else _LEARNING_DRAWS
+        mixing = learn_mixing(draw(n_learned), self.values)
+        return mean_and_error(self.values(mixing @ draw(n_draws)))
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator

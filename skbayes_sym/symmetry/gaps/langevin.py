@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.symmetry.gaps.base import GapGradient
 from skbayes_sym.symmetry.gaps.haar_integral import (
     haar_expansion,
@@ -64,7 +65,6 @@ def anchored_inner(anchors: Tensor, rows: Tensor) -> Tensor:
     return anchors.mT @ rows
 
 
-_ROW_BLOCK = 2048  # rows whose (k, k) matrices are worked on at once
 # The added precision costs O(k^3) a row and draw, more than all else, and its error counts twice.
 _PRECISION_DRAWS = 1
 
@@ -121,8 +121,11 @@ def added_precision(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:
 
     Positive semi-definite, since F is convex. O(n_rows k^3) a draw.
     """
-    blocks = [_precision_block(block, expansion) for block in anchors.split(_ROW_BLOCK)]
-    return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+    n, k = anchors.shape
+    added = anchors.new_empty(n, k, k)
+    for begin, end in matrix_blocks(n, k):
+        added[begin:end] = _precision_block(anchors[begin:end], expansion)
+    return added
 
 
 def _precision_block(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:

@@ -1,12 +1,13 @@
 """The symmetrisation gap of independent normal rows under O(k): exact, or the anchor bound."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.linalg import cholesky
+from skbayes_sym.numerics.linalg import cholesky, matrix_blocks
 from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.symmetry.gaps.anchors import (
     FREE_MIXING_UP_TO,
@@ -25,11 +26,12 @@ from skbayes_sym.symmetry.gaps.langevin import (
 )
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
+# Draws come in pairs, z and -z: what is odd in the noise, most of a gradient's error, cancels.
 # Numbers drawn a step for draws of all rows: many rows make few draws enough, since B sums them.
 _NUMBERS_A_STEP = 1 << 16
-_MOST_DRAWS = 6
+_MOST_PAIRS = 6
 _ESTIMATE_DRAWS = 256
-_ESTIMATE_NUMBERS = 1 << 24  # most numbers drawn for an estimate
+_ESTIMATE_NUMBERS = 1 << 24  # most numbers that an estimate's draws have
 # Draws that anchors are learned from, as a part of those averaged; all, if the mixing is free.
 _LEARNING_SHARE = 8
 
@@ -56,19 +58,19 @@ class IsotropicRotationGap:
         self, posterior: RowPosterior, n_draws: int | None = None, *, generator: torch.Generator
     ) -> Estimate:
         """Average over ``n_draws`` (256 by default), O(k^3) each."""
-        draws = self._inner(posterior, n_draws or _ESTIMATE_DRAWS, generator)
-        return mean_and_error(langevin_gap(draws))
+        return _mean_of_pairs(self._inner(posterior, _pairs(n_draws or _ESTIMATE_DRAWS), generator))
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """From six draws."""
-        inner = self._inner(posterior, _MOST_DRAWS, generator)
+        """From six pairs of draws."""
+        inner = self._inner(posterior, _MOST_PAIRS, generator)
         return langevin_gradient(plain_anchors(posterior), inner)
 
-    def _inner(self, posterior: RowPosterior, n_draws: int, generator: torch.Generator) -> Tensor:
-        noise = row_noise((n_draws, posterior.mean.shape[1]), posterior, generator)
-        return isotropic_inner(posterior.mean, mean_variances(posterior), noise)
+    def _inner(self, posterior: RowPosterior, n_pairs: int, generator: torch.Generator) -> Tensor:
+        noise = row_noise((n_pairs, posterior.mean.shape[1]), posterior, generator)
+        both = torch.cat([noise, -noise])
+        return isotropic_inner(posterior.mean, mean_variances(posterior), both)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,36 +98,60 @@ class AnchoredRotationGap:
 
         O(n_rows k^2) a draw.
         """
-        root = row_root(posterior.cov)
-        features = anchor_features(posterior, root)
         few = max(16, min(_ESTIMATE_DRAWS, _ESTIMATE_NUMBERS // posterior.mean.numel()))
-        n_draws = n_draws or few
-
-        def draw(n: int) -> Tensor:
-            rows = (_rows(posterior, root, 1, generator) for _ in range(n))
-            return torch.cat([anchored_inner(features, x) for x in rows])
-
-        is_free = posterior.mean.shape[1] <= FREE_MIXING_UP_TO
-        mixing = learn_mixing(draw(n_draws if is_free else max(2, n_draws // _LEARNING_SHARE)))
-        return mean_and_error(langevin_gap(mixing @ draw(n_draws)))
+        n_pairs, k = _pairs(n_draws or few), posterior.mean.shape[1]
+        n_learned = n_pairs if k <= FREE_MIXING_UP_TO else max(1, n_pairs // _LEARNING_SHARE)
+        centre = posterior.mean.new_zeros(2 * k, k)
+        noise = centre.new_zeros(n_learned + n_pairs, 2 * k, k)
+        for part in _parts(posterior):
+            root = row_root(part.cov)
+            features = anchor_features(part, root)
+            centre += anchored_inner(features, part.mean)
+            noise += anchored_inner(features, _row_noise(part, root, len(noise), generator))
+        learned = noise[:n_learned]
+        mixing = learn_mixing(torch.cat([centre + learned, centre - learned]))
+        rest = noise[n_learned:]
+        return _mean_of_pairs(mixing @ torch.cat([centre + rest, centre - rest]))
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """From six draws, fewer of many rows; with the plain anchors."""
+        """From six pairs of draws, fewer of many rows; with the plain anchors."""
         anchors = plain_anchors(posterior)
-        n_draws = max(1, min(_MOST_DRAWS, _NUMBERS_A_STEP // anchors.numel()))
-        root = row_root(posterior.cov)
-        inner = anchored_inner(anchors, _rows(posterior, root, n_draws, generator))
-        return langevin_gradient(anchors, inner)
+        n_pairs = max(1, min(_MOST_PAIRS, _NUMBERS_A_STEP // anchors.numel()))
+        noise = anchors.new_zeros(n_pairs, anchors.shape[1], anchors.shape[1])
+        for part in _parts(posterior):
+            drawn = _row_noise(part, row_root(part.cov), n_pairs, generator)
+            noise += anchored_inner(plain_anchors(part), drawn)
+        centre = anchored_inner(anchors, posterior.mean)
+        return langevin_gradient(anchors, torch.cat([centre + noise, centre - noise]))
 
 
-def _rows(
-    posterior: RowPosterior, root: Tensor, n_draws: int, generator: torch.Generator
-) -> Tensor:
-    """Draws of all rows, (n_draws, n_rows, k)."""
-    noise = row_noise((len(posterior.mean), n_draws), posterior, generator)
-    return posterior.mean + (noise @ root.mT).movedim(1, 0)
+def _pairs(n_draws: int) -> int:
+    return (n_draws + 1) // 2
+
+
+def _mean_of_pairs(inner: Tensor) -> Estimate:
+    """The gap at draws of B, one half of them the other's opposites."""
+    return mean_and_error(langevin_gap(inner).view(2, -1).mean(0))
+
+
+class _Part(NamedTuple):
+    """Some rows of a posterior."""
+
+    mean: Tensor  # (r, k)
+    cov: Tensor  # (r, k, k)
+
+
+def _parts(posterior: RowPosterior) -> Iterator[_Part]:
+    for begin, end in matrix_blocks(*posterior.mean.shape):
+        yield _Part(posterior.mean[begin:end], posterior.cov[begin:end])
+
+
+def _row_noise(part: _Part, root: Tensor, n_draws: int, generator: torch.Generator) -> Tensor:
+    """What draws of rows have beside their mean, (n_draws, r, k)."""
+    noise = row_noise((len(part.mean), n_draws), part, generator)
+    return (noise @ root.mT).movedim(1, 0)
 
 
 def row_root(cov: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ def unit_log_ratios(layer: UnitGroup, loc: Tensor, scale: Tensor, noise: Tensor)
     Parameters
     ----------
     layer : UnitGroup
+        Its index on the device of the others.
     loc, scale : Tensor of shape (P,)
         Mean-field Gaussian; differentiable in both, first derivatives only.
     noise : Tensor of shape (*B, P)

@@ -92,6 +92,16 @@ class UnitGap:
     def _terms(self) -> tuple[UnitGroup, ...]:
         return self._layers if self.bound == "upper" else disjoint_unit_blocks(self.group)
 
+    @cached_property
+    def _moved(self) -> dict[torch.device, tuple[UnitGroup, ...]]:
+        return {}
+
+    def _terms_on(self, device: torch.device) -> tuple[UnitGroup, ...]:
+        """With their indices on a device: moved once, not every step."""
+        if device not in self._moved:
+            self._moved[device] = tuple(t.on(t.index.to(device)) for t in self._terms)
+        return self._moved[device]
+
     def values(
         self, loc: Tensor, scale: Tensor, noise: Tensor, *, generator: torch.Generator
     ) -> Tensor:
@@ -113,7 +123,7 @@ class UnitGap:
             plus the permanents', memory O(S (P + d^2)).
         """
         total = torch.zeros(noise.shape[:-1], dtype=loc.dtype, device=loc.device)
-        for layer in self._terms:
+        for layer in self._terms_on(loc.device):
             value = unit_gap(layer, loc, scale, noise, self.permanent, generator=generator)
             total = total + (value.clamp(max=layer.log_order) if self.bound == "upper" else value)
         return total

@@ -402,7 +402,8 @@ def test_nothing_observed_at_all(settings):
 @every_solver
 @pytest.mark.parametrize("value", [0.0, 3.0])
 def test_constant_matrix(settings, value):
-    model = clone(MODEL).set_params(**settings).fit(np.full((6, 5), value))
+    with pytest.warns(UserWarning, match="all observed entries of X are equal"):
+        model = clone(MODEL).set_params(**settings).fit(np.full((6, 5), value))
     assert_no_nan(model)
     np.testing.assert_allclose(model.reconstruct(), value, atol=0.3)
 

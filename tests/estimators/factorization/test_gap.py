@@ -109,6 +109,51 @@ def test_of_a_symmetrised_fit_it_is_the_one_reported(symmetry, covariance, side)
     assert (gap.value != other.value) == (gap.standard_error > 0.0)
 
 
+def turned_coordinates(n_angles=180):
+    """O(2) on the factors of rows that have an offset too."""
+    whole = np.tile(np.eye(3), (2 * n_angles, 1, 1))
+    whole[:, :2, :2] = rotations(n_angles)
+    return whole
+
+
+def log_ratios(draws, mean, cov, group):
+    """``log q - log q_G`` at draws (D, n, d), by a sum over the group."""
+    precision = np.linalg.inv(cov)
+
+    def log_q(x):
+        off = x - mean
+        return -0.5 * np.einsum("dip,ipq,diq->d", off, precision, off, optimize=True)
+
+    orbit = np.stack([log_q(draws @ g) for g in group])
+    return log_q(draws) - (np.logaddexp.reduce(orbit) - np.log(len(orbit)))
+
+
+def test_offsets_leave_the_gap_as_it_is():
+    """They aren't rotated. Apart from the factors under q, they change nothing at any draw;
+    bound to them they can only tell more of a rotation: what is reported stays a lower bound."""
+    model = clone(MODEL).fit(X)  # learned priors and offsets on both sides
+    sides = [(model._whole_.rows, [0, 1, 2]), (model._whole_.columns, [0, 1, 3])]
+    mean = np.concatenate([side.mean[:, free] for side, free in sides])
+    cov = np.concatenate([side.cov[:, free][:, :, free] for side, free in sides])
+    noise = np.random.default_rng(1).normal(size=(N_DRAWS, *mean.shape, 1))
+    group, factors = turned_coordinates(), rotations(180)
+
+    def ratios(cov):
+        draws = mean + (np.linalg.cholesky(cov) @ noise)[..., 0]
+        of_factors = log_ratios(draws[..., :2], mean[:, :2], cov[:, :2, :2], factors)
+        return log_ratios(draws, mean, cov, group), of_factors
+
+    apart = cov.copy()
+    apart[:, 2, :2] = apart[:, :2, 2] = 0.0
+    np.testing.assert_allclose(*ratios(apart), atol=1e-8)
+    whole, of_factors = ratios(cov)
+    assert np.abs(whole - of_factors).max() > 1e-3
+    more = whole - of_factors
+    assert more.mean() > -4.0 * more.std() / N_DRAWS**0.5
+    slack = 4.0 * np.hypot(of_factors.std() / N_DRAWS**0.5, model.elbo_std_error_)
+    assert 0.9 * of_factors.mean() - slack < model.symmetry_gap_ < of_factors.mean() + slack
+
+
 @pytest.mark.parametrize("symmetry", ["orthogonal", "sign_flip", "signed_permutation", None])
 @pytest.mark.parametrize("noise", [2.0, 4.0])
 def test_one_component_is_a_sign_flip(symmetry, noise):

@@ -10,7 +10,16 @@ from thin import some
 from torch import nn
 
 from skbayes_sym import LaplaceClassifier, LILAClassifier, LILARegressor
-from skbayes_sym.models import Affine, Augerino, ColumnShift, Invariances, LogScale, Rotation2D
+from skbayes_sym.models import (
+    Affine,
+    Augerino,
+    Brightness,
+    ColumnShift,
+    Hue,
+    Invariances,
+    LogScale,
+    Rotation2D,
+)
 
 TOY = {
     "hidden_layer_sizes": (50,), "standardize": False, "curvature": "kron-exact",
@@ -38,7 +47,7 @@ def make_arcs(seed, n=200, sigma=0.06, arc=120.0):
 def test_toy_rotation_is_found(seed, hyper):
     """Data over 60 degrees to either side; the evidence of both by the full Gauss-Newton."""
     X, y = make_arcs(seed)
-    plain = LILAClassifier(random_state=seed, **TOY).fit(X, y)
+    plain = LILAClassifier(random_state=seed, invariances=None, **TOY).fit(X, y)
     lila = clone(plain).set_params(invariances=TURNS, hyper=hyper).fit(X, y)
     angle = np.rad2deg(lila.invariance_["rotation"])
     assert 50.0 <= angle <= 80.0
@@ -130,7 +139,7 @@ def test_translation_of_a_column_that_doesnt_matter():
 def test_no_invariance_is_the_laplace_estimator():
     X, y = make_arcs(0)
     params = {"hidden_layer_sizes": (10,), "max_iter": 200, "random_state": 0}
-    lila = LILAClassifier(**params).fit(X, y)
+    lila = LILAClassifier(**params, invariances=None).fit(X, y)
     laplace = LaplaceClassifier(hyper_learning_rate=0.1, **params).fit(X, y)
     assert np.array_equal(lila.predict_proba(X), laplace.predict_proba(X))
     assert lila.log_evidence_ == laplace.log_evidence_
@@ -177,6 +186,24 @@ def test_images_in_every_network(network, channels):
     assert clf.score(X, y) > 0.8
     assert np.isfinite(clf.log_evidence_)
     assert clf.x_scale_[0] == X.astype(np.float32).max()
+
+
+def test_colours_that_dont_matter_are_found():
+    """Pictures of any hue, bright or dark: hue tells nothing, brightness the class."""
+    rng = np.random.default_rng(0)
+    n = 120
+    y = np.arange(n) % 2
+    turn = rng.uniform(-np.pi, np.pi, (n, 1)) + 2 * np.pi / 3 * np.arange(3)
+    colour = (1.0 + 0.8 * np.cos(turn)) * np.where(y, 1.0, 0.5)[:, None]
+    X = (colour[:, :, None] * rng.uniform(0.8, 1.0, (n, 3, 4))).reshape(n, -1)
+    clf = LILAClassifier(
+        (10,), image_shape=(3, 2, 2), max_iter=300, n_hyper_updates=60, tol=None, random_state=0,
+        invariances=Invariances([Hue(), Brightness()], 8, learning_rate=0.15),
+    ).fit(X, y)  # fmt: skip
+    print(clf.invariance_)
+    assert list(clf.invariance_) == ["hue", "brightness"]
+    assert clf.invariance_["hue"] > 2.0
+    assert clf.invariance_["brightness"] < 0.35  # half of log 2 already confuses the classes
 
 
 def test_axis_basis_correlations_and_modules_of_images():
@@ -233,6 +260,8 @@ def test_bad_parameters_are_named(params, message):
     [
         ({"n_augmentations": 0}, "n_augmentations must be a positive integer, got 0"),
         ({"n_augmentations": 2.5}, "n_augmentations must be a positive integer, got 2.5"),
+        ({"n_predict_augmentations": 0}, "n_predict_augmentations must be 'auto' or a .*, got 0"),
+        ({"n_predict_augmentations": "all"}, "n_predict_augmentations must be .*, got 'all'"),
         ({"learning_rate": 0.0}, "learning_rate must be 'auto' or a positive number, got 0.0"),
         ({"learning_rate": "fast"}, "learning_rate must be 'auto' or a positive number"),
     ],
@@ -271,9 +300,50 @@ def test_standardised_coordinates_make_a_rotation_warn():
         clf.fit(X, y)
 
 
+@pytest.mark.parametrize("kind", [LILARegressor, LILAClassifier])
+@pytest.mark.parametrize("given", ["auto", Invariances(n_augmentations=3)], ids=["auto", "few"])
+def test_a_table_without_anything_to_learn_warns(kind, given):
+    X, y = make_arcs(0)
+    model = kind((3,), invariances=given, max_iter=4, n_hyper_updates=2, tol=None)
+    with pytest.warns(UserWarning, match=r"nothing to learn.*without image_shape X is a table"):
+        model.fit(X, y)
+    assert model.invariance_ == {}
+    for quiet in ({"objective": "map"}, {"invariances": None}, {"invariances": []}):
+        clone(model).set_params(**quiet).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((12, 6, 5), r"X.reshape\(len\(X\), -1\);.* with image_shape=\(6, 5\)"),
+        ((12, 3, 6, 5), r"X.reshape\(len\(X\), -1\);.* with image_shape=\(3, 6, 5\)"),
+        ((12, 6, 5, 3), r"np.moveaxis\(X, 3, 1\).reshape.* image_shape=\(3, 6, 5\)"),
+    ],
+)
+def test_images_that_are_no_rows_are_told_of_image_shape(shape, message):
+    X, y = np.zeros(shape), np.arange(12) % 2
+    for model in (LILARegressor(), LILAClassifier(image_shape=(6, 5)), LaplaceClassifier()):
+        with pytest.raises(ValueError, match=message):
+            model.fit(X, y)
+    rows, _ = small_images(12)
+    fitted = LILAClassifier((2,), image_shape=(6, 5), max_iter=2, n_hyper_updates=1, tol=None)
+    with pytest.raises(ValueError, match=message):
+        fitted.fit(rows, y).predict(X)
+
+
+@pytest.mark.parametrize(("max_iter", "n"), [(10, 3), (11, 4), (7, 7), (9, 100)])
+def test_a_last_block_may_be_short(max_iter, n):
+    """Its update hears the steps that it has."""
+    X, y = make_arcs(0)
+    few = {"max_iter": max_iter, "n_hyper_updates": n, "burn_in": 0.0, "tol": None}
+    clf = LILAClassifier((3,), invariances=[Rotation2D()], batch_size=200, **few).fit(X, y)
+    assert clf.n_iter_ == max_iter
+    assert len(clf.log_evidence_curve_) == -(-max_iter // max(1, max_iter // n))
+
+
 def test_a_batch_larger_than_the_data_warns():
     X, y = make_arcs(0)
-    clf = LILAClassifier((3,), max_iter=20, tol=None, batch_size=999, random_state=0)
+    clf = LILAClassifier((3,), invariances=None, max_iter=20, tol=None, batch_size=999)
     with pytest.warns(UserWarning, match="batch_size=999 exceeds the 200"):
         clf.fit(X, y)
 

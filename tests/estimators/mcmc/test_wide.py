@@ -1,23 +1,28 @@
 """Chains that start as an ensemble's members do: ``init="ensemble"``."""
 
 import warnings
+from copy import copy
+from dataclasses import replace
 
 import joblib
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.estimators.mcmc.method import BySize
 from skbayes_sym.estimators.mcmc.trust import doubtful_chains
-from skbayes_sym.estimators.mcmc.wide import APPROACH, PLAN, asks_for_it
+from skbayes_sym.estimators.mcmc.wide import APPROACH, PLAN, asks_for_it, usual_scale
 from skbayes_sym.inference.samplers import HMC, Annealing
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import Normal
+from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import Trivial
 
 rng = np.random.default_rng(0)
@@ -130,6 +135,76 @@ def test_a_linear_network_has_its_closed_form():
     assert (abs(chains.mean(0) - mean) < 4.5 * chains.std(0, ddof=1) / 24**0.5).all()
     ratio = ((model.samples_ - mean) ** 2).mean(1) / covariance.diagonal()
     assert (abs(ratio.mean(0) - 1) < 4.5 * ratio.std(0, ddof=1) / 24**0.5).all()
+
+
+def test_a_gaussian_a_chain_says_what_its_draws_say(noisy):
+    """Nearly so; with variances alone it says far less, which is what the directions are for."""
+    condensed = noisy.approximate("low_rank", n_samples=400)
+    assert condensed.samples_.shape == (1, 400, 53 + 12)
+    own, theirs = (m.log_predictive_density(X, Y).mean() for m in (condensed, noisy))
+    assert abs(own - theirs) < 0.1
+    law, generator = condensed.posterior_, generator_from(0)
+    alone = replace(law, factor=0.0 * law.factor, variance=law.factor.square().sum(2))
+    condensed.samples_ = alone.sample(400, generator=generator)[None].numpy()
+    del condensed.__dict__["_cache"]
+    assert condensed.log_predictive_density(X, Y).mean() < theirs - 0.1
+
+
+def test_a_gaussian_needs_two_draws(noisy):
+    one = copy(noisy)
+    one.samples_ = noisy.samples_[:, :1]
+    with pytest.raises(ValueError, match="at least 2 draws a chain, got 1"):
+        one.approximate("low_rank")
+    with pytest.raises(ValueError, match="'mixture_of_laplace' or 'low_rank', got 'diagonal'"):
+        noisy.approximate("diagonal")
+
+
+def test_annealed_chains_have_given_scales_by_default(noisy):
+    assert not hasattr(noisy, "prior_scale_")
+    theta = torch.as_tensor(noisy.samples_[0]).double()
+    given = clone(NOISY).set_params(prior_scale=1.0)
+    posterior, expected = (
+        noisy._reference_posterior().prior, given._prior(noisy.network_)
+    )  # fmt: skip
+    assert torch.equal(posterior.log_prob(theta), expected.log_prob(theta))
+    np.testing.assert_array_equal(fitted(given, X, Y).samples_, noisy.samples_)
+
+
+def test_noise_of_repeated_rows_has_a_least(noisy):
+    """Without it their likelihood has no bound; asked for as an object it is as given."""
+    assert noisy.likelihood_.least == 0.0
+    twice = np.concatenate([np.arange(60), [0, 1]])
+    repeated = fitted(NOISY, X[twice], Y[twice])
+    assert repeated.likelihood_.least == 0.02
+    spread = repeated.predict_uncertainty(X).aleatoric
+    assert (spread > (0.02 * repeated.y_scale_[0]) ** 2).all()
+    given = Heteroscedastic(least=0.0)
+    assert (
+        fitted(clone(NOISY).set_params(likelihood=given), X[twice], Y[twice]).likelihood_ == given
+    )
+    again = fitted(NOISY, X, Y, np.where(np.arange(60) < 2, 2.0, 1.0))
+    np.testing.assert_array_equal(again.predict(X), repeated.predict(X))
+
+
+def test_wide_layers_have_smaller_ones():
+    scale = usual_scale(MLP(5, (100, 3), 2, TANH))
+    weights = [500, 100, 300, 3, 6, 2]
+    expected = [1.0, 1.0, 0.4, 1.0, 1.0, 1.0]
+    torch.testing.assert_close(scale, torch.tensor(expected).double().repeat_interleave(
+        torch.tensor(weights)
+    ))  # fmt: skip
+
+
+def test_scales_are_learned_where_asked():
+    """From places that chains came to under given scales, in float32: then as asked."""
+    model = fitted(clone(NOISY).set_params(prior_scale="learn"), X, Y)
+    assert model.samples_.dtype == np.float64
+    assert model.prior_scale_.shape == (6,)
+    assert hasattr(model._reference_posterior().prior, "log_scale")
+    draws = torch.as_tensor(model._positions())
+    values = model._reference_posterior()(draws.flatten(0, 1)).numpy().reshape(5, 12)
+    offset = model.log_posterior_samples_ - values
+    np.testing.assert_allclose(offset, offset[0, 0], rtol=1e-9)  # the exact part's own density
 
 
 def model_of(*hidden):

@@ -62,7 +62,15 @@ def test_the_entropy_of_rows(generator):
 def test_a_point_mass_has_neither_spread_nor_entropy(generator):
     cov = projected(PointMass(), precisions(generator))
     assert_close(cov, torch.zeros_like(cov), rtol=0, atol=0)
-    assert PointMass().entropy(cov) == 0.0
+    assert PointMass().entropy(cov.diagonal(dim1=-2, dim2=-1), 0.0) == 0.0
+
+
+@every_family
+def test_a_family_knows_the_entropy_of_its_projections(family, generator):
+    precision = precisions(generator)
+    cov = projected(family, precision)
+    found = family.entropy(cov.diagonal(dim1=-2, dim2=-1), float(precision.logdet().sum()))
+    assert found == pytest.approx(row_entropy(cov), rel=1e-12)
 
 
 @every_family

@@ -13,7 +13,7 @@ N, LIKE = 6, torch.zeros(1, dtype=torch.float64)
 def points(generator, d):
     """Rows without spread."""
     rows = torch.randn(N, d, generator=generator, dtype=torch.float64)
-    return rows, torch.zeros(N, d, d, dtype=torch.float64)
+    return rows, torch.zeros(d, d, dtype=torch.float64)
 
 
 def features(generator, h=2):
@@ -35,7 +35,7 @@ def test_blocks_of_one_are_independent(generator):
     prior = SidePrior(blocks, Features.constant(N, LIKE), 0.3)
     one = SidePrior((Block((0,)),), Features.constant(N, LIKE), 0.3)
     parts = [
-        one.log_density(one.moments(rows[:, [i]], none[:, :1, :1]), one.held(1.0)) for i in range(3)
+        one.log_density(one.moments(rows[:, [i]], none[:1, :1]), one.held(1.0)) for i in range(3)
     ]
     assert prior.log_density(prior.moments(rows, none), prior.held(1.0)) == pytest.approx(
         sum(parts)

@@ -59,6 +59,17 @@ def image_problem(n=3, n_samples=2, seed=0, hidden=False):
     return _with_start(model, Data(x, y, torch.ones(n, dtype=torch.float64)), g)
 
 
+def network_problem(network, n=2, n_samples=2, seed=0):
+    """Images of any network, its weights away from where training starts."""
+    g = torch.Generator().manual_seed(seed)
+    model = AveragedNetwork(network, _Shift(), Categorical(), n_samples)
+    x = torch.randn(n, *network.input_shape, generator=g, dtype=torch.float64)
+    y = torch.randint(0, network.n_outputs, (n,), generator=g)
+    p = _with_start(model, Data(x, y, torch.ones(n, dtype=torch.float64)), g)
+    noise = torch.randn(p.theta.shape, generator=g, dtype=torch.float64)
+    return p._replace(theta=p.theta + 0.1 * noise)
+
+
 class _Shift:
     """Adds a random multiple of a fixed image: smooth, so that differences can be checked."""
 

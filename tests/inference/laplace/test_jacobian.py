@@ -4,7 +4,12 @@ from itertools import product
 
 import pytest
 import torch
-from inference.laplace.laplace_problems import averaged_outputs, image_problem, problem
+from inference.laplace.laplace_problems import (
+    averaged_outputs,
+    image_problem,
+    network_problem,
+    problem,
+)
 from torch.testing import assert_close
 
 from skbayes_sym.inference.laplace.jacobian import (
@@ -17,6 +22,7 @@ from skbayes_sym.inference.laplace.jacobian import (
     parameter_positions,
 )
 from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.networks.residual import resnet, wide_resnet
 
 PROBLEMS = {
     "classes": problem("classes"),
@@ -24,6 +30,8 @@ PROBLEMS = {
     "plain": problem("classes", rotate=False),
     "images": image_problem(),
     "images-hidden": image_problem(hidden=True),
+    "residual": network_problem(resnet((2, 4, 4), 3, 2)),
+    "wide-residual": network_problem(wide_resnet((2, 4, 4), 3, 10, 1)),
 }
 every_problem = pytest.mark.parametrize("name", PROBLEMS)
 
@@ -73,12 +81,13 @@ def test_averages_without_backward_passes_are_those_with_them(name, n_last):
 
 
 def test_only_an_elementwise_end_has_a_head():
+    without = ("images", "residual", "wide-residual")
     for name, problem_ in PROBLEMS.items():
         h = problem_.model.hyper.unflatten(problem_.hyper)
         recording, _ = problem_.model.record(
             problem_.theta, h["eta"], problem_.data.x, problem_.noise
         )  # fmt: skip
-        assert (recording.head is None) == (name == "images")
+        assert (recording.head is None) == (name in without)
 
 
 def test_the_last_layer_alone():

@@ -5,7 +5,12 @@ from math import log, pi
 
 import pytest
 import torch
-from inference.laplace.laplace_problems import averaged_outputs, image_problem, problem
+from inference.laplace.laplace_problems import (
+    averaged_outputs,
+    image_problem,
+    network_problem,
+    problem,
+)
 from inference.laplace.test_curvature import STRUCTURES, every_structure
 from torch.testing import assert_close
 
@@ -15,6 +20,7 @@ from skbayes_sym.inference.laplace.jacobian import (
     SketchedDirections,
 )
 from skbayes_sym.inference.laplace.marginal_likelihood import LaplaceEvidence
+from skbayes_sym.models.networks.residual import resnet
 
 DIRECTIONS = {
     "exact": ExactDirections(),
@@ -47,11 +53,14 @@ def learned(p):
     return range(p.model.hyper.slices["log_precision"].start)
 
 
+RESIDUAL = {"residual": network_problem(resnet((2, 4, 4), 3, 2), n=3)}
+
+
 @pytest.mark.parametrize("directions", DIRECTIONS)
 @every_structure
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", [*PROBLEMS, *RESIDUAL])
 def test_surrogate_gradient_is_that_of_the_evidence_by_differences(name, kind, directions):
-    p = PROBLEMS[name]
+    p = (PROBLEMS | RESIDUAL)[name]
     evidence = evidence_of(p, kind, directions)
     sums = evidence.one_pass(p.theta, p.hyper, 3)
     gradient = evidence.gradient(p.theta, p.hyper, 3, evidence.spectrum(sums.factors))

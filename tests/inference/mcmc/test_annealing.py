@@ -8,7 +8,7 @@ from skbayes_sym.inference.kernels.base import initial_state
 from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.inference.mcmc.adaptation import FixedPreconditioner
-from skbayes_sym.inference.mcmc.annealing import Annealing, climb
+from skbayes_sym.inference.mcmc.annealing import Annealing, Detour, climb
 from skbayes_sym.inference.mcmc.blocks import Sampler
 from skbayes_sym.inference.mcmc.chains import sample_chains, start_blocks
 from skbayes_sym.inference.mcmc.kronecker import KroneckerAdaptation, KroneckerPreconditioner
@@ -111,6 +111,39 @@ def test_no_steps_are_no_steps():
     )  # fmt: skip
     assert not told
     assert torch.equal(place.state.position, state.position)
+
+
+def test_a_detour_begins_where_another_density_led():
+    """In its precision; where it ends, state and curvature are those of the density itself."""
+    density = posterior()
+    other = replace(
+        density,
+        prior=Normal(0.1).bind(density.network.layout),
+        data=Data(*(t.float() for t in density.data)),
+    )
+    detour = Detour(SHORT, other, KroneckerAdaptation(other), torch.float32)
+    place = detour.run(
+        initial_state(starts(density), density), density, KroneckerAdaptation(density),
+        generator=torch.Generator().manual_seed(0), tell=lambda state, info: None,
+    )  # fmt: skip
+    alone = SHORT.run(
+        initial_state(starts(density).float(), other), other, KroneckerAdaptation(other),
+        generator=torch.Generator().manual_seed(0), tell=lambda state, info: None,
+    )  # fmt: skip
+    assert torch.equal(place.state.position, alone.state.position.double())
+    torch.testing.assert_close(place.state, initial_state(place.state.position, density))
+    assert torch.equal(place.preconditioner.precision, torch.ones(3).double())
+    assert detour.n_steps == SHORT.n_steps
+
+
+def test_a_stop_on_a_detour_leaves_the_density_s_own_state():
+    density = posterior()
+    other = replace(density, data=Data(*(t.float() for t in density.data)))
+    detour = Detour(SHORT, other, KroneckerAdaptation(other), torch.float32)
+    found = run(density, detour, block_size=3, on_step=lambda step, info: step >= 50)
+    state = found.blocks[0].state
+    torch.testing.assert_close(state, initial_state(state.position, density))
+    assert state.position.dtype == torch.float64
 
 
 def test_draws_do_not_depend_on_where_a_run_was_cut():

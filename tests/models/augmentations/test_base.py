@@ -48,7 +48,7 @@ def test_names_start_and_amplitudes(name, generator):
     assert (amplitude(half_width, half_width.start()) > 0).all()
 
 
-@pytest.mark.parametrize("name", [n for n in AUGMENTATIONS if n != "none"])
+@pytest.mark.parametrize("name", [*(n for n in AUGMENTATIONS if n != "none"), *IMAGES])
 def test_gradient_in_eta(name, generator):
     augmentation, x, eta, noise = family(name, generator)
 

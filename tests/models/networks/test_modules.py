@@ -8,9 +8,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.convolutional import cnn, resnet
+from skbayes_sym.models.networks.convolutional import cnn
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
+from skbayes_sym.models.networks.residual import resnet, wide_resnet
 from skbayes_sym.numerics.random import generator_from
 
 NETWORKS = {
@@ -20,6 +21,7 @@ NETWORKS = {
     ),
     "cnn": cnn((2, 9, 8), 3),
     "resnet": resnet((1, 8, 8), 2),
+    "wide-resnet": wide_resnet((2, 8, 8), 3, 10, 1),
 }
 
 
@@ -114,6 +116,34 @@ def test_the_given_module_is_left_alone():
     assert network.initial["0.weight"] == (0.0, pytest.approx(size))
 
 
+class Scaled(nn.Module):
+    """A residual layer with a multiplier that is fitted."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.multiplier = nn.Parameter(torch.tensor(0.7))
+        self.slope = nn.PReLU()
+        self.head = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(x + self.multiplier * self.slope(self.layer(x)))
+
+
+def test_scalars_start_at_their_own_values():
+    network = ModuleNetwork(Scaled(), (3,))
+    starts = network.init(200, generator=generator_from(0))
+    params = network.layout.unflatten(starts)
+    assert_close(params["multiplier"], torch.full((200,), 0.7).double())
+    assert_close(params["slope.weight"], torch.full((200, 1), 0.25, dtype=torch.float64))
+    weights = params["layer.weight"]
+    size = network.initial["layer.weight"][1]
+    # 1800 normal draws: mean and variance at 5 standard errors.
+    assert abs(float(weights.mean())) < 5 * size / 1800**0.5
+    assert float(weights.var()) == pytest.approx(size**2, rel=5 * (2 / 1800) ** 0.5)
+    assert [layer.weight for layer in network.weight_layers] == ["layer.weight", "head.weight"]
+
+
 class Twice(nn.Module):
     def __init__(self):
         super().__init__()
@@ -130,7 +160,7 @@ class Twice(nn.Module):
         (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), "1 is Dropout.*random"),
         (nn.Sequential(nn.Conv2d(2, 2, 3, groups=2)), "groups=2"),
         (nn.Sequential(nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect")), "reflect"),
-        (nn.Sequential(nn.Linear(2, 2), nn.PReLU()), r"PReLU with parameters \['weight'\]"),
+        (nn.Sequential(nn.Linear(2, 2), nn.PReLU(2)), r"PReLU with parameters \['weight'\]"),
         (nn.GRUCell(2, 2), "GRUCell"),
     ],
     ids=["batchnorm", "dropout", "groups", "reflect", "prelu", "gru"],

@@ -1,0 +1,22 @@
+"""The page of the guide that explains a public name; its own page links there."""
+
+_NAMES_OF_PAGES = {
+    "which_estimator": "BayesianMLPRegressor BayesianMLPClassifier DeepEnsembleRegressor "
+    "DeepEnsembleClassifier",
+    "symmetrized_vi": "SymmetrizedVIRegressor SymmetrizedVIClassifier",
+    "wide_networks": "LayerwiseVIRegressor",
+    "sampling": "MCMCRegressor MCMCClassifier remove_symmetries n_chains_required loss_barrier",
+    "laplace": "LaplaceRegressor LaplaceClassifier",
+    "learned_invariances": "LILARegressor LILAClassifier",
+    "invariance_gap": "BayesianLinearRegressor BayesianLinearClassifier invariance_gap",
+    "matrix_factorization": "SymVIMatrixFactorization EntryKFold cross_validate_entries",
+    "predictions": "predictive PredictiveDistribution ClassPredictive",
+    "keeping": "save load",
+    "comparing_models": "compare_models evidence_scorer log_predictive_density_scorer NoSplit "
+    "get_scorer ModelComparisonDisplay interval_calibration_error expected_calibration_error",
+    "practice": "HeldOut",
+    "displays": "PredictiveDisplay IntervalCalibrationDisplay ELBODisplay "
+    "GapDisplay InvarianceDisplay SymmetryDisplay ModesDisplay SingularValueDisplay "
+    "RelevanceDisplay",
+}
+PAGES = {name: page for page, names in _NAMES_OF_PAGES.items() for name in names.split()}

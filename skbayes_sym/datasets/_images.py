@@ -1,0 +1,87 @@
+"""Images as MNIST's, Fashion-MNIST's and CIFAR-10's authors publish them."""
+
+import gzip
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_CIFAR_PIXELS = 3 * 32 * 32
+_CIFAR_FOLDER = "cifar-10-batches-bin"
+_CIFAR_FILES = {
+    "train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_batch.bin"],
+}  # fmt: skip
+
+
+class Images(NamedTuple):
+    """Rows of pixels 0..255, their classes, and where they come from."""
+
+    X: NDArray[np.float64]
+    y: NDArray[np.int64]
+    source: str
+    n_train: int  # how many come first that are for training
+
+
+def images_from_folder(name: str, part: str, home: Path) -> Images | None:
+    """Training (if ``part`` is "all") and test images; None where a file is missing.
+
+    Raises
+    ------
+    ValueError
+        If a file isn't what its name says.
+    """
+    wanted = ("train", "test") if part == "all" else ("test",)
+    if name == "cifar10":
+        folder = home / _CIFAR_FOLDER
+        files = [[folder / f for f in _CIFAR_FILES[p]] for p in wanted]
+        parts = [_cifar(p) for p in files] if _all_there(files) else None
+    else:
+        folder = home / name
+        stems = {"train": "train-", "test": "t10k-"}
+        if name == "mnist" and part == "test" and (home / "mnist10k").is_dir():
+            folder, stems = home / "mnist10k", {"test": ""}
+        files = [_idx_files(folder, stems[p]) for p in wanted]
+        parts = [_idx(*paths) for paths in files] if _all_there(files) else None
+    if parts is None:
+        return None
+    X, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    n_train = len(parts[0][1]) if part == "all" else 0
+    return Images(X.astype(np.float64), y.astype(np.int64), str(folder), n_train)
+
+
+def _all_there(files: Sequence[Sequence[Path]]) -> bool:
+    return all(path.is_file() for paths in files for path in paths)
+
+
+def _idx_files(folder: Path, stem: str) -> list[Path]:
+    return [folder / f"{stem}{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")]
+
+
+def _idx(images: Path, labels: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    X, y = read_idx(images, 3), read_idx(labels, 1)
+    return X.reshape(len(X), -1), y
+
+
+def read_idx(path: Path, n_dims: int) -> NDArray[np.uint8]:
+    """Read IDX: bytes 0, 0, 8 (uint8), n_dims; each size as big-endian int32; the data."""
+    raw = gzip.decompress(path.read_bytes())
+    start = 4 + 4 * n_dims
+    sizes = [int.from_bytes(raw[i : i + 4]) for i in range(4, start, 4)]
+    if raw[:4] != bytes([0, 0, 8, n_dims]) or len(raw) != start + math.prod(sizes):
+        raise ValueError(f"{path} is no complete IDX file of bytes in {n_dims} dimension(s).")
+    return np.frombuffer(raw, np.uint8, offset=start).reshape(sizes)
+
+
+def _cifar(paths: Sequence[Path]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """CIFAR-10's records: a byte for the class, then 3 planes of 32 x 32 bytes."""
+    records = []
+    for path in paths:
+        raw = np.fromfile(path, np.uint8)
+        if len(raw) % (1 + _CIFAR_PIXELS):
+            raise ValueError(f"{path} is no complete CIFAR-10 file of records of 3073 bytes.")
+        records.append(raw.reshape(-1, 1 + _CIFAR_PIXELS))
+    table = np.concatenate(records)
+    return table[:, 1:], table[:, 0]

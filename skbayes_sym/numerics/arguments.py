@@ -1,0 +1,145 @@
+"""Arguments of public functions, checked in one wording: name, what is expected, what was given."""
+
+from collections.abc import Mapping
+from math import inf, isnan
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SEEDS = 2**32  # that NumPy's RandomState takes
+
+
+def check_count(name: str, value: Any, least: int = 1, most: float = inf) -> int:
+    """An int within limits.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument, what it must be and what it is.
+    """
+    is_count = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
+    if not is_count or not least <= value <= most:
+        limit = f"of at least {least}" if most == inf else f"from {least} to {most:g}"
+        raise ValueError(f"{name} must be an int {limit}, got {shown(value)}.")
+    return int(value)
+
+
+def check_number(name: str, value: Any, low: float = -inf, high: float = inf) -> float:
+    """A finite number from ``low`` to ``high``, both included.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument, what it must be and what it is.
+    """
+    is_real = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    if not is_real or isnan(value) or abs(value) == inf or not low <= value <= high:
+        limit = "" if (low, high) == (-inf, inf) else f" from {low:g} to {high:g}"
+        limit = f" of at least {low:g}" if low > -inf and high == inf else limit
+        raise ValueError(f"{name} must be a finite number{limit}, got {shown(value)}.")
+    return float(value)
+
+
+def check_random_state(value: Any) -> np.random.RandomState:
+    """NumPy's legacy generator that a ``random_state`` stands for, as scikit-learn reads it.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument, if it is neither None, an int that seeds, nor a `RandomState`.
+    """
+    if value is None or value is np.random:
+        return np.random.mtrand._rand  # type: ignore[no-any-return]
+    if isinstance(value, np.random.RandomState):
+        return value
+    is_int = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
+    if is_int and 0 <= value < _SEEDS:
+        return np.random.RandomState(int(value))
+    raise ValueError(
+        "random_state must be an int from 0 to 2**32 - 1 (a seed), a numpy.random.RandomState or "
+        f"None, got {shown(value)}."
+    )
+
+
+def seed_of(random_state: Any) -> int:
+    """A seed for streams of one's own; see `check_random_state`."""
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def check_arrays(
+    owner: str, shapes: Mapping[str, str | int], **given: Any
+) -> dict[str, NDArray[Any]]:
+    """Arrays of numbers whose axes agree.
+
+    Parameters
+    ----------
+    owner : str
+        Who was given them.
+    shapes : mapping of str to str or int
+        The length of the one axis of an argument, or the axes of each, a letter each:
+        ``{"x": "n", "values": "nq"}``. The same letter
+        is the same length, a number is that length, and with "?" at the end None is passed over.
+    **given : array-like
+
+    Returns
+    -------
+    dict of str to ndarray
+        Of those that were given.
+
+    Raises
+    ------
+    ValueError
+        Naming the owner, the argument, the shape it must have and what it is.
+    """
+    lengths: dict[str, int] = {}
+    found = {}
+    for name, value in given.items():
+        shape = shapes[name]
+        axes = [str(shape)] if isinstance(shape, int) else list(shape.removesuffix("?"))
+        if value is None and str(shape).endswith("?"):
+            continue
+        array = _numbers(value)
+        named = zip(axes, () if array is None else array.shape, strict=False)
+        agrees = array is not None and array.ndim == len(axes) and all(
+            size == (int(axis) if axis.isdigit() else lengths.setdefault(axis, size))
+            for axis, size in named
+        )  # fmt: skip
+        if array is None or not agrees:
+            wanted = ", ".join(str(lengths.get(axis, axis)) for axis in axes)
+            wanted = f"({wanted},)" if len(axes) == 1 else f"({wanted})"
+            got = shown(value) if array is None else f"shape {array.shape}"
+            raise ValueError(f"{owner}: {name} must be numbers of shape {wanted}, got {got}.")
+        found[name] = array
+    return found
+
+
+def check_names(owner: str, name: str, value: Any, n: int) -> list[str]:
+    """One string each of ``n`` things.
+
+    Raises
+    ------
+    ValueError
+        Naming the owner, the argument, what it must be and what it is.
+    """
+    names = None if isinstance(value, str) or not hasattr(value, "__len__") else list(value)
+    if names is None or len(names) != n or not all(isinstance(one, str) for one in names):
+        raise ValueError(f"{owner}: {name} must be {n} strings, got {shown(value)}.")
+    return names
+
+
+def shown(value: Any, most: int = 60) -> str:
+    """A value as an error message shows it: in one line, and not too long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _numbers(value: Any) -> NDArray[Any] | None:
+    if value is None:
+        return None
+    try:
+        array = np.asarray(value)
+        return array if array.dtype.kind in "iufb" else np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,312 @@
+"""Samplers against posteriors that others have published: means and squares with their errors.
+
+Figures are copied from
+
+* posteriordb (stan-dev/posteriordb on GitHub, ``reference_posteriors/summary_statistics``: mean and
+  mean_squared_value, long runs of Stan with their Monte Carlo errors): eight schools, and the
+  mixture of two normals, whose reference orders the components;
+* TensorFlow Probability's inference gym (``targets/ground_truth/eight_schools.py``): the same data
+  under other priors.
+
+Eight schools are normal given their spread, so that quadrature over it judges the references too.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+from math import log, pi
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import ndtri
+from torch.testing import assert_close
+
+from skbayes_sym.inference.diagnostics import mean_ess, rank_rhat
+from skbayes_sym.inference.kernels.hmc import HMC
+from skbayes_sym.inference.kernels.nuts import NUTS
+from skbayes_sym.inference.log_density import AutogradPosterior
+from skbayes_sym.inference.mcmc.adaptation import PooledDiagonal
+from skbayes_sym.inference.mcmc.blocks import Sampler
+from skbayes_sym.inference.mcmc.chains import sample_chains, start_blocks
+from skbayes_sym.inference.mcmc.microcanonical import MicrocanonicalHMC
+from skbayes_sym.inference.smc.smc import smc
+from skbayes_sym.inference.smc.stages import SMCSettings
+from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.relabelling import relabel
+from skbayes_sym.symmetry.units import Units
+
+KERNELS = [
+    HMC(max_leapfrog=32),
+    MicrocanonicalHMC(max_steps=16),
+    pytest.param(NUTS(), marks=pytest.mark.slow),
+]
+MIXING = [KERNELS[0], pytest.param(KERNELS[1], marks=pytest.mark.slow), KERNELS[2]]  # 2 s each
+N_SE = 4.5  # P(|z| > 4.5) = 7e-6, in some thirty comparisons a kernel
+
+
+class Published(NamedTuple):
+    """Expectations of some functions of a position, with their own Monte Carlo errors."""
+
+    functions: Callable[[torch.Tensor], torch.Tensor]  # (*B, D) -> (*B, Q)
+    mean: np.ndarray
+    error: np.ndarray
+
+
+def normal(x, mean, sd):
+    return -0.5 * ((x - mean) / sd) ** 2 - torch.as_tensor(sd).log() - 0.5 * log(2 * pi)
+
+
+def chains(posterior, kernel, *, group=None, n_chains=32, n_draws=250, seed=0):
+    """Draws (C, S, D) of chains that start uniformly within 1 of 0.
+
+    Stan's 2 would do for schools; a component that starts narrow collapses on one row of a mixture,
+    where the density is as high as one likes and the mass is not.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shape = n_chains, posterior.n_dims
+    start = 2 * torch.rand(*shape, generator=generator, dtype=torch.float64) - 1
+    blocks = start_blocks(start, posterior, block_size=n_chains, seed=seed)
+    group = group or Trivial()
+    sampler = Sampler(kernel, posterior, PooledDiagonal(group))
+    return sample_chains(sampler, blocks, n_warmup=200, n_draws=n_draws).draws
+
+
+def check(published, values):
+    """Means of ``values`` (C, S, Q) are those that were published."""
+    error = values.std((0, 1)) / np.sqrt(mean_ess(values))
+    z = (values.mean((0, 1)) - published.mean) / np.hypot(error, published.error)
+    assert (abs(z) < N_SE).all(), z
+    # A test with errors as large as the posterior would pass anything.
+    assert (error < 0.1 * values.std((0, 1))).all()
+
+
+# Rubin (1981): effects of coaching in eight schools, and their standard errors.
+EFFECT = torch.tensor([28.0, 8, -3, 7, -1, 1, 18, 12]).double()
+ERROR = torch.tensor([15.0, 10, 16, 11, 9, 11, 10, 18]).double()
+
+
+def schools(mu_sd, log_prior_of_tau, tau_sampler):
+    """Positions are (mu / mu_sd, log tau, (theta - mu) / tau)."""
+
+    def prior(x):
+        return normal(x[:, 0], 0.0, 1.0) + log_prior_of_tau(x[:, 1]) + normal(x[:, 2:], 0, 1).sum(1)
+
+    def likelihood(x):
+        return normal(EFFECT, effects(x, mu_sd), ERROR).sum(1)
+
+    def draw(n, generator):
+        x = torch.randn(n, 10, generator=generator, dtype=torch.float64)
+        x[:, 1] = tau_sampler(n, generator)
+        return x
+
+    return AutogradPosterior(10, prior, likelihood, draw)
+
+
+def effects(x, mu_sd):
+    return mu_sd * x[..., :1] + x[..., 1:2].exp() * x[..., 2:]
+
+
+def log_half_cauchy(log_tau):
+    """Of scale 5, as a density of the logarithm."""
+    return log(2 / (5 * pi)) - torch.log1p((log_tau.exp() / 5) ** 2) + log_tau
+
+
+def half_cauchy(n, generator):
+    u = torch.rand(n, generator=generator, dtype=torch.float64)
+    return (5 * torch.tan(0.5 * pi * u)).log().clamp(-5.0, 5.0)
+
+
+def by_quadrature(mu_sd, log_prior_of_tau):
+    """E[theta], E[mu], E[tau] and E[log tau]: everything is normal given tau."""
+    log_tau = torch.linspace(-12.0, 9.0, 20_001).double()
+    tau = log_tau.exp()[:, None]
+    total = ERROR**2 + tau**2
+    precision = 1 / mu_sd**2 + (1 / total).sum(1)
+    mu = (EFFECT / total).sum(1) / precision
+    log_likelihood = normal(EFFECT, mu[:, None], total.sqrt()).sum(1) + normal(mu, 0.0, mu_sd)
+    weight = (log_prior_of_tau(log_tau) + log_likelihood - 0.5 * precision.log()).softmax(0)
+    theta = mu[:, None] + tau**2 / total * (EFFECT - mu[:, None])
+    functions = torch.cat([theta, mu[:, None], tau, log_tau[:, None]], 1)
+    return (weight @ functions).numpy()
+
+
+POSTERIORDB_SCHOOLS = (
+    np.array([
+        6.15050229334425, 4.9395811407422, 3.90590609001582, 4.79601675138494, 3.6144363246799,
+        4.0511475789675, 6.31716975886893, 4.88399694353288, 4.41051833695493, 3.60205952364059,
+    ]),
+    np.array([
+        0.0557375282295219, 0.0462293788624847, 0.0542313705632124, 0.0474935816762281,
+        0.0461450610244603, 0.0485195392528031, 0.0498766794075794, 0.0542511606560972,
+        0.0330374705950917, 0.0318615135640706,
+    ]),
+)  # fmt: skip
+GYM_SCHOOLS = (
+    np.array([
+        14.76492662128668, 7.1559568069514174, 2.5889680578429823, 6.556760136283709,
+        1.8189620982794488, 3.3973176011560953, 12.791827392809507, 7.94913889128149,
+        5.75975286026516, 2.45326548536025,
+    ]),
+    np.array([
+        0.024677770813437375, 0.014741663125129497, 0.02289079528770855, 0.015999446293377167,
+        0.014481515793592113, 0.016516334290635457, 0.01649735808006444, 0.02296023745612875,
+        0.01786934334960865, 0.0019127444310499044,
+    ]),
+)  # fmt: skip
+
+
+def schools_of_posteriordb():
+    """mu ~ N(0, 5), tau ~ half-Cauchy(5)."""
+
+    def functions(x):
+        return torch.cat([effects(x, 5.0), 5.0 * x[..., :1], x[..., 1:2].exp()], -1)
+
+    return schools(5.0, log_half_cauchy, half_cauchy), Published(functions, *POSTERIORDB_SCHOOLS)
+
+
+def schools_of_the_gym():
+    """mu ~ N(0, 10), log tau ~ N(5, 1)."""
+
+    def functions(x):
+        return torch.cat([effects(x, 10.0), 10.0 * x[..., :1], x[..., 1:2]], -1)
+
+    def draw(n, generator):
+        return 5.0 + torch.randn(n, generator=generator, dtype=torch.float64)
+
+    posterior = schools(10.0, lambda t: normal(t, 5.0, 1.0), draw)
+    return posterior, Published(functions, *GYM_SCHOOLS)
+
+
+def test_published_schools_are_those_of_quadrature():
+    ours = by_quadrature(5.0, log_half_cauchy)[:10]
+    assert (abs(ours - POSTERIORDB_SCHOOLS[0]) < N_SE * POSTERIORDB_SCHOOLS[1]).all()
+    ours = by_quadrature(10.0, lambda t: normal(t, 5.0, 1.0))[[*range(9), 10]]
+    assert (abs(ours - GYM_SCHOOLS[0]) < N_SE * GYM_SCHOOLS[1]).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: type(k).__name__)
+@pytest.mark.parametrize("schools", [schools_of_posteriordb, schools_of_the_gym])
+def test_eight_schools(schools, kernel):
+    posterior, published = schools()
+    draws = torch.as_tensor(chains(posterior, kernel))
+    check(published, published.functions(draws).numpy())
+
+
+def uniforms_of_r(seed):
+    """R's Mersenne Twister after ``set.seed(seed)``."""
+    state = np.empty(675, dtype=np.uint32)
+    for i in range(675):
+        seed = (69069 * seed + 1) % 2**32
+        state[i] = seed
+    twister = np.random.RandomState()
+    twister.set_state(("MT19937", state[51:], 624))
+    while True:
+        yield int(twister.randint(2**32, dtype=np.uint32)) * 2.3283064365386963e-10
+
+
+def normals_of_r(uniforms):
+    """R's rnorm, by inversion of 53 bits."""
+    while True:
+        high = int(2**27 * next(uniforms))
+        yield ndtri((high + next(uniforms)) / 2**27)
+
+
+def mixed_targets():
+    """posteriordb's low_dim_gauss_mix as R made it: set.seed(689934); z <- rbinom(1000, 1, .4) + 1;
+    y <- rnorm(1000, c(-2.75, 2.75)[z], 1)."""
+    uniforms = uniforms_of_r(689934)
+    of_second = np.array(list(islice(uniforms, 1000))) >= 0.6
+    noise = np.array(list(islice(normals_of_r(uniforms), 1000)))
+    return torch.as_tensor(np.where(of_second, 2.75, -2.75) + noise)
+
+
+MIXTURE = (
+    np.array([
+        -2.73351447451795, 2.86983188566572, 1.02807388317639, 1.0238215386158, 0.621549344358064,
+        7.473869, 8.2389163, 1.0579241, 1.0498493, 0.3865632,
+    ]),
+    np.array([
+        0.0004164428422851, 0.000559642756180628, 0.000315855160487549, 0.000414631666695789,
+        0.000154376331059873, 0.0022789232, 0.0032252901, 0.0006525962, 0.0008548406, 0.0001929592,
+    ]),
+)  # fmt: skip
+
+# Of each component its mean, log sd and log amount; amounts of Gamma(5) make shares of Beta(5, 5).
+COMPONENTS = Units(torch.tensor([[0, 2, 4], [1, 3, 5]]))
+
+
+def mixture():
+    """mu ~ N(0, 2) unordered, sigma ~ half-normal(2), theta ~ Beta(5, 5)."""
+    y = mixed_targets()[:, None, None]
+
+    def prior(x):
+        mu, log_sd, amount = x.split(2, 1)
+        of_sd = log(2) + normal(log_sd.exp(), 0.0, 2.0) + log_sd
+        of_amount = 5 * amount - amount.exp() - log(24)
+        return (normal(mu, 0.0, 2.0) + of_sd + of_amount).sum(1)
+
+    def likelihood(x):
+        mu, log_sd, amount = x.split(2, 1)
+        each = normal(y, mu, log_sd.exp()) + amount.log_softmax(1)
+        return each.logsumexp(-1).sum(0)
+
+    def draw(n, generator):
+        x = torch.randn(n, 6, generator=generator, dtype=torch.float64)
+        x[:, :2] *= 2
+        x[:, 2:4] = (2 * x[:, 2:4].abs()).log()
+        shape = torch.full((n, 2), 5.0).double()
+        x[:, 4:] = torch._standard_gamma(shape, generator=generator).log()
+        return x
+
+    return AutogradPosterior(6, prior, likelihood, draw)
+
+
+def named(x):
+    """mu, sigma, theta of the first component, and their squares."""
+    values = torch.cat([x[..., :2], x[..., 2:4].exp(), x[..., 4:].softmax(-1)[..., :1]], -1)
+    return torch.cat([values, values**2], -1)
+
+
+def labelled(draws):
+    """Each component under one label, by `relabel`; which is called the first is a convention."""
+    flat = torch.as_tensor(draws).reshape(-1, draws.shape[-1])
+    generator = torch.Generator().manual_seed(0)
+    found = relabel(flat, COMPONENTS, n_starts=2, max_sweeps=20, generator=generator).theta
+    if float(found[:, 0].mean()) > float(found[:, 1].mean()):
+        found = found[:, [1, 0, 3, 2, 5, 4]]
+    return named(found).reshape(*draws.shape[:2], -1).numpy()
+
+
+def test_the_stream_of_r():
+    """``set.seed(1); rnorm(3)`` prints -0.6264538 0.1836433 -0.8356286."""
+    found = list(islice(normals_of_r(uniforms_of_r(1)), 3))
+    assert_close(found, [-0.6264538, 0.1836433, -0.8356286], rtol=0, atol=5e-8)
+
+
+@pytest.mark.parametrize("kernel", MIXING, ids=lambda k: type(k).__name__)
+def test_labels_of_a_mixture(kernel):
+    """Chains end at either labelling; what removal of the symmetry leaves is Stan's ordered one."""
+    draws = chains(mixture(), kernel, group=COMPONENTS, n_chains=8, n_draws=150)
+    switched = draws[:, :, 0].mean(1) > draws[:, :, 1].mean(1)
+    assert 0 < switched.sum() < len(switched)
+    values = labelled(draws)
+    check(Published(named, *MIXTURE), values)
+    assert rank_rhat(values).max() < 1.03
+    before = named(torch.as_tensor(draws)).numpy()
+    assert rank_rhat(before)[:2].min() > 1.5  # labels as they came
+
+
+@pytest.mark.slow
+def test_particles_find_the_mixture():
+    """Replicates apart, so that their spread is the error; Student's t of 11 degrees at 1e-5."""
+    settings = SMCSettings(n_particles=512)
+    means = np.array([
+        labelled(
+            smc(mixture(), COMPONENTS, settings, generator=torch.Generator().manual_seed(seed))
+            .particles[None].numpy()
+        ).mean((0, 1))
+        for seed in range(12)
+    ])  # fmt: skip
+    error = np.hypot(means.std(0, ddof=1) / np.sqrt(12), MIXTURE[1])
+    assert (abs(means.mean(0) - MIXTURE[0]) < 7.0 * error).all()

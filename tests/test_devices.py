@@ -1,0 +1,321 @@
+"""The axis of devices: everything computes on a GPU what it computes on the CPU.
+
+Where there is no GPU the pretend device stands for it (`pretend_cuda`): its random streams are the
+CPU's, so figures must agree to 1e-9, drawn ones too. A real GPU draws other numbers: there figures
+without noise must agree to 1e-6, and of fits this is compared: what the model that was fitted on
+the GPU predicts there, and on the CPU after moving, to 1e-6; everything is finite, of one shape.
+
+The default suite runs every estimator and every noun; options that reach other lines of torch code
+are `python -m pytest -m slow tests/test_devices.py`.
+"""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cases import (
+    AUGMENTATIONS,
+    DEVICES,
+    GAPS,
+    GROUPS,
+    KERNELS,
+    LIKELIHOODS,
+    NETWORKS,
+    OTHER_NETWORKS,
+    POSTERIORS,
+    PRIORS,
+)
+from device_options import OPTIONS
+from fits import FITS, MATRIX, NUMBERS, SMALL, X, everything_predicted, fitted, target
+from sklearn.base import clone
+from torch import Tensor
+
+from skbayes_sym import load, save
+from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, initial_state
+from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.models.augmentations.half_width import stratified_noise
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.priors import Normal
+from skbayes_sym.numerics import memory
+from skbayes_sym.numerics.random import generator_from
+
+# Too few steps to converge on purpose.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+REAL = torch.version.cuda is not None  # where streams differ
+TOLERANCE = 1e-6 if REAL else 1e-9
+# Chains share a block by device, and so a stream: of as many as one block has, both are one.
+ONE_BLOCK = {"mcmc-annealed": {"n_chains": 4}}
+LONG = {"mcmc-annealed", "mcmc-evidence"}  # seconds
+
+
+def assert_close(got: Any, expected: Any, name: str = "") -> None:
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.shape == expected.shape, name
+    assert got.dtype == expected.dtype, name
+    if got.dtype.kind not in "fc":
+        assert np.array_equal(got, expected), name
+        return
+    tol = 1e-4 if got.dtype == np.float32 and REAL else TOLERANCE
+    np.testing.assert_allclose(got, expected, rtol=tol, atol=tol, err_msg=name)
+
+
+def assert_all_close(got: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert got.keys() == expected.keys()
+    for name, values in expected.items():
+        assert_close(got[name], values, name)
+
+
+def figures_of(model: Any) -> dict[str, Any]:
+    """Fitted numbers and arrays of them: evidences, bounds, gaps, draws, weights."""
+    kept = {k: v for k, v in vars(model).items() if k.endswith("_") and k[0] != "_"}
+    return {
+        k: v for k, v in kept.items()
+        if isinstance(v, float) or (isinstance(v, np.ndarray) and v.dtype.kind == "f")
+    }  # fmt: skip
+
+
+def moved(model: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The model in a process without a GPU."""
+    payload = pickle.dumps(model)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    return pickle.loads(payload)
+
+
+EVERY = FITS | OPTIONS
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in OPTIONS or n in LONG else n for n in EVERY],
+)
+def test_a_fit_is_the_same_and_moves(name, cuda, monkeypatch):
+    estimator, rows, y = EVERY[name]
+    changed = ONE_BLOCK.get(name, {})
+    there = clone(estimator).set_params(device="cuda", **changed).fit(rows, y)
+    assert there.device_.startswith("cuda")
+    predicted = everything_predicted(there, rows)
+    if not REAL:
+        shared = name in FITS and not changed
+        here = fitted(name) if shared else clone(estimator).set_params(device="cpu", **changed)
+        here = here if shared else here.fit(rows, y)
+        assert here.device_ == "cpu"
+        assert_all_close(figures_of(there), figures_of(here))
+        assert_all_close(predicted, everything_predicted(here, rows))
+    elsewhere = moved(there, monkeypatch)
+    assert_all_close(everything_predicted(elsewhere, rows), predicted)
+    assert_all_close(everything_predicted(there, rows), predicted)  # the same object, too
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_file_of_one_device_is_read_on_the_other(name, cuda, tmp_path, monkeypatch):
+    rows, y = (MATRIX, None) if target(SMALL[name]) is None else (X, target(SMALL[name]))
+    there = clone(SMALL[name]).set_params(device="cuda").fit(rows, y)
+    expected = everything_predicted(there, rows)
+    save(there, tmp_path / "model")
+    assert_all_close(everything_predicted(load(tmp_path / "model"), rows), expected)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert_all_close(everything_predicted(load(tmp_path / "model"), rows), expected)
+
+
+WARM = [n for n, e in SMALL.items() if "warm_start" in e.get_params()]
+
+
+@pytest.mark.parametrize("name", WARM)
+@pytest.mark.parametrize(("first", "second"), [("cpu", "cuda"), ("cuda", "cpu")])
+def test_a_warm_start_goes_on_on_the_other_device(name, first, second, cuda):
+    def on(*devices: str) -> Any:
+        model = clone(SMALL[name]).set_params(warm_start=True)
+        for device in devices:
+            model.set_params(device=device).fit(X, target(model))
+        return model
+
+    found = on(first, second)
+    assert found.device_.startswith(second)
+    if name.startswith("MCMC"):  # a stream can't go on elsewhere: another one, the same each time
+        again = on(first, second)
+        assert np.array_equal(found.samples_, again.samples_)
+        assert not np.array_equal(found.samples_, on(first).samples_)
+        assert np.isfinite(found.samples_).all()
+    elif not REAL:
+        assert_all_close(figures_of(found), figures_of(on("cpu", "cpu")))
+
+
+def test_chains_go_on_where_they_stopped_on_the_other_device(cuda):
+    model = clone(FITS["mcmc-regressor"].estimator).set_params(device="cpu").fit(X, NUMBERS)
+    model.set_params(warm_start=True, n_warmup=0, n_draws=1, remove_symmetries=False)
+    stopped = np.concatenate([block.state.position for block in model._blocks_])
+    model.set_params(device="cuda").fit(X, NUMBERS)
+    begun = np.concatenate([block.state.position for block in model._blocks_])
+    near = np.linalg.norm(begun - stopped, axis=1)
+    far = np.linalg.norm(begun - stopped[::-1], axis=1)
+    assert near.mean() < far.mean()
+
+
+def test_entries_of_another_day_may_come_to_another_device(cuda):
+    def on(first: str, second: str) -> Any:
+        model = clone(FITS["factors"].estimator).set_params(device=first).partial_fit(MATRIX)
+        return model.set_params(device=second).partial_fit(MATRIX)
+
+    for devices in (("cpu", "cuda"), ("cuda", "cpu")):
+        assert_all_close(figures_of(on(*devices)), figures_of(on("cpu", "cpu")))
+
+
+@pytest.mark.parametrize(
+    ("full", "said"), [("cuda", r"on cuda.* of 3 features"), ("cpu", "on cpu.* chains of")]
+)
+def test_memory_is_asked_of_the_device_that_holds_it(full, said, cuda, monkeypatch):
+    free = {"cpu": 1e12, "cuda": 1e12, full: 50.0}
+    monkeypatch.setattr(memory, "available_bytes", lambda device: free[device.type])
+    model = clone(FITS["mcmc-regressor"].estimator)
+    with pytest.raises(MemoryError, match=said):
+        model.set_params(device="cuda").fit(X, NUMBERS)
+    if full == "cuda":
+        model.set_params(device="cpu").fit(X, NUMBERS)
+
+
+def _noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=generator_from(seed), dtype=torch.float64)
+
+
+Figures = dict[str, Any]
+
+
+def _network(name: str, device: str) -> Figures:
+    network: Any = (NETWORKS | OTHER_NETWORKS)[name]
+    x = _noise(5, getattr(network, "n_inputs", 3)).to(device)
+    theta = network.init(4, generator=generator_from(1)).to(device).requires_grad_()
+    outputs = network.forward(theta, x)
+    (slope,) = torch.autograd.grad(outputs.square().sum(), theta)
+    y = _noise(5, network.n_outputs, seed=2).to(device)
+    likelihood = Gaussian(torch.zeros(network.n_outputs, dtype=torch.float64))
+    chains = network.chain_likelihood(likelihood, x, y, torch.ones_like(x[:, 0]))
+    position = torch.cat([theta.detach(), torch.zeros_like(y[:4])], 1)
+    out = torch.empty_like(position)
+    return {"outputs": outputs, "slope": slope, "log_lik": chains.gradient(position, out), "d": out}
+
+
+def _likelihood(name: str, device: str) -> Figures:
+    case = LIKELIHOODS[name]
+    outputs = _noise(3, 6, case.n_outputs).to(device)
+    y = case.targets(6, generator_from(3)).to(device)
+    likelihood = case.likelihood.to(outputs)
+    mean, variance = outputs[0], 0.1 + outputs[1].square()
+    noise = _noise(6, likelihood.n_noise(case.n_outputs), seed=4).to(device)
+    predictive = likelihood.predictive(outputs)
+    found = {
+        "log_prob": likelihood.log_prob(outputs, y),
+        "score": likelihood.score(mean, y),
+        "root": likelihood.hessian_root(mean, y),
+        "predictive": predictive.log_prob(y),
+        "sample": predictive.sample(3, np.random.default_rng(0)),
+    }
+    expected = likelihood.expected_log_prob(mean, variance, y, noise)
+    return found | {k: v for k, v in expected._asdict().items() if torch.is_tensor(v)}
+
+
+def _prior(name: str, device: str) -> Figures:
+    layout = NETWORKS["one-layer-tanh"].layout
+    if name == "gaussian":
+        return {"log_prob": PRIORS[name].log_prob(_noise(4, 2).to(device))}
+    prior = PRIORS[name].bind(layout)
+    theta = _noise(4, layout.n_params).to(device)
+    drawn = prior.sample(3, generator=generator_from(5, device))
+    return {"log_prob": prior.log_prob(theta), "drawn": drawn.to(device)}
+
+
+def _group(name: str, device: str) -> Figures:
+    group, network = GROUPS[name]
+    theta = _noise(4, network.layout.n_params).to(device)
+    g, h = (group.sample((4,), generator=generator_from(s, device)) for s in (6, 7))
+    aligned, _ = group.align(group.act(g, theta), theta)
+    return {
+        "act": group.act(g, theta),
+        "back": group.act(group.inverse(g), group.act(g, theta)),
+        "compose": group.act(group.compose(g, h), theta),
+        "aligned": aligned,
+    }
+
+
+def _on(posterior: Any, device: str) -> Any:
+    """A posterior of tensors on the device; one of arrays is itself."""
+    if not hasattr(posterior, "_fields"):
+        return posterior
+    return type(posterior)(*(t.to(device) for t in posterior))
+
+
+def _gap(name: str, device: str) -> Figures:
+    gap, posterior = GAPS[name]
+    posterior = _on(posterior, device)
+    estimate = gap.estimate(posterior, 8, generator=generator_from(8, device))
+    gradient = gap.value_and_gradients(posterior, generator=generator_from(9, device))
+    return {"value": np.array(estimate.value), **gradient._asdict()}
+
+
+def _kernel(name: str, device: str) -> Figures:
+    network = NETWORKS["one-layer-tanh"]
+    x, y = _noise(8, 3).to(device), _noise(8, 2, seed=1).to(device)
+    likelihood = Gaussian(torch.zeros(2, dtype=torch.float64))
+    prior = Normal(0.7).bind(network.layout)
+    data = Data(x, y, torch.ones_like(x[:, 0]))
+    target = NetworkPosterior(network, likelihood, prior, data)
+    generator = generator_from(10, device)
+    state = initial_state(target.sample_prior(3, generator=generator), target)
+    for _ in range(3):
+        state, _ = KERNELS[name].step(
+            state, target, step_size=torch.full_like(state.value, 0.05),
+            preconditioner=DiagonalPreconditioner(torch.ones_like(state.position)),
+            generator=generator,
+        )  # fmt: skip
+    return state._asdict()
+
+
+def _posterior(name: str, device: str) -> Figures:
+    posterior: Any = POSTERIORS[name]
+    drawn = posterior.sample(4, generator=generator_from(11))
+    return {"drawn": drawn, "log_prob": posterior.log_prob(drawn.to(device))}
+
+
+def _augmentation(name: str, device: str) -> Figures:
+    family = AUGMENTATIONS[name].bind((1.0, 2.0, 0.5))
+    half_width = family.half_width
+    x, eta = _noise(5, 3).abs().to(device), half_width.start().to(device, torch.float64)
+    noise = stratified_noise(
+        5, 4, half_width.n_noise, generator=generator_from(12, device), like=x
+    )  # fmt: skip
+    return {"x": family.transform(x, eta, noise), "covariance": half_width.covariance(eta)}
+
+
+NOUNS: dict[str, tuple[dict[str, Any], Callable[[str, str], Figures]]] = {
+    "network": (NETWORKS | OTHER_NETWORKS, _network),
+    "likelihood": (LIKELIHOODS, _likelihood),
+    "prior": (PRIORS, _prior),
+    "group": (GROUPS, _group),
+    "gap": (GAPS, _gap),
+    "kernel": (KERNELS, _kernel),
+    "posterior": (POSTERIORS, _posterior),
+    "augmentation": (AUGMENTATIONS, _augmentation),
+}  # fmt: skip
+DRAWN = {"group", "gap", "kernel", "augmentation"}  # from a stream of the device
+
+
+@pytest.mark.parametrize(
+    ("noun", "name"), [(noun, name) for noun, (table, _) in NOUNS.items() for name in table]
+)
+def test_a_noun_computes_the_same(noun, name, cuda):
+    _, figures = NOUNS[noun]
+    expected, got = (
+        {k: v.detach().cpu().numpy() if torch.is_tensor(v) else v for k, v in f.items()}
+        for f in (figures(name, device) for device in DEVICES)
+    )
+    if REAL and noun in DRAWN:
+        assert all(np.isfinite(v).all() for v in got.values())
+    else:
+        assert_all_close(got, expected)

@@ -1,0 +1,91 @@
+"""Files of MovieLens, each as its authors lay it out, through to the table of the example."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "examples" / "reproduce_ratings.py"
+
+# Line endings, headers, half stars, identifiers far apart, timestamps, a byte that is no UTF-8.
+LAYOUTS = {
+    "u.data": ("{user}\t{film}\t{stars:.0f}\t{time}\n", b"", 1.0),
+    "ratings.dat": ("{user}::{film}::{stars:g}::{time}\n", b"", 0.5),
+    "ratings.csv": (
+        "{user},{film},{stars:.1f},{time}\r\n",
+        b"\xef\xbb\xbfuserId,movieId,rating,timestamp\r\n",
+        0.5,
+    ),
+}
+
+
+def written(folder, name, n=400):
+    """Ratings of 20 users and 25 films, and the file that has them."""
+    line, header, step = LAYOUTS[name]
+    rng = np.random.default_rng(0)
+    place = rng.choice(500, n, replace=False)
+    users, films = 1 + 7 * (place // 25), 100_000 - 31 * (place % 25)
+    stars = np.clip(step * np.round((3 + rng.normal(size=n)) / step), step, 5.0)
+    body = "".join(
+        line.format(user=user, film=film, stars=star, time=978_300_760 + i)
+        for i, (user, film, star) in enumerate(zip(users, films, stars, strict=True))
+    )
+    (folder / name).write_bytes(header + body.encode())
+    return users, films, stars
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_was_written_is_read(name, tmp_path):
+    users, films, stars = written(tmp_path, name)
+    data = runpy.run_path(str(SCRIPT))["read"](tmp_path)
+    assert data.name == name
+    np.testing.assert_array_equal(data.users, users)
+    np.testing.assert_array_equal(data.films, films)
+    np.testing.assert_array_equal(data.stars, stars)
+    assert 0.1 < data.is_test.mean() < 0.3
+
+
+def test_bytes_that_are_no_text_of_ours_do_no_harm(tmp_path):
+    (tmp_path / "ratings.csv").write_bytes(b"user\xe9,film,rating,time\n3,7,4.5,0\n\n")
+    data = runpy.run_path(str(SCRIPT))["read"](tmp_path)
+    assert (data.users[0], data.films[0], data.stars[0], len(data.stars)) == (3, 7, 4.5, 1)
+
+
+def test_the_predefined_fold_is_kept(tmp_path):
+    for part, n in (("base", 300), ("test", 60)):
+        written(tmp_path, "u.data", n)
+        (tmp_path / "u.data").rename(tmp_path / f"u1.{part}")
+    data = runpy.run_path(str(SCRIPT))["read"](tmp_path)
+    assert data.name == "MovieLens-100k, fold u1"
+    assert (len(data.stars), int(data.is_test.sum())) == (360, 60)
+    assert data.is_test[300:].all()
+
+
+def test_no_file_is_no_data(tmp_path):
+    assert runpy.run_path(str(SCRIPT))["read"](tmp_path) is None
+
+
+def test_half_stars_have_probabilities_that_add_up():
+    nearest_star = runpy.run_path(str(SCRIPT))["nearest_star"]
+    labels = np.arange(0.5, 5.5, 0.5)
+    mass = np.exp(nearest_star(np.full(10, 2.2), np.full(10, 1.3), labels, labels))
+    assert mass.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.filterwarnings("default")
+def test_through_to_the_table(tmp_path, monkeypatch, capsys):
+    written(tmp_path, "ratings.csv")
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--fast", "--data-home", str(tmp_path)])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    first, second, header, *lines = capsys.readouterr().out.splitlines()
+    assert first == "ratings.csv: 400 ratings of 25 films by 20 users"
+    assert second.endswith("of known users and films")
+    assert header.split() == ["RMSE", "log", "density", "90", "%", "cover", "CPU", "s"]
+    table = {line[:27].strip(): line[27:].split() for line in lines[:9]}
+    rmse, density, coverage, _ = map(float, table["learned (default)"])
+    assert 0.7 < rmse < 1.5
+    assert -4.0 < density < -1.5  # of one of ten labels
+    assert 0.8 < coverage <= 1.0
+    assert any("a new user with" in line for line in lines)
