@@ -67,9 +67,10 @@ def rescaled(
     # H s / (k s2) = b / (sqrt(k) s2) + c, the rest's slope c at s = 1; offsets stay.
     slope = (sums.first / k**0.5 - sums.second[:, k:].sum(1) / k)[:k]
     slope = slope + noise.variance * (prior.growth(own)[:k] + sums.gap)
-    step = torch.linalg.solve(sums.second[:k, :k] / k, slope).clamp(_LEAST, _MOST).log()
-    if float(step.abs().max()) < _WORTH:
-        return stay
+    wanted, _ = torch.linalg.solve_ex(sums.second[:k, :k] / k, slope)
+    step = wanted.clamp(_LEAST, _MOST).log()
+    if not bool(step.isfinite().all()) or float(step.abs().max()) < _WORTH:
+        return stay  # not finite: no entries tell of the size
     before = value - 0.5 * sums.fit(torch.ones_like(sums.first), k) / noise.variance
     for _ in range(_HALVINGS):
         scales = sums.first.new_ones(d)
