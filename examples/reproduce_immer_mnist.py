@@ -155,7 +155,8 @@ def fit(method, X, y, seed, args):
     settings = {"invariances": invariances, **settings}
     model = LILAClassifier(
         **layers, image_shape=SHAPES[args.data], network=args.network,
-        batch_size=batch, max_iter=epochs * -(-len(X) // batch), n_hyper_updates=epochs,
+        batch_size=batch, max_iter=epochs * -(-len(X) // batch),
+        n_hyper_updates=args.updates or epochs,
         curvature=args.curvature, evidence=args.evidence, subset_size=args.subset_size,
         keep_best=args.network == "mlp",  # else it doubles the cost of the final evidence
         learning_rate=args.learning_rate, burn_in=0.1, predictive="plugin", tol=None,
@@ -200,6 +201,7 @@ def parse_args():
     parser.add_argument("--batch-size", type=int, default=None, help="a twentieth, 50 to 250")
     parser.add_argument("--evidence", default="full", choices=("full", "subset"))
     parser.add_argument("--subset-size", type=int, default=None, help="rows of a subset: 300")
+    parser.add_argument("--updates", type=int, default=None, help="of half-widths: one an epoch")
     parser.add_argument("--device", default="cpu", help="cuda, cuda:1, ...")
     args = parser.parse_args()
     args.part = args.part or ("test" if args.data == "mnist" else "all")

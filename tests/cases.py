@@ -325,6 +325,9 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
     "heteroscedastic": LikelihoodCase(
         Heteroscedastic(-0.3, 0.5), _numbers, 4, curvature="expected"
     ),
+    "heteroscedastic-least": LikelihoodCase(
+        Heteroscedastic(-0.3, 0.5, least=0.2), _numbers, 4, curvature="expected"
+    ),
     "natural-heteroscedastic": LikelihoodCase(
         NaturalHeteroscedastic(), _numbers, 4, curvature="expected"
     ),

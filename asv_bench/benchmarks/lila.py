@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -31,12 +32,13 @@ from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.convolutional import cnn
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.residual import ARCHITECTURES
 from skbayes_sym.numerics.optimise import FlatAdam, ParamGroup
 from skbayes_sym.numerics.random import generator_from
 
-SHAPE = (1, 28, 28)
+SHAPES = {"mlp": (1, 28, 28), "cnn": (1, 28, 28)}
+COLOURED = (3, 32, 32)  # of the residual networks
 DIRECTIONS = {
     "exact": ExactDirections(),
     "sketch": SketchedDirections(),
@@ -46,7 +48,7 @@ RATES = HyperRates(half_width=0.05, likelihood=0.0, log_precision=0.05)
 
 
 class Case(NamedTuple):
-    """Sizes of a training problem on 28 x 28 images of 10 classes."""
+    """Sizes of a training problem on images of 10 classes."""
 
     network: str
     n_rows: int
@@ -60,6 +62,14 @@ CASES = {
     "cnn-batches": Case("cnn", 256, 16, 32),
     "mlp-8000": Case("mlp", 8000, 8, 250),
 }
+# Small, for all rows beside an eighth of them.
+NETWORKS = {
+    "mlp-256": Case("mlp", 256, 4, 64),
+    "cnn-256": Case("cnn", 256, 4, 64),
+    "resnet-8-8": Case("resnet-8-8", 256, 4, 64),
+    "resnet-8-16": Case("resnet-8-16", 256, 4, 64),
+    "wrn-16-4": Case("wrn-16-4", 16, 2, 8),
+}
 
 
 class Problem:
@@ -68,12 +78,14 @@ class Problem:
     def __init__(self, case: Case, device: str = "cpu") -> None:
         self.case = case
         generator = torch.Generator().manual_seed(0)
-        x = torch.rand(case.n_rows, 784, generator=generator)
+        shape = SHAPES.get(case.network, COLOURED)
+        x = torch.rand(case.n_rows, prod(shape), generator=generator)
         y = torch.randint(0, 10, (case.n_rows,), generator=generator)
         self.data = Data(*(t.to(device) for t in (x, y, torch.ones(case.n_rows))))
-        network = MLP(784, (1000,), 10, TANH) if case.network == "mlp" else cnn(SHAPE, 10)
+        is_mlp = case.network == "mlp"
+        network = MLP(784, (1000,), 10, TANH) if is_mlp else ARCHITECTURES[case.network](shape, 10)
         self.model = AveragedNetwork(
-            network, Affine("axis", image_shape=SHAPE), Categorical(), case.n_samples
+            network, Affine("axis", image_shape=shape), Categorical(), case.n_samples
         )
         self.theta = network.init(1, generator=generator_from(0))[0].to(self.data.x)
         precision = torch.zeros(len(network.weight_layers), dtype=torch.float64)

@@ -1,15 +1,24 @@
 """What isn't finished says so."""
 
+from contextlib import nullcontext
+
+import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import (
     DeepEnsembleClassifier,
     LaplaceClassifier,
+    LaplaceRegressor,
     LILAClassifier,
     SymmetrizedVIClassifier,
+    SymVIMatrixFactorization,
 )
+from skbayes_sym.estimators._fit.convergence import warn_of_moving_mode
+from skbayes_sym.estimators.factorization.training import Given, MatrixTraining
+from skbayes_sym.inference.factorization.problem import Factors
 
 IRIS = load_iris(return_X_y=True)
 SHORT = {"hidden_layer_sizes": (5,), "max_iter": 20, "random_state": 0}
@@ -19,6 +28,7 @@ UNFINISHED = {
     "lila": LILAClassifier(invariances=None, **SHORT),
     "ensemble": DeepEnsembleClassifier(n_members=2, **SHORT),
     "vi": SymmetrizedVIClassifier(**SHORT),
+    "modes": LaplaceClassifier((5,), max_iter=4, n_restarts=1, random_state=0),
 }
 
 
@@ -27,3 +37,56 @@ def test_twenty_steps_are_not_enough(name):
     """Accuracies from 0.5 to 0.9, which reach 0.97."""
     with pytest.warns(ConvergenceWarning, match="not converged"):
         UNFINISHED[name].fit(*IRIS)
+
+
+@pytest.mark.parametrize("max_iter", [1, 5, None])
+def test_modes_of_numbers(max_iter):
+    """Cut short, and as long as by default, which warns of nothing."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(60)
+    reg = LaplaceRegressor((4,), n_restarts=2, random_state=0)
+    if max_iter is None:
+        assert reg.fit(X, y).score(X, y) > 0.9
+        return
+    with pytest.warns(ConvergenceWarning, match="not converged"):
+        reg.set_params(max_iter=max_iter).fit(X, y)
+
+
+def test_a_search_that_has_settled_is_not_told():
+    for curve, stopped, tol in [
+        ([-9.0, -1.0, -1.0, -1.0], "max_iter", 1e-3),
+        ([-9.0, -5.0, -1.0], "tol", 1e-3),
+        ([-9.0, -5.0, -1.0], "max_iter", None),
+    ]:
+        warn_of_moving_mode(curve, stopped, tol, 10.0)
+    for curve in ([-9.0, -5.0, -1.0], [-1.0], [np.nan, np.nan, -1.0, -1.0]):
+        with pytest.warns(ConvergenceWarning, match="not converged"):
+            warn_of_moving_mode(curve, "max_iter", 1e-3, 10.0)
+
+
+RATINGS = np.random.default_rng(0).standard_normal((20, 2)) @ np.ones((2, 15))
+RATINGS = RATINGS + 0.3 * np.random.default_rng(1).standard_normal((20, 15))
+
+
+@pytest.mark.parametrize("max_iter", [5, 20])
+def test_few_sweeps_of_gibbs_are_told(max_iter):
+    with pytest.warns(ConvergenceWarning, match="not converged: .* draws of .* sweeps"):
+        SymVIMatrixFactorization(2, solver="gibbs", max_iter=max_iter, random_state=0).fit(RATINGS)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_are_not(seed):
+    SymVIMatrixFactorization(2, solver="gibbs", max_iter=400, random_state=seed).fit(RATINGS)
+
+
+@pytest.mark.parametrize("drift", [0.0, 3.0])
+def test_a_chain_on_its_way_is_told(drift):
+    mf = SymVIMatrixFactorization(2, solver="gibbs", max_iter=80)
+    data = MatrixTraining.open(mf, Given(RATINGS))
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.randn(40, 35, 2, generator=generator, dtype=torch.float64)
+    draws += drift * torch.linspace(1, 0, 40, dtype=torch.float64)[:, None, None]
+    told = pytest.warns(ConvergenceWarning, match="split R-hat") if drift else nullcontext()
+    with told:
+        mf._method()._warn_unless_mixed(Factors(None, draws=draws), data, 2)

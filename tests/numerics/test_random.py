@@ -11,6 +11,7 @@ from skbayes_sym.numerics.random import (
     generator_from,
     normal_like,
     numpy_generator,
+    random_orthogonal,
     random_permutations,
     spawn_seeds,
     standard_normal,
@@ -30,6 +31,20 @@ def test_spawned_seeds_differ_and_repeat():
     assert len(set(seeds)) == 50
     assert seeds == spawn_seeds(3, 50)
     assert not set(seeds) & set(spawn_seeds(4, 50))
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_rotations_and_reflections_are_uniform(generator, k):
+    """Moments of the Haar measure; the signs that LAPACK chooses would be all alike."""
+    n = 4000
+    q = random_orthogonal((n,), k, generator=generator)
+    assert_close(q @ q.mT, torch.eye(k, dtype=q.dtype).expand(n, k, k))
+    error = 4.0 / (n * k) ** 0.5
+    assert q.mean(0).abs().max() < error
+    assert (q.square().mean(0) - 1.0 / k).abs().max() < error
+    assert abs(float(torch.linalg.det(q).mean())) < 4.0 / n**0.5
+    # The square of the trace has the mean 1.
+    assert abs(float(q.diagonal(dim1=1, dim2=2).sum(1).square().mean()) - 1.0) < 8.0 / n**0.5
 
 
 def test_permutations_are_uniform(generator):

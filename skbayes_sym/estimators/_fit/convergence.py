@@ -1,10 +1,15 @@
 """Warnings where a fit can't be trusted yet."""
 
+from collections.abc import Sequence
+from math import inf, isfinite
+
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.numerics.convergence import last_tenth_gain
-from skbayes_sym.numerics.optimise import OptimiseResult
+from skbayes_sym.numerics.optimise import OptimiseResult, Stopped
+
+_STILL_MOVING = 1e-3  # nats per unit of sample weight, as elsewhere
 
 
 def warn_unless_converged(
@@ -29,6 +34,31 @@ def warn_unless_converged(
             "max_iter or learning_rate.",
             ConvergenceWarning,
         )
+
+
+def warn_of_moving_mode(
+    curve: Sequence[float], stopped: Stopped, tol: object, total_weight: float
+) -> None:
+    """A warning if a search that was cut short was still moving its best mode.
+
+    Parameters
+    ----------
+    curve : sequence of float
+        Its log evidence after every update, nats; NaN where there was none.
+    stopped : Stopped
+    tol : object
+        None asks for no test.
+    total_weight : float
+    """
+    known = [value for value in curve if isfinite(value)]
+    if tol is None or stopped != "max_iter":
+        return
+    change = abs(known[-1] - known[-3]) / total_weight if len(known) > 2 else inf
+    if change > _STILL_MOVING:
+        why = "the search ended before its scales were updated three times"
+        if change < inf:
+            why = f"the last two updates moved the log evidence by {change:.2g} nats per row"
+        warn_user(f"not converged: {why}. Raise max_iter.", ConvergenceWarning)
 
 
 def warn_unconverged(message: str) -> None:

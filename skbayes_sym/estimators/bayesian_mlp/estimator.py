@@ -72,7 +72,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     normalize_y : bool, default=True
         Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -231,6 +231,10 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         default = ARD() if data.n_rows > MANY_ROWS else LayerScales()
         prior = (default if self.prior is None else self.prior).bind(network.layout)
         return Model(network, likelihood, prior, Trivial())
+
+    def _networks_at_once(self, n_weights: int) -> float:
+        """All modes, and a gradient a weight for the curvature; else one member after another."""
+        return float(max(1, self.n_modes * n_weights))
 
     def _method(self) -> Pool:
         if self.n_modes == 0:

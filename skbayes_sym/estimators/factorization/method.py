@@ -9,10 +9,12 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.convergence import warn_unconverged
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.groups import model_group
 from skbayes_sym.estimators.factorization.training import MatrixTraining
+from skbayes_sym.inference.diagnostics import rank_rhat
 from skbayes_sym.inference.factorization.problem import (
     Factorisation,
     FactorProblem,
@@ -25,6 +27,12 @@ from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.symmetry.base import SymmetryGroup
+
+_FEWEST_DRAWS = 20
+# Of the two halves of one chain: a chain that has arrived and forgets within a tenth of its draws
+# stays below.
+_MOST_RHAT = 1.2
+_MOST_ENTRIES = 1000  # that the draws' fit is looked at for
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +163,7 @@ class Factorization:
             found = FactorFit(self.solver.solve(problem, on_sweep), model)
         run.end(found)
         self._report(found.factors, data)
+        self._warn_unless_mixed(found.factors, data, model.n_components)
         return found
 
     def _problem(self, data: MatrixTraining, model: Factorisation) -> FactorProblem:
@@ -167,6 +176,29 @@ class Factorization:
             data.entries, data.double_entries, model, group, self.max_iter, tol, data.seed,
             self.warm,
         )  # fmt: skip
+
+    def _warn_unless_mixed(self, found: Factors, data: MatrixTraining, k: int) -> None:
+        """Draws that are too few, or whose fit to the entries still moves, say so."""
+        if found.draws is None or self.tol is None or found.stopped != "max_iter":
+            return
+        n_draws, entries = len(found.draws), data.double_entries.by_row
+        if n_draws < _FEWEST_DRAWS:
+            warn_unconverged(
+                f"not converged: {n_draws} draws of {self.max_iter} sweeps say little about "
+                "whether the chain has reached the posterior. Raise max_iter and n_draws."
+            )
+            return
+        chosen = torch.linspace(0, len(entries.value) - 1, min(len(entries.value), _MOST_ENTRIES))
+        at = chosen.round().long()
+        draws, n = found.draws.to(entries.value.device), data.shape[0]
+        products = (draws[:, entries.row[at]] * draws[:, n + entries.other[at]]).sum(-1)
+        off = entries.value[at] - products / k**0.5
+        rhat = float(rank_rhat(off.square().mean(-1).reshape(1, -1, 1).cpu())[0])
+        if rhat > _MOST_RHAT:
+            warn_unconverged(
+                "not converged: the draws' fit to the entries still moves (split R-hat "
+                f"{rhat:.2f}, above {_MOST_RHAT}). Raise max_iter."
+            )
 
     def _report(self, found: Factors, data: MatrixTraining) -> None:
         if found.bounds is not None:

@@ -32,6 +32,10 @@ class Pace(NamedTuple):
         """Blocks of steps, each with an update at its end once ``burn_in`` are over."""
         return -(-self.max_iter // self.block)
 
+    def end_of_block(self, step: int) -> int:
+        """Steps made by the update after ``step``, counted from 0; the last block may be short."""
+        return min((step // self.block + 1) * self.block, self.max_iter)
+
     @property
     def window(self) -> int:
         """A tenth of the updates."""

@@ -57,8 +57,8 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "standardize": ["boolean"],
     "learning_rate": [Interval(Real, 0, None, closed="neither")],
     "hyper_learning_rate": [Interval(Real, 0, None, closed="neither")],
-    "n_hyper_updates": [Interval(Integral, 1, None, closed="left")],
-    "burn_in": [Interval(Real, 0, 1, closed="left")],
+    "n_hyper_updates": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+    "burn_in": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
     "keep_best": ["boolean"],
     "tol": [Interval(Real, 0, None, closed="left"), None],
     "random_state": ["random_state"],
@@ -81,8 +81,8 @@ class LaplaceEstimator(NetworkEstimator):
     batch_size: int | str
     learning_rate: float
     hyper_learning_rate: float
-    n_hyper_updates: int
-    burn_in: float
+    n_hyper_updates: int | str
+    burn_in: float | str
     keep_best: bool
 
     _closing = ("log_evidence_",)

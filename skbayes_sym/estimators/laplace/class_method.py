@@ -11,6 +11,7 @@ from skbayes_sym.estimators._fit.compatibility import (
     SOFTMAX,
     Needs,
 )
+from skbayes_sym.estimators._fit.convergence import warn_of_moving_mode
 from skbayes_sym.estimators._fit.memory import rows_part
 from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators._fit.run import Run, logger
@@ -101,6 +102,8 @@ class EvidenceLaplaceClasses:
         Nats per unit of sample weight; "auto" is a tenth of a nat, None never stops.
     variance_scale : "loo" or float
         Of the logits' variance in predictions; "loo" chooses it by approximate leave-one-out.
+    says_unconverged : bool, default=False
+        Whether a best mode that still moved at the end is warned of.
     """
 
     needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
@@ -109,6 +112,7 @@ class EvidenceLaplaceClasses:
     max_iter: int | str
     tol: float | str | None
     variance_scale: str | float
+    says_unconverged: bool = False
 
     def fit(self, data: Training, model: Model, run: Run) -> ClassModesFit:
         network = fully_connected(model.network)
@@ -132,6 +136,10 @@ class EvidenceLaplaceClasses:
             "variance scale %g",
             len(values), values.min(), values.max(), stopped, found.n_iter, scale,
         )  # fmt: skip
+        if self.says_unconverged:
+            best = int(values.argmax())
+            own = modes.stopped[best]
+            warn_of_moving_mode(modes.curves[best].tolist(), own, self.tol, data.total_weight)
         return found
 
     def _search(

@@ -67,7 +67,7 @@ def warn_if_fisher_vanished(problem: Problem, mode: Evaluated) -> None:
         f"the empirical Fisher matrix has vanished: its trace is {empirical / expected:.1%} of the "
         "Gauss-Newton matrix's, since the network fits its labels. The evidence then prefers small "
         "prior precisions, and learns half-widths no more. Use curvature='kron-sketch', "
-        "which costs the same, or more updates: n_hyper_updates=max_iter // 8 and burn_in=0.",
+        "which costs the same, or leave n_hyper_updates and burn_in at their defaults.",
         UserWarning,
     )
 

@@ -96,10 +96,12 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         linearly.
     hyper_learning_rate : float, default=0.3
         Likewise for the logarithms of prior precision and noise.
-    n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
-    burn_in : float, default=0.1
-        Share of them that is left out at the start.
+    n_hyper_updates : int or "auto", default="auto"
+        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
+        Fisher matrix at least one in 8 steps.
+    burn_in : float or "auto", default="auto"
+        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
+        matrix.
     keep_best : bool, default=False
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end: away from a mode the approximation says too much.
@@ -109,7 +111,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         evidence gains less than this many from one tenth of ``max_iter`` to the next; "auto" is
         1e-3. None never stops.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -224,8 +226,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         normalize_y: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.3,
-        n_hyper_updates: int = 100,
-        burn_in: float = 0.1,
+        n_hyper_updates: int | str = "auto",
+        burn_in: float | str = "auto",
         keep_best: bool = False,
         tol: float | str | None = "auto",
         device: str = "auto",
@@ -267,7 +269,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
 
     def _gauss_newton(self) -> EvidenceLaplace:
         tol = _TOL if isinstance(self.tol, str) else self.tol
-        return EvidenceLaplace(self.n_restarts, self._steps_up_to(_STEPS), tol)
+        return EvidenceLaplace(
+            self.n_restarts, self._steps_up_to(_STEPS), tol, says_unconverged=True
+        )
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
         if self.optimizer_ == "adam":
@@ -363,10 +367,12 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         linearly.
     hyper_learning_rate : float, default=0.3
         Likewise for the logarithms of prior precision.
-    n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
-    burn_in : float, default=0.1
-        Share of them that is left out at the start.
+    n_hyper_updates : int or "auto", default="auto"
+        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
+        Fisher matrix at least one in 8 steps.
+    burn_in : float or "auto", default="auto"
+        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
+        matrix.
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end. Gauss-Newton steps do.
@@ -376,7 +382,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         Adam stops when the log evidence gains less than this many from one tenth of ``max_iter``
         to the next; "auto" is 1e-3. None never stops.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -487,8 +493,8 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         standardize: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.3,
-        n_hyper_updates: int = 100,
-        burn_in: float = 0.1,
+        n_hyper_updates: int | str = "auto",
+        burn_in: float | str = "auto",
         keep_best: bool = True,
         tol: float | str | None = "auto",
         device: str = "auto",
@@ -536,7 +542,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         return self._steps_up_to(most_steps(network.layout.n_params))
 
     def _gauss_newton(self) -> EvidenceLaplaceClasses:
-        return EvidenceLaplaceClasses(self.n_restarts, self.max_iter, self.tol, self.variance_scale)
+        return EvidenceLaplaceClasses(
+            self.n_restarts, self.max_iter, self.tol, self.variance_scale, says_unconverged=True
+        )
 
     def _predictive(self, x: Tensor) -> Predictive:
         if self.optimizer_ == "adam":

@@ -92,6 +92,11 @@ class LILAEstimator(LaplaceEstimator):
     def _image_shape(self, n_features: int) -> ImageShape | None:
         return image_shape(self.image_shape, n_features)
 
+    def _networks_at_once(self, n_weights: int) -> float:
+        """Transformations of a row."""
+        given = given_invariances(self.invariances)
+        return float(getattr(given, "n_augmentations", 1))
+
     def _method(self) -> Laplace:
         given, objective = given_invariances(self.invariances), given_objective(self.objective)
         half_width_rate = "auto" if given is None else given.learning_rate
@@ -247,10 +252,12 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         linearly.
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision and noise.
-    n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
-    burn_in : float, default=0.1
-        Share of them that is left out at the start.
+    n_hyper_updates : int or "auto", default="auto"
+        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
+        Fisher matrix at least one in 8 steps.
+    burn_in : float or "auto", default="auto"
+        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
+        matrix.
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end.
@@ -259,7 +266,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         evidence) gains less than this many nats per unit of sample weight from one tenth of
         ``max_iter`` to the next. None never stops.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -384,8 +391,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         normalize_y: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
-        n_hyper_updates: int = 100,
-        burn_in: float = 0.1,
+        n_hyper_updates: int | str = "auto",
+        burn_in: float | str = "auto",
         keep_best: bool = True,
         tol: float | None = 1e-3,
         device: str = "auto",
@@ -501,10 +508,12 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         linearly.
     hyper_learning_rate : float, default=0.1
         Likewise for the logarithms of prior precision.
-    n_hyper_updates : int, default=100
-        Times the hyperparameters move, evenly over the steps.
-    burn_in : float, default=0.1
-        Share of them that is left out at the start.
+    n_hyper_updates : int or "auto", default="auto"
+        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
+        Fisher matrix at least one in 8 steps.
+    burn_in : float or "auto", default="auto"
+        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
+        matrix.
     keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
         the end.
@@ -513,7 +522,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         evidence) gains less than this many nats per unit of sample weight from one tenth of
         ``max_iter`` to the next. None never stops.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -631,8 +640,8 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         standardize: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
-        n_hyper_updates: int = 100,
-        burn_in: float = 0.1,
+        n_hyper_updates: int | str = "auto",
+        burn_in: float | str = "auto",
         keep_best: bool = True,
         tol: float | None = 1e-3,
         device: str = "auto",

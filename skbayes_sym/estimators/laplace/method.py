@@ -49,6 +49,11 @@ from skbayes_sym.numerics.random import generator_from, spawn_seeds
 FULL_BATCH_ROWS = 250  # batch_size="auto" with invariances: all rows up to here ...
 MINIBATCH_ROWS = 100  # ... and this many beyond; each is transformed n_augmentations times
 
+# n_hyper_updates="auto" and burn_in="auto". An empirical Fisher matrix vanishes as labels are
+# fitted, so that it has to be heard before: without burn-in, and every few steps
+# (`examples/reproduce_immer_claims.py fisher`).
+_UPDATES, _BURN_IN, _FISHER_STEPS = 100, 0.1, 8
+
 SUBSET_SIZE = 300  # rows of evidence="subset"
 
 _TOTAL_TRAVEL = 3.0 * pi  # Invariances.learning_rate="auto": what one can cover in all updates
@@ -69,8 +74,8 @@ class Rates(NamedTuple):
 class Updates(NamedTuple):
     """When the hyperparameters move, and what is kept of it."""
 
-    n: int
-    burn_in: float  # share of them that is left out at the start
+    n: int | str  # "auto"
+    burn_in: float | str  # share of them that is left out at the start, or "auto"
     keep_best: bool
     online: bool = False  # gradients from the training steps themselves
     n_rows: int | None = None  # the evidence of a subset of so many; None: of all rows
@@ -164,11 +169,26 @@ class Laplace:
             self.batch_size, n_rows, n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
         )
 
+    @property
+    def _n_updates(self) -> int:
+        """How often the hyperparameters move."""
+        if not isinstance(self.updates.n, str):
+            return self.updates.n
+        least = self.max_iter // _FISHER_STEPS if is_empirical(self.curvature) else 0
+        return max(_UPDATES, least)
+
+    @property
+    def _burn_in(self) -> float:
+        """Share of the updates that is left out at the start."""
+        if not isinstance(self.updates.burn_in, str):
+            return self.updates.burn_in
+        return 0.0 if is_empirical(self.curvature) else _BURN_IN
+
     def _pace(self, total_weight: float) -> Pace:
-        block = max(1, self.max_iter // self.updates.n)
+        block = max(1, self.max_iter // self._n_updates)
         n_blocks = -(-self.max_iter // block)
         tol = None if self.tol is None else self.tol * total_weight
-        return Pace(self.max_iter, block, int(self.updates.burn_in * n_blocks), tol)
+        return Pace(self.max_iter, block, int(self._burn_in * n_blocks), tol)
 
     def _training(self, problem: Problem) -> Alternation:
         data, pace = problem.data, self._pace(problem.data.total_weight)
@@ -202,9 +222,13 @@ class Laplace:
             online = OnlineEvidence(evidence)
             epoch = -(-problem.data.n_rows // problem.batch_size)
             layers = problem.model.network.weight_layers
-            first = pace.block - recorded_steps(pace.block, epoch, layers)
-            burnt_in = pace.burn_in * pace.block
-            density.watch_with(online, lambda step: step >= burnt_in and step % pace.block >= first)
+            n_recorded = recorded_steps(pace.block, epoch, layers)
+
+            def is_watched(step: int) -> bool:
+                to_update = pace.end_of_block(step) - step
+                return step >= pace.burn_in * pace.block and to_update <= n_recorded
+
+            density.watch_with(online, is_watched)
         looked_at = evidence if self.updates.n_rows is None else problem.subset(self.updates.n_rows)
         return HyperAscent(looked_at, hyper, rates, problem.seeds.hyper, online)
 
@@ -223,5 +247,5 @@ class Laplace:
             return float(self.rates.half_widths)
         if self.objective.reward is not None:
             return float(self.rates.weights)
-        n_updates = max(1.0, (1.0 - self.updates.burn_in) * self.updates.n)
+        n_updates = max(1.0, (1.0 - self._burn_in) * self._n_updates)
         return min(_FASTEST, _TOTAL_TRAVEL / (_MEAN_FACTOR * n_updates))

@@ -12,6 +12,7 @@ from skbayes_sym.estimators._fit.compatibility import (
     NORMAL_OR_LEARNED,
     Needs,
 )
+from skbayes_sym.estimators._fit.convergence import warn_of_moving_mode
 from skbayes_sym.estimators._fit.memory import rows_part
 from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators._fit.rows import Array
@@ -90,6 +91,8 @@ class EvidenceLaplace:
         Largest number of Gauss-Newton steps.
     tol : float or None
         Nats per unit of sample weight by which a log evidence still moves when it has settled.
+    says_unconverged : bool, default=False
+        Whether a best mode that still moved at the end is warned of.
     """
 
     needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
@@ -97,6 +100,7 @@ class EvidenceLaplace:
     n_restarts: int
     max_iter: int
     tol: float | None
+    says_unconverged: bool = False
 
     def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
         network = fully_connected(model.network)
@@ -125,6 +129,10 @@ class EvidenceLaplace:
             "log evidence of %d modes from %.6g to %.6g, stopped by %s after %d steps",
             len(values), values.min(), values.max(), search.stopped, found.n_iter,
         )  # fmt: skip
+        if self.says_unconverged:
+            best = int(values.argmax())
+            curve = [float(step[best]) for step in search.curves]
+            warn_of_moving_mode(curve, search.stopped, self.tol, data.total_weight)
         return found
 
     def _require_memory(self, data: Training, network: MLP) -> None:

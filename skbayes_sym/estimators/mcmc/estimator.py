@@ -1,12 +1,15 @@
 """Sampled posteriors of networks: Wiese et al. 2023 as scikit-learn estimators."""
 
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
 from torch import nn
 
 from skbayes_sym.estimators._fit.model import NOISE_CONSTRAINTS
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import Interval
+from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor
 from skbayes_sym.estimators.mcmc.base import CONSTRAINTS, SampledEstimator
 from skbayes_sym.inference.samplers import SMC, Annealing, Evidence, Kernel
@@ -14,6 +17,11 @@ from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.priors import UnboundPrior
+
+# Of targets' spread, where identical rows have identical targets. On concrete data four chains
+# without it have steps of .004, an R-hat of functions of 2.6 and -1.20 nats a row; with it .08, 1.4
+# and .23.
+_LEAST_NOISE = 0.02
 
 
 class MCMCRegressor(DrawsRegressor, SampledEstimator):
@@ -86,7 +94,8 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
-        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
+        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names;
+        "heteroscedastic" with ``least=0.02`` where rows repeat, or have weights above 1.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default normal with standard
         deviation ``prior_scale``. Scales that are learned (``LayerScales()``, ``ARD()``) are
@@ -111,7 +120,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     n_jobs : int or None, default=None
         Processes that share the work (joblib); the result does not depend on it.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -298,6 +307,19 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    def _likelihood(self, data: Training) -> Likelihood:
+        return self._bounded(super()._likelihood(data), data.rows.weight)
+
+    def _fitted_likelihood(self) -> Likelihood:
+        return self._bounded(super()._fitted_likelihood(), self._training_data_[2])
+
+    def _bounded(self, likelihood: Likelihood, weight: Array) -> Likelihood:
+        """With a least noise where rows of ``weight`` repeat, if it was asked for by name."""
+        by_name = isinstance(self.likelihood, str) and hasattr(likelihood, "least")
+        if by_name and weight.max() > 1.0:
+            return replace(likelihood, least=_LEAST_NOISE)  # type: ignore[type-var]
+        return likelihood
+
 
 class MCMCClassifier(DrawsClassifier, SampledEstimator):
     r"""Bayesian neural network classification by sampling modulo symmetry.
@@ -385,7 +407,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     n_jobs : int or None, default=None
         Processes that share the work (joblib); the result does not depend on it.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None

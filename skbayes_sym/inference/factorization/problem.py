@@ -12,6 +12,7 @@ from skbayes_sym.inference.factorization.coordinates import Coordinates, Free
 from skbayes_sym.inference.factorization.data import Entries
 from skbayes_sym.inference.factorization.hyperpriors import Block, Features, RowLaw, SidePrior
 from skbayes_sym.inference.factorization.likelihoods import EntryLikelihood, NoiseState, Normal
+from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import float64_normal, generator_from, spawn_seeds
@@ -203,7 +204,8 @@ class FactorProblem:
         identity = torch.eye(mean.shape[1], dtype=like.dtype, device=like.device)
         cov = (variance * identity).repeat(n, 1, 1)
         for rows, side in zip(self.data.sides, coordinates.sides, strict=True):
-            cov[rows.own, list(side.pinned), list(side.pinned)] = 0.0
+            pinned = positions(side.pinned, cov)
+            cov[rows.own, pinned, pinned] = 0.0
         return FactorState(mean, cov, model.noise_variance, self._held_laws(), self._start_cuts())
 
     def laws(self, state: FactorState) -> tuple[RowLaw, RowLaw]:

@@ -49,6 +49,7 @@ from skbayes_sym.inference.factorization.problem import (
 )
 from skbayes_sym.inference.factorization.rows import Noise, gap_terms, row_conditionals
 from skbayes_sym.inference.factorization.scale_step import ScaleSums, rescaled
+from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.linalg import log_det, matrix_blocks
 from skbayes_sym.numerics.optimise import Loop, Stopped
@@ -303,7 +304,7 @@ def _moments(problem: FactorProblem, posterior: FactorState, index: int) -> Side
     total = torch.zeros(cov.shape[1:], dtype=torch.float64, device=cov.device)
     for begin, end in matrix_blocks(len(cov), cov.shape[1]):
         total += cov[begin:end].double().sum(0)
-    free = list(side.free)
+    free = positions(side.free, cov)
     return problem.priors[index].moments(mean[:, free], total[free][:, free])
 
 
@@ -396,27 +397,28 @@ def _update_side(
         found = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
         projected = project_free(family, precision, factor, k)
         put_free(mean[rows], cov[rows], (found, projected), free)
-        totals.log_det_precision += float(log_det(factor).sum())
+        totals.log_det_precision += log_det(factor).sum()
         if sweep.added is not None and terms is not None:
             totals.add_slope(sweep.added.d_mean[rows], terms.precision, found, projected)
         totals.add(explained, found, projected)
     ratio = family.pool(cov[side.own])
-    if bool((ratio != 1.0).any()):
+    # The answer saves a pass over the covariances, and costs a GPU a wait.
+    if ratio.device.type != "cpu" or bool((ratio != 1.0).any()):
         cov[side.own, :k, :k] *= ratio[:, None, None]
-    variances = cov[side.own].diagonal(dim1=-2, dim2=-1)[:, list(free.free)]
-    entropy = family.entropy(variances, totals.log_det_precision)
+    variances = cov[side.own].diagonal(dim1=-2, dim2=-1)[:, positions(free.free, cov)]
+    entropy = family.entropy(variances, float(totals.log_det_precision))
     return _SideUpdate(totals.fit(ratio), entropy, None if family.is_isotropic else totals.sums)
 
 
 class _Totals:
-    """Sums over blocks of rows."""
+    """Sums over blocks of rows, on their device: what is read is waited for."""
 
     def __init__(self, n_components: int, n_free: int, device: torch.device) -> None:
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
         self.sums = ScaleSums(zeros(n_free, n_free), zeros(n_free), zeros(n_components))
-        self.constant = self.log_det_precision = 0.0
+        self.constant, self.log_det_precision = zeros(), zeros()
         self.by_row = list[Tensor]()  # the factors' covariances' part of the squares
 
     def add_slope(self, d_mean: Tensor, added: Tensor, mean: Tensor, cov: Tensor) -> None:
@@ -429,7 +431,7 @@ class _Totals:
         """What rows say of the squared errors; overwrites ``cov``."""
         (second, first), constant = explained
         k = len(self.sums.gap)
-        self.constant += float(constant.sum())
+        self.constant += constant.sum()
         self.sums.first.add_((mean * first).sum(0))
         self.sums.second.add_((second * mean.unsqueeze(-1)).mul_(mean.unsqueeze(-2)).sum(0))
         cov.mul_(second)
@@ -440,7 +442,7 @@ class _Totals:
         """What the side adds to the expected squared error, its covariances pooled."""
         k, ones = len(self.sums.gap), torch.ones_like(self.sums.first)
         pooled = float(((ratio - 1.0) * torch.cat(self.by_row)).sum()) / k
-        return self.sums.fit(ones, k) + self.constant + pooled
+        return self.sums.fit(ones, k) + float(self.constant) + pooled
 
 
 def mean_field_elbo(data: Entries, posterior: FactorState, model: Factorisation) -> float:

@@ -2,7 +2,8 @@
 
 A chain that is still on its way comes to places where its frozen steps are too long: what it draws
 there are few points, many times over. Draws of its block are thrown away, it warms up where it is,
-and draws anew. Which blocks that happens to depends on them alone.
+for half as many rejections as before, and draws anew. Which blocks that happens to depends on them
+alone.
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,8 @@ def retuned(
     least_acceptance : float
         Mean probability of a chain's proposals while drawing.
     n_warmup : int
-        Moves of every further warm-up, of which there are at most three.
+        Moves of every further warm-up, of which there are at most three. Each aims at half of the
+        rejections that the one before aimed at.
     thin, n_jobs, on_step
         See `sample_chains`.
     """
@@ -47,6 +49,8 @@ def retuned(
         chosen = _blocks_below(found, least_acceptance)
         if not found.complete or not chosen:
             return found
+        aim = 1.0 - 0.5 * (1.0 - sampler.target_acceptance)
+        sampler = replace(sampler, target_acceptance=aim)
         again = sample_chains(
             sampler, [found.blocks[i] for i in chosen], n_warmup=n_warmup,
             n_draws=found.draws.shape[1], thin=thin, n_jobs=n_jobs, on_step=on_step,

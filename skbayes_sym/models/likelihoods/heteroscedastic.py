@@ -1,7 +1,7 @@
 """Normal noise whose standard deviation changes with the input: a second head of the network."""
 
 from dataclasses import dataclass
-from math import isfinite, log, pi
+from math import inf, isfinite, log, pi
 
 import torch
 from torch import Tensor
@@ -9,12 +9,14 @@ from torch.distributions import Normal
 
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb, collapsed_weight
 from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
+from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.predictive import NormalMixture
+from skbayes_sym.numerics.quadrature import gauss_hermite
 
 
 @dataclass(frozen=True)
 class Heteroscedastic(TargetLikelihood):
-    r"""``y ~ N(f_1, sigma(x)^2)`` with ``log sigma = log_std + spread f_2``, two heads a target.
+    r"""``y ~ N(f_1, sigma^2)``, ``sigma = least + exp(log_std + spread f_2)``: two heads a target.
 
     The outputs (N, 2 T) are the T targets' means, then their log standard deviations.
 
@@ -29,12 +31,17 @@ class Heteroscedastic(TargetLikelihood):
         ``spread`` times the prior standard deviation of a function value around ``log_std``, and
         any two inputs may differ in it as far. Less says that the noise changes less: 0.1 is
         nearly one noise for all rows.
+    least : float, default=0.0
+        Standard deviation that is added to the second head's, in standardised units: what targets
+        are known to at best. Identical rows with identical targets have a likelihood that grows
+        without bound as their noise falls to 0; with repeated rows give at least their rounding.
 
     Notes
     -----
-    Expectations over normal outputs are in closed form. The curvature is the expected one (Fisher
-    information), which is diagonal, ``1 / sigma^2`` and ``2 spread^2``: the observed one isn't
-    positive definite. `NaturalHeteroscedastic` has a full
+    Expectations over normal outputs are in closed form, with ``least`` by quadrature over the
+    second head. The curvature is the expected one (Fisher
+    information), which is diagonal, ``1 / sigma^2`` and ``2 (d log sigma / d f_2)^2``: the observed
+    one isn't positive definite. `NaturalHeteroscedastic` has a full
     one.
 
     References
@@ -45,6 +52,7 @@ class Heteroscedastic(TargetLikelihood):
 
     log_std: float = 0.0
     spread: float = 1.0
+    least: float = 0.0
 
     def __post_init__(self) -> None:
         if not isfinite(self.log_std) or not (self.spread > 0.0 and isfinite(self.spread)):
@@ -52,6 +60,8 @@ class Heteroscedastic(TargetLikelihood):
                 "log_std must be finite and spread positive, got "
                 f"{self.log_std!r} and {self.spread!r}."
             )
+        if not 0.0 <= self.least < inf:
+            raise ValueError(f"least must be finite and not negative, got {self.least!r}.")
 
     @property
     def n_outputs_per_target(self) -> int:
@@ -60,7 +70,15 @@ class Heteroscedastic(TargetLikelihood):
     def heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Means and log standard deviations (*B, N, T) of outputs (*B, N, 2 T)."""
         mean, second = outputs.chunk(2, -1)
-        return mean, self.log_std + self.spread * second
+        return mean, self._log_std_of(second)
+
+    def _log_std_of(self, second: Tensor) -> Tensor:
+        own = self.log_std + self.spread * second
+        return torch.logaddexp(own, own.new_tensor(log(self.least))) if self.least else own
+
+    def _slope(self, log_std: Tensor) -> Tensor:
+        """Of ``log sigma`` by the second head."""
+        return self.spread * (1.0 - self.least * (-log_std).exp())
 
     def distribution(self, outputs: Tensor) -> Normal:
         mean, log_std = self.heads(outputs)
@@ -83,8 +101,10 @@ class Heteroscedastic(TargetLikelihood):
     ) -> ExpectedLogProb:
         r"""Closed form: ``-E[log s] - [(y - m_1)^2 + v_1] E[s^-2] / 2 - log(2 pi) / 2``.
 
-        :math:`E[s^{-2}] = \exp(-2 E[\log s] + 2 \mathrm{Var}[\log s])`.
+        :math:`E[s^{-2}] = \exp(-2 E[\log s] + 2 \mathrm{Var}[\log s])`, without ``least``.
         """
+        if self.least:
+            return self._by_quadrature(mean, variance, y)
         m, log_std = self.heads(mean)
         v, v_second = variance.chunk(2, -1)
         precision = (-2.0 * log_std + 2.0 * self.spread**2 * v_second).exp()
@@ -95,11 +115,27 @@ class Heteroscedastic(TargetLikelihood):
         d_variance = torch.cat([-0.5 * precision, -(self.spread**2) * scaled], -1)
         return ExpectedLogProb(value, d_mean, d_variance, mean.new_zeros(len(mean), 0))
 
+    def _by_quadrature(self, mean: Tensor, variance: Tensor, y: Tensor) -> ExpectedLogProb:
+        """Exact over the first head, 64 nodes over the second."""
+        (m, m_second), (v, v_second) = mean.chunk(2, -1), variance.chunk(2, -1)
+        nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
+        sd = v_second.sqrt()
+        log_std = self._log_std_of(m_second.unsqueeze(-1) + sd.unsqueeze(-1) * nodes)
+        precision = (-2.0 * log_std).exp()
+        residual = y - m
+        square = torch.addcmul(v, residual, residual).unsqueeze(-1)
+        slope = self._slope(log_std) * (square * precision - 1.0) * weights
+        value = -(0.5 * square * precision + log_std + 0.5 * log(2 * pi)) @ weights
+        expected = precision @ weights
+        d_mean = torch.cat([residual * expected, slope.sum(-1)], -1)
+        d_variance = torch.cat([-0.5 * expected, slope @ nodes / (2.0 * sd)], -1)
+        return ExpectedLogProb(value.sum(-1), d_mean, d_variance, mean.new_zeros(len(mean), 0))
+
     def score(self, outputs: Tensor, y: Tensor) -> Tensor:
         mean, log_std = self.heads(outputs)
         precision = (-2.0 * log_std).exp()
         first = (y - mean) * precision
-        return torch.cat([first, self.spread * (first * (y - mean) - 1.0)], -1)
+        return torch.cat([first, self._slope(log_std) * (first * (y - mean) - 1.0)], -1)
 
     def fisher(self, outputs: Tensor) -> Tensor:
         """Fisher information of the outputs, (*B, N, 2 T, 2 T), diagonal."""
@@ -112,12 +148,12 @@ class Heteroscedastic(TargetLikelihood):
     def _fisher_root(self, outputs: Tensor) -> Tensor:
         """Square roots of its diagonal, (*B, N, 2 T)."""
         _, log_std = self.heads(outputs)
-        return torch.cat([(-log_std).exp(), torch.full_like(log_std, 2**0.5 * self.spread)], -1)
+        return torch.cat([(-log_std).exp(), 2**0.5 * self._slope(log_std)], -1)
 
     def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "HeteroscedasticTerm":
         return HeteroscedasticTerm(
-            y.T.contiguous(), collapsed_weight(weight), float(weight.sum()), self.log_std,
-            self.spread,
+            y.T.contiguous(), collapsed_weight(weight), weight.sum().double(), self.log_std,
+            self.spread, self.least,
         )  # fmt: skip
 
 
@@ -129,16 +165,18 @@ class HeteroscedasticTerm:
     ----------
     y : Tensor of shape (T, N)
     weight : Tensor of shape (N,), or (1,) where all are equal
-    total_weight : float
-    log_std, spread : float
+    total_weight : Tensor of shape ()
+        Float64.
+    log_std, spread, least : float
         As `Heteroscedastic` has them.
     """
 
     y: Tensor
     weight: Tensor
-    total_weight: float
+    total_weight: Tensor
     log_std: float
     spread: float
+    least: float = 0.0
 
     def value(self, outputs: Tensor, params: Tensor) -> Tensor:
         return self.gradient(outputs, params, torch.empty_like(outputs))[0]
@@ -149,14 +187,19 @@ class HeteroscedasticTerm:
         mean, log_std = outputs[:, :n_targets], outputs[:, n_targets:]
         first, second = out[:, :n_targets], out[:, n_targets:]
         log_std.mul_(self.spread).add_(self.log_std)
+        slope = self.weight * self.spread
+        if self.least:
+            floor = log_std.new_full((), log(self.least))
+            slope = slope * (log_std - floor).sigmoid()
+            torch.logaddexp(log_std, floor, out=log_std)
         residual = torch.sub(self.y, mean, out=mean)
         weighted = torch.mul(log_std, -2.0, out=first).exp_()
         weighted.mul_(residual)  # (y - m) / s^2
         torch.mul(weighted, residual, out=second)  # the square of z
         value = torch.add(second, log_std, alpha=2.0)
         value = self._weighted_sum(value).mul_(-0.5)
-        value.sub_(0.5 * log(2 * pi) * self.total_weight * n_targets)
-        second.sub_(1.0).mul_(self.weight * self.spread)
+        value.sub_((0.5 * log(2 * pi) * self.total_weight * n_targets).to(value))
+        second.sub_(1.0).mul_(slope)
         first.mul_(self.weight)
         return value, params
 

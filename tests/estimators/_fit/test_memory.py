@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 def test_every_estimator_asks_before_it_starts(name, monkeypatch):
     case = FITS[name]
     monkeypatch.setattr(memory, "available_bytes", lambda device: 50.0)
-    model = clone(case.estimator)
+    model = clone(case.estimator).set_params(device="cpu")
     with pytest.raises(MemoryError) as caught:
         model.fit(case.X, case.y)
     message = str(caught.value)

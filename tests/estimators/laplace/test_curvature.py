@@ -35,7 +35,8 @@ def test_an_empirical_fisher_that_has_vanished_warns():
     """Many steps on few rows of clear classes: labels are fitted, and squared scores are none."""
     X, y = load_wine(return_X_y=True)
     settings = {
-        "max_iter": 400, "n_hyper_updates": 8, "prior_scale": 10.0, "tol": None, "random_state": 0,
+        "max_iter": 400, "n_hyper_updates": 8, "burn_in": 0.1, "prior_scale": 10.0, "tol": None,
+        "random_state": 0,
         "invariances": Invariances([ColumnShift(columns=(0,))], 2),
     }  # fmt: skip
     fitting = LILAClassifier((20,), curvature="kron-ef", **settings)
@@ -45,3 +46,19 @@ def test_an_empirical_fisher_that_has_vanished_warns():
         warnings.simplefilter("error")
         LILAClassifier((20,), curvature="kron-sketch", **settings).fit(X, y)
         fitting.set_params(max_iter=8, n_hyper_updates=1).fit(X, y)  # nothing is fitted yet
+
+
+@pytest.mark.parametrize(
+    ("curvature", "max_iter", "n"),
+    [("kron-ef", 4000, 500), ("diag-ef", 400, 100), ("auto", 4000, 100)],
+)
+def test_the_half_widths_are_heard_before_it_vanishes(curvature, max_iter, n):
+    """Updates by default: one in 8 steps of an empirical Fisher, 100 of others."""
+    model = LILAClassifier(curvature=curvature, max_iter=max_iter, invariances=[ColumnShift()])
+    model.n_features_in_ = 3
+    method = model._method()
+    assert method._n_updates == n
+    assert method._pace(1.0).n_blocks == n
+    assert method._pace(1.0).burn_in == (10 if curvature == "auto" else 0)
+    model.set_params(n_hyper_updates=40)
+    assert model._method()._n_updates == 40

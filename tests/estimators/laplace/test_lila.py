@@ -331,6 +331,16 @@ def test_images_that_are_no_rows_are_told_of_image_shape(shape, message):
         fitted.fit(rows, y).predict(X)
 
 
+@pytest.mark.parametrize(("max_iter", "n"), [(10, 3), (11, 4), (7, 7), (9, 100)])
+def test_a_last_block_may_be_short(max_iter, n):
+    """Its update hears the steps that it has."""
+    X, y = make_arcs(0)
+    few = {"max_iter": max_iter, "n_hyper_updates": n, "burn_in": 0.0, "tol": None}
+    clf = LILAClassifier((3,), invariances=[Rotation2D()], batch_size=200, **few).fit(X, y)
+    assert clf.n_iter_ == max_iter
+    assert len(clf.log_evidence_curve_) == -(-max_iter // max(1, max_iter // n))
+
+
 def test_a_batch_larger_than_the_data_warns():
     X, y = make_arcs(0)
     clf = LILAClassifier((3,), invariances=None, max_iter=20, tol=None, batch_size=999)

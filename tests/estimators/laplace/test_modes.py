@@ -22,6 +22,7 @@ X = RNG.standard_normal((40, 3))
 Y = X @ [1.0, -2.0, 0.5] + 0.3 * RNG.standard_normal(40)
 AS_GIVEN = {"standardize": False, "normalize_y": False, "tol": None, "random_state": 0}
 SMALL = LaplaceRegressor((3,), n_restarts=3, random_state=0)
+few_steps = pytest.mark.filterwarnings("ignore:not converged")
 CLASSES = (X[:, 0] + X[:, 1] * X[:, 2] + 0.5 * RNG.standard_normal(40) > 0).astype(int)
 
 
@@ -67,6 +68,7 @@ def test_learned_scales_and_noise_belong_to_the_posterior_of_their_mode():
     assert reg.relevance_[0].argmax() == 1  # whose slope is the largest
 
 
+@few_steps
 @pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
 def test_weights_are_repetitions(kind):
     weight = np.arange(40) % 3
@@ -80,6 +82,7 @@ def test_weights_are_repetitions(kind):
     assert one.log_evidence_ == other.log_evidence_
 
 
+@few_steps
 def test_the_joint_covariance_is_that_of_the_mixtures_draws():
     reg = clone(SMALL).fit(X, np.column_stack([np.sin(2.0 * Y), 100.0 * X[:, 0] * X[:, 1]]))
     mean, cov = reg.predict(X[:4], return_cov=True)
@@ -101,6 +104,7 @@ def test_evidences_are_reported_and_dont_weigh():
     assert reg.noise_std_ == pytest.approx(np.sqrt((reg.noise_std_modes_**2).mean()))
 
 
+@few_steps
 def test_another_fit_leaves_nothing_of_the_one_before():
     reg = LaplaceRegressor((3,), prior=ARD(), n_restarts=1, max_iter=12, random_state=0).fit(X, Y)
     assert reg.relevance_.shape == (1, 3)

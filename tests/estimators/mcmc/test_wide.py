@@ -17,6 +17,7 @@ from skbayes_sym.estimators.mcmc.trust import doubtful_chains
 from skbayes_sym.estimators.mcmc.wide import APPROACH, PLAN, asks_for_it, usual_scale
 from skbayes_sym.inference.samplers import HMC, Annealing
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
@@ -167,6 +168,22 @@ def test_annealed_chains_have_given_scales_by_default(noisy):
     )  # fmt: skip
     assert torch.equal(posterior.log_prob(theta), expected.log_prob(theta))
     np.testing.assert_array_equal(fitted(given, X, Y).samples_, noisy.samples_)
+
+
+def test_noise_of_repeated_rows_has_a_least(noisy):
+    """Without it their likelihood has no bound; asked for as an object it is as given."""
+    assert noisy.likelihood_.least == 0.0
+    twice = np.concatenate([np.arange(60), [0, 1]])
+    repeated = fitted(NOISY, X[twice], Y[twice])
+    assert repeated.likelihood_.least == 0.02
+    spread = repeated.predict_uncertainty(X).aleatoric
+    assert (spread > (0.02 * repeated.y_scale_[0]) ** 2).all()
+    given = Heteroscedastic(least=0.0)
+    assert (
+        fitted(clone(NOISY).set_params(likelihood=given), X[twice], Y[twice]).likelihood_ == given
+    )
+    again = fitted(NOISY, X, Y, np.where(np.arange(60) < 2, 2.0, 1.0))
+    np.testing.assert_array_equal(again.predict(X), repeated.predict(X))
 
 
 def test_wide_layers_have_smaller_ones():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from inference.factorization.factorization_problems import complete, incomplete, problem_of
 
-from skbayes_sym.inference.factorization.gibbs import sample_factors
+from skbayes_sym.inference.factorization.gibbs import _draw_noise, sample_factors
 
 
 def exact_mean(r):
@@ -32,6 +32,18 @@ def test_gibbs_has_the_posterior_of_one_number(r, expected):
     means = torch.stack(means)
     error = 3.0 * float(means.std()) / len(means) ** 0.5
     assert abs(float(means.mean()) - expected) < error
+
+
+@pytest.mark.parametrize("weight", [None, torch.tensor([0.5, 2.0, 1.0, 0.5], dtype=torch.float64)])
+def test_the_noise_of_given_factors_is_inverse_gamma(generator, weight):
+    """Shape N / 2: the mean of 1 / noise is N over the sum of squares; exact, for few entries."""
+    off = complete(torch.tensor([[1.0, -2.0], [0.5, 0.1]], dtype=torch.float64)).by_row
+    off = off._replace(weight=weight)
+    drawn = torch.tensor([_draw_noise(off, (1e-9, 1e9), generator) for _ in range(4000)])
+    expected = off.total_weight / off.squares
+    spread = expected * (2.0 / off.total_weight) ** 0.5
+    assert abs(float((1.0 / drawn).mean()) - expected) < 4.0 * spread / len(drawn) ** 0.5
+    assert _draw_noise(off, (1e-9, 1e-8), generator) == 1e-8
 
 
 def test_gibbs_learns_the_noise(generator):

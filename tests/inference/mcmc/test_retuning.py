@@ -78,3 +78,16 @@ def test_a_stop_keeps_what_was_drawn():
     assert stopped.stopped == "callback"
     np.testing.assert_array_equal(stopped.draws, found.draws)
     assert retuned(sampler, stopped, least_acceptance=0.65, n_warmup=30) is stopped
+
+
+def test_each_round_aims_at_half_the_rejections(monkeypatch):
+    sampler, found = run([3])
+    aims = []
+
+    def spy(sampler, *arguments, **settings):
+        aims.append(sampler.target_acceptance)
+        return sample_chains(sampler, *arguments, **settings)
+
+    monkeypatch.setattr("skbayes_sym.inference.mcmc.retuning.sample_chains", spy)
+    retuned(sampler, found, least_acceptance=1.1, n_warmup=4)  # never enough
+    np.testing.assert_allclose(aims, [0.9, 0.95, 0.975])

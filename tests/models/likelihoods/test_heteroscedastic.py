@@ -103,6 +103,14 @@ def test_one_noise_is_the_limit_of_no_spread(generator):
     assert_close(flat, normal, rtol=1e-10, atol=1e-10)
 
 
+def test_the_noise_is_never_below_the_least(generator):
+    f = torch.tensor([[0.0, -50.0], [0.0, 0.0], [0.0, 3.0]]).double()
+    std = Heteroscedastic(least=0.1).variance(f).sqrt()
+    assert_close(std[:, 0], 0.1 + f[:, 1].exp())
+    with pytest.raises(ValueError, match="least must be finite and not negative, got -1"):
+        Heteroscedastic(least=-1)
+
+
 @pytest.mark.parametrize("given", [{"spread": 0.0}, {"log_std": np.inf}, {"spread": np.nan}])
 def test_settings_are_checked(given):
     with pytest.raises(ValueError, match="log_std must be finite and spread positive"):

@@ -1,6 +1,6 @@
 """Estimates of a permanent: sides, limits, and which one is taken."""
 
-from math import factorial
+from math import factorial, log
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Exact,
     ExactUpTo,
+    Importance,
     InfoNCE,
     Soules,
 )
@@ -43,6 +44,17 @@ def test_infonce_without_replacement_is_exact_at_the_whole_group(d, generator):
         for e in (Exact(), InfoNCE(factorial(d)))
     )
     assert_close(infonce, exact, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("n_permutations", [1, 2, 16])
+def test_equal_weights_leave_nothing_to_estimate(n_permutations, generator):
+    """Every assignment counts alike, so any number of them says the same: ``log d!``."""
+    d = 4
+    weights = torch.full((3, d, d), 0.7, dtype=torch.float64)
+    expected = torch.full((3,), log(factorial(d)) + 0.7 * d, dtype=torch.float64)
+    for estimate in (Importance, InfoNCE):
+        found = estimate(n_permutations)(weights, generator=generator)
+        assert_close(found, expected, atol=1e-6, rtol=0.0)
 
 
 def test_exact_up_to_switches_by_width(generator):

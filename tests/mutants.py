@@ -1,0 +1,287 @@
+"""Plausible bugs, planted one at a time: does the suite see them?
+
+    python tests/mutants.py [FIRST LAST]        prints each mutant, caught or not, and the count
+    python tests/mutants.py fast [FIRST LAST]   the same, trusting that the tests pass as they are
+    python tests/mutants.py check               that every text is there, without running a test
+
+Each is a replacement of text in a temporary copy, for which only the test files of its module are
+run, in a process of its own that has torch and scikit-learn loaded already. A mutant that doesn't
+end within `_CPU_SECONDS` counts as caught: no suite would pass it.
+"""
+
+import os
+import resource
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+_CPU_SECONDS = 120
+
+
+class Mutant(NamedTuple):
+    """A bug, and the tests (arguments of pytest) that must see it."""
+
+    module: str  # below skbayes_sym/
+    before: str
+    after: str
+    tests: str  # below tests/
+
+
+MUTANTS = [
+    # Numbers and linear algebra.
+    Mutant("numerics/gaussian.py", "squares - 1.0 - log_ratio)", "squares - 1.0 + log_ratio)",
+           "numerics/test_gaussian.py"),
+    Mutant("numerics/gaussian.py", "0.5 * (trace + squares - n - log_det)",
+           "0.5 * (trace + squares - n + log_det)", "numerics/test_gaussian.py"),
+    Mutant("numerics/gaussian.py", "(squares + log_det + n * LOG_2PI)",
+           "(squares + log_det + LOG_2PI)", "numerics/test_gaussian.py"),
+    Mutant("numerics/gaussian.py", "+ LOG_2PI) - log_scale", "+ LOG_2PI) + log_scale",
+           "numerics/test_gaussian.py"),
+    Mutant("numerics/monte_carlo.py", "/ len(values) ** 0.5)", "/ len(values))",
+           "numerics/test_monte_carlo.py"),
+    Mutant("numerics/convergence.py", "np.mean(last) - np.mean(before)",
+           "np.mean(before) - np.mean(last)", "numerics/test_convergence.py"),
+    Mutant("numerics/convergence.py", "tol + 3.0 * self.standard_error",
+           "tol - 3.0 * self.standard_error", "numerics/test_convergence.py"),
+    Mutant("numerics/quadrature.py", "weights / weights.sum()", "weights / weights.max()",
+           "numerics/test_quadrature.py"),
+    Mutant("numerics/linalg.py", "2.0 * factor.diagonal(dim1=-2, dim2=-1).log()",
+           "factor.diagonal(dim1=-2, dim2=-1).log()", "numerics/test_linalg.py"),
+    Mutant("numerics/permanent.py", "total.log().add_(peak)", "total.log().sub_(peak)",
+           "numerics/test_permanent.py"),
+    Mutant("numerics/permanent_bounds.py", "torch.xlogy(rest, rest) - torch.xlogy(plan, plan)",
+           "-torch.xlogy(rest, rest) - torch.xlogy(plan, plan)",
+           "numerics/test_permanent_bounds.py"),
+    Mutant("numerics/permanent_bounds.py", "torch.minimum(bounds[:2]", "torch.maximum(bounds[:2]",
+           "numerics/test_permanent_bounds.py"),
+    Mutant("numerics/random.py", "-1.0, 1.0).to(q)", "1.0, 1.0).to(q)", "numerics/test_random.py"),
+    # Symmetries and their gaps.
+    Mutant("symmetry/gaps/permanent_estimates.py", "logsumexp(dim=0) - log(self.n_permutations)",
+           "logsumexp(dim=0) - log(self.n_permutations - 1)",
+           "symmetry/gaps/test_permanent_estimates.py"),
+    Mutant("symmetry/gaps/permanent_estimates.py", "+ lgamma(d + 1) - log(n)",
+           "+ lgamma(d) - log(n)", "symmetry/gaps/test_permanent_estimates.py"),
+    Mutant("symmetry/gaps/permanent_estimates.py", "return (terms - log_tau).logsumexp",
+           "return (terms + log_tau).logsumexp", "symmetry/gaps/test_permanent_estimates.py"),
+    Mutant("symmetry/gaps/unit_log_ratios.py", "noise * noise).sum(-1) + log_scale",
+           "noise * noise).sum(-1) - log_scale", "symmetry/gaps/test_unit_log_ratios.py"),
+    Mutant("symmetry/gaps/unit_log_ratios.py", ".sum(-1) + 2.0 * log_scale",
+           ".sum(-1) + log_scale", "symmetry/gaps/test_unit_log_ratios.py"),
+    Mutant("symmetry/gaps/units.py", "d_loc, -d_scale / scale.detach()",
+           "d_loc, d_scale / scale.detach()", "symmetry/gaps/test_laws.py"),
+    Mutant("symmetry/gaps/units.py", "layer.log_order - permanent(ratios",
+           "-permanent(ratios", "symmetry/gaps/test_units.py"),
+    Mutant("symmetry/gaps/sign_flips.py", "log(2.0) - F.softplus(-2.0 * log_ratio)",
+           "log(2.0) - F.softplus(-log_ratio)", "symmetry/gaps/test_sign_flips.py"),
+    Mutant("symmetry/gaps/sign_flips.py", "return a + a.sqrt() * z", "return a - a.sqrt() * a",
+           "symmetry/gaps/test_sign_flips.py"),
+    Mutant("symmetry/gaps/translations.py", "0.5 * (logs - posterior.log_det_precision())",
+           "0.5 * (logs + posterior.log_det_precision())", "symmetry/gaps/test_translations.py"),
+    Mutant("symmetry/gaps/haar_integral.py", "s + F.softplus(-2.0 * s) - log(2.0)",
+           "s + F.softplus(-2.0 * s)", "symmetry/gaps/test_haar_integral.py"),
+    Mutant("symmetry/gaps/haar_integral.py", "r.sum(-1) - 0.5 * pairs - 0.5 * x",
+           "r.sum(-1) + 0.5 * pairs - 0.5 * x", "symmetry/gaps/test_haar_integral.py"),
+    Mutant("symmetry/gaps/haar_integral.py", "_rotations_3(a, b, -c))", "_rotations_3(a, b, c))",
+           "symmetry/gaps/test_haar_integral.py"),
+    Mutant("symmetry/translation.py", "self.element(reference - theta)",
+           "self.element(theta - reference)", "symmetry/test_translation.py"),
+    # Likelihoods, priors, predictions.
+    Mutant("models/likelihoods/gaussian.py", "(0.5 * (z * z) + self.log_noise + 0.5",
+           "(0.5 * (z * z) - self.log_noise + 0.5",
+           "models/likelihoods/test_families.py"),
+    Mutant("models/likelihoods/gaussian.py", "d_variance = (-0.5 * precision)",
+           "d_variance = (0.5 * precision)",
+           "models/likelihoods/test_derivatives.py models/likelihoods/test_expectations.py "
+           "models/likelihoods/test_families.py"),
+    Mutant("models/likelihoods/student_t.py", "0.5 * (df + 1) * torch.log1p",
+           "0.5 * df * torch.log1p", "models/likelihoods/test_families.py"),
+    Mutant("models/likelihoods/student_t.py", "df / (df - 2.0)", "df / (df - 1.0)",
+           "models/likelihoods/test_families.py"),
+    Mutant("models/likelihoods/poisson.py", "rate = (mean + 0.5 * variance).exp()",
+           "rate = (mean + variance).exp()",
+           "models/likelihoods/test_expectations.py models/likelihoods/test_families.py"),
+    Mutant("models/likelihoods/negative_binomial.py", "(y + size) * mean)", "y * mean)",
+           "models/likelihoods/test_families.py"),
+    Mutant("models/likelihoods/heteroscedastic.py", "+ 2.0 * self.spread**2 * v_second",
+           "- 2.0 * self.spread**2 * v_second", "models/likelihoods/test_heteroscedastic.py"),
+    Mutant("models/likelihoods/heteroscedastic.py", "2**0.5 * self._slope(log_std)], -1)",
+           "self._slope(log_std)], -1)", "models/likelihoods/test_heteroscedastic.py"),
+    Mutant("models/predictive.py", "(self.loc - self.mean()) ** 2 + self.variance",
+           "(self.loc - self.mean()) ** 2", "models/test_predictive.py"),
+    Mutant("models/predictive.py", "likelihood.log_prob(self.outputs, y) - jacobian",
+           "likelihood.log_prob(self.outputs, y) + jacobian", "models/test_predictive.py"),
+    Mutant("models/predictive.py", "noise_variance=self.noise_variance * scale**2",
+           "noise_variance=self.noise_variance * scale", "models/test_predictive.py"),
+    Mutant("models/learned_scales.py", "a * rate.log()).sum() - self.n_groups",
+           "a * rate.log()).sum() + self.n_groups", "models/test_learned_scales.py"),
+    Mutant("models/learned_scales.py", "torch.digamma(a + 0.5 * s.sizes",
+           "torch.digamma(a + s.sizes", "models/test_learned_scales.py"),
+    Mutant("models/crps.py", "(1.0 - law.cdf(x)).square(), y, high)",
+           "law.cdf(x).square(), y, high)", "models/test_crps.py"),
+    # Posteriors of networks, samplers, evidences.
+    Mutant("inference/network_posterior.py", "0.5 * log(2 / pi) * len(noise)",
+           "0.5 * log(1 / pi) * len(noise)", "inference/test_network_posterior.py"),
+    Mutant("inference/network_posterior.py", "slope[self._n_theta :] = 1.0",
+           "slope[self._n_theta :] = 0.0", "inference/test_network_posterior.py"),
+    Mutant("inference/kernels/hmc.py", "p = momentum.addcmul(eps, kick(state.gradient), value=0.5)",
+           "p = momentum.addcmul(eps, kick(state.gradient), value=1.0)",
+           "inference/kernels/test_hmc.py"),
+    Mutant("inference/kernels/hmc.py", "0.5 * kinetic.sum(1) - (end", "0.5 * kinetic.sum(1) + (end",
+           "inference/kernels/test_hmc.py"),
+    Mutant("inference/kernels/nuts.py", "log_weight - torch.logaddexp(tree.log_weight, log_weight)",
+           "tree.log_weight - torch.logaddexp(tree.log_weight, log_weight)",
+           "inference/kernels/test_nuts.py inference/kernels/test_laws.py"),
+    Mutant("inference/smc/tempering.py", "return exp(2.0 * float(once) - float(twice) - log_n)",
+           "return exp(2.0 * float(once) - float(twice))", "inference/smc/test_tempering.py"),
+    Mutant("inference/smc/tempering.py", "dim=0)) - log(len(log_weights))", "dim=0))",
+           "inference/smc/test_tempering.py"),
+    Mutant("inference/multimodal/bridge_ratio.py", "log(n_proposal) - total, log(n_draws) - total",
+           "log(n_draws) - total, log(n_proposal) - total",
+           "inference/multimodal/test_bridge_ratio.py"),
+    Mutant("inference/multimodal/bridge_ratio.py", "(from_proposals + from_draws) ** 0.5",
+           "0.5 * (from_proposals + from_draws) ** 0.5",
+           "inference/multimodal/test_bridge_ratio.py"),
+    Mutant("inference/multimodal/bridge.py", "torch.cat(sums) - log(table.order)",
+           "torch.cat(sums)", "inference/multimodal/test_bridge.py"),
+    Mutant("inference/diagnostics.py", "np.sqrt((n - 1) / n + between / within)",
+           "np.sqrt(between / within)", "inference/test_diagnostics.py"),
+    Mutant("inference/diagnostics.py", "rho = 1.0 - (within - covariance) / total",
+           "rho = 1.0 - (within + covariance) / total", "inference/test_diagnostics.py"),
+    # Variational and linear inference.
+    Mutant("inference/mean_field/elbo.py", "quadratic.sub_(self._log_variance.sum())",
+           "quadratic.add_(self._log_variance.sum())", "inference/mean_field/test_elbo.py"),
+    Mutant("inference/mean_field/elbo.py", "log_scale - 0.5 * n_params", "log_scale",
+           "inference/mean_field/test_elbo.py"),
+    Mutant("inference/mean_field/bounds.py", "scale).double() ** 2).to(like)",
+           "scale).double()).to(like)", "inference/mean_field/test_bounds.py"),
+    Mutant("inference/layerwise/collapsed.py", "(LOG_2PI + 2.0 * inputs.log_noise)",
+           "(LOG_2PI - 2.0 * inputs.log_noise)", "inference/layerwise/test_collapsed.py"),
+    Mutant("inference/linear/sites.py", "spread.kl + 0.5 * (loc * loc).sum() / prior_variance",
+           "spread.kl - 0.5 * (loc * loc).sum() / prior_variance",
+           "inference/linear/test_sites.py"),
+    Mutant("inference/linear/sites.py", "state.terms.gradient + torch.einsum(\"ncd,nd->nc\"",
+           "state.terms.gradient - torch.einsum(\"ncd,nd->nc\"", "inference/linear/test_sites.py"),
+    Mutant("inference/linear/conjugate.py", "log(2.0 * pi * s2) + misfit / s2 + volume",
+           "log(2.0 * pi * s2) + misfit / s2 - volume", "inference/linear/test_conjugate.py"),
+    Mutant("inference/linear/conjugate.py", "variance * self.projection / s2",
+           "variance * self.projection", "inference/linear/test_conjugate.py"),
+    # Laplace.
+    Mutant("inference/laplace/marginal_likelihood.py", "self.log_prior - 0.5 * self.log_det",
+           "self.log_prior + 0.5 * self.log_det", "inference/laplace/test_marginal_likelihood.py"),
+    Mutant("inference/laplace/marginal_likelihood.py",
+           "log_prior = 0.5 * (sizes * log_precision - precision * norms)",
+           "log_prior = 0.5 * (sizes * log_precision + precision * norms)",
+           "inference/laplace/test_marginal_likelihood.py"),
+    Mutant("inference/laplace/posterior.py", "precision.quadratic(away), -precision.log_det(), n",
+           "precision.quadratic(away), precision.log_det(), n",
+           "inference/laplace/test_posterior.py"),
+    # Factorisation.
+    Mutant("inference/factorization/gibbs.py", "standard_gamma(max(0.5 * off.total_weight, 0.5))",
+           "standard_gamma(max(0.5 * (off.total_weight - 1), 0.5))",
+           "inference/factorization/test_gibbs.py"),
+    Mutant("inference/factorization/gibbs.py", "half + normal.unsqueeze(-1)", "half",
+           "inference/factorization/test_gibbs.py"),
+    Mutant("inference/factorization/rows.py", "first / (sqrt(noise.n_components) * noise.variance)",
+           "first / (noise.n_components * noise.variance)", "inference/factorization/test_rows.py"),
+    Mutant("inference/factorization/vi.py", "/ k - 2.0 / sqrt(k) * sums.first",
+           "/ k - 1.0 / sqrt(k) * sums.first", "inference/factorization/test_vi.py"),
+    Mutant("inference/factorization/hyperpriors.py", "chisquare(b + n - torch.arange(b).numpy())",
+           "chisquare(b + n - 1 - torch.arange(b).numpy())",
+           "inference/factorization/test_hyperpriors.py"),
+    Mutant("inference/factorization/hyperpriors.py", "0.5 * dof * b * log(2.0) - 0.5 * dof",
+           "0.5 * dof * b * log(2.0) + 0.5 * dof", "inference/factorization/test_hyperpriors.py"),
+    # Units of the data, in the estimators.
+    Mutant("estimators/_fit/training.py", "return -float(self.rows.weight.sum() * np.log",
+           "return float(self.rows.weight.sum() * np.log", "estimators/vi/test_estimator.py"),
+    Mutant("estimators/_fit/rows.py", "merged = np.bincount(origin[up], weights=weight[up]",
+           "merged = np.bincount(origin[up], weights=weight", "estimators/_fit/test_rows.py"),
+]  # fmt: skip
+
+
+def _mutated(mutant: Mutant) -> tuple[Path, str, str]:
+    path = Path("skbayes_sym") / mutant.module
+    text = (ROOT / path).read_text(encoding="utf-8")
+    if text.count(mutant.before) != 1:
+        raise ValueError(
+            f"{path} has {mutant.before!r} {text.count(mutant.before)} times, not once"
+        )
+    return path, text, text.replace(mutant.before, mutant.after)
+
+
+def _passes(folder: Path, tests: str) -> bool:
+    """Whether the tests pass on the copy, in a process of their own."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = _run(folder, tests)
+        finally:
+            os._exit(code)  # nothing of the parent's is cleaned up here
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _run(folder: Path, tests: str) -> int:
+    """In the child: silent, without the tree that this file is in."""
+    import pytest
+
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
+    os.chdir(folder)
+    sys.path[:] = [str(folder), *(p for p in sys.path if not p.startswith(str(ROOT)))]
+    with open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), 1)
+        os.dup2(null.fileno(), 2)
+    files = [f"tests/{name}" for name in tests.split()]
+    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--no-header", *files]))
+
+
+def _preload() -> None:
+    """What every test imports, and no mutant changes."""
+    import pandas  # noqa: F401
+    import pytest  # noqa: F401
+    import scipy.stats  # noqa: F401
+    import sklearn.model_selection  # noqa: F401
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def main(first: int, last: int, *, trusting: bool) -> int:
+    """Plant those from ``first`` on; the number that nobody saw."""
+    _preload()
+    survived: list[int] = []
+    healthy: dict[str, bool] = {}
+    chosen = list(enumerate(MUTANTS))[first:last]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in ("skbayes_sym", "tests"):
+            shutil.copytree(
+                ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        os.environ["PYTHONPATH"], sys.dont_write_bytecode = name, True
+        for number, mutant in chosen:
+            path, text, changed = _mutated(mutant)
+            if mutant.tests not in healthy:
+                healthy[mutant.tests] = trusting or _passes(folder, mutant.tests)
+            (folder / path).write_text(changed, encoding="utf-8")
+            seen = healthy[mutant.tests] and not _passes(folder, mutant.tests)
+            (folder / path).write_text(text, encoding="utf-8")
+            word = "caught" if seen else "SURVIVED"
+            word = word if healthy[mutant.tests] else "tests fail without it"
+            survived += [] if seen else [number]
+            print(f"{number:3d} {word}: {mutant.module}: {mutant.after}", flush=True)
+    print(f"{len(chosen) - len(survived)} of {len(chosen)} caught; not: {survived}")
+    return len(survived)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["check"]:
+        for one in MUTANTS:
+            _mutated(one)
+        print(f"{len(MUTANTS)} mutants")
+    else:
+        span = [int(a) for a in sys.argv[1:] if a != "fast"] or [0, len(MUTANTS)]
+        sys.exit(main(*span, trusting="fast" in sys.argv) > 0)
