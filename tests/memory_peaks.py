@@ -126,7 +126,9 @@ def measure(name: str) -> tuple[float, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if y is not None:  # libraries and caches that any fit loads
-            type(estimator)(max_iter=2, random_state=0).fit(*small)
+            is_chains = hasattr(estimator, "n_warmup")
+            few = {"n_warmup": 2, "n_draws": 2} if is_chains else {"max_iter": 2}
+            type(estimator)(random_state=0, **few).fit(*small)
         for module in list(sys.modules.values()):
             if getattr(module, "require_memory", None) is given:
                 module.require_memory = note
