@@ -13,7 +13,17 @@ from sklearn.base import clone
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import Annealing, Evidence
 from skbayes_sym.inference.solvers import Gibbs
-from skbayes_sym.models import Affine, Categorical, ColumnShift, Invariances, LogScale, Rotation2D
+from skbayes_sym.models import (
+    Affine,
+    Blur,
+    Brightness,
+    Categorical,
+    ColumnShift,
+    Invariances,
+    LogScale,
+    PixelNoise,
+    Rotation2D,
+)
 from skbayes_sym.models.learned_scales import ARD
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
@@ -138,6 +148,12 @@ FITS: dict[str, FitCase] = {
     "lila-images": FitCase(
         sk.LILAClassifier(**_IMAGES, invariances=Invariances(Affine(correlated=True), 2),
                           predictive="probit"),
+        IMAGES, LABELS,
+    ),
+    "lila-pixels": FitCase(
+        sk.LILAClassifier(
+            **_IMAGES, invariances=Invariances([Brightness(), Blur(), PixelNoise()], 2, "auto", 3)
+        ),
         IMAGES, LABELS,
     ),
     "lila-cnn": FitCase(
