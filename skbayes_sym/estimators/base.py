@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.device import one_thread
+from skbayes_sym.estimators._fit.device import gradient_flops, one_thread, worthwhile
 from skbayes_sym.estimators._fit.method import Fitted, Method, compatible
 from skbayes_sym.estimators._fit.rows import (
     ENCODE,
@@ -24,7 +24,7 @@ from skbayes_sym.estimators._fit.rows import (
 )
 from skbayes_sym.estimators._fit.run import FLOATS, PREDICT_ROWS, Run, logging_to_stderr
 from skbayes_sym.estimators._fit.scikit_learn import CallbackSupportMixin, fit_context
-from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators._fit.training import Training, automatic_batch
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.linalg import decompositions_in_words
@@ -140,6 +140,9 @@ class RowEstimator(BayesianEstimator):
         with self._fitting():
             data = Training.open(self, X, y, sample_weight)
             model = self._model(data)
+            data = data.on(
+                worthwhile(self.device, data.device, lambda: self._flops_a_step(data, model))
+            )
             run = self._run(data, model)
             with self._keeping(run):
                 found = compatible(self._method(), model).fit(data, model, run)
@@ -153,6 +156,18 @@ class RowEstimator(BayesianEstimator):
     def _method(self) -> Method:
         """How it is fitted: the constructor's parameters as one value."""
         raise NotImplementedError
+
+    def _flops_a_step(self, data: Training, model: Model) -> float:
+        """Of all that a step computes together, about: what ``device="auto"`` judges by."""
+        asked, n = getattr(self, "batch_size", "auto"), data.n_rows
+        n_rows = automatic_batch(n) if isinstance(asked, str) else min(int(asked), n)
+        return gradient_flops(
+            model.network, n_rows, self._networks_at_once(model.network.layout.n_params)
+        )
+
+    def _networks_at_once(self, n_weights: int) -> float:
+        """Whose gradients a step takes."""
+        return 1.0
 
     def _run(self, data: Training, model: Model) -> Run:
         return Run(data.begin, lambda found: self._attributes(data, model, found))

@@ -59,10 +59,22 @@ def cholesky(matrix: Tensor, *, what: str, remedy: str) -> Tensor:
     return factor
 
 
+def deferred_cholesky(matrix: Tensor, *, what: str, remedy: str) -> Tensor:
+    """`cholesky` for training loops: on a GPU a failure is nan instead of an error.
+
+    An error would have the host wait for every factor. The loss is nan then, and the loop that
+    looks at it at the end of its block says so.
+    """
+    if matrix.device.type == "cpu":
+        return cholesky(matrix, what=what, remedy=remedy)
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    return torch.where((failed == 0)[..., None, None], factor, torch.nan)
+
+
 def try_cholesky(matrix: Tensor) -> Tensor | None:
     """Lower Cholesky factors (*B, n, n), or None if any of the matrices has none."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
-    return None if bool(failed.any()) else factor
+    return None if matrix.numel() and bool(failed.any()) else factor
 
 
 def matrix_blocks(n: int, size: int) -> list[tuple[int, int]]:

@@ -1,5 +1,6 @@
 """Bayesian linear regression with unit prior and unit noise, in the smaller dimension."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from skbayes_sym.numerics.gaussian import kl_from_standard
-from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, log_det
+from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, deferred_cholesky, log_det
 from skbayes_sym.numerics.random import normal_like
 
 
@@ -51,7 +52,9 @@ class RidgePosterior:
     @cached_property
     def _factor(self) -> Tensor:
         a = self._design
-        return _factor(a @ a.mT if self.is_wide else a.mT @ a)
+        trains = torch.is_grad_enabled()
+        products = a @ a.mT if self.is_wide else a.mT @ a
+        return _factor(products, deferred_cholesky if trains else cholesky)
 
     @cached_property
     def root(self) -> Tensor:
@@ -119,7 +122,7 @@ class _WideEvidence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, scale: Tensor, y: Tensor) -> Tensor:
         products = features @ features.mT
-        factor = _factor(products * _outer(scale))
+        factor = _factor(products * _outer(scale), deferred_cholesky)
         alpha = torch.cholesky_solve(y.expand(factor.shape[:-1]).unsqueeze(-1), factor)
         ctx.save_for_backward(features, scale, y, products, factor, alpha)
         return _evidence(y, alpha, factor)
@@ -142,7 +145,7 @@ class _NarrowEvidence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, scale: Tensor, y: Tensor) -> Tensor:
         design = scale.unsqueeze(-1) * features
-        factor = _factor(design.mT @ design)
+        factor = _factor(design.mT @ design, deferred_cholesky)
         seen = design.mT @ y.unsqueeze(-1)
         alpha = y.unsqueeze(-1) - design @ torch.cholesky_solve(seen, factor)
         ctx.save_for_backward(features, scale, y, design, factor, alpha)
@@ -160,9 +163,9 @@ class _NarrowEvidence(torch.autograd.Function):
         return _like(d_features, features), _like(d_scale, scale), _like(d_y, y)
 
 
-def _factor(matrix: Tensor) -> Tensor:
+def _factor(matrix: Tensor, factored: Callable[..., Tensor] = cholesky) -> Tensor:
     """Cholesky factor of I + matrix; overwrites it."""
-    return cholesky(
+    return factored(
         add_to_diagonal(matrix, 1.0), what="The precision of a ridge regression",
         remedy="Rows outweigh the prior by more digits than there are: give a larger noise_std, "
         "lower prior_scale, standardize the data or use dtype='float64'.",

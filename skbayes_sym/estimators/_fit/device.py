@@ -1,12 +1,28 @@
 """Where and in which precision a fit computes."""
 
+import logging
+from collections.abc import Callable
+from math import prod
+
 import numpy as np
 import torch
 
+from skbayes_sym.models.networks.base import Network
 from skbayes_sym.numerics.threads import one_thread as one_thread
+
+logger = logging.getLogger("skbayes_sym")
+
+# Floating-point operations of a step from which "auto" takes a GPU. Below, a step is launches: 50
+# to 700 kernels, of some six microseconds each whatever they compute, which are the 0.3 to 4 ms
+# that one core of a CPU takes for 1e7 to 1e8 operations (`asv_bench/device_waits.py` counts
+# launches). Not measured on a GPU.
+WORTH_A_GPU = 1e8
+
+_PER_MULTIPLICATION = 6.0  # and addition: forwards once, backwards twice
 
 # Others that torch knows lack what fits need, float64 for one.
 _KINDS = {"cpu", "cuda"}
+_REMEDY = ", or install a CUDA build of torch"
 
 
 def resolve_device(device: str) -> torch.device:
@@ -32,9 +48,43 @@ def resolve_device(device: str) -> torch.device:
         if (resolved.index or 0) >= n:
             raise ValueError(
                 f"device={device!r} was asked for, but torch sees {n} CUDA devices here. "
-                "Use device='auto' or 'cpu', or install a CUDA build of torch."
+                f"Use device='auto' or 'cpu'{_REMEDY if n == 0 else ''}."
             )
     return resolved
+
+
+def worthwhile(asked: str, device: torch.device, flops: Callable[[], float]) -> torch.device:
+    """The CPU instead of a GPU that nobody asked for, where the model is too small for one.
+
+    Parameters
+    ----------
+    asked : str
+        The parameter ``device``: only "auto" leaves a choice.
+    device : torch.device
+        What it stands for.
+    flops : callable () -> float
+        Floating-point operations of a step, about.
+    """
+    if asked != "auto" or device.type == "cpu":
+        return device
+    count = flops()
+    chosen = device if count >= WORTH_A_GPU else torch.device("cpu")
+    logger.info(
+        "device='auto' takes the %s: a step is about %.1e floating-point operations, and a GPU is "
+        "taken from %.0e on", "GPU" if chosen.type == "cuda" else "CPU", count, WORTH_A_GPU,
+    )  # fmt: skip
+    return chosen
+
+
+def gradient_flops(network: Network, n_rows: int, n_networks: float = 1.0) -> float:
+    """Of the gradients of so many networks at so many rows, about.
+
+    A weight is used once a row, one of a convolution at every pixel of it.
+    """
+    image = prod(getattr(network, "input_shape", ())[1:])
+    shapes = network.layout.shapes.values()
+    uses = sum(prod(shape) * (image if len(shape) > 2 else 1) for shape in shapes)
+    return _PER_MULTIPLICATION * n_networks * n_rows * uses
 
 
 def resolve_dtype(dtype: str, X: np.ndarray) -> torch.dtype:

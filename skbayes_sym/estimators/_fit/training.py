@@ -1,7 +1,7 @@
 """Training data as every method takes them: checked, in canonical form, scaled, on the device."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -113,6 +113,10 @@ class Training:
             dtype=dtype,
             begin=lambda n_blocks: FitTask(estimator, X, y, metadata, n_blocks),
         )
+
+    def on(self, device: torch.device) -> "Training":
+        """The same there."""
+        return self if device == self.device else replace(self, device=device)
 
     @property
     def n_rows(self) -> int:

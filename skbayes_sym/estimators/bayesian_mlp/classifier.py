@@ -55,7 +55,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -194,6 +194,10 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         default = LayerScales(8.0, 64.0) if sizes else LayerScales()
         prior = (default if self.prior is None else self.prior).bind(network.layout)
         return Model(network, Categorical(), prior, Trivial())
+
+    def _networks_at_once(self, n_weights: int) -> float:
+        """All modes, and a gradient a weight for the curvature; else one member after another."""
+        return float(max(1, self.n_modes * n_weights))
 
     def _method(self) -> ClassPool:
         if self.n_modes == 0:

@@ -65,6 +65,10 @@ class _DeepEnsemble(WeightedDraws):
     def _draw_weights(self) -> None:
         return None
 
+    def _networks_at_once(self, n_weights: int) -> float:
+        """The members."""
+        return float(self.n_members)
+
     def _method(self) -> DeepEnsemble:
         return DeepEnsemble(
             self.n_members,
@@ -147,7 +151,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     warm_start : bool, default=False
         Whether `fit` goes on from the previous one.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -382,7 +386,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     warm_start : bool, default=False
         Whether `fit` goes on from the previous one.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None

@@ -102,7 +102,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         Sweeps end when ten of them raise the mean ELBO by less than this many nats per observed
         entry. None never stops, as "gibbs" never does.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of the sweeps; "auto" follows ``X``. Bounds are evaluated in float64.
     random_state : int, RandomState instance or None, default=None

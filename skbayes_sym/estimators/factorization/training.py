@@ -10,7 +10,7 @@ import torch
 from sklearn.utils import check_random_state
 
 from skbayes_sym.estimators._fit.callbacks import FitTask
-from skbayes_sym.estimators._fit.device import resolve_device, resolve_dtype
+from skbayes_sym.estimators._fit.device import resolve_device, resolve_dtype, worthwhile
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import (
@@ -29,6 +29,7 @@ _INITIAL_NOISE = 0.5  # in units of the spread of the observed entries
 # Likewise; and where the prior's scales are learned, since a prior held wide needs more room.
 _INITIAL_NOISE_LEARNED = 0.88
 _NOISE_RANGE = (1e-3, 1e2)
+_CHOSEN_COMPONENTS = 10  # of "auto", when nobody knows yet
 # Variance of the noise that turns factors into labels: their unit is free.
 _LATENT_NOISE = 0.75
 
@@ -38,6 +39,7 @@ class TakesMatrix(Protocol):
 
     device: str
     dtype: str
+    n_components: int | str
     center: bool
     scale: bool
     likelihood: Any
@@ -94,8 +96,13 @@ class MatrixTraining:
     @classmethod
     def open(cls, estimator: TakesMatrix, given: Given) -> "MatrixTraining":
         """Validate everything before the first array is allocated for the fit."""
-        X, device = given.X, resolve_device(estimator.device)
+        X = given.X
         observed, checked = observe(estimator, X)
+        device = worthwhile(
+            estimator.device,
+            resolve_device(estimator.device),
+            lambda: _flops_a_sweep(observed, estimator.n_components),
+        )
         features = (
             SideFeatures.open(given.row_features, observed.shape[0], "row_features"),
             SideFeatures.open(given.column_features, observed.shape[1], "column_features"),
@@ -203,6 +210,12 @@ class MatrixTraining:
             ),
             **{name: value for name, value in named.items() if value is not None},
         }
+
+
+def _flops_a_sweep(observed: Observed, n_components: int | str) -> float:
+    """Second moments at every entry, and a system of every row and column, about."""
+    k = _CHOSEN_COMPONENTS if isinstance(n_components, str) else n_components
+    return 2.0 * k**2 * len(observed.values) + k**3 * sum(observed.shape)
 
 
 def observe(estimator: TakesMatrix, X: Any) -> tuple[Observed, Any]:

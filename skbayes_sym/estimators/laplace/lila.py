@@ -92,6 +92,11 @@ class LILAEstimator(LaplaceEstimator):
     def _image_shape(self, n_features: int) -> ImageShape | None:
         return image_shape(self.image_shape, n_features)
 
+    def _networks_at_once(self, n_weights: int) -> float:
+        """Transformations of a row."""
+        given = given_invariances(self.invariances)
+        return float(getattr(given, "n_augmentations", 1))
+
     def _method(self) -> Laplace:
         given, objective = given_invariances(self.invariances), given_objective(self.objective)
         half_width_rate = "auto" if given is None else given.learning_rate
@@ -261,7 +266,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         evidence) gains less than this many nats per unit of sample weight from one tenth of
         ``max_iter`` to the next. None never stops.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -517,7 +522,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         evidence) gains less than this many nats per unit of sample weight from one tenth of
         ``max_iter`` to the next. None never stops.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None

@@ -114,6 +114,12 @@ class ChoosesOptimizer(LaplaceEstimator):
             _require_scales_of_layers(bound, network)
         return bound
 
+    def _networks_at_once(self, n_weights: int) -> float:
+        """Of Gauss-Newton steps all restarts, and a gradient a weight for the curvature."""
+        if self.optimizer_ == "adam":
+            return 1.0
+        return float(self.n_restarts * n_weights)
+
     def _method(self) -> Method:
         if self.optimizer_ == "gauss-newton":
             return self._gauss_newton()

@@ -90,7 +90,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         Training stops when the training ELBO gains less than this many nats per unit of sample
         weight from one tenth of ``max_iter`` to the next. None never stops.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -236,6 +236,10 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)
+
+    def _networks_at_once(self, n_weights: int) -> float:
+        """Draws of a step."""
+        return float(self.n_weight_samples)
 
     def _method(self) -> LayerwiseVI:
         steps = Steps(

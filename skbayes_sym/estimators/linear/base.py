@@ -96,6 +96,11 @@ class LinearEstimator(RowEstimator):
         scale_array(self.prior_scale, features=n_features)
         return np.asarray(self.prior_scale, float)
 
+    def _flops_a_step(self, data: Training, model: Model) -> float:
+        """Of the normal equations in the smaller dimension."""
+        size = model.network.n_outputs * min(data.n_rows, data.n_features)
+        return 2.0 * data.n_rows * size**2
+
     def _method(self) -> SiteInference:
         return SiteInference(
             self._given_scale(self.n_features_in_),

@@ -67,7 +67,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     standardize : bool, default=True
         Whether to scale the columns of ``X`` to unit variance first.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of prediction; "auto" follows ``X``. Fits are always in float64.
     random_state : int, RandomState instance or None, default=None

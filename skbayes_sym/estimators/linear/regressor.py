@@ -72,7 +72,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
         Counts, and targets of a likelihood without a scale to learn, are taken as they are.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of prediction; "auto" follows ``X``. Fits are always in float64.
     random_state : int, RandomState instance or None, default=None

@@ -28,7 +28,7 @@ from skbayes_sym.estimators.mcmc.approximate import (
 )
 from skbayes_sym.estimators.mcmc.method import BySize, Sampling
 from skbayes_sym.estimators.mcmc.modes import Mode
-from skbayes_sym.estimators.mcmc.setting import Chains, Search
+from skbayes_sym.estimators.mcmc.setting import Chains, Plan, Search
 from skbayes_sym.estimators.mcmc.starts import INITS, has_modes_to_find
 from skbayes_sym.estimators.mcmc.wide import asks_for_it, usual_scale
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
@@ -99,6 +99,12 @@ class SampledEstimator(WeightedDraws):
     posterior_: MixtureOfLaplace | LowRankMixture
     _blocks_: list[Block]
     _training_data_: tuple[Array, Array, Array]
+
+    def _networks_at_once(self, n_weights: int) -> float:
+        """Chains, or particles."""
+        usual = Plan().n_chains if self.n_chains is None else self.n_chains
+        n_chains = usual if isinstance(usual, int) else Plan().n_chains
+        return float(max(n_chains, getattr(self.sampler, "n_particles", 0)))
 
     def _method(self) -> Method:
         if not isinstance(self.init, str):

@@ -120,7 +120,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     n_jobs : int or None, default=None
         Processes that share the work (joblib); the result does not depend on it.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -407,7 +407,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     n_jobs : int or None, default=None
         Processes that share the work (joblib); the result does not depend on it.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None

@@ -104,6 +104,10 @@ class _SymmetrizedVI(NetworkEstimator):
         what = "prior_scale" if self.prior is None else "prior"
         return declared_group(group, fully_connected(network), prior, what)
 
+    def _networks_at_once(self, n_weights: int) -> float:
+        """Draws of a step."""
+        return float(self.n_weight_samples)
+
     def _method(self) -> MeanFieldVI:
         steps = Steps(
             self.max_iter, self.tol, self.batch_size, self.learning_rate, self.log_variance_rate,
@@ -216,7 +220,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     warm_start : bool, default=False
         Whether `fit` goes on from the previous one.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
@@ -464,7 +468,7 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     warm_start : bool, default=False
         Whether `fit` goes on from the previous one.
     device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None

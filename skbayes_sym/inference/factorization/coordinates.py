@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from skbayes_sym.inference.factorization.data import PackedSums, Sums
+from skbayes_sym.numerics.constants import positions
 
 
 class Free(NamedTuple):
@@ -77,7 +78,7 @@ class Coordinates:
     def pinned(self, mean: Tensor, n_rows: int) -> Tensor:
         """Set what is known, in place; ``mean`` is (n + m, D)."""
         for rows, side in zip((slice(n_rows), slice(n_rows, None)), self.sides, strict=True):
-            mean[rows, list(side.pinned)] = self.pin
+            mean[rows, positions(side.pinned, mean)] = self.pin
         return mean
 
 
@@ -96,8 +97,8 @@ def given_pinned(sums: PackedSums, side: Free) -> ToExplain:
     root_k, first = side.pin**2, sums.first
     known = side.pin * sums.matrix(side.free, side.pinned).sum(-1) / root_k
     alone = sums.matrix(side.pinned, side.pinned).sum((-2, -1)) / root_k
-    constant = alone - 2.0 / side.pin * first[:, list(side.pinned)].sum(-1)
-    return ToExplain(Sums(second, first[:, list(side.free)] - known), constant)
+    constant = alone - 2.0 / side.pin * first[:, positions(side.pinned, first)].sum(-1)
+    return ToExplain(Sums(second, first[:, positions(side.free, first)] - known), constant)
 
 
 def free_part(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:

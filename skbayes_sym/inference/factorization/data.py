@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import matrix_blocks
 
 _NUMBERS_AT_ONCE = 1 << 18  # of each side that products at entries hold: they stay in the cache
@@ -31,6 +32,8 @@ class Incidence(NamedTuple):
 
     def block(self, first: int, last: int) -> "Incidence":
         """Rows ``first`` to ``last - 1``."""
+        if (first, last) == (0, self.n_rows):
+            return self
         begin, end = int(self.start[first]), int(self.start[last])
         start = self.start[first : last + 1] - begin
         weight = None if self.weight is None else self.weight[begin:end]
@@ -161,7 +164,8 @@ class PackedSums(NamedTuple):
     def matrix(self, rows: Sequence[int], columns: Sequence[int]) -> Tensor:
         """Part of the second sums, (n, r, c)."""
         _, place = _triangle(self.first.shape[1], self.second.device)
-        return self.second[:, place[list(rows)][:, list(columns)]]
+        at, beside = (positions(tuple(part), self.second) for part in (rows, columns))
+        return self.second[:, place[at][:, beside]]
 
 
 @lru_cache(maxsize=8)

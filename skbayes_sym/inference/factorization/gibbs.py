@@ -19,6 +19,7 @@ from skbayes_sym.inference.factorization.data import (
 from skbayes_sym.inference.factorization.problem import FactorProblem, FactorState
 from skbayes_sym.inference.factorization.rows import Noise, row_conditionals
 from skbayes_sym.inference.factorization.vi import OnStep
+from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.numerics.random import normal_like, numpy_generator
@@ -100,7 +101,7 @@ def _draw_side(
     others, size = values[side.other], values.shape[1]
     none = others.new_zeros(1, 1, 1)
     if prior.is_learned:
-        own = values[side.own][:, list(free.free)]
+        own = values[side.own][:, positions(free.free, values)]
         moments = prior.moments(own, own.new_zeros(own.shape[1], own.shape[1]))
         laws[index] = prior.draw(moments, laws[index], generator)
     packed = packed_second_moments(others, none.expand(len(others), size, size))

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.random import float64_normal, numpy_generator
 
@@ -62,6 +63,11 @@ class Features(NamedTuple):
         """Whose coefficients are shrunk by a learned amount, (g,) bool."""
         return torch.arange(len(self.gram), device=self.gram.device) >= self.n_constants
 
+    @property
+    def n_penalised(self) -> int:
+        """Their number."""
+        return max(0, len(self.gram) - self.n_constants)
+
 
 class Block(NamedTuple):
     """Coordinates that share a prior: ``scale`` is its standard deviation, or None: learned."""
@@ -76,6 +82,11 @@ class SideMoments(NamedTuple):
     n: int
     first: Tensor  # (g, d), sum of g_i E[theta_i]'
     second: Tensor  # (d, d), sum of E[theta_i theta_i']
+
+    def scaled(self, scales: Tensor) -> "SideMoments":
+        """Of rows whose coordinates are multiplied by these (d,)."""
+        second = scales.unsqueeze(-1) * self.second * scales
+        return SideMoments(self.n, self.first * scales, second)
 
 
 class RowLaw(NamedTuple):
@@ -120,8 +131,7 @@ class SidePrior:
     @property
     def is_learned(self) -> bool:
         """Whether anything of it is."""
-        is_regressed = bool(self.features.is_penalised.any())
-        return is_regressed or any(block.scale is None for block in self.blocks)
+        return self.features.n_penalised > 0 or any(block.scale is None for block in self.blocks)
 
     def moments(self, mean: Tensor, cov: Tensor) -> SideMoments:
         """Of rows with these means (n, d), whose covariances have this sum (d, d)."""
@@ -148,12 +158,23 @@ class SidePrior:
         for block in self.blocks:
             found = self._regression(block, moments, law.shrinkage)
             own, value = self._precision(block, found.rest, moments.n)
-            where = list(block.coordinates)
-            precision[torch.tensor(where).unsqueeze(-1), where] = own
+            where = positions(block.coordinates, precision)
+            precision[where.unsqueeze(-1), where] = own
             coefficients[:, where] = found.coefficients
             total += value + found.log_ratio
             squares += self._expected_squares(found, own)
         return RowLaw(precision, coefficients, self._shrinkage(squares, law)), total
+
+    def growth(self, law: RowLaw) -> Tensor:
+        """Slope of `log_density` in the log size of coordinates, plus n, (d,), at the best law.
+
+        Everything learned: where the scatter is small beside the rows, their size is free but for
+        the number of coordinates that share a Wishart.
+        """
+        n_shared = torch.empty(self.n_free).to(law.precision)
+        for block in self.blocks:
+            n_shared[list(block.coordinates)] = float(len(block.coordinates))
+        return self.scatter * law.precision.diagonal() - n_shared
 
     def log_density(self, moments: SideMoments, law: RowLaw) -> float:
         """What `learned` says of the bound, nats."""
@@ -166,16 +187,17 @@ class SidePrior:
         for block in self.blocks:
             found = self._regression(block, moments, law.shrinkage)
             own = self._drawn_precision(block, found.rest, moments.n, generator)
-            where = list(block.coordinates)
+            where = positions(block.coordinates, precision)
             # B = B_n + L^-T Z R^-1 with K_n = L L' and Lambda = R R' has the matrix normal law.
             noise = float64_normal(tuple(found.coefficients.shape), generator=generator)
             root = cholesky(own, what="A drawn precision of rows", remedy="Use fewer components.")
             noise = torch.linalg.solve_triangular(root, noise, upper=False, left=False)
             noise = torch.linalg.solve_triangular(found.factor.mT, noise, upper=True)
             drawn = found.coefficients + noise * self._has_mean(block).unsqueeze(-1)
-            precision[torch.tensor(where).unsqueeze(-1), where] = own
+            precision[where.unsqueeze(-1), where] = own
             coefficients[:, where] = drawn
-            squares += float((own * ((drawn.mT * self.features.is_penalised) @ drawn)).sum())
+            if self.features.n_penalised:
+                squares += float((own * ((drawn.mT * self.features.is_penalised) @ drawn)).sum())
         return RowLaw(precision, coefficients, self._shrinkage(squares, law))
 
     def _has_mean(self, block: Block) -> Tensor:
@@ -183,7 +205,8 @@ class SidePrior:
         return self.features.is_penalised | (block.scale is None)
 
     def _regression(self, block: Block, moments: SideMoments, shrinkage: float) -> _Regression:
-        uses, where = self._has_mean(block).double(), list(block.coordinates)
+        uses = self._has_mean(block).double()
+        where = positions(block.coordinates, moments.second)
         is_penalised = self.features.is_penalised
         prior = torch.where(is_penalised, shrinkage, _CONSTANT_PRECISION).double()
         posterior = self.features.gram * uses * uses.unsqueeze(-1) + prior.diag()
@@ -195,12 +218,14 @@ class SidePrior:
         cross = moments.first[:, where] * uses.unsqueeze(-1)
         coefficients = torch.cholesky_solve(cross, factor)
         rest = moments.second[where][:, where] - cross.mT @ coefficients
-        log_ratio = 0.5 * len(where) * float(prior.log().sum() - log_det(factor))
+        log_ratio = 0.0
+        if len(prior):
+            log_ratio = 0.5 * len(where) * float(prior.log().sum() - log_det(factor))
         return _Regression(coefficients, factor, 0.5 * (rest + rest.mT), log_ratio)
 
     def _precision(self, block: Block, rest: Tensor, n: int) -> tuple[Tensor, float]:
         """``E[Lambda]`` of a block and the log normaliser that its Wishart leaves."""
-        b, identity = len(rest), torch.eye(len(rest)).to(rest)
+        b, identity = len(rest), torch.eye(len(rest), dtype=rest.dtype, device=rest.device)
         base = -0.5 * n * b * log(2.0 * pi)
         if block.scale is not None:
             value = base - n * b * log(block.scale) - 0.5 * float(rest.trace()) / block.scale**2
@@ -226,7 +251,7 @@ class SidePrior:
         return root @ root.mT
 
     def _scatter_factor(self, rest: Tensor) -> Tensor:
-        identity = torch.eye(len(rest)).to(rest)
+        identity = torch.eye(len(rest), dtype=rest.dtype, device=rest.device)
         return cholesky(
             rest + self.scatter * identity,
             what="The scatter of the rows of a side",
@@ -235,9 +260,9 @@ class SidePrior:
 
     def _expected_squares(self, found: _Regression, precision: Tensor) -> float:
         """``E[tr(Lambda B' B)]`` over the coefficients of features."""
-        at = self.features.is_penalised
-        if not bool(at.any()):
+        if not self.features.n_penalised:
             return 0.0
+        at = self.features.is_penalised
         coefficients = found.coefficients[at]
         spread = torch.cholesky_inverse(found.factor).diagonal()[at].sum()
         squares = (precision * (coefficients.mT @ coefficients)).sum()
@@ -245,7 +270,7 @@ class SidePrior:
 
     def _shrinkage(self, squares: float, law: RowLaw) -> float:
         """The most probable one given the coefficients: a step of expectation maximisation."""
-        n_coefficients = int(self.features.is_penalised.sum()) * self.n_free
+        n_coefficients = self.features.n_penalised * self.n_free
         if n_coefficients == 0:
             return law.shrinkage
         low, high = _SHRINKAGE_RANGE

@@ -12,6 +12,7 @@ from skbayes_sym.inference.factorization.coordinates import Coordinates, Free
 from skbayes_sym.inference.factorization.data import Entries
 from skbayes_sym.inference.factorization.hyperpriors import Block, Features, RowLaw, SidePrior
 from skbayes_sym.inference.factorization.likelihoods import EntryLikelihood, NoiseState, Normal
+from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import float64_normal, generator_from, spawn_seeds
@@ -19,9 +20,11 @@ from skbayes_sym.symmetry.base import SymmetryGroup
 
 # Where the prior is learned: what its Wishart knows of a variance (in units of the entries'), the
 # sweeps before it is, with variances of one, and the start. Learned at once, small matrices lose
-# components that never come back; larger scatters leave too much of them.
+# components that never come back; larger scatters leave too much of them. Where both sides are
+# large a few sweeps are enough.
 SCATTER = 0.3
 HELD_SWEEPS = 15
+HELD_SWEEPS_LARGE, LARGE = 5, 500  # rows and columns
 FIXED_NOISE_SWEEPS = 5  # where it isn't
 _START_SCALE = 0.3
 
@@ -169,7 +172,9 @@ class FactorProblem:
     @property
     def n_held(self) -> int:
         """Sweeps before anything is learned of the prior."""
-        return HELD_SWEEPS if self.model.learns_scales and self.warm is None else 0
+        if not self.model.learns_scales or self.warm is not None:
+            return 0
+        return HELD_SWEEPS_LARGE if min(self.shape) >= LARGE else HELD_SWEEPS
 
     @property
     def n_fixed(self) -> int:
@@ -199,7 +204,8 @@ class FactorProblem:
         identity = torch.eye(mean.shape[1], dtype=like.dtype, device=like.device)
         cov = (variance * identity).repeat(n, 1, 1)
         for rows, side in zip(self.data.sides, coordinates.sides, strict=True):
-            cov[rows.own, list(side.pinned), list(side.pinned)] = 0.0
+            pinned = positions(side.pinned, cov)
+            cov[rows.own, pinned, pinned] = 0.0
         return FactorState(mean, cov, model.noise_variance, self._held_laws(), self._start_cuts())
 
     def laws(self, state: FactorState) -> tuple[RowLaw, RowLaw]:

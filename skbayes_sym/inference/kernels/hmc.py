@@ -75,7 +75,7 @@ class HMC:
         """Draw the number of steps that all chains make."""
         low, high = self.jitter
         u = torch.rand(2, generator=generator, device=generator.device, dtype=torch.float64)
-        length, fallback, eps = (*u.tolist(), float(step_size.median()))
+        length, fallback, eps = torch.cat([u, step_size.median().reshape(1).to(u)]).tolist()
         wanted = self.path_length * (low + (high - low) * length) / eps
         if wanted <= self.max_leapfrog:
             return max(1, ceil(wanted))

@@ -56,6 +56,14 @@ class _Move(NamedTuple):
     generator: torch.Generator
     skip_finished: bool
 
+    def counts_at(self, leaf: int) -> bool:
+        """Whether the host asks after this leaf of a subtree how many chains still grow.
+
+        On a GPU, which stands still while it is asked, only after leaves 1, 2, 4, 8, ...: at most
+        as many again are visited for nothing.
+        """
+        return self.step_size.device.type == "cpu" or (leaf + 1).bit_count() == 1
+
 
 @dataclass(frozen=True)
 class NUTS:
@@ -73,7 +81,7 @@ class NUTS:
     skip_finished : bool, default=True
         Whether the density is evaluated only at the chains whose trees still grow. It then sees
         varying numbers of chains: turn it off for densities that tell the rows of a position
-        apart.
+        apart. On a GPU finished chains run along.
 
     Notes
     -----
@@ -107,14 +115,15 @@ class NUTS:
         """Move every chain once; ``step_size`` is (C,)."""
         momentum = draw_momentum(state, generator)
         start = _Point(state, momentum)
-        move = _Move(log_density, preconditioner, step_size, start, generator, self.skip_finished)
+        skips = self.skip_finished and step_size.device.type == "cpu"
+        move = _Move(log_density, preconditioner, step_size, start, generator, skips)
         zero = torch.zeros_like(state.value, dtype=torch.float64)
         no = torch.zeros_like(zero, dtype=torch.bool)
         tree = _Tree(start, start, state, zero, momentum)
         trajectory = _Trajectory(tree, ~no, no, _Tally(zero, zero.long(), no))
         for depth in range(self.max_depth):
             trajectory = _doubled(trajectory, depth, move)
-            if not trajectory.growing.any():
+            if not bool(trajectory.growing.any()):
                 break
         acceptance, n_gradients, divergent = trajectory.tally
         info = Info(acceptance / n_gradients, trajectory.moved, divergent, n_gradients)
@@ -142,8 +151,9 @@ def _subtree(
 ) -> tuple[_Tree, Tensor, _Tally]:
     """The 2^depth points after ``start``, and the chains that got through without turning."""
     checkpoints, end = Checkpoints(), start
+    n_growing = int(growing.sum()) if move.skip_finished else len(growing)
     for n in range(1 << depth):
-        end = _leapfrog(end, growing, move)
+        end = _leapfrog(end, growing, move, n_growing)
         log_weight = _log_weight(end, move.start)
         tally = _counted(tally, log_weight, growing)
         growing = growing & (log_weight >= -MAX_ENERGY_ERROR)
@@ -156,8 +166,10 @@ def _subtree(
         turned = checkpoints.add(end.momentum)
         if turned is not None:
             growing = growing & ~turned
-        if not growing.any():
-            break
+        if move.counts_at(n):
+            n_growing = int(growing.sum())
+            if not n_growing:
+                break
     return tree, growing, tally
 
 
@@ -170,11 +182,11 @@ def _counted(tally: _Tally, log_weight: Tensor, growing: Tensor) -> _Tally:
     )
 
 
-def _leapfrog(point: _Point, growing: Tensor, move: _Move) -> _Point:
+def _leapfrog(point: _Point, growing: Tensor, move: _Move, n_growing: int) -> _Point:
     """One step of the chains that still grow; the others stay where they are."""
     step_size = torch.where(growing, move.step_size, 0.0)
     density = move.log_density
-    if move.skip_finished and not bool(growing.all()):
+    if move.skip_finished and n_growing < len(growing):
         density = _Growing(density, growing, point.state)
     end = leapfrog(point.state, density, point.momentum, step_size, move.preconditioner, 1)
     return _Point(*end)

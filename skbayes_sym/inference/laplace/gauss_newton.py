@@ -81,12 +81,11 @@ def step(
         candidate = theta[left] - shift
         lower = misfit(candidate, left) + 0.5 * (precision[left] * candidate.square()).sum(1)
         better = (lower < energy[left]) & (failed == 0)
-        theta[left[better]] = candidate[better]
-        moved[left[better]] = True
-        worse = left[~better]
-        factors = torch.where(failed[~better] > 0, _UNDEFINED, _GROW).to(damping)
-        damping[worse] = damping[worse].clamp_min(_LEAST_DAMPING) * factors
-    damping[moved] = (damping[moved] / _SHRINK).clamp_min(_LEAST_DAMPING)
+        theta[left] = torch.where(better.unsqueeze(1), candidate, theta[left])
+        moved[left] = better
+        factors = torch.where(failed > 0, _UNDEFINED, _GROW).to(damping)
+        more = damping[left].clamp_min(_LEAST_DAMPING) * factors
+        damping[left] = torch.where(better, damping[left], more)
     # At a minimum nothing is lower: the damping found there says nothing about the next step.
-    damping[~moved] = start[~moved]
+    damping = torch.where(moved, (damping / _SHRINK).clamp_min(_LEAST_DAMPING), start)
     return Step(theta, damping, moved)

@@ -71,7 +71,7 @@ class MeanFieldHidden:
             loc, log_variance = values[f"loc{layer}"], values[f"log_variance{layer}"]
             noise = normal_like((n, *loc.shape), generator=generator, like=params)
             weights.append(torch.addcmul(loc, (0.5 * log_variance).exp(), noise))
-            prior_log_variance = loc.new_tensor(2.0 * log(scale))
+            prior_log_variance = loc.new_full((), 2.0 * log(scale))
             kl = kl + kl_elementwise(loc, log_variance, prior_log_variance).sum()
         width = self.network.sizes[-2] + 1
         return HiddenDraws(weights, kl.expand(n), params.new_zeros(n, 0, width))

@@ -107,7 +107,9 @@ class Tally(NamedTuple):
             mine[chains].add_(its)
 
     def cpu(self) -> "Tally":
-        return Tally(*(number.cpu() for number in self))
+        """On the host, which waits once."""
+        numbers = torch.stack([number.double() for number in self]).cpu()
+        return Tally(*(n.to(mine.dtype) for n, mine in zip(numbers, self, strict=True)))
 
     @property
     def mean_acceptance(self) -> Tensor:
@@ -144,11 +146,9 @@ class BlockDraws(NamedTuple):
 
 
 def _summary(state: State, tally: Tally) -> Mapping[str, float]:
-    return {
-        "log_density": float(state.value.mean()),
-        "acceptance": float(tally.mean_acceptance.mean()),
-        "n_divergent": float(tally.n_divergent.sum()),
-    }
+    names = ("log_density", "acceptance", "n_divergent")
+    figures = (state.value.mean(), tally.mean_acceptance.mean(), tally.n_divergent.sum())
+    return dict(zip(names, torch.stack([f.double() for f in figures]).tolist(), strict=True))
 
 
 def run_block(
@@ -210,6 +210,7 @@ class _Run:
         numpy_dtype = torch.empty(0, dtype=position.dtype).numpy().dtype
         self._draws = np.empty((n_chains, n_draws, n_dims), numpy_dtype)
         self._log_density = np.empty((n_chains, n_draws), numpy_dtype)
+        self._unread: dict[int, Tensor] = {}  # draws and their log densities, on the device
         self._n_draws = self._n_moves = self._reported = 0
 
     def warm_up(self, n_warmup: int) -> None:
@@ -268,10 +269,20 @@ class _Run:
         for n in range(n_draws):
             for _ in range(thin):
                 self._move(self._sampling)
-            self._draws[:, n] = self._state.position.cpu().numpy()
-            self._log_density[:, n] = self._state.value.cpu().numpy()
+            position, value, _ = self._state
+            self._unread[n] = torch.cat([position, value.unsqueeze(1).to(position)], 1)
             self._n_draws = n + 1
+            if len(self._unread) == REPORT_EVERY:
+                self._read()
             self._report(self._sampling)
+
+    def _read(self) -> None:
+        """Bring the last draws to the host, which waits once."""
+        if not self._unread:
+            return
+        drawn, which = torch.stack([*self._unread.values()], 1).cpu().numpy(), [*self._unread]
+        self._draws[:, which], self._log_density[:, which] = drawn[..., :-1], drawn[..., -1]
+        self._unread = {}
 
     def _move(self, tally: Tally) -> Info:
         self._state, info = self._sampler.kernel.step(
@@ -290,6 +301,7 @@ class _Run:
             raise _StopRequested
 
     def result(self, stopped: Stopped) -> BlockDraws:
+        self._read()
         block = Block(
             self._state, self._step_size, self._preconditioner, self._generator.get_state()
         )

@@ -65,7 +65,7 @@ class GatedGap:
             self._check(posterior, self.certificate, step)
         if self._closed:
             self.n_skipped += 1
-            return loc.new_tensor(self._settled)
+            return loc.new_full((), self._settled)
         found = self.gap.value_and_gradients(posterior, generator=self._generator)
         # By log variances: the variance times the derivative by it.
         d_log_variance = -0.5 * posterior.scale.square() * found.added_precision

@@ -210,25 +210,29 @@ class Stages:
         target = self.log_posterior.tempered(beta)
         state = initial_state(fitted.position, target)
         n = len(fitted.position)
-        n_gradients, accepted, lost = n, 0.0, 0.0
+        # Sums stay on the device until the end: the host waits for a move's length only.
+        size = torch.full((), log_step, dtype=torch.float64, device=state.value.device)
+        sums = torch.zeros(3, dtype=torch.float64, device=size.device)
         for _ in range(self.settings.n_moves):
             noise = standard_normal((n,), generator=self.generator, like=state.value)
             move = fitted.kernel.move(
                 state,
                 target,
-                step_size=(log_step + _JITTER * noise).exp(),
+                step_size=(size + _JITTER * noise).exp(),
                 preconditioner=fitted.preconditioner,
                 generator=self.generator,
             )
             state, probability = move.state, move.info.acceptance
-            missed = float(probability.mean()) - self.settings.target_acceptance
-            log_step = min(max(log_step + _GAIN * missed, _LOG_STEPS[0]), _LOG_STEPS[1])
-            accepted += float(probability.sum())
-            lost += float(probability[move.outside].sum())
-            n_gradients += int(move.info.n_gradients.sum())
+            missed = probability.mean() - self.settings.target_acceptance
+            size = (size + _GAIN * missed).clamp(*_LOG_STEPS)
+            at_boundary = torch.where(move.outside, probability, 0.0)
+            sums += torch.stack(
+                [probability.sum(), at_boundary.sum(), move.info.n_gradients.sum().double()]
+            )
+        accepted, lost, n_gradients, log_step = torch.cat([sums, size.reshape(1)]).tolist()
         acceptance = accepted / (n * self.settings.n_moves)
         loss = lost / accepted if accepted else 0.0
-        return state.position, Moved(acceptance, loss, log_step, n_gradients)
+        return state.position, Moved(acceptance, loss, log_step, n + int(n_gradients))
 
     def _kernel(self, domain: FundamentalDomain) -> ConfinedHMC:
         settings = self.settings

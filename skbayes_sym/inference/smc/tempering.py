@@ -43,12 +43,13 @@ def next_temperature(log_likelihood: Tensor, beta: float, ess_fraction: float) -
     float
         In (beta, 1]; by bisection on the log of the step, since steps span many orders.
     """
-    if effective_fraction((1.0 - beta) * log_likelihood.double()) >= ess_fraction:
+    log_likelihood = log_likelihood.cpu().double()  # the search is the host's
+    if effective_fraction((1.0 - beta) * log_likelihood) >= ess_fraction:
         return 1.0
     low, high = log(_SMALLEST_STEP), log(1.0 - beta)
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
-        if effective_fraction(exp(middle) * log_likelihood.double()) >= ess_fraction:
+        if effective_fraction(exp(middle) * log_likelihood) >= ess_fraction:
             low = middle
         else:
             high = middle

@@ -8,6 +8,7 @@ Coordinates are isotropic, which makes a rotation a rotation where height and wi
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from math import pi
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from skbayes_sym.models.augmentations.base import ImageShape
 from skbayes_sym.models.augmentations.half_width import HalfWidth
+from skbayes_sym.numerics.constants import constant
 
 _SERIES_TERMS = 20  # of cosh(sqrt q): error below 1e-12 for |q| < 60, past any admitted half-width
 _NODES = 10  # Gauss-Legendre: exact to rounding for the integral below
@@ -124,13 +126,11 @@ class Affine:
 
     def matrices(self, z: Tensor) -> Tensor:
         """Maps [A t] on coordinates in [-1, 1]^2 for coefficients z (..., 6); (..., 2, 3)."""
-        linear = torch.tensor(self.generators.linear, dtype=z.dtype, device=z.device)
+        linear = constant(self.generators.linear, z.dtype, z.device)
         _, height, width = self._shape
         m = (z @ linear).unflatten(-1, (2, 2))
         exponential, integral = _exponential(m)
-        aspect = torch.tensor(
-            [[1.0, height / width], [width / height, 1.0]], dtype=z.dtype, device=z.device
-        )
+        aspect = constant(((1.0, height / width), (width / height, 1.0)), z.dtype, z.device)
         # Translations are in half-images: to isotropic units and back, as the matrices.
         shift = (integral * aspect) @ z[..., :2].unsqueeze(-1)
         return torch.cat([exponential * aspect, shift], -1)
@@ -139,7 +139,7 @@ class Affine:
         n, s = noise.shape[:2]
         c, height, width = self._shape
         matrices = self.matrices(noise @ self.half_width.mixing(eta).T)
-        grid = matrices.reshape(n * s, 6) @ _grid_basis(height, width, x)
+        grid = matrices.reshape(n * s, 6) @ _grid_basis(height, width, x.dtype, x.device)
         # The samples of an image are stacked in the grid's height, so that it isn't copied.
         grid = grid.reshape(n, s * height, width, 2)
         images = x.reshape(n, c, height, width)
@@ -147,16 +147,25 @@ class Affine:
         return out.unflatten(2, (s, height)).transpose(1, 2).reshape(n, s, *x.shape[1:])
 
 
-def _grid_basis(height: int, width: int, like: Tensor) -> Tensor:
+@lru_cache(8)  # one a model, that every step asks for
+@torch.inference_mode(False)
+def _grid_basis(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """(6, 2 H W): a row-major 2 x 3 matrix times this is (u', v') of every pixel in turn."""
-    u = (2.0 * torch.arange(width, dtype=like.dtype, device=like.device) + 1.0) / width - 1.0
-    v = (2.0 * torch.arange(height, dtype=like.dtype, device=like.device) + 1.0) / height - 1.0
+    u = (2.0 * torch.arange(width, dtype=dtype, device=device) + 1.0) / width - 1.0
+    v = (2.0 * torch.arange(height, dtype=dtype, device=device) + 1.0) / height - 1.0
     v, u = torch.meshgrid(v, u, indexing="ij")
     pixels = torch.stack([u, v, torch.ones_like(u)]).reshape(3, -1)
     basis = pixels.new_zeros(2, 3, height * width, 2)
     basis[0, :, :, 0] = pixels
     basis[1, :, :, 1] = pixels
     return basis.reshape(6, -1)
+
+
+@cache
+def _rule() -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Where on [0, 1] the integral is evaluated, and the end itself; weights of the former."""
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    return (*(0.5 * (nodes + 1.0)).tolist(), 1.0), tuple((0.5 * weights).tolist())
 
 
 def _exponential(m: Tensor) -> tuple[Tensor, Tensor]:
@@ -172,9 +181,7 @@ def _exponential(m: Tensor) -> tuple[Tensor, Tensor]:
     eye = torch.eye(2, dtype=m.dtype, device=m.device)
     traceless = m - half_trace[..., None, None] * eye
     q = traceless[..., 0, 0] ** 2 + m[..., 0, 1] * m[..., 1, 0]
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    s = torch.as_tensor([*(0.5 * (nodes + 1.0)), 1.0], dtype=m.dtype, device=m.device)
-    w = torch.as_tensor(0.5 * weights, dtype=m.dtype, device=m.device)
+    s, w = (constant(values, m.dtype, m.device) for values in _rule())
     growth = (half_trace.unsqueeze(-1) * s).exp()
     cosh, sinhc = _hyperbolic(q.unsqueeze(-1) * s**2)
     on_eye, on_traceless = growth * cosh, growth * sinhc * s

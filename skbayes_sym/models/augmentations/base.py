@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from skbayes_sym.models.augmentations.half_width import HalfWidth, JointHalfWidth, LearnedHalfWidth
+from skbayes_sym.numerics.constants import constant
 
 ImageShape = tuple[int, int, int]  # channels, height, width
 
@@ -131,7 +131,5 @@ class InRescaledUnits:
         return replace(self, part=self.part.bind(scale, image_shape))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
-        mean, scale = (
-            torch.tensor(a, dtype=x.dtype, device=x.device) for a in (self.mean, self.scale)
-        )
+        mean, scale = (constant(values, x.dtype, x.device) for values in (self.mean, self.scale))
         return (self.part.transform(x * scale + mean, eta, noise) - mean) / scale

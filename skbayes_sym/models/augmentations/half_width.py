@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.constants import constant
+
 # Half-width before learning: at 0 the gradient vanishes, every family being even in eta.
 START = 0.05
 OFF_DIAGONAL = 0.2  # damps the entries that correlate generators, which are many and noisy
@@ -101,10 +103,10 @@ class HalfWidth:
             spread = eta.reshape(k, k) * (eye + OFF_DIAGONAL * (1.0 - eye))
         else:
             spread = eta.diag()
-        limits = torch.tensor(self.limits, dtype=eta.dtype, device=eta.device)
+        limits = constant(self.limits, eta.dtype, eta.device)
         share = spread.square().sum(1) / limits**2
         cap = (1.0 + share ** (_CAP_ORDER // 2)) ** (-1.0 / _CAP_ORDER)
-        units = torch.tensor(self.units or (1.0,) * k, dtype=eta.dtype, device=eta.device)
+        units = constant(self.units or (1.0,) * k, eta.dtype, eta.device)
         return (units * cap).unsqueeze(1) * spread
 
     def covariance(self, eta: Tensor) -> Tensor:

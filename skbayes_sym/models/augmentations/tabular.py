@@ -9,6 +9,7 @@ from torch import Tensor
 
 from skbayes_sym.models.augmentations.base import ImageShape
 from skbayes_sym.models.augmentations.half_width import HalfWidth
+from skbayes_sym.numerics.constants import constant, positions
 
 _LARGEST_SHIFT = 10.0  # limits of the half-widths: standard deviations of the column,
 
@@ -58,8 +59,8 @@ class Rotation2D:
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         angle = (noise @ self.half_width.mixing(eta).T).squeeze(-1)
-        centre = torch.tensor(self.centre, dtype=x.dtype, device=x.device)
-        u, v = (x[:, list(self.columns)] - centre).unsqueeze(1).unbind(-1)
+        centre = constant(self.centre, x.dtype, x.device)
+        u, v = (x[:, positions(self.columns, x)] - centre).unsqueeze(1).unbind(-1)
         cos, sin = angle.cos(), angle.sin()
         turned = torch.stack([cos * u - sin * v, sin * u + cos * v], -1) + centre
         return _with_columns(x, self.columns, turned)
@@ -92,7 +93,7 @@ class ColumnShift:
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         columns = self.columns or ()
         shift = noise @ self.half_width.mixing(eta).T
-        return _with_columns(x, columns, x[:, list(columns)].unsqueeze(1) + shift)
+        return _with_columns(x, columns, x[:, positions(columns, x)].unsqueeze(1) + shift)
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class LogScale:
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         columns = () if self.columns is None else self.columns
         factor = (noise @ self.half_width.mixing(eta).T).exp()  # (N, S, 1) or one a column
-        return _with_columns(x, columns, x[:, list(columns)].unsqueeze(1) * factor)
+        return _with_columns(x, columns, x[:, positions(columns, x)].unsqueeze(1) * factor)
 
 
 def _with_columns(x: Tensor, columns: Sequence[int], values: Tensor) -> Tensor:

@@ -123,5 +123,10 @@ class Likelihood(Protocol):
 
 
 def collapsed_weight(weight: Tensor) -> Tensor:
-    """Equal weights as one: they then multiply a number a chain instead of a row."""
+    """Equal weights as one: they then multiply a number a chain instead of a row.
+
+    On a GPU that isn't worth the wait for the answer.
+    """
+    if weight.device.type != "cpu":
+        return weight
     return weight[:1] if bool((weight == weight[:1]).all()) else weight

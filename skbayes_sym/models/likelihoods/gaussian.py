@@ -83,7 +83,9 @@ class Gaussian(TargetLikelihood):
 
     def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "GaussianTerm":
         fixed = None if self.learn else self.log_noise
-        return GaussianTerm(y.T.contiguous(), collapsed_weight(weight), float(weight.sum()), fixed)
+        return GaussianTerm(
+            y.T.contiguous(), collapsed_weight(weight), weight.sum().double(), fixed
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,19 +96,24 @@ class GaussianTerm:
     ----------
     y : Tensor of shape (O, N)
     weight : Tensor of shape (N,), or (1,) where all are equal
-    total_weight : float
+    total_weight : Tensor of shape ()
+        Float64.
     fixed : Tensor of shape (O,), optional
         Log standard deviation of the noise; by default it is what ``params`` holds.
     """
 
     y: Tensor
     weight: Tensor
-    total_weight: float
+    total_weight: Tensor
     fixed: Tensor | None = None
 
     @cached_property
     def _constant(self) -> Tensor:
-        return self.y.new_tensor(-0.5 * log(2 * pi) * self.total_weight * len(self.y))
+        return (-0.5 * log(2 * pi) * self.total_weight * len(self.y)).to(self.y)
+
+    @cached_property
+    def _total(self) -> Tensor:
+        return self.total_weight.to(self.y)
 
     @cached_property
     def _log_weight(self) -> Tensor:
@@ -121,7 +128,7 @@ class GaussianTerm:
         residual = torch.sub(self.y, outputs, out=outputs)
         torch.mul(residual, precision, out=out)
         squares = residual.mul_(out).sum(2)  # (C, O)
-        minus_twice = torch.add(squares, log_noise, alpha=2.0 * self.total_weight).sum(1)
+        minus_twice = torch.addcmul(squares, log_noise, self._total, value=2.0).sum(1)
         value = torch.add(self._constant, minus_twice, alpha=-0.5)
-        d_params = squares.sub_(self.total_weight) if self.fixed is None else params
+        d_params = squares.sub_(self._total) if self.fixed is None else params
         return value, d_params

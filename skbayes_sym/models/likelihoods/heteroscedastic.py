@@ -152,7 +152,7 @@ class Heteroscedastic(TargetLikelihood):
 
     def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "HeteroscedasticTerm":
         return HeteroscedasticTerm(
-            y.T.contiguous(), collapsed_weight(weight), float(weight.sum()), self.log_std,
+            y.T.contiguous(), collapsed_weight(weight), weight.sum().double(), self.log_std,
             self.spread, self.least,
         )  # fmt: skip
 
@@ -165,14 +165,15 @@ class HeteroscedasticTerm:
     ----------
     y : Tensor of shape (T, N)
     weight : Tensor of shape (N,), or (1,) where all are equal
-    total_weight : float
+    total_weight : Tensor of shape ()
+        Float64.
     log_std, spread, least : float
         As `Heteroscedastic` has them.
     """
 
     y: Tensor
     weight: Tensor
-    total_weight: float
+    total_weight: Tensor
     log_std: float
     spread: float
     least: float = 0.0
@@ -188,7 +189,7 @@ class HeteroscedasticTerm:
         log_std.mul_(self.spread).add_(self.log_std)
         slope = self.weight * self.spread
         if self.least:
-            floor = log_std.new_tensor(log(self.least))
+            floor = log_std.new_full((), log(self.least))
             slope = slope * (log_std - floor).sigmoid()
             torch.logaddexp(log_std, floor, out=log_std)
         residual = torch.sub(self.y, mean, out=mean)
@@ -197,7 +198,7 @@ class HeteroscedasticTerm:
         torch.mul(weighted, residual, out=second)  # the square of z
         value = torch.add(second, log_std, alpha=2.0)
         value = self._weighted_sum(value).mul_(-0.5)
-        value.sub_(0.5 * log(2 * pi) * self.total_weight * n_targets)
+        value.sub_((0.5 * log(2 * pi) * self.total_weight * n_targets).to(value))
         second.sub_(1.0).mul_(slope)
         first.mul_(self.weight)
         return value, params
