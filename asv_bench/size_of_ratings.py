@@ -3,8 +3,9 @@
     python asv_bench/size_of_ratings.py [--part 0.01] [--components 8 16 32 64]
 
 ``--part 1`` is 70,000 x 11,000 with 1e7 ratings (MovieLens-10M's size); smaller parts have as many
-entries a row and a column. Every fit runs in a process of its own, in float32 on one thread; peak
-memory is that process's, the interpreter and its libraries included.
+entries a row and a column. Every fit runs in a process of its own, in float32, on one thread or
+``--threads``; peak memory is that process's, the interpreter, its libraries and the data included.
+``--whole`` fits until it stops, with a hundredth held out.
 """
 
 import argparse
@@ -13,30 +14,70 @@ import subprocess
 import sys
 import time
 import warnings
+from typing import Any
+
+import numpy as np
+import torch
+
+from skbayes_sym import SymVIMatrixFactorization
+from skbayes_sym.inference.solvers import Gibbs
 
 ROWS, COLUMNS, ENTRIES, SWEEPS = 70_000, 11_000, 10_000_000, 4
 
 
-def one(part: float, k: int, solver: str) -> None:
-    """Fit twice as many sweeps as half of it, print the difference, memory and its floor."""
-    import numpy as np
-    import torch
-
-    from skbayes_sym import SymVIMatrixFactorization
-
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
+def ratings(part: float, n_factors: int = 8) -> tuple[Any, Any, Any]:
+    """Five stars with offsets and factors, the same mean counts a row and a column as in whole."""
     rng = np.random.default_rng(0)
     n, m, n_entries = (max(64, int(part * size)) for size in (ROWS, COLUMNS, ENTRIES))
-    # The same mean counts a row and a column as in whole.
-    rows = rng.integers(0, n, n_entries).astype(np.int32)
-    columns = rng.integers(0, m, n_entries).astype(np.int32)
-    values = rng.integers(1, 6, n_entries).astype(np.float32)
-    floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    settings = {"symmetry": None} if solver == "plain" else {}
+    rows = rng.integers(0, n, n_entries, dtype=np.int32)
+    columns = rng.integers(0, m, n_entries, dtype=np.int32)
+    a, b = (0.4 * rng.standard_normal(size, dtype=np.float32) for size in (n, m))
+    u, v = (0.45 * rng.standard_normal((s, n_factors), dtype=np.float32) for s in (n, m))
+    values = np.empty(n_entries, dtype=np.float32)
+    for begin in range(0, n_entries, 1 << 18):
+        i, j = rows[begin : begin + (1 << 18)], columns[begin : begin + (1 << 18)]
+        noise = 0.85 * rng.standard_normal(len(i), dtype=np.float32)
+        latent = 3.5 + a[i] + b[j] + (u[i] * v[j]).sum(axis=1) + noise
+        values[begin : begin + (1 << 18)] = np.clip(np.round(latent), 1, 5)
+    return rows, columns, values
+
+
+def settings_of(solver: str) -> dict[str, Any]:
+    """Of Gibbs sampling few draws are kept: all of them are copies of the factors."""
     if solver == "gibbs":
-        settings = {"solver": "gibbs"}
-    seconds = []
+        return {"solver": Gibbs(n_draws=2)}
+    return {"symmetry": None} if solver == "plain" else {}
+
+
+def peak() -> float:
+    """GB that this process has had at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def whole(part: float, k: int, solver: str) -> None:
+    """Fit until it stops; the error of held-out entries, CPU seconds, memory."""
+    rows, columns, values = ratings(part)
+    held = slice(0, len(values) // 100)
+    kept = tuple(array[held.stop :].copy() for array in (rows, columns, values))
+    asked = tuple(array[held].copy() for array in (rows, columns, values))
+    del rows, columns, values
+    floor, begin = peak(), time.process_time()
+    model = SymVIMatrixFactorization(k, random_state=0, **settings_of(solver)).fit(kept)
+    seconds = time.process_time() - begin
+    rmse = np.sqrt(np.mean((model.predict_entries(*asked[:2]) - asked[2]) ** 2))
+    n, m = len(model.row_labels_), len(model.column_labels_)
+    print(
+        f"{n} x {m}, {model.n_observed_} entries, k={k}, {solver}: {model.n_iter_} sweeps "
+        f"({model.stop_reason_}), {seconds:.0f} CPU s, RMSE {rmse:.4f}, peak {peak():.2f} GB, "
+        f"before the fit {floor:.2f}"
+    )
+
+
+def one(part: float, k: int, solver: str) -> None:
+    """Fit twice as many sweeps as half of it, print the difference, memory and its floor."""
+    rows, columns, values = ratings(part)
+    n, m, n_entries = int(rows.max()) + 1, int(columns.max()) + 1, len(values)
+    floor, settings, seconds = peak(), settings_of(solver), []
     for n_sweeps in (SWEEPS // 2, SWEEPS):
         model = SymVIMatrixFactorization(k, max_iter=n_sweeps, random_state=0, **settings)
         if solver != "gibbs":
@@ -45,10 +86,9 @@ def one(part: float, k: int, solver: str) -> None:
         model.fit((rows, columns, values))
         seconds.append(time.process_time() - begin)
     a_sweep = (seconds[1] - seconds[0]) / (SWEEPS - SWEEPS // 2)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
         f"{n:>7} x {m:<6} {n_entries:>9} {k:>3}  {solver:<11}{a_sweep:10.2f}"
-        f"{seconds[1] - SWEEPS * a_sweep:10.2f}{peak:9.2f}{floor:8.2f}"
+        f"{seconds[1] - SWEEPS * a_sweep:10.2f}{peak():9.2f}{floor:8.2f}"
     )
 
 
@@ -57,18 +97,25 @@ def main() -> None:
     parser.add_argument("--part", type=float, nargs="+", default=[0.005, 0.01, 0.02])
     parser.add_argument("--components", type=int, nargs="+", default=[8, 16, 32, 64])
     parser.add_argument("--solvers", nargs="+", default=["symmetrised", "plain", "gibbs"])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--whole", action="store_true", help="fit until it stops")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        one(float(args.one[0]), int(args.one[1]), args.one[2])
+        torch.set_num_threads(args.threads)
+        warnings.simplefilter("ignore")
+        measure = whole if args.whole else one
+        measure(float(args.one[0]), int(args.one[1]), args.one[2])
         return
     header = "rows x columns     entries   k  solver       s a sweep  the rest  peak GB   floor"
-    print(header, flush=True)
+    if not args.whole:
+        print(header, flush=True)
+    options = ["--threads", str(args.threads), *(["--whole"] if args.whole else [])]
     for part in args.part:
         for k in args.components:
             for solver in args.solvers:
                 given = [str(part), str(k), solver]
-                subprocess.run([sys.executable, __file__, "--one", *given], check=True)
+                subprocess.run([sys.executable, __file__, *options, "--one", *given], check=True)
 
 
 if __name__ == "__main__":

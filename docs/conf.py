@@ -71,6 +71,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": False,
     "only_warn_on_example_error": False,
     "remove_config_comments": True,
+    "capture_repr": (),  # what is printed and drawn; no addresses of legends
     "show_memory": False,
     "download_all_examples": False,
     "plot_gallery": "True",

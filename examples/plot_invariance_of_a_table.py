@@ -14,8 +14,6 @@ costs 0.079 ± 0.015. The log evidence prefers it there, too (41 against -14 in 
 isn't always right.
 """
 
-import sys
-
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_sample_image
@@ -23,8 +21,7 @@ from sklearn.datasets import load_sample_image
 from skbayes_sym import LILARegressor
 from skbayes_sym.models import Rotation2D
 
-FAST = "--fast" in sys.argv
-N_SEEDS, FEWER = (1, {"max_iter": 20, "n_hyper_updates": 4}) if FAST else (3, {})
+N_SEEDS = 3
 SIDE, MIDDLE = 320, 163
 red = load_sample_image("flower.jpg")[40:360, 150:470, 0] / 255.0
 rows, columns = np.mgrid[:SIDE, :SIDE]
@@ -38,7 +35,7 @@ def fits(n, seed):
     train, test = order[:n], order[n : n + 2000]
     models = [
         LILARegressor(
-            (20,), invariances=invariances, tol=None, random_state=seed, **FEWER
+            (20,), invariances=invariances, tol=None, random_state=seed
         ).fit(places[train], brightness[train])
         for invariances in (None, [Rotation2D(columns=(0, 1))])
     ]  # fmt: skip

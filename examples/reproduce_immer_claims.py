@@ -22,6 +22,8 @@ Run ``python examples/reproduce_immer_claims.py`` (a quarter of an hour), with n
 some, or with ``--fast`` for a smoke run.
 """
 
+# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_immer_claims.png'
+
 import argparse
 import warnings
 

@@ -1,6 +1,7 @@
 """Plausible bugs, planted one at a time: does the suite see them?
 
     python tests/mutants.py [FIRST LAST]        prints each mutant, caught or not, and the count
+    python tests/mutants.py fast [FIRST LAST]   the same, trusting that the tests pass as they are
     python tests/mutants.py check               that every text is there, without running a test
 
 Each is a replacement of text in a temporary copy, for which only the test files of its module are
@@ -106,8 +107,8 @@ MUTANTS = [
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/heteroscedastic.py", "+ 2.0 * self.spread**2 * v_second",
            "- 2.0 * self.spread**2 * v_second", "models/likelihoods/test_heteroscedastic.py"),
-    Mutant("models/likelihoods/heteroscedastic.py", "2**0.5 * self.spread)], -1)",
-           "self.spread)], -1)", "models/likelihoods/test_heteroscedastic.py"),
+    Mutant("models/likelihoods/heteroscedastic.py", "2**0.5 * self._slope(log_std)], -1)",
+           "self._slope(log_std)], -1)", "models/likelihoods/test_heteroscedastic.py"),
     Mutant("models/predictive.py", "(self.loc - self.mean()) ** 2 + self.variance",
            "(self.loc - self.mean()) ** 2", "models/test_predictive.py"),
     Mutant("models/predictive.py", "likelihood.log_prob(self.outputs, y) - jacobian",
@@ -185,8 +186,8 @@ MUTANTS = [
            "inference/factorization/test_gibbs.py"),
     Mutant("inference/factorization/rows.py", "first / (sqrt(noise.n_components) * noise.variance)",
            "first / (noise.n_components * noise.variance)", "inference/factorization/test_rows.py"),
-    Mutant("inference/factorization/vi.py", "/ k - 2.0 / sqrt(k) * first",
-           "/ k - 1.0 / sqrt(k) * first", "inference/factorization/test_vi.py"),
+    Mutant("inference/factorization/vi.py", "/ k - 2.0 / sqrt(k) * sums.first",
+           "/ k - 1.0 / sqrt(k) * sums.first", "inference/factorization/test_vi.py"),
     Mutant("inference/factorization/hyperpriors.py", "chisquare(b + n - torch.arange(b).numpy())",
            "chisquare(b + n - 1 - torch.arange(b).numpy())",
            "inference/factorization/test_hyperpriors.py"),
@@ -247,7 +248,7 @@ def _preload() -> None:
     torch.set_num_threads(1)
 
 
-def main(first: int, last: int) -> int:
+def main(first: int, last: int, *, trusting: bool) -> int:
     """Plant those from ``first`` on; the number that nobody saw."""
     _preload()
     survived: list[int] = []
@@ -264,7 +265,7 @@ def main(first: int, last: int) -> int:
         for number, mutant in chosen:
             path, text, changed = _mutated(mutant)
             if mutant.tests not in healthy:
-                healthy[mutant.tests] = _passes(folder, mutant.tests)
+                healthy[mutant.tests] = trusting or _passes(folder, mutant.tests)
             (folder / path).write_text(changed, encoding="utf-8")
             seen = healthy[mutant.tests] and not _passes(folder, mutant.tests)
             (folder / path).write_text(text, encoding="utf-8")
@@ -277,10 +278,10 @@ def main(first: int, last: int) -> int:
 
 
 if __name__ == "__main__":
-    for one in MUTANTS:
-        _mutated(one)
     if sys.argv[1:] == ["check"]:
+        for one in MUTANTS:
+            _mutated(one)
         print(f"{len(MUTANTS)} mutants")
     else:
-        span = [int(a) for a in sys.argv[1:3]] or [0, len(MUTANTS)]
-        sys.exit(main(*span) > 0)
+        span = [int(a) for a in sys.argv[1:] if a != "fast"] or [0, len(MUTANTS)]
+        sys.exit(main(*span, trusting="fast" in sys.argv) > 0)

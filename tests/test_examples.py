@@ -27,6 +27,9 @@ LESS = {
     "plot_invariance_data_efficiency.py": {
         "500, 3\n": "500, 1\n", "**params,": "**params, max_iter=20, n_hyper_updates=4,",
     },
+    "plot_invariance_of_a_table.py": {
+        "N_SEEDS = 3": "N_SEEDS = 1", "tol=None,": "tol=None, max_iter=20, n_hyper_updates=4,",
+    },
     "plot_learned_invariance.py": {
         '"curvature": "full",': '"curvature": "full", "max_iter": 20, "n_hyper_updates": 4,',
     },
@@ -103,3 +106,17 @@ def test_runs(
 
 def test_there_is_something_to_run() -> None:
     assert len(SCRIPTS) > 20
+
+
+def test_scripts_that_the_gallery_does_not_run_have_a_picture_of_their_own() -> None:
+    docs = EXAMPLES.parent / "docs"
+    for script in EXAMPLES.glob("reproduce_*.py"):
+        text = script.read_text(encoding="utf-8")
+        picture = f"_static/thumbnails/{script.stem}.png"
+        assert f"# sphinx_gallery_thumbnail_path = '{picture}'" in text, script.name
+        assert (docs / picture).is_file()
+
+
+def test_what_a_reader_learns_from_has_no_branch_for_tests() -> None:
+    for script in EXAMPLES.rglob("plot_*.py"):
+        assert "--fast" not in script.read_text(encoding="utf-8"), script.name

@@ -30,7 +30,8 @@ FULL_BATCH_ROWS, MINIBATCH_ROWS = 2000, 500
 _MINIBATCH_FACTOR = (
     0.3  # of the learning rate, whose noise would otherwise keep members from a mode
 )
-_ADAM = 4  # copies of what is optimised: values, gradient, two moments
+# Copies of what is optimised: values, gradient, two moments; and as many of a step and its end.
+_AT_ONCE = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,11 +183,11 @@ class DeepEnsemble:
         ]
 
     def _require_memory(self, data: Training, model: Model) -> None:
-        """Weights of M members and what Adam keeps of them: 8 P + 4 M P b."""
+        """Weights of M members, what Adam keeps of them, and a step's: 8 P + 8 M P b."""
         n_params = model.network.layout.n_params
         members = Part(
             f"{self.n_members} members of {n_params:,} weights",
-            _ADAM * self.n_members * n_params * data.dtype.itemsize,
+            _AT_ONCE * self.n_members * n_params * data.dtype.itemsize,
             "Lower n_members or hidden_layer_sizes, or use dtype='float32'.",
         )
         require_memory([rows_part(data), prior_part(n_params), members], data.device)

@@ -216,7 +216,7 @@ class Factorization:
             )
 
     def _require_memory(self, data: MatrixTraining, model: Factorisation) -> None:
-        """Covariances of n + m rows before and after a sweep: 2 (n + m) k^2 b; and draws kept."""
+        """Covariances of n + m rows, and as much twice of the gap or for the bound in float64."""
         n_rows, size = sum(data.shape), data.dtype.itemsize
         k = model.coordinates.n_coordinates
         n_kept = self.solver.n_kept(self.max_iter)
@@ -224,7 +224,7 @@ class Factorization:
             [
                 Part(
                     f"the covariances of {n_rows:,} rows and columns in {k} components",
-                    2 * n_rows * k**2 * size,
+                    3 * n_rows * k**2 * size,
                     "Lower n_components, or use dtype='float32'.",
                 ),
                 Part(

@@ -32,6 +32,7 @@ _RATE = 3e-2  # learning_rate="auto"; a tenth of it loses some 100 nats on small
 _WARM_UP = 0.2  # share of the steps over which the KL's weight rises to 1
 _PARAM_RANGE = (-40.0, 40.0)
 _ENDS_THE_FIT = {"callback", "interrupted"}  # the other start isn't tried then
+_OF_FEATURES = 8  # arrays of their size at once, by tests/memory_peaks.py
 _DOUBLE = 8  # bytes: the linear algebra needs float64
 
 
@@ -135,9 +136,10 @@ class LayerwiseVI:
     def _require_memory(self, data: Training, model: Model, batch_size: int) -> None:
         """Draws of the hidden layers' weights, and the last layer's features, in float64.
 
-            8 P + 8 S (P' + B K),       S = n_weight_samples, K = units below the last layer
+            8 P + 8 S (P' + 8 B K),     S = n_weight_samples, K = units below the last layer
 
-        with P' weights below the last layer and B rows a step.
+        with P' weights below the last layer and B rows a step, whose features are there with their
+        products, factors and gradients.
         """
         network, n_draws = fully_connected(model.network), self.steps.n_weight_samples
         n_params, n_features = network.layout.n_params, network.sizes[-2] + 1
@@ -149,7 +151,7 @@ class LayerwiseVI:
         )
         features = Part(
             f"the last layer's features of {batch_size} rows",
-            n_draws * batch_size * n_features * _DOUBLE,
+            _OF_FEATURES * n_draws * batch_size * n_features * _DOUBLE,
             "Lower n_weight_samples or hidden_layer_sizes, use fewer rows, or "
             "last_layer='variational', which takes a batch_size.",
         )

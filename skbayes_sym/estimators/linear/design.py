@@ -67,14 +67,14 @@ class Design(NamedTuple):
 
 
 def require_rows_and_covariance(data: Training, n_outputs: int) -> None:
-    """Rows, a basis of them, and the covariance in it, float64: 8 (n K + K r + 2 C^2 r^2)."""
+    """Rows, a basis of them, and the covariance in it, float64: 16 (n K + K r) + 16 C^2 r^2."""
     n, n_features = data.n_rows, data.n_features
     r = min(n, n_features)
     require_memory(
         [
             Part(
                 f"{n} distinct rows of {n_features} features and a basis of them",
-                (n + r * (n_features > n)) * n_features * _DOUBLE,
+                2 * (n + r * (n_features > n)) * n_features * _DOUBLE,
                 "Use fewer of them.",
             ),
             Part(

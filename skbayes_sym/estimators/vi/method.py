@@ -22,7 +22,7 @@ from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows
 from skbayes_sym.estimators.vi.collapse import noise_excess, warn_of_collapse
 from skbayes_sym.estimators.vi.found import Bounds, MeanFieldFit, found_so_far
 from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
-from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
+from skbayes_sym.inference.mean_field.bounds import evaluation_bytes, expected_log_likelihood
 from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
@@ -172,11 +172,12 @@ class MeanFieldVI:
         ]
 
     def _require_memory(self, data: Training, model: GaussianMLP, batch_size: int) -> None:
-        """Means, variances and what Adam keeps of both, P weights; a step's activations.
+        """Means, variances and what Adam keeps of both, P weights; activations.
 
-            8 P + 8 P b + 4 B S W b,        S = n_weight_samples, W units in all layers
+            8 P + 8 P b + 4 B S W b + closing,      S = n_weight_samples, W units in all layers
 
-        for numbers of b bytes and B rows a step.
+        for numbers of b bytes and B rows a step; the bounds reported at the end take draws of
+        their own.
         """
         size, n_params = data.dtype.itemsize, model.network.layout.n_params
         numbers = batch_size * self.steps.n_weight_samples * sum(model.network.sizes[1:])
@@ -190,7 +191,13 @@ class MeanFieldVI:
             4 * numbers * size,
             "Lower batch_size or n_weight_samples.",
         )
-        require_memory([rows_part(data), prior_part(n_params), weights, activations], data.device)
+        closing = Part(
+            f"the bounds at the end, of {data.n_rows} rows",
+            evaluation_bytes(model.network, data.n_rows, _evaluation_draws(data.n_rows)),
+            "Use fewer rows, or lower hidden_layer_sizes.",
+        )
+        parts = [rows_part(data), prior_part(n_params), weights, activations, closing]
+        require_memory(parts, data.device)
 
 
 def _bounds(
@@ -204,13 +211,17 @@ def _bounds(
         model.likelihood.at(final[2 * n :]),
         posterior,
         data.data,
-        n_draws=max(8, min(_EVALUATION_DRAWS, _EVALUATION_ROWS // data.n_rows)),
+        n_draws=_evaluation_draws(data.n_rows),
         generator=generator_from(seeds.likelihood_bound, data.device),
     )
     value = log_lik.value - posterior.kl_from(model.prior.scale.numpy())
     gap, above = _gap_bounds(data, symmetry_gap, posterior, seeds.gap_bound)
     mean_field = Estimate(value, log_lik.standard_error)
     return Bounds(mean_field, gap, above, model.group.log_order)
+
+
+def _evaluation_draws(n_rows: int) -> int:
+    return max(8, min(_EVALUATION_DRAWS, _EVALUATION_ROWS // n_rows))
 
 
 def _posterior(params: Tensor, model: GaussianMLP) -> MeanFieldGaussian:

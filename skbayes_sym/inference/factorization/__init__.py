@@ -6,6 +6,7 @@
 * `likelihoods`: distributions of an entry
 * `rows`: a row's conditional given the other side
 * `covariance`: families of covariances
+* `scale_step`: how large factors should be, all rows of a side at once
 * `vi`: sweeps of variational inference, symmetrised or not
 * `gibbs`: sweeps of Gibbs sampling
 * `problem`: what a solver gets and what it finds (`skbayes_sym.inference.solvers` has them). Its

@@ -83,6 +83,11 @@ class SideMoments(NamedTuple):
     first: Tensor  # (g, d), sum of g_i E[theta_i]'
     second: Tensor  # (d, d), sum of E[theta_i theta_i']
 
+    def scaled(self, scales: Tensor) -> "SideMoments":
+        """Of rows whose coordinates are multiplied by these (d,)."""
+        second = scales.unsqueeze(-1) * self.second * scales
+        return SideMoments(self.n, self.first * scales, second)
+
 
 class RowLaw(NamedTuple):
     """The prior of rows as their updates see it, float64."""
@@ -159,6 +164,17 @@ class SidePrior:
             total += value + found.log_ratio
             squares += self._expected_squares(found, own)
         return RowLaw(precision, coefficients, self._shrinkage(squares, law)), total
+
+    def growth(self, law: RowLaw) -> Tensor:
+        """Slope of `log_density` in the log size of coordinates, plus n, (d,), at the best law.
+
+        Everything learned: where the scatter is small beside the rows, their size is free but for
+        the number of coordinates that share a Wishart.
+        """
+        n_shared = torch.empty(self.n_free).to(law.precision)
+        for block in self.blocks:
+            n_shared[list(block.coordinates)] = float(len(block.coordinates))
+        return self.scatter * law.precision.diagonal() - n_shared
 
     def log_density(self, moments: SideMoments, law: RowLaw) -> float:
         """What `learned` says of the bound, nats."""

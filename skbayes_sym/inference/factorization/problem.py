@@ -20,9 +20,11 @@ from skbayes_sym.symmetry.base import SymmetryGroup
 
 # Where the prior is learned: what its Wishart knows of a variance (in units of the entries'), the
 # sweeps before it is, with variances of one, and the start. Learned at once, small matrices lose
-# components that never come back; larger scatters leave too much of them.
+# components that never come back; larger scatters leave too much of them. Where both sides are
+# large a few sweeps are enough.
 SCATTER = 0.3
 HELD_SWEEPS = 15
+HELD_SWEEPS_LARGE, LARGE = 5, 500  # rows and columns
 FIXED_NOISE_SWEEPS = 5  # where it isn't
 _START_SCALE = 0.3
 
@@ -170,7 +172,9 @@ class FactorProblem:
     @property
     def n_held(self) -> int:
         """Sweeps before anything is learned of the prior."""
-        return HELD_SWEEPS if self.model.learns_scales and self.warm is None else 0
+        if not self.model.learns_scales or self.warm is not None:
+            return 0
+        return HELD_SWEEPS_LARGE if min(self.shape) >= LARGE else HELD_SWEEPS
 
     @property
     def n_fixed(self) -> int:

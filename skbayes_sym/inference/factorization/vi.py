@@ -17,8 +17,14 @@ from math import inf, log, pi, sqrt
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from skbayes_sym.inference.factorization.coordinates import free_part, given_pinned, put_free
+from skbayes_sym.inference.factorization.coordinates import (
+    ToExplain,
+    free_part,
+    given_pinned,
+    put_free,
+)
 from skbayes_sym.inference.factorization.covariance import (
     CovarianceFamily,
     project_free,
@@ -33,7 +39,7 @@ from skbayes_sym.inference.factorization.data import (
     packed_sums,
     products,
 )
-from skbayes_sym.inference.factorization.hyperpriors import SideMoments
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SideMoments
 from skbayes_sym.inference.factorization.likelihoods import NoiseState, Seen
 from skbayes_sym.inference.factorization.problem import (
     FIXED_NOISE_SWEEPS,
@@ -42,6 +48,7 @@ from skbayes_sym.inference.factorization.problem import (
     FactorState,
 )
 from skbayes_sym.inference.factorization.rows import Noise, gap_terms, row_conditionals
+from skbayes_sym.inference.factorization.scale_step import ScaleSums, rescaled
 from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.linalg import log_det, matrix_blocks
@@ -61,7 +68,11 @@ _LAST_LOOKS, _WORTH = 20, 1.0
 # Sweeps before which a diagonal family is turned to the axes of the factors: from any other
 # orientation coordinate ascent gets there by thousands of small steps.
 _TURNS = frozenset({6, 12})
-WINDOW = 10  # sweeps averaged to judge convergence
+# Sweeps that size factors, once their prior is learned: the first so many, then every so many.
+_EAGER_SCALES, _LAZY_SCALES = 16, 4
+# Sweeps averaged to judge convergence; half as many where a nat doesn't matter, nor so the noise
+# of a gap.
+WINDOW = 10
 
 OnStep = Callable[[int, Mapping[str, Any]], bool]
 
@@ -133,12 +144,19 @@ def fit_factors(
             )
             curve.append(elbo + (0.0 if added is None else float(added.value)))
             loop.stop_if(
-                "callback", on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior})
+                "callback",
+                on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior}),
             )
-            if last == inf and stalled(curve[first:], WINDOW, problem.tol):
+            if last == inf and _has_stalled(curve[first:], problem.tol):
                 last, running = sweep + (0 if is_precise else _LAST_LOOKS), None
             loop.stop_if("tol", sweep >= last)
     return FactorFit(posterior, curve, len(curve), loop.stopped)
+
+
+def _has_stalled(curve: list[float], tol: float) -> bool:
+    """Whether ten sweeps gain less than ``tol``, at the rate of the last."""
+    part = 1 if tol < _WORTH else 2
+    return stalled(curve, WINDOW // part, tol / part)
 
 
 def _turn_to_axes(posterior: FactorState, problem: FactorProblem) -> FactorState:
@@ -210,9 +228,9 @@ def _sweep(
     model, updated = problem.model, posterior
     fit, parts = 0.0, list[float]()
     for index in (0, 1):
-        fit, entropy = _update_side(problem, data.sides[index], index, updated, sweep)
-        updated, part = _learn_prior(problem, index, updated, sweep.number >= problem.n_held)
-        parts.append(part + entropy)
+        update = _update_side(problem, data.sides[index], index, updated, sweep)
+        updated, fit, part = _learn_prior(problem, index, updated, update, sweep.number)
+        parts.append(part)
     learned = model.noise_range if sweep.number >= problem.n_fixed else None
     if model.likelihood.is_normal:
         squares = data.by_row.squares + fit
@@ -269,7 +287,10 @@ def expected_squares(data: Incidence, posterior: FactorState, model: Factorisati
     packed, others = packed_second_moments(mean[n:], cov[n:]), mean[n:].contiguous()
     multiplicity, total = packed_multiplicity(mean), data.squares
     for begin, end in matrix_blocks(n, mean.shape[1]):
-        sums, rows = packed_sums(data.block(begin, end), packed, others), slice(begin, end)
+        sums, rows = (
+            packed_sums(data.block(begin, end), packed, others),
+            slice(begin, end),
+        )
         own = packed_second_moments(mean[rows], cov[rows])
         total += float((own * sums.second @ multiplicity).sum()) / k
         total -= 2.0 * float((mean[rows] * sums.first).sum()) / sqrt(k)
@@ -296,21 +317,51 @@ def _entropy(problem: FactorProblem, posterior: FactorState, index: int) -> floa
 
 
 def _learn_prior(
-    problem: FactorProblem, index: int, posterior: FactorState, is_free: bool
-) -> tuple[FactorState, float]:
-    """The best prior of one side, and its part of the bound; held, what it is stays."""
-    prior, laws = problem.priors[index], problem.laws(posterior)
-    law, value = prior.learned(_moments(problem, posterior, index), laws[index])
-    if not is_free:
-        return posterior, value
-    laws = (law, laws[1]) if index == 0 else (laws[0], law)
-    return posterior._replace(laws=laws), value
+    problem: FactorProblem, index: int, posterior: FactorState, update: "_SideUpdate", sweep: int
+) -> tuple[FactorState, float, float]:
+    """The best prior of one side, the fit, and the side's part of the bound; held, it stays.
+
+    Where scales are learned, factors get the size they should have, in place.
+    """
+    prior, law, k = (
+        problem.priors[index],
+        problem.laws(posterior)[index],
+        problem.model.n_components,
+    )
+    moments, age = _moments(problem, posterior, index), sweep - problem.n_held
+    is_due = age >= 0 and (age < _EAGER_SCALES or age % _LAZY_SCALES == 0)
+    if update.sums is None or not is_due or not problem.model.learns_scales:
+        found, value = prior.learned(moments, law)
+        return _with_law(problem, posterior, index, found, age), update.fit, value + update.entropy
+    noise = Noise(k, posterior.noise_variance)
+    step = rescaled(update.sums, moments, prior, law, noise)
+    fit, entropy = update.fit, update.entropy
+    if step.scales is not None:
+        fit += update.sums.fit(step.scales, k) - update.sums.fit(torch.ones_like(step.scales), k)
+        entropy += moments.n * float(step.scales.log().sum())
+        by = torch.ones_like(posterior.mean[0])
+        by[:k] = step.scales[:k]
+        posterior.mean[problem.data.sides[index].own] *= by
+        posterior.cov[problem.data.sides[index].own] *= by.unsqueeze(-1) * by
+    return _with_law(problem, posterior, index, step.law, age), fit, step.value + entropy
+
+
+def _with_law(
+    problem: FactorProblem, posterior: FactorState, index: int, law: RowLaw, age: int
+) -> FactorState:
+    """With this prior of one side, if it isn't held any more."""
+    if age < 0:
+        return posterior
+    laws = problem.laws(posterior)
+    return posterior._replace(laws=(law, laws[1]) if index == 0 else (laws[0], law))
 
 
 def best_laws(problem: FactorProblem, posterior: FactorState) -> FactorState:
     """With the priors that fit its rows best."""
-    for index in (0, 1):
-        posterior, _ = _learn_prior(problem, index, posterior, is_free=True)
+    for index, prior in enumerate(problem.priors):
+        law = problem.laws(posterior)[index]
+        found, _ = prior.learned(_moments(problem, posterior, index), law)
+        posterior = _with_law(problem, posterior, index, found, 0)
     return posterior
 
 
@@ -319,6 +370,7 @@ class _SideUpdate(NamedTuple):
 
     fit: float  # what it adds to the expected squared error beyond ``sum r^2``
     entropy: float
+    sums: ScaleSums | None  # None where components can't have scales of their own
 
 
 def _update_side(
@@ -330,36 +382,67 @@ def _update_side(
     noise, family = Noise(k, posterior.noise_variance), sweep.covariance
     law = problem.laws(posterior)[index]
     packed = packed_second_moments(mean[side.other], cov[side.other])
-    others, prior_means = mean[side.other].contiguous(), problem.priors[index].means(law)
-    zero = torch.zeros((), dtype=torch.float64, device=mean.device)
-    linear, log_det_precision, quadratic = zero, zero, []
+    others, prior_means = (
+        mean[side.other].contiguous(),
+        problem.priors[index].means(law),
+    )
+    totals = _Totals(k, len(free.free), mean.device)
     for begin, end in matrix_blocks(side.entries.n_rows, mean.shape[1]):
         rows = slice(side.own.start + begin, side.own.start + end)
-        sums, constant = given_pinned(
-            packed_sums(side.entries.block(begin, end), packed, others), free
-        )
+        explained = given_pinned(packed_sums(side.entries.block(begin, end), packed, others), free)
         terms = None if sweep.added is None else gap_terms(sweep.added, mean[:, :k], rows)
         factor, precision, target = row_conditionals(
-            sums, law, prior_means[begin:end], noise, terms
+            explained.sums, law, prior_means[begin:end], noise, terms
         )
         found = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
         projected = project_free(family, precision, factor, k)
         put_free(mean[rows], cov[rows], (found, projected), free)
-        by_mean = (sums.second @ found.unsqueeze(-1)).squeeze(-1) / k - 2.0 / sqrt(k) * sums.first
-        linear = linear + ((by_mean * found).sum() + constant.sum())
-        log_det_precision = log_det_precision + log_det(factor).sum()
-        squares = projected.mul_(sums.second)
-        of_factors = squares[:, :k, :k].sum((-2, -1))
-        quadratic.append(of_factors)
-        linear = linear + (squares.sum() - of_factors.sum()).double() / k
+        totals.log_det_precision += log_det(factor).sum()
+        if sweep.added is not None and terms is not None:
+            totals.add_slope(sweep.added.d_mean[rows], terms.precision, found, projected)
+        totals.add(explained, found, projected)
     ratio = family.pool(cov[side.own])
     # The answer saves a pass over the covariances, and costs a GPU a wait.
     if ratio.device.type != "cpu" or bool((ratio != 1.0).any()):
         cov[side.own, :k, :k] *= ratio[:, None, None]
-    fit = linear + (ratio * torch.cat(quadratic)).sum().double() / k
-    fitted, log_det_sum = torch.stack([fit, log_det_precision]).tolist()
     variances = cov[side.own].diagonal(dim1=-2, dim2=-1)[:, positions(free.free, cov)]
-    return _SideUpdate(fitted, family.entropy(variances, log_det_sum))
+    entropy = family.entropy(variances, float(totals.log_det_precision))
+    return _SideUpdate(totals.fit(ratio), entropy, None if family.is_isotropic else totals.sums)
+
+
+class _Totals:
+    """Sums over blocks of rows, on their device: what is read is waited for."""
+
+    def __init__(self, n_components: int, n_free: int, device: torch.device) -> None:
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        self.sums = ScaleSums(zeros(n_free, n_free), zeros(n_free), zeros(n_components))
+        self.constant, self.log_det_precision = zeros(), zeros()
+        self.by_row = list[Tensor]()  # the factors' covariances' part of the squares
+
+    def add_slope(self, d_mean: Tensor, added: Tensor, mean: Tensor, cov: Tensor) -> None:
+        """Of the gap as the factors of these rows grow."""
+        k = len(self.sums.gap)
+        self.sums.gap.add_((d_mean * mean[:, :k]).sum(0))
+        self.sums.gap.sub_((added * cov[:, :k, :k]).sum((0, 2)))
+
+    def add(self, explained: ToExplain, mean: Tensor, cov: Tensor) -> None:
+        """What rows say of the squared errors; overwrites ``cov``."""
+        (second, first), constant = explained
+        k = len(self.sums.gap)
+        self.constant += constant.sum()
+        self.sums.first.add_((mean * first).sum(0))
+        self.sums.second.add_((second * mean.unsqueeze(-1)).mul_(mean.unsqueeze(-2)).sum(0))
+        cov.mul_(second)
+        self.sums.second.add_(cov.sum(0))
+        self.by_row.append(cov[:, :k, :k].sum((-2, -1)))
+
+    def fit(self, ratio: Tensor) -> float:
+        """What the side adds to the expected squared error, its covariances pooled."""
+        k, ones = len(self.sums.gap), torch.ones_like(self.sums.first)
+        pooled = float(((ratio - 1.0) * torch.cat(self.by_row)).sum()) / k
+        return self.sums.fit(ones, k) + float(self.constant) + pooled
 
 
 def mean_field_elbo(data: Entries, posterior: FactorState, model: Factorisation) -> float:

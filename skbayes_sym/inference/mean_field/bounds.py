@@ -13,6 +13,7 @@ from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.numerics.random import standard_normal
 
 # Numbers held at once: 16 MB in float64.
+_ARRAYS = 16  # of a chunk's size that are held at once, by tests/memory_peaks.py
 _CHUNK = 1 << 21
 
 
@@ -50,6 +51,13 @@ def expected_log_likelihood(
         )
         totals += expected.value.unflatten(0, (n_draws, -1)) @ weight
     return mean_and_error(totals)
+
+
+def evaluation_bytes(network: MLP, n_rows: int, n_draws: int) -> int:
+    """What `expected_log_likelihood` takes at its peak, about: arrays of one chunk."""
+    widths = network.sizes[1:]
+    widest = min(_CHUNK, n_rows * n_draws * max(widths))
+    return int(_ARRAYS * 8 * widest * sum(widths) / max(widths))
 
 
 def posterior_layers(

@@ -13,6 +13,9 @@ from skbayes_sym.numerics.quadrature import gauss_hermite
 # for outputs of standard deviation up to 2, 2e-6 at 4 and 3e-3 at 10.
 N_NODES = 64
 
+# Of an output: a row of zeros has none, and the derivatives there would be 0 / 0.
+_LEAST_VARIANCE = 1e-16
+
 
 def by_quadrature(
     log_prob: Callable[[Tensor], Tensor],
@@ -27,7 +30,7 @@ def by_quadrature(
     point of the value: ``d/dv E[l(m + s z)] = E[l'(m + s z) z] / (2 s)``.
     """
     nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
-    sd = variance.sqrt()
+    sd = variance.clamp_min(_LEAST_VARIANCE).sqrt()
     f = mean + sd * nodes
     derivative = slope(f) * weights
     d_mean = derivative.sum(-1, keepdim=True)
@@ -61,10 +64,12 @@ def by_autograd(
         if integrates:
             # Kept between calls, of which the first may have been in inference mode.
             nodes, weights = (kept(t).to(mean) for t in gauss_hermite(N_NODES))
-            outputs = mean + variance.sqrt() * nodes[:, None, None]
+            sd = variance.clamp_min(_LEAST_VARIANCE).sqrt()
+            outputs = mean + sd * nodes[:, None, None]
             value = weights @ likelihood.log_prob(outputs, y)
         else:
-            value = likelihood.log_prob(mean + variance.sqrt() * noise, y)
+            sd = variance.clamp_min(_LEAST_VARIANCE).sqrt()
+            value = likelihood.log_prob(mean + sd * noise, y)
         slopes = torch.autograd.grad(value.sum(), leaves, create_graph=graph)
     d_params = slopes[2] if len(slopes) > 2 else mean.new_zeros(len(mean), 0)
     return ExpectedLogProb(value if graph else value.detach(), slopes[0], slopes[1], d_params)

@@ -186,6 +186,18 @@ def test_new_rows_are_known_as_well_as_their_entries_allow(fitted):
     assert factors.shape == spread.shape == (2, 2)
 
 
+@pytest.mark.parametrize("coverage", [0.5, 0.9])
+def test_intervals_of_new_rows_hold_what_they_say(coverage):
+    """New observations of 100 rows that weren't there, from a third of their entries."""
+    whole, signal = ratings(n=260, m=60, seed=3, seen=0.35)
+    model = clone(MODEL).fit(whole[:160])
+    new, hidden = whole[160:], np.isnan(whole[160:])
+    mean, std = model.predict_new_rows(new, np.nonzero(hidden), return_std=True)
+    observed = signal[160:][hidden] + 0.4 * np.random.default_rng(4).normal(size=hidden.sum())
+    held = np.abs(observed - mean) < norm.ppf(0.5 + 0.5 * coverage) * std
+    assert held.mean() == pytest.approx(coverage, abs=0.03)
+
+
 def test_draws_of_new_rows_have_the_predicted_moments(fitted):
     new, asked = X[:2], ([0, 0, 1], [3, 4, 3])
     draws = fitted.sample_new_rows(new, asked, 20_000, random_state=0)

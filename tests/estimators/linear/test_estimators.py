@@ -496,6 +496,24 @@ def test_exact_fits_and_constant_targets_warn_and_are_defined():
     assert zero.fit(X, np.zeros(20)).predict(X).mean() < 1.2  # the prior's mean is e^1.5
 
 
+@pytest.mark.parametrize("likelihood", ["bernoulli", "multinomial", "student-t", "poisson"])
+def test_rows_of_zeros_say_nothing(likelihood):
+    """Their outputs have no variance, where a quadrature's derivatives would be 0 / 0."""
+    settings = {"prior_scale": 0.7, "fit_intercept": False, "standardize": False, "tol": 1e-9}
+    if likelihood in ("bernoulli", "multinomial"):
+        y = (X[:, 0] + X[:, 1] > 0.3).astype(int)
+        model = BayesianLinearClassifier(likelihood, variance_scale=1.0, random_state=0, **settings)
+    else:
+        y = np.abs(np.round(3 * X[:, 0]))
+        own = {} if likelihood == "poisson" else {"noise_std": 0.5, "normalize_y": False}
+        model = BayesianLinearRegressor(likelihood, **own, **settings)
+    plain = clone(model).fit(X, y)
+    assert plain.n_iter_ > 2
+    zeros = clone(model).fit(np.vstack([X, np.zeros((2, 3))]), np.append(y, [0, 1]))
+    np.testing.assert_allclose(zeros.coef_, plain.coef_, atol=1e-6)
+    np.testing.assert_allclose(zeros.coef_std_, plain.coef_std_, atol=1e-6)
+
+
 def test_perfect_separation_warns_and_is_defined():
     y = (X[:, 0] > 0).astype(int)
     with pytest.warns(ConvergenceWarning, match=r"prior_scale_ reached the upper end.*prior_scale"):

@@ -1,4 +1,4 @@
-"""Where chains start, and the prior that learns its scales, collapsed: exact evidences, SBC."""
+"""Where chains start, and the prior that learns its scales, collapsed: exact evidences."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.mcmc.starts import has_modes_to_find
 from skbayes_sym.inference.kernels.base import DensePreconditioner
-from skbayes_sym.inference.samplers import HMC, SMC, Evidence
+from skbayes_sym.inference.samplers import SMC, Evidence
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.networks.modules import ModuleNetwork
@@ -165,36 +165,3 @@ def test_defaults_start_at_modes():
     assert (len(reg.samples_), reg.n_iter_) == (16, 152)
     assert reg._blocks_[0].preconditioner.cholesky.shape == (16, 26, 26)
     assert MCMCRegressor().hidden_layer_sizes == (20,)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("init", ["prior", "laplace"])
-def test_ranks_of_the_truth_are_uniform(init):
-    """Simulation-based calibration (Talts et al. 2018): a function value, the noise, one scale."""
-    prior, ranks = LayerScales(shape=4.0), []
-    network = MLP(1, (2,), 1, TANH)
-    bound = prior.bind(network.layout)
-    x = np.linspace(-2, 2, 12)
-    x -= x.mean()
-    for seed in range(64):
-        generator = torch.Generator().manual_seed(seed)
-        theta = bound.collapsed().sample(1, generator=generator)
-        sigma = float(torch.randn(1, generator=generator, dtype=torch.float64).abs())
-        f = network.forward(theta, torch.as_tensor(x)[:, None])[0, :, 0]
-        y = f + sigma * torch.randn(12, generator=generator, dtype=torch.float64)
-        reg = MCMCRegressor(
-            (2,), prior=prior, init=init, sampler=HMC(), n_chains=8, n_warmup=300, n_draws=40,
-            thinning=3, mode_weights=Evidence(1, 64), standardize=False, normalize_y=False,
-            random_state=seed,
-        ).fit(x[:, None], y.numpy())  # fmt: skip
-        draws = torch.as_tensor(reg.samples_).flatten(0, 1)
-        at = torch.tensor([[0.7]], dtype=torch.float64)
-        weight = reg._draw_weights()
-        pairs = [
-            (network.forward(draws, at)[:, 0, 0], network.forward(theta, at)[0, 0, 0]),
-            (torch.as_tensor(reg.noise_std_samples_).flatten(), sigma),
-            (bound.squares(draws)[:, 0], bound.squares(theta)[0, 0]),
-        ]
-        ranks.append([float(weight @ (drawn < truth).numpy()) for drawn, truth in pairs])
-    for column in np.array(ranks).T:
-        assert stats.kstest(column, "uniform").pvalue > 1e-3

@@ -7,6 +7,7 @@ from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.random import generator_from
@@ -57,3 +58,19 @@ def test_reported_gap_bounds_enclose_the_truth(generator):
     )  # fmt: skip
     assert lower <= exact + 1e-3 < upper
     assert 0.0 < exact < network.symmetry().log_order
+
+
+def test_expected_log_likelihood_of_a_linear_model_is_exact(generator):
+    """``-[(y - m)^2 + x' S x] / 2 s^2 - log(2 pi s^2) / 2`` a row, whatever the draws."""
+    network, noise = MLP(2, (), 1, TANH), 0.7
+    loc, scale = np.array([0.5, -1.0, 0.2]), np.array([0.3, 0.6, 0.4])  # two slopes, an intercept
+    x = torch.randn(6, 2, generator=generator, dtype=torch.float64)
+    y = torch.randn(6, 1, generator=generator, dtype=torch.float64)
+    found = expected_log_likelihood(
+        network, Gaussian(torch.tensor([np.log(noise)])), MeanFieldGaussian(loc, scale),
+        Data(x, y, torch.ones(6, dtype=torch.float64)), n_draws=4, generator=generator,
+    )  # fmt: skip
+    design = np.column_stack([x.numpy(), np.ones(6)])
+    off = (y[:, 0].numpy() - design @ loc) ** 2 + design**2 @ scale**2
+    expected = np.sum(-0.5 * off / noise**2 - 0.5 * np.log(2 * np.pi * noise**2))
+    np.testing.assert_allclose(found.value, expected, rtol=1e-12)

@@ -5,8 +5,10 @@ import torch
 from cases import LIKELIHOODS, LaplaceNoise
 from torch.testing import assert_close
 
+from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.expectations import by_autograd
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.student_t import StudentT
 
 
 def test_nodes_are_shared_by_independent_targets(generator):
@@ -35,3 +37,19 @@ def test_graphs_are_kept_where_asked_for(requires_grad):
     found = likelihood.expected_log_prob(mean, one, one, torch.empty(1, 0))
     assert found.value.requires_grad == requires_grad
     assert found.d_mean.requires_grad == requires_grad
+
+
+@pytest.mark.parametrize("law", [Bernoulli(), StudentT()])
+def test_an_output_without_variance_is_a_number(law):
+    """Where a quadrature's derivative by the variance would be 0 / 0; there it is ``l'' / 2``."""
+    mean = torch.tensor([[0.3], [-1.0]], dtype=torch.float64)
+    y = torch.tensor([1, 0]) if isinstance(law, Bernoulli) else mean + 0.4
+    zero = torch.zeros_like(mean)
+    found = law.expected_log_prob(mean, zero, y, mean.new_empty(2, 0))
+    assert_close(found.value, law.log_prob(mean, y))
+    step = 1e-4
+    high, middle, low = (law.log_prob(mean + s * step, y) for s in (1, 0, -1))
+    curvature = (high - 2.0 * middle + low) / step**2
+    assert_close(found.d_variance[:, 0], 0.5 * curvature, atol=1e-5, rtol=0.0)
+    slopes = by_autograd(law, mean, zero, y, mean.new_empty(2, 0))
+    assert all(part.isfinite().all() for part in slopes)

@@ -1,0 +1,166 @@
+"""What fits say they will take, beside what they take: resident memory in processes of their own.
+
+    python tests/memory_peaks.py [CASE ...]
+
+prints, for every case, the megabytes asked for before the fit, the megabytes by which the process
+grew to its peak, and their ratio.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Case = tuple[Any, Any, Any]
+
+
+def _rows(n: int, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, d))
+    return X, X[:, 0] + rng.standard_normal(n), rng.integers(0, 3, n)
+
+
+def _cases() -> dict[str, Callable[[], Case]]:
+    import skbayes_sym as sk
+    from skbayes_sym.inference.solvers import Gibbs
+    from skbayes_sym.models import Rotation2D
+
+    steps = {"max_iter": 3, "tol": None, "random_state": 0}
+
+    def rows(n: int, d: int, estimator: Any) -> Case:
+        X, y, labels = _rows(n, d)
+        return estimator, X, labels if hasattr(estimator, "predict_proba") else y
+
+    def matrix(estimator: Any, n: int = 1500) -> Case:
+        return estimator, np.random.default_rng(0).standard_normal((n, n // 10)), None
+
+    chains = {"n_warmup": 2, "mode_weights": "uniform", "init": "prior", "prior_scale": 1.0}
+    chains |= {"remove_symmetries": False, "random_state": 0}
+    laplace = {**steps, "n_hyper_updates": 1, "optimizer": "adam"}
+    lila = {**steps, "n_hyper_updates": 1, "invariances": [Rotation2D()]}
+    vi, layerwise = sk.SymmetrizedVIRegressor, sk.LayerwiseVIRegressor
+    return {
+        "vi-weights": lambda: rows(100, 50, vi((700, 700), symmetry=None, **steps)),
+        "vi-rows": lambda: rows(1000, 20, vi((200,), n_weight_samples=10, **steps)),
+        "vi-classes": lambda: rows(
+            1000, 20, sk.SymmetrizedVIClassifier((200,), n_weight_samples=10, **steps)
+        ),
+        "ensemble-weights": lambda: rows(
+            100, 100, sk.DeepEnsembleRegressor((500, 500), n_members=20, noise_std=1.0, **steps)
+        ),
+        "ensemble-rows": lambda: rows(
+            2000, 20, sk.DeepEnsembleRegressor((300,), n_members=20, noise_std=1.0, **steps)
+        ),
+        "mcmc-draws": lambda: rows(
+            50, 20, sk.MCMCRegressor((40, 40), n_chains=40, n_draws=150, **chains)
+        ),
+        "mcmc-rows": lambda: rows(
+            2000, 20, sk.MCMCRegressor((50,), n_chains=100, n_draws=2, **chains)
+        ),
+        "laplace-full": lambda: rows(
+            200, 40, sk.LaplaceRegressor((50,), curvature="full", **laplace)
+        ),
+        "laplace-kron": lambda: rows(200, 1500, sk.LaplaceRegressor((1500,), **laplace)),
+        "laplace-diag": lambda: rows(
+            1000, 40, sk.LaplaceRegressor((200,), curvature="diag", **laplace)
+        ),
+        "laplace-modes": lambda: rows(
+            200, 30, sk.LaplaceRegressor((40,), n_restarts=4, max_iter=3, tol=None, random_state=0)
+        ),
+        "laplace-classes": lambda: rows(
+            200, 30, sk.LaplaceClassifier((40,), n_restarts=3, max_iter=3, tol=None, random_state=0)
+        ),
+        "lila": lambda: rows(500, 40, sk.LILARegressor((400,), **lila)),
+        "layerwise-collapsed": lambda: rows(
+            1500, 20, layerwise((300,), n_weight_samples=8, **steps)
+        ),
+        "layerwise-inducing": lambda: rows(
+            1500, 20, layerwise((200,), last_layer="variational", batch_size=1500,
+                                hidden_posterior="global_inducing", n_inducing=100,
+                                n_weight_samples=4, **steps)
+        ),
+        "factors": lambda: matrix(
+            sk.SymVIMatrixFactorization(60, offsets=False, prior_scale=1.0, symmetry=None, **steps)
+        ),
+        "factors-gibbs": lambda: matrix(
+            sk.SymVIMatrixFactorization(20, solver=Gibbs(300), max_iter=600, tol=None), 400
+        ),
+        "linear": lambda: rows(2000, 1500, sk.BayesianLinearRegressor()),
+        "linear-wide": lambda: rows(500, 8000, sk.BayesianLinearRegressor()),
+        "linear-student": lambda: rows(
+            3000, 700, sk.BayesianLinearRegressor("student-t", max_iter=3)
+        ),
+        "linear-classes": lambda: rows(
+            600, 300, sk.BayesianLinearClassifier(variance_scale=1.0, max_iter=2)
+        ),
+        "sample_y": lambda: (vi((5,), **steps), *_rows(50, 5)[:2]),
+    }  # fmt: skip
+
+
+def _peak() -> int:
+    """Bytes."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def measure(name: str) -> tuple[float, float]:
+    """Megabytes asked for, and by which the process grew; in this process, once."""
+    import torch
+
+    from skbayes_sym.numerics import memory
+
+    torch.set_num_threads(1)
+    asked: list[int] = []
+    given = memory.require_memory
+
+    def note(parts: Any, device: Any) -> None:
+        asked.append(sum(part.n_bytes for part in parts))
+        given(parts, device)
+
+    estimator, X, y = _cases()[name]()
+    small = (X[:20, :3] + 0.0, None if y is None else y[:20])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if y is not None:  # libraries and caches that any fit loads
+            is_chains = hasattr(estimator, "n_warmup")
+            few = {"n_warmup": 2, "n_draws": 2} if is_chains else {"max_iter": 2}
+            type(estimator)(random_state=0, **few).fit(*small)
+        for module in list(sys.modules.values()):
+            if getattr(module, "require_memory", None) is given:
+                module.require_memory = note
+        before = _peak()
+        model = estimator.fit(X, y)
+        if name == "sample_y":
+            asked.clear()
+            before = _peak()
+            model.sample_y(np.repeat(X, 40, 0), 2000)
+    return max(asked, default=0) / 1e6, (_peak() - before) / 1e6
+
+
+def main(names: list[str]) -> int:
+    """How many are off by more than a factor of two."""
+    print(f"{'':22}{'asked, MB':>10}{'peak, MB':>10}{'ratio':>8}")
+    wrong = 0
+    for name in names or list(_cases()):
+        done = subprocess.run(
+            [sys.executable, __file__, "one", name], capture_output=True, text=True
+        )
+        if done.returncode:
+            print(f"{name:22}{done.stderr.strip().splitlines()[-1]}", flush=True)
+            wrong += 1
+            continue
+        asked, peak = json.loads(done.stdout.splitlines()[-1])
+        wrong += not 0.5 <= asked / max(peak, 1e-3) <= 2.0
+        print(f"{name:22}{asked:10.1f}{peak:10.1f}{asked / max(peak, 1e-3):8.2f}", flush=True)
+    return wrong
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["one"]:
+        print(json.dumps(measure(sys.argv[2])))
+    else:
+        sys.exit(main(sys.argv[1:]) > 0)
