@@ -72,9 +72,9 @@ def _optimised() -> Iterator[tuple[str, Case]]:
     yield "VI, 10 units", case(vi, NUMBERS, hidden_layer_sizes=(10,))
     yield "VI, 50 units", case(vi, NUMBERS)
     yield "VI, no symmetry", case(vi, NUMBERS, symmetry=None)
-    yield "VI, last layer collapsed", case(layerwise, NUMBERS)
+    yield "VI, last layer collapsed, both starts", case(layerwise, NUMBERS)
     inducing = {"hidden_posterior": "global_inducing", "last_layer": "variational"}
-    yield "VI, inducing points", case(layerwise, NUMBERS, **inducing)
+    yield "VI, inducing points, both starts", case(layerwise, NUMBERS, **inducing)
     adam = {"optimizer": "adam", "n_hyper_updates": 10}
     yield "Laplace, Kronecker", case(sk.LaplaceRegressor, NUMBERS, **adam)
     yield "Laplace, full", case(sk.LaplaceClassifier, LABELS, **adam, curvature="full")

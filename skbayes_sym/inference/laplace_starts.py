@@ -18,6 +18,7 @@ from skbayes_sym.inference.kernels.base import DensePreconditioner
 from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
 from skbayes_sym.inference.laplace.class_modes import ClassModeSearch, starting_points
 from skbayes_sym.inference.laplace.evidence_modes import EvidenceModes, RegressionEvidence
+from skbayes_sym.inference.laplace.mode_search import search_both_ways
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -77,9 +78,15 @@ def regression_starts(
     """
     learns_noise = likelihood.n_params > 0
     how = EvidenceModes(_STEPS, learn_noise=learns_noise, learn_prior=prior.is_learned)
-    noise = None if learns_noise else likelihood.noise_scale.double() ** -2
-    theta = starting_points(network, n, generator=generator_from(seed)).to(data.x.device)
-    search = how.search(RegressionEvidence(network, data, prior), theta, noise)
+    both_ways = learns_noise and network.n_layers > 1
+    n_starts = (1 + both_ways) * n
+    theta = starting_points(network, n_starts, generator=generator_from(seed)).to(data.x.device)
+    problem = RegressionEvidence(network, data, prior)
+    if both_ways:
+        search = search_both_ways(how, problem, theta)
+    else:
+        noise = None if learns_noise else likelihood.noise_scale.double() ** -2
+        search = how.search(problem, theta, noise)
     if search.stopped == "interrupted":
         raise KeyboardInterrupt
     modes = search.modes

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.saving.first_edition import complete, translate
+from skbayes_sym.saving.first_edition import complete, complete_attributes, translate
 from skbayes_sym.saving.replace import replace_file, require_regular
 from skbayes_sym.saving.values import Encoder, decode
 
@@ -103,6 +103,7 @@ def read_model(path: str | PathLike[str]) -> FileContent:
         if header["format"] == 1:
             name = translate(name, *parts)
         complete(name, parts[0])
+        complete_attributes(name, parts[1])
         sklearn = str(header.get("scikit-learn", ""))
         return FileContent(name, str(header["version"]), parts[0], parts[1], sklearn)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:

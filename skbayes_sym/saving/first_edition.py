@@ -41,6 +41,15 @@ def complete(class_name: str, parameters: Values) -> None:
         parameters.update(init="auto", n_warmup=None)  # which say nothing of particles
 
 
+def complete_attributes(class_name: str, attributes: Values) -> None:
+    """What fits have said since a file of format 2 was written; in place."""
+    if class_name == "BayesianMLPRegressor" and "modes_share_" not in attributes:
+        kinds = [len(attributes.get(f"noise_std_{kind}_", ())) for kind in ("modes", "samples")]
+        linear = attributes.setdefault("linear_share_", 0.0)
+        for name, n in zip(("modes_share_", "members_share_"), kinds, strict=True):
+            attributes[name] = (1.0 - linear) * n / max(sum(kinds), 1)
+
+
 def _one_object_of_invariances(parameters: Values) -> None:
     """How many transformations and how fast they grow were parameters beside ``invariances``."""
     default = Invariances()

@@ -8,6 +8,7 @@ from skbayes_sym.numerics.linalg import (
     NotPositiveDefiniteError,
     add_to_diagonal,
     cholesky,
+    deferred_cholesky,
     log_det,
     shrink_to_diagonal,
     try_cholesky,
@@ -49,3 +50,16 @@ def test_shrinking_keeps_variances_and_makes_full_rank(generator):
     assert torch.equal(*(c.diagonal(dim1=-2, dim2=-1) for c in (shrunk, covariance)))
     assert_close(shrunk.tril(-1), 0.98 * covariance.tril(-1))
     assert try_cholesky(shrunk) is not None
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (3, 2, 2)])
+def test_a_deferred_factor_is_an_error_here_and_nan_on_a_gpu(shape, cuda):
+    words = {"what": "A matrix", "remedy": "Another one."}
+    good = torch.eye(2).expand(shape).contiguous()
+    bad = good.clone()
+    bad[..., 0, 0].view(-1)[:1] = -1.0
+    torch.testing.assert_close(deferred_cholesky(good.cuda(), **words).cpu(), good)
+    with pytest.raises(NotPositiveDefiniteError, match=r"A matrix isn't .* Another one"):
+        deferred_cholesky(bad, **words)
+    found = deferred_cholesky(bad.cuda(), **words).cpu()
+    assert found.isnan().flatten(-2).all(-1).sum() == 1  # of the bad one only

@@ -100,3 +100,13 @@ def test_float64_normal_is_that_of_its_dtype(generator):
     drawn = float64_normal((4, 3), generator=generator)
     generator.set_state(state)
     assert torch.equal(drawn, normal_like((4, 3), generator=generator, like=like))
+
+
+@pytest.mark.parametrize("draw", [standard_normal, normal_like])
+def test_noise_is_drawn_where_the_generator_is(draw, cuda):
+    here, there = torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64).cuda()
+    expected = draw((5,), generator=generator_from(0), like=here)
+    moved = draw((5,), generator=generator_from(0), like=there)
+    assert moved.is_cuda
+    assert torch.equal(moved.cpu(), expected)
+    assert draw((5,), generator=generator_from(0, "cuda"), like=there).is_cuda

@@ -1,8 +1,8 @@
 """The estimator for people who don't want to choose: Laplace modes and ensemble members pooled.
 
 Reading order: `method` (what is fitted, and how much of it a data set is worth), `linear_part`
-(the linear model beside the networks, and its share), `estimator`; of classes `class_method` and
-`classifier`.
+(the linear model beside the networks, and the rows that every part leaves out), `shares` (what that
+makes each kind count for), `estimator`; of classes `class_method` and `classifier`.
 
 In: the methods of `laplace` and `ensemble`. Out: `BayesianMLPRegressor`, `BayesianMLPClassifier`.
 

@@ -110,8 +110,8 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         The members' architecture.
     noise_std_modes_ : ndarray of shape (n_modes, n_targets)
         Standard deviation of each mode's noise, in the units of ``y``.
-    linear_share_ : float
-        What the linear model counts for, in [0, 1].
+    linear_share_, modes_share_, members_share_ : float
+        What the linear model, all modes and all members count for; they add up to 1.
     linear_posterior_ : ModeMixture
         Posterior of the linear model's coefficients, in standardised units, if it counts.
     noise_std_linear_ : ndarray of shape (1, n_targets)
@@ -147,7 +147,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     O(n_members min(n_samples, 2000) P') and at most 2,000: seconds for a thousand rows.
 
     The share of the linear model is the stacking weight of linear model and networks on left-out
-    rows, in closed form of the linearised models, so no second fit is made.
+    rows, in closed form of the linearised models, so no second fit is made. Modes, or members,
+    don't count where they gain less than .85 of what the other kind gains over the linear model: in
+    much noise members follow it.
 
     References
     ----------
@@ -180,6 +182,8 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     member_network_: MLP
     choice_: str
     linear_share_: float
+    modes_share_: float
+    members_share_: float
     linear_posterior_: ModeMixture
     _predict_seed_: int
 
@@ -262,39 +266,38 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
 
     def _shares(self) -> Tensor:
         """What each of `_noise` counts for, (R + M + 1,)."""
-        n, share = len(self._noise()), getattr(self, "linear_share_", 0.0)
-        if not hasattr(self, "linear_posterior_"):
-            return torch.full((n,), 1.0 / n, dtype=torch.float64)
-        equal = torch.full((n - 1,), (1.0 - share) / (n - 1), dtype=torch.float64)
-        return torch.cat([equal, equal.new_tensor([share])])
+        shares: list[float] = []
+        for noise, share in (
+            ("noise_std_modes_", "modes_share_"),
+            ("noise_std_samples_", "members_share_"),
+            ("noise_std_linear_", "linear_share_"),
+        ):
+            n = len(getattr(self, noise, ()))
+            shares += [getattr(self, share) / n] * n if n else []
+        return torch.tensor(shares, dtype=torch.float64)
 
     def _predictive(self, x: Tensor) -> NormalMixture:
         means, covariances = [], []
-        if hasattr(self, "posterior_"):
-            mean, covariance = self._modes(x).outputs(x)
-            means.append(mean.to(x))
-            covariances.append(covariance.to(x))
+        linear = self._linear(x)
+        for gaussian in (self._modes(x) if hasattr(self, "posterior_") else None, linear):
+            if gaussian is not None:
+                mean, covariance = gaussian.outputs(x)
+                means.append(mean.to(x))
+                covariances.append(covariance.to(x))
         if hasattr(self, "samples_"):  # an interrupt may have come first
-            means.append(self._members(x))
-            covariances.append(torch.diag_embed(torch.zeros_like(means[-1])))
-        log_shares, linear = None, self._linear(x)
-        if linear is not None:
-            mean, covariance = linear.outputs(x)
-            means.append(mean.to(x))
-            covariances.append(covariance.to(x))
-            log_shares = self._shares().log().to(x)
+            at = len(means) - (linear is not None)  # members stand between modes and linear model
+            means.insert(at, self._members(x))
+            covariances.insert(at, torch.diag_embed(torch.zeros_like(means[at])))
         noise = torch.as_tensor(self._noise()).to(x).square().unsqueeze(1)
         covariance = torch.cat(covariances)
         variance = covariance.diagonal(dim1=-2, dim2=-1)
+        log_shares = self._shares().log().to(x)
         return NormalMixture(torch.cat(means), variance, noise, log_shares, covariance)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         noise, linear = self._noise(), self._linear(x)
         n_modes = self.posterior_.n_modes if hasattr(self, "posterior_") else 0
-        if linear is None:
-            chosen = torch.randint(len(noise), (n,), generator=generator)
-        else:
-            chosen = torch.multinomial(self._shares(), n, replacement=True, generator=generator)
+        chosen = torch.multinomial(self._shares(), n, replacement=True, generator=generator)
         outputs = x.new_empty(n, len(x), noise.shape[1])
         is_mode = chosen < n_modes
         is_linear = (chosen == len(noise) - 1) & (linear is not None)

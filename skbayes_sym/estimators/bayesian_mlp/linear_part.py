@@ -1,6 +1,6 @@
-"""The linear model in a pool of networks, and the share that left-out rows give it."""
+"""The linear model in a pool of networks, and the rows that each part of the pool leaves out."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -8,12 +8,13 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.bayesian_mlp.shares import Shares, shared
 from skbayes_sym.estimators.ensemble.method import Members
 from skbayes_sym.estimators.laplace.modes import EvidenceLaplace, ModesFit, work
 from skbayes_sym.inference.effective_noise import leverages_of
 from skbayes_sym.inference.laplace.evidence_modes import Modes
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
-from skbayes_sym.inference.left_out import left_out_log_density, mixed, stacked_share
+from skbayes_sym.inference.left_out import left_out_log_density
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Model
@@ -32,12 +33,9 @@ class LinearPart:
     ----------
     found : ModesFit
         Its one mode, which is exact given the scales.
-    share : float
-        What it counts for in the pool, in [0, 1].
     """
 
     found: ModesFit
-    share: float = 0.0
 
 
 def linear_network(n_inputs: int, n_outputs: int) -> MLP:
@@ -59,23 +57,22 @@ def fit_linear(data: Training, model: Model, run: Run) -> LinearPart:
     return LinearPart(EvidenceLaplace(1, _STEPS, _TOL).fit(data, linear, run))
 
 
-def shared(
+def shares(
     part: LinearPart, modes: ModesFit | None, members: Members, model: Model, wide: Model,
     data: Training,
-) -> LinearPart:  # fmt: skip
-    """The part with the share that the left-out rows of linear model and networks decide.
+) -> Shares:  # fmt: skip
+    """What every kind counts for by the rows it leaves out.
 
-    Networks are an equal mixture of modes of ``model`` and members of ``wide``; of more than 4,096
-    rows that many decide.
+    Modes are of ``model``, members of ``wide``. Of more than 4,096 rows that many decide.
     """
     rows, of_members = _members_left_out(members, wide, data.double_data)
     chosen = Data(*(t[rows] for t in data.double_data))
     linear = linear_network(data.n_features, model.network.n_outputs)
-    parts = [of_members]
+    of_modes = of_members[:0]
     if modes is not None:
-        parts.append(_modes_left_out(modes.modes, fully_connected(model.network), chosen))
+        of_modes = _modes_left_out(modes.modes, fully_connected(model.network), chosen)
     first = _modes_left_out(part.found.modes, linear, chosen)[0]
-    return replace(part, share=stacked_share(first, mixed(torch.cat(parts)), chosen.weight))
+    return shared(first, of_modes, of_members, chosen.weight)
 
 
 def _modes_left_out(modes: Modes, network: MLP, data: Data) -> Tensor:

@@ -13,15 +13,15 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators._fit.model import fully_connected
-from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.linear_part import (
     LinearPart,
     fit_linear,
     is_affordable,
-    shared,
+    shares,
 )
+from skbayes_sym.estimators.bayesian_mlp.shares import Shares, equal_shares
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
 from skbayes_sym.estimators.laplace.modes import MOST_WORK, EvidenceLaplace, ModesFit, work
@@ -83,6 +83,16 @@ class PoolFit(Pooled):
     members: Members | None
     member_network: MLP
     choice: str
+    by_left_out: Shares | None = None  # once they are known
+
+    @property
+    def shares(self) -> Shares:
+        """What the kinds count for."""
+        if self.by_left_out is not None:
+            return self.by_left_out
+        n_modes = 0 if self.modes is None else len(self.modes.modes.theta)
+        n_members = 0 if self.members is None else len(self.members.theta)
+        return equal_shares(n_modes, n_members)
 
     @property
     def _parts(self) -> Sequence[Ended]:
@@ -90,26 +100,30 @@ class PoolFit(Pooled):
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         assert data.y_scaling is not None
-        attributes: dict[str, Any] = {"choice_": self.choice}
-        noise: list[Array] = []
+        shares = self.shares
+        attributes: dict[str, Any] = {
+            "choice_": self.choice,
+            "linear_share_": shares.linear,
+            "modes_share_": shares.modes,
+            "members_share_": shares.members,
+        }
+        variance = np.zeros(len(data.y_scaling.scale))
         if self.modes is not None:
             own = self.modes.attributes(data, model)
-            noise.append(own["noise_std_modes_"])
+            variance += shares.modes * (own["noise_std_modes_"] ** 2).mean(axis=0)
             attributes |= own
         if self.members is not None:
             attributes["samples_"] = self.members.theta
             attributes["member_network_"] = self.member_network
             members = Model(self.member_network, model.likelihood, model.prior, model.group)
-            found = self.members.attributes(data, members)
-            attributes["noise_std_samples_"] = found["noise_std_samples_"]
-            noise.append(found["noise_std_samples_"])
-        variance = (np.concatenate(noise) ** 2).mean(axis=0)
-        share = attributes["linear_share_"] = 0.0 if self.linear is None else self.linear.share
-        if self.linear is not None and share > 0.0:
+            found = self.members.attributes(data, members)["noise_std_samples_"]
+            attributes["noise_std_samples_"] = found
+            variance += shares.members * (found**2).mean(axis=0)
+        if self.linear is not None and shares.linear > 0.0:
             own = self.linear.found.attributes(data, model)
             attributes["linear_posterior_"] = own["posterior_"]
             attributes["noise_std_linear_"] = own["noise_std_modes_"]
-            variance = share * own["noise_std_modes_"][0] ** 2 + (1.0 - share) * variance
+            variance += shares.linear * own["noise_std_modes_"][0] ** 2
         overall = np.sqrt(variance)
         attributes["noise_std_"] = float(overall[0]) if len(overall) == 1 else overall
         return attributes
@@ -141,7 +155,7 @@ class Pool:
         wide = member_network(network.n_inputs, network.n_outputs)
         run.begin()
         share = 0.5 if n_modes else 1.0
-        modes = members = linear = None
+        modes = members = linear = by_left_out = None
         if n_modes:
             found = EvidenceLaplace(n_modes, _MODE_STEPS, _MODE_TOL)
             stage = Stage(run, share, lambda m: PoolFit(None, m, None, wide, choice))
@@ -158,9 +172,9 @@ class Pool:
                 so_far = PoolFit(None, modes, members, wide, choice)
                 stage = Stage(run, _LINEAR_SHARE, lambda _: so_far)
                 linear = fit_linear(data, model, stage)
-                linear = shared(linear, modes, members, model, own, data)
-                choice += f"; a linear model counts for {linear.share:.0%}"
-        found_all = PoolFit(linear, modes, members, wide, choice)
+                by_left_out = shares(linear, modes, members, model, own, data)
+                choice += _of_shares(by_left_out, has_modes=modes is not None)
+        found_all = PoolFit(linear, modes, members, wide, choice, by_left_out)
         run.end(found_all)
         return found_all
 
@@ -184,6 +198,16 @@ class Pool:
         if n_modes < self.n_modes:
             text += f"; {self.n_modes} modes would take too long"
         return text
+
+
+def _of_shares(shares: Shares, has_modes: bool) -> str:
+    """What left-out rows have said, for the line that tells what was fitted."""
+    text = f"; a linear model counts for {shares.linear:.0%}"
+    if shares.linear < 1.0 and has_modes and not shares.modes:
+        text += ", modes for nothing"
+    if shares.linear < 1.0 and has_modes and not shares.members:
+        text += ", members for nothing"
+    return text
 
 
 def member_network(n_inputs: int, n_outputs: int) -> MLP:

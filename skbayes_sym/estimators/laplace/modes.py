@@ -25,6 +25,7 @@ from skbayes_sym.inference.laplace.evidence_modes import (
     Search,
 )
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
+from skbayes_sym.inference.laplace.mode_search import search_both_ways
 from skbayes_sym.models.learned_scales import LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
@@ -112,15 +113,23 @@ class EvidenceLaplace:
         how = EvidenceModes(self.max_iter, self.tol, learns_noise, prior.is_learned)
         noise = None if learns_noise else model.likelihood.noise_scale.double() ** -2
         with torch.no_grad():
-            theta = starts(network, self.n_restarts, start_seed)
-            run.begin(self.max_iter, lambda: ModesFit(_on_host(so_far[-1]()), prior, predict_seed))
+            both_ways = learns_noise and network.n_layers > 1
+            theta = starts(network, (1 + both_ways) * self.n_restarts, start_seed)
+            run.begin(
+                (1 + both_ways) * self.max_iter,
+                lambda: ModesFit(_on_host(so_far[-1]()), prior, predict_seed),
+            )
             so_far: list[Any] = []
 
             def on_step(n_steps: int, modes: Any) -> bool:
                 so_far[:] = [modes]
                 return run.end_block()
 
-            search = how.search(problem, theta.to(data.device), noise, on_step)
+            theta = theta.to(data.device)
+            if both_ways:
+                search = search_both_ways(how, problem, theta, on_step)
+            else:
+                search = how.search(problem, theta, noise, on_step)
             modes = _on_host(search.modes)
             found = ModesFit(modes, prior, predict_seed, search)
             run.end(found)

@@ -203,7 +203,7 @@ class EvidenceModes:
         ----------
         problem : RegressionEvidence
         theta : Tensor of shape (R, P)
-        noise_precision : Tensor of shape (T,), optional
+        noise_precision : Tensor of shape (T,) or (R, T), optional
             Where it starts, or stays.
         on_step : callable (step, modes) -> bool, optional
             Told the number of steps and a function that gives the modes as they are; True stops.

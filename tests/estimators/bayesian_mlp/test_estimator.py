@@ -27,12 +27,14 @@ def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitte
     forward = fitted.member_network_.forward
     members = forward(torch.as_tensor(fitted.samples_), torch.as_tensor(x))[..., 0].numpy()
     modes = fitted.network_.forward(torch.as_tensor(fitted.posterior_.loc), torch.as_tensor(x))
-    every = np.concatenate([modes[..., 0].numpy(), members])
     *slopes, offset = fitted.linear_posterior_.loc[0]
     share = fitted.linear_share_
-    mixed = (1.0 - share) * every.mean(axis=0) + share * (x @ slopes + offset)
+    shares = [share, fitted.modes_share_, fitted.members_share_]
+    means = [x @ slopes + offset, modes[..., 0].numpy().mean(axis=0), members.mean(axis=0)]
+    mixed = np.array(shares) @ np.array(means)
     np.testing.assert_allclose(fitted.predict(X), mixed * fitted.y_scale_[0] + fitted.y_mean_[0])
-    assert every.shape == (5, len(X))
+    assert (len(modes), len(members)) == (3, 2)
+    assert sum(shares) == pytest.approx(1.0)
     assert 0.0 < share <= 1.0
     assert fitted.choice_ == (
         "80 distinct rows of 10 features: 3 modes of 4 tanh units by the evidence and 2 ensemble "
