@@ -12,6 +12,22 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.rglob("*.py"))
 
+# Of a few CPU seconds each, even with less to do: not in the default suite, but in every run of CI.
+LONGER = {
+    "plot_compare_models.py", "plot_functional_modes.py", "plot_implicit_regularization.py",
+    "plot_invariance.py", "plot_invariance_data_efficiency.py", "plot_invariance_of_a_table.py",
+    "plot_learned_invariance.py", "plot_matrix_factorization.py", "plot_noise_of_the_input.py",
+    "plot_symmetry_removal.py", "plot_two_weight_network.py", "reproduce_gelberg_mnist.py",
+    "reproduce_gelberg_small_data.py", "reproduce_immer_augerino.py", "reproduce_immer_claims.py",
+    "reproduce_immer_curvature.py", "reproduce_immer_mnist.py", "reproduce_immer_table1.py",
+    "reproduce_moore_figures.py", "reproduce_ratings.py",
+}  # fmt: skip
+MARKED = [
+    pytest.param(script, marks=[pytest.mark.slow] if script.name in LONGER else [],
+                 id=str(script.relative_to(EXAMPLES)))
+    for script in SCRIPTS
+]  # fmt: skip
+
 # What a reader sees takes minutes; here it runs with less: text, and what replaces it. Scripts
 # named reproduce_* have an option --fast.
 LESS = {
@@ -79,7 +95,7 @@ def figures() -> Iterator[None]:
 # a few steps don't converge.
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("figures")
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: str(p.relative_to(EXAMPLES)))
+@pytest.mark.parametrize("script", MARKED)
 def test_runs(
     script: Path,
     tmp_path: Path,
@@ -106,6 +122,7 @@ def test_runs(
 
 def test_there_is_something_to_run() -> None:
     assert len(SCRIPTS) > 20
+    assert {script.name for script in SCRIPTS} >= LONGER
 
 
 def test_scripts_that_the_gallery_does_not_run_have_a_picture_of_their_own() -> None:
