@@ -13,6 +13,7 @@ from scipy.stats import rankdata
 Floats = npt.NDArray[np.float64]
 
 _LEAST_DRAWS = 4  # a chain: two in each half, below that neither statistic exists
+_NUMBERS = 1 << 21  # of a block of quantities: some ten copies of 16 MB
 
 
 def rank_rhat(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -> Floats:
@@ -121,8 +122,11 @@ def _where_defined(
     if values.shape[1] >= _LEAST_DRAWS and len(values):
         low, high = values.min(axis=(0, 1)), values.max(axis=(0, 1))
         defined = np.isfinite(low) & np.isfinite(high) & (low < high)
-        if defined.any():
-            found[defined] = statistic(_halves(values[..., defined]))
+        which = np.flatnonzero(defined)
+        size = max(1, _NUMBERS // (values.shape[0] * values.shape[1]))
+        for block in np.split(which, range(size, len(which), size)):
+            if len(block):
+                found[block] = statistic(_halves(values[..., block]))
     return found, kish
 
 

@@ -143,8 +143,9 @@ class Problem:
         """Adam's copies of P weights, and the curvature of the P' covered ones.
 
         full        3 P'^2 b + K B P' b      matrix, its sum with the prior's, Cholesky factor
-        diag        K B P' b                 derivatives of K outputs at B rows
-        Kronecker   2 sum_l (D_l^2 + G_l^2) b      factors of D_l inputs and G_l outputs, and bases
+        diag        4 K B P' b               derivatives of K outputs at B rows, squares, a graph
+        Kronecker   4 sum_l (D_l^2 + G_l^2) b      factors of D_l inputs and G_l outputs, bases,
+                                             and both of the step before
         subset      4 M P' b                 derivatives of M rows, and their graph
         """
         layout, size = self.model.network.layout, self.data.dtype.itemsize
@@ -155,7 +156,7 @@ class Problem:
         n_bytes, remedy = {
             "full": (3 * n_covered**2, "Use curvature='auto', or a smaller network."),
             "diag": (0, ""),
-        }.get(kind, (2 * squares, "Use curvature='diag', or narrower layers."))
+        }.get(kind, (4 * squares, "Use curvature='diag', or narrower layers."))
         weights = Part(
             f"{layout.n_params:,} weights", _ADAM * layout.n_params * size,
             "Lower hidden_layer_sizes, or use dtype='float32'.",
@@ -164,7 +165,8 @@ class Problem:
         parts = [rows_part(self.data), weights, matrix]
         if kind in {"full", "diag"}:
             what = f"the derivatives of {self.batch_size} rows by {n_covered:,} weights"
-            jacobian = shapes[-1][0] * self.batch_size * n_covered * size
+            n_copies = 4 if kind == "diag" else 1
+            jacobian = n_copies * shapes[-1][0] * self.batch_size * n_covered * size
             parts.append(Part(what, jacobian, "Lower batch_size, or use curvature='auto'."))
         if n_subset is not None:
             n_rows = min(n_subset, self.data.n_rows)

@@ -82,6 +82,7 @@ def functions_of(posterior: NetworkPosterior, draws: Array) -> Array:
     x = posterior.data.x.cpu()
     rows = np.unique(np.linspace(0, len(x) - 1, min(len(x), _DIAGNOSED_ROWS)).astype(int))
     position = torch.as_tensor(draws)
-    n_params = posterior.network.layout.n_params
-    outputs = posterior.network.forward(position[..., :n_params], x[rows].to(position))
-    return np.concatenate([outputs.flatten(2).numpy(), draws[..., n_params:]], axis=-1)
+    n_params, x = posterior.network.layout.n_params, x[rows].to(position)
+    forward = posterior.network.forward  # one chain at a time: hidden units take more than outputs
+    outputs = torch.stack([forward(chain, x).flatten(1) for chain in position[..., :n_params]])
+    return np.concatenate([outputs.numpy(), draws[..., n_params:]], axis=-1)

@@ -68,10 +68,10 @@ class Sampling:
             )
 
     def _require_memory(self, data: Training, model: Model) -> None:
-        """Draws on the host, as made and as labelled: 8 P + 2 C S P b; what finds them."""
+        """Draws on the host, as made, as put together and as labelled: 8 P + 3 C S P b; the rest."""
         n_params, size = model.network.layout.n_params, data.dtype.itemsize
         search, plan, particles = self.search, self.chains, self.search.particles
-        copies = 2 if self.remove_symmetries and model.group.factors else 1
+        copies = 3 if self.remove_symmetries and model.group.factors else 2
         n_chains = 0 if search.kernel is None and not search.by_evidence else plan.n_chains
         n_metrics = 2 * plan.n_chains if plan.init == "laplace" else 0
         n_particles = 0 if particles is None else particles.n_replicates * particles.n_particles
