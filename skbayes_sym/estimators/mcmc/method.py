@@ -68,7 +68,7 @@ class Sampling:
             )
 
     def _require_memory(self, data: Training, model: Model) -> None:
-        """Draws on the host, as made, as put together and as labelled: 8 P + 3 C S P b; the rest."""
+        """Draws on the host, as made, as one and as labelled: 8 P + 3 C S P b; what finds them."""
         n_params, size = model.network.layout.n_params, data.dtype.itemsize
         search, plan, particles = self.search, self.chains, self.search.particles
         copies = 3 if self.remove_symmetries and model.group.factors else 2

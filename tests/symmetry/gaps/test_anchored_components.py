@@ -63,7 +63,8 @@ def test_bound_lies_below_the_enumerated_gap(permute, scale, generator):
         rows, 2000, generator=generator
     )
     exact, error = enumerated(rows, permute, 4000, generator)
-    assert found.value <= exact + 4.0 * (error + found.standard_error)
+    rounding = 1e-12
+    assert found.value <= exact + 4.0 * (error + found.standard_error) + rounding
     assert found.value > 0.0  # and says something
 
 
