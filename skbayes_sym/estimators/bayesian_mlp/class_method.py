@@ -30,6 +30,7 @@ from skbayes_sym.estimators.laplace.class_method import (
 from skbayes_sym.estimators.laplace.modes import work
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.priors import UnboundPrior
 
 # Multiplications for all modes, and for one where no more are found: some 25 seconds of one core.
 _MOST_WORK = 4e11
@@ -74,6 +75,8 @@ class ClassPool:
         Restarts of the evidence-trained network, as far as rows and weights allow them.
     n_members : int
     n_classes : int
+    alternative : unbound prior, optional
+        Of the modes, as `EvidenceLaplaceClasses` has it.
     """
 
     needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
@@ -81,6 +84,7 @@ class ClassPool:
     n_modes: int
     n_members: int
     n_classes: int
+    alternative: UnboundPrior | None = None
 
     def fit(self, data: Training, model: Model, run: Run) -> ClassPoolFit:
         network = fully_connected(model.network)
@@ -90,7 +94,9 @@ class ClassPool:
         share = 0.5 if n_modes else 1.0
         modes = members = None
         if n_modes:
-            how = EvidenceLaplaceClasses(n_modes, "auto", "auto", "loo")
+            how = EvidenceLaplaceClasses(
+                n_modes, "auto", "auto", "loo", alternative=self.alternative
+            )
             stage = Stage(run, share, lambda m: ClassPoolFit(m, None, wide, _INTERRUPTED))
             modes = how.fit(data, model, stage)
         if modes is None or modes.stop_reason not in ("interrupted", "callback"):

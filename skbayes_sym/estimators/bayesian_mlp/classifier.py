@@ -13,6 +13,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.class_method import ClassPool
 from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS
+from skbayes_sym.estimators.laplace.class_method import FLAT, STEEP
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.predictors import BayesianClassifierMixin
 from skbayes_sym.inference.laplace.class_refit import RefittedMembers, refitted_mixture
@@ -45,7 +46,8 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         units.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units. ``LayerScales(8.0, 64.0)``, the
-        default, learns one scale per layer; ``ARD(8.0, 64.0)`` learns one per column of ``X``,
+        default, learns one scale per layer; where labels are noisy and its evidence is higher
+        ``LayerScales(8.0, 4.0)`` is taken. ``ARD(8.0, 64.0)`` learns one per column of ``X``,
         `relevance_`.
     n_modes : int, default=4
         Restarts of the small network; fewer, or none, where so many rows or weights would take
@@ -191,7 +193,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         n_outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
         network = MLP(data.n_features, sizes, n_outputs, TANH)
         # A linear model has one mode, whose scales don't run away.
-        default = LayerScales(8.0, 64.0) if sizes else LayerScales()
+        default = STEEP if sizes else LayerScales()
         prior = (default if self.prior is None else self.prior).bind(network.layout)
         return Model(network, Categorical(), prior, Trivial())
 
@@ -203,7 +205,8 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         if self.n_modes == 0:
             why = "n_modes=0 leaves the members, which have a width and a prior of their own"
             refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
-        return ClassPool(self.n_modes, self.n_members, len(self.classes_))
+        alternative = FLAT if self.prior is None else None
+        return ClassPool(self.n_modes, self.n_members, len(self.classes_), alternative)
 
     def _predictive(self, x: Tensor) -> CategoricalMixture:
         kinds = []

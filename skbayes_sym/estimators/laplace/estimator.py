@@ -15,7 +15,12 @@ from skbayes_sym.estimators.laplace.base import (
     LaplaceClassification,
     LaplaceRegression,
 )
-from skbayes_sym.estimators.laplace.class_method import EvidenceLaplaceClasses, most_steps
+from skbayes_sym.estimators.laplace.class_method import (
+    FLAT,
+    STEEP,
+    EvidenceLaplaceClasses,
+    most_steps,
+)
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.laplace.modes import EvidenceLaplace
 from skbayes_sym.estimators.laplace.optimizers import OWN_CONSTRAINTS, ChoosesOptimizer
@@ -339,7 +344,8 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default ``LayerScales(8.0,
         64.0)``, one learned scale per layer's weights and per layer's biases, held more closely
-        than in regression since on separated classes scales run away. ``ARD(8.0, 64.0)`` learns
+        than in regression since on separated classes scales run away; or, where labels are noisy
+        and its evidence is higher, ``LayerScales(8.0, 4.0)``. ``ARD(8.0, 64.0)`` learns
         one per column of ``X``: `relevance_`. By Adam normal ones only, with one scale a layer.
     prior_scale : "learn", float or sequence of float, default="learn"
         Prior standard deviation of the weights and biases, in standardised units: one number or
@@ -536,15 +542,17 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
 
     def _learned_prior(self, network: MLP) -> UnboundPrior:
         # A linear model has one mode, whose scales don't run away.
-        return LayerScales(8.0, 64.0) if network.hidden_layer_sizes else LayerScales()
+        return STEEP if network.hidden_layer_sizes else LayerScales()
 
     def _most_steps(self, network: MLP) -> int:
         return self._steps_up_to(most_steps(network.layout.n_params))
 
     def _gauss_newton(self) -> EvidenceLaplaceClasses:
+        by_default = self.prior is None and isinstance(self.prior_scale, str)
         return EvidenceLaplaceClasses(
-            self.n_restarts, self.max_iter, self.tol, self.variance_scale, says_unconverged=True
-        )
+            self.n_restarts, self.max_iter, self.tol, self.variance_scale, says_unconverged=True,
+            alternative=FLAT if by_default else None,
+        )  # fmt: skip
 
     def _predictive(self, x: Tensor) -> Predictive:
         if self.optimizer_ == "adam":

@@ -1,0 +1,51 @@
+"""Which of two default priors a classifier's modes are of: the evidence of the first start says."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+
+from skbayes_sym import BayesianMLPClassifier, LaplaceClassifier
+from skbayes_sym.estimators.laplace.class_method import FLAT, STEEP
+
+
+def noisy_labels(n=150, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 8))
+    return X, 0.6 * (X[:, 0] - X[:, 1]) + rng.logistic(size=n) > 0
+
+
+@pytest.fixture(scope="module")
+def fits():
+    X, y = noisy_labels()
+    small = LaplaceClassifier(n_restarts=2, random_state=0)
+    return {prior: small.__class__(n_restarts=2, prior=prior, random_state=0).fit(X, y)
+            for prior in (None, STEEP, FLAT)}  # fmt: skip
+
+
+def test_noisy_labels_take_the_flat_prior(fits):
+    np.testing.assert_array_equal(fits[None].posterior_.loc, fits[FLAT].posterior_.loc)
+    assert fits[None].log_evidence_ > fits[STEEP].log_evidence_ + 3.0
+
+
+def test_what_noise_is_left_alone_predicts_better(fits):
+    X, y = noisy_labels(1000, seed=1)
+    loss = {prior: -fit.log_predictive_density(X, y).mean() for prior, fit in fits.items()}
+    assert loss[None] < loss[STEEP] - 0.005
+
+
+@pytest.mark.parametrize("own", [LaplaceClassifier(n_restarts=2), BayesianMLPClassifier(
+    n_modes=2, n_members=1)])  # fmt: skip
+def test_separated_classes_keep_the_steep_one(own):
+    X, y = load_iris(return_X_y=True)
+    own.set_params(random_state=0).fit(X, y)
+    steep = LaplaceClassifier(n_restarts=2, prior=STEEP, random_state=0).fit(X, y)
+    np.testing.assert_allclose(own.log_evidence_, steep.log_evidence_, atol=1.0)
+
+
+def test_where_every_label_is_explained_no_second_is_tried():
+    rng = np.random.default_rng(0)
+    X = np.r_[rng.normal(-3.0, 0.3, (30, 2)), rng.normal(3.0, 0.3, (30, 2))]
+    y = np.repeat([0, 1], 30)
+    one = LaplaceClassifier(n_restarts=1, random_state=0).fit(X, y)
+    steep = LaplaceClassifier(n_restarts=1, prior=STEEP, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(one.posterior_.loc, steep.posterior_.loc)
