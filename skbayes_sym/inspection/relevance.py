@@ -58,7 +58,7 @@ class RelevanceDisplay:
     >>> from skbayes_sym import LaplaceRegressor
     >>> from skbayes_sym.inspection import RelevanceDisplay
     >>> from skbayes_sym.models import ARD
-    >>> X, y = make_friedman1(150, noise=1.0, random_state=0)  # it bends along the first three of ten
+    >>> X, y = make_friedman1(150, noise=1.0, random_state=0)  # bent along the first three
     >>> reg = LaplaceRegressor((5,), prior=ARD(), n_restarts=2, random_state=0).fit(X, y)
     >>> display = RelevanceDisplay.from_estimator(reg)
     >>> sorted(display.order[:3].tolist())
