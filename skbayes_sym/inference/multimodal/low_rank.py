@@ -50,18 +50,22 @@ class LowRankMixture:
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log density in nats, (*B, D) -> (*B,). O(K D R) a point, by Woodbury's identity."""
+        log_weights, *laws = (
+            t.to(theta.device) for t in (self.log_weights, self.loc, self.factor, self.variance)
+        )
         parts = [
             _log_normal(theta - loc, factor, variance)
-            for loc, factor, variance in zip(self.loc, self.factor, self.variance, strict=True)
+            for loc, factor, variance in zip(*laws, strict=True)
         ]
-        return torch.logsumexp(torch.stack(parts, -1) + self.log_weights, -1)
+        return torch.logsumexp(torch.stack(parts, -1) + log_weights, -1)
 
 
 def _log_normal(residual: Tensor, factor: Tensor, variance: Tensor) -> Tensor:
     """``log N(residual; 0, F F' + diag(v))`` in nats, (*B, D) -> (*B,)."""
     root = variance.rsqrt()
     scaled = factor * root.unsqueeze(1)
-    inner = scaled.mT @ scaled + torch.eye(factor.shape[1], dtype=factor.dtype)
+    one = torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)
+    inner = scaled.mT @ scaled + one
     lower = cholesky(inner, what="The covariance of a chain's draws", remedy="Use finite draws.")
     z = residual * root
     along = torch.linalg.solve_triangular(lower, (z @ scaled).unsqueeze(-1), upper=False)
