@@ -12,12 +12,14 @@ class _OneThread:
 
     def __init__(self) -> None:
         self._lock, self._inside, self._before = threading.Lock(), 0, 1
-        self._main_inside = 0
+        self._main_inside, self._main_before = 0, 1
 
     def enter(self) -> None:
         with self._lock:
             if self._inside == 0:
                 self._before = torch.get_num_threads()
+            if _in_main_thread() and self._main_inside == 0:
+                self._main_before = torch.get_num_threads()
             self._inside += 1
             self._main_inside += _in_main_thread()
             torch.set_num_threads(1)
@@ -27,7 +29,9 @@ class _OneThread:
             self._inside -= 1
             self._main_inside -= _in_main_thread()
             # The setting is partly a thread's own: the main thread always gets its own back.
-            if self._inside == 0 or (_in_main_thread() and self._main_inside == 0):
+            if _in_main_thread() and self._main_inside == 0:
+                torch.set_num_threads(self._main_before)
+            elif self._inside == 0:
                 torch.set_num_threads(self._before)
 
 
