@@ -41,8 +41,9 @@ class ScaleSums(NamedTuple):
 
     def fit(self, scales: Tensor, n_components: int) -> float:
         """What rows multiplied by these (d,) add to the expected squares beyond ``sum r^2``."""
-        by_second = float(scales @ self.second @ scales) / n_components
-        return by_second - 2.0 * float(self.first @ scales) / n_components**0.5
+        sums = torch.stack((scales @ self.second @ scales, self.first @ scales))
+        by_second, by_first = sums.tolist()  # a GPU is waited for once
+        return float(by_second / n_components - 2.0 * by_first / n_components**0.5)
 
 
 class Rescaled(NamedTuple):
@@ -69,8 +70,8 @@ def rescaled(
     slope = slope + noise.variance * (prior.growth(own)[:k] + sums.gap)
     wanted, _ = torch.linalg.solve_ex(sums.second[:k, :k] / k, slope)
     step = wanted.clamp(_LEAST, _MOST).log()
-    if not bool(step.isfinite().all()) or float(step.abs().max()) < _WORTH:
-        return stay  # not finite: no entries tell of the size
+    if not float(step.abs().max()) >= _WORTH:
+        return stay  # nan: no entries tell of the size
     before = value - 0.5 * sums.fit(torch.ones_like(sums.first), k) / noise.variance
     for _ in range(_HALVINGS):
         scales = sums.first.new_ones(d)

@@ -406,8 +406,9 @@ def _update_side(
     if ratio.device.type != "cpu" or bool((ratio != 1.0).any()):
         cov[side.own, :k, :k] *= ratio[:, None, None]
     variances = cov[side.own].diagonal(dim1=-2, dim2=-1)[:, positions(free.free, cov)]
-    entropy = family.entropy(variances, float(totals.log_det_precision))
-    return _SideUpdate(totals.fit(ratio), entropy, None if family.is_isotropic else totals.sums)
+    fit, log_det_precision = totals.read(ratio)
+    entropy = family.entropy(variances, log_det_precision)
+    return _SideUpdate(fit, entropy, None if family.is_isotropic else totals.sums)
 
 
 class _Totals:
@@ -438,11 +439,14 @@ class _Totals:
         self.sums.second.add_(cov.sum(0))
         self.by_row.append(cov[:, :k, :k].sum((-2, -1)))
 
-    def fit(self, ratio: Tensor) -> float:
-        """What the side adds to the expected squared error, its covariances pooled."""
+    def read(self, ratio: Tensor) -> tuple[float, float]:
+        """What the side adds to the expected squared error, its covariances pooled, and the log
+        determinants of its precisions: a GPU is waited for twice."""
         k, ones = len(self.sums.gap), torch.ones_like(self.sums.first)
-        pooled = float(((ratio - 1.0) * torch.cat(self.by_row)).sum()) / k
-        return self.sums.fit(ones, k) + float(self.constant) + pooled
+        pooled = ((ratio - 1.0) * torch.cat(self.by_row)).sum().to(self.constant)
+        numbers = torch.stack((pooled, self.constant, self.log_det_precision))
+        by_pooling, constant, log_det_precision = numbers.tolist()
+        return self.sums.fit(ones, k) + constant + by_pooling / k, log_det_precision
 
 
 def mean_field_elbo(data: Entries, posterior: FactorState, model: Factorisation) -> float:
