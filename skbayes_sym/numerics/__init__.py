@@ -13,5 +13,7 @@ Reading order:
 * the machine: `memory` (will it fit), `threads`, `jobs`;
 * `arguments`: what public functions were given, checked in one wording.
 
+Tested elsewhere: `constants` (with `tests/test_devices` and `tests/test_device_waits`).
+
 In and out: tensors; log weights and log densities in nats.
 """

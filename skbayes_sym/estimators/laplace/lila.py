@@ -30,12 +30,12 @@ from skbayes_sym.estimators.laplace.invariances import (
     warn_of_nothing_to_learn,
 )
 from skbayes_sym.estimators.laplace.method import SUBSET_SIZE, Laplace, Rates, Updates
+from skbayes_sym.estimators.laplace.networks import NAMES
 from skbayes_sym.estimators.laplace.predict import Transformations
 from skbayes_sym.models.augmentations.base import Augmentation, ImageShape
 from skbayes_sym.models.augmentations.objectives import OBJECTIVES, Objective
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
-from skbayes_sym.models.networks.residual import ARCHITECTURES
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.random import spawn_seeds
 
@@ -43,7 +43,7 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
     "image_shape": ["array-like", None],
     "network": [
-        StrOptions({"mlp", *ARCHITECTURES}), torch.nn.Module, HasMethods("forward"),
+        StrOptions({"mlp", *NAMES}), torch.nn.Module, HasMethods("forward"),
     ],
     "invariances": [StrOptions({"auto"}), None, list, tuple, object],
     "objective": [StrOptions(set(OBJECTIVES)), object],

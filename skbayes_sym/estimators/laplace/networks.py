@@ -16,6 +16,7 @@ from skbayes_sym.models.networks.recording import RecordingNetwork
 from skbayes_sym.models.networks.residual import ARCHITECTURES
 from skbayes_sym.models.priors import GaussianPrior
 
+NAMES = frozenset(ARCHITECTURES)  # what ``network`` may be called beside "mlp"
 START_SCALE = 3.0  # of priors that are learned: from a small one the network collapses
 
 

@@ -219,6 +219,7 @@ def test_few_draws():
         assert np.isnan(one.standard_error)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # few draws
 @pytest.mark.parametrize("solver", ["map", "gibbs"])
 def test_no_variational_posterior(solver):
     model = clone(MODEL).set_params(solver=solver, max_iter=2000 if solver == "map" else 50)
