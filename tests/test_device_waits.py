@@ -118,11 +118,11 @@ def test_a_sweep_of_factors(name, budget, cuda):
 def test_constants_are_made_once(cuda):
     device = torch.device("cuda")
     with cuda.trace() as seen:
-        made = [constant((1.0, 2.0), torch.float64, device) for _ in range(3)]
-        where = [positions((2, 0), made[0]) for _ in range(3)]
+        made = [constant((1.25, -7.5), torch.float64, device) for _ in range(3)]
+        where = [positions((5, 3, 11), made[0]) for _ in range(3)]
     assert sum(seen.uploads.values()) == 2
     assert made[0] is made[2]
-    assert where[0].tolist() == [2, 0]
+    assert where[0].tolist() == [5, 3, 11]
     with torch.inference_mode():
         constant((3.0,), torch.float64, device)
     x = torch.ones(1, dtype=torch.float64, device=device, requires_grad=True)

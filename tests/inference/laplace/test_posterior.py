@@ -5,8 +5,9 @@ import pytest
 import torch
 from inference.laplace.laplace_problems import averaged_outputs, image_problem, problem
 from inference.laplace.test_curvature import (
+    blocks_of,
     every_structure,
-    kronecker_blocks,
+    kronecker_factors,
     spectrum_of,
 )
 from torch.testing import assert_close
@@ -41,7 +42,7 @@ def posterior_of(p, kind):
 def dense_precision(p, kind):
     delta = torch.linspace(0.3, 2.0, len(p.model.layers), dtype=torch.float64)
     if kind == "kronecker":
-        blocks = kronecker_blocks(p)
+        blocks = blocks_of(p, kronecker_factors(p))
         dense = torch.block_diag(*(blocks[n] for n in p.model.network.layout.shapes))
     else:
         dense = spectrum_of(p, "full").matrix
