@@ -18,7 +18,7 @@ from skbayes_sym.inference.kernels.base import DensePreconditioner
 from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
 from skbayes_sym.inference.laplace.class_modes import ClassModeSearch, starting_points
 from skbayes_sym.inference.laplace.evidence_modes import EvidenceModes, RegressionEvidence
-from skbayes_sym.inference.laplace.mode_search import search_both_ways
+from skbayes_sym.inference.laplace.mode_search import search_modes
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -78,15 +78,13 @@ def regression_starts(
     """
     learns_noise = likelihood.n_params > 0
     how = EvidenceModes(_STEPS, learn_noise=learns_noise, learn_prior=prior.is_learned)
-    both_ways = learns_noise and network.n_layers > 1
-    n_starts = (1 + both_ways) * n
-    theta = starting_points(network, n_starts, generator=generator_from(seed)).to(data.x.device)
-    problem = RegressionEvidence(network, data, prior)
-    if both_ways:
-        search = search_both_ways(how, problem, theta)
-    else:
-        noise = None if learns_noise else likelihood.noise_scale.double() ** -2
-        search = how.search(problem, theta, noise)
+    noise = None if learns_noise else likelihood.noise_scale.double() ** -2
+
+    def draw(n_starts: int) -> Tensor:
+        drawn = starting_points(network, n_starts, generator=generator_from(seed))
+        return drawn.to(data.x.device)
+
+    search = search_modes(how, RegressionEvidence(network, data, prior), draw, n, noise)
     if search.stopped == "interrupted":
         raise KeyboardInterrupt
     modes = search.modes
@@ -96,7 +94,7 @@ def regression_starts(
     log_noise = -0.5 * modes.noise_precision.log()
     # The curvature by the log noise at a mode: twice the number of rows.
     spread = (2.0 * data.weight.sum()).rsqrt()
-    own = spread * torch.eye(log_noise.shape[1]).to(theta).expand(n, -1, -1)
+    own = spread * torch.eye(log_noise.shape[1]).to(log_noise).expand(n, -1, -1)
     return Starts(torch.cat([modes.theta, log_noise], 1), _block_diagonal(metric, own))
 
 

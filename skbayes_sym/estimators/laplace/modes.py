@@ -18,6 +18,7 @@ from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.inference.laplace.class_modes import starting_points
 from skbayes_sym.inference.laplace.evidence_modes import (
     EvidenceModes,
     Modes,
@@ -25,8 +26,8 @@ from skbayes_sym.inference.laplace.evidence_modes import (
     Search,
 )
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
-from skbayes_sym.inference.laplace.mode_search import search_both_ways
-from skbayes_sym.models.learned_scales import LayerScales, ScalesByGroup
+from skbayes_sym.inference.laplace.mode_search import begins_both_ways, search_modes
+from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.memory import Part, require_memory
@@ -113,23 +114,21 @@ class EvidenceLaplace:
         how = EvidenceModes(self.max_iter, self.tol, learns_noise, prior.is_learned)
         noise = None if learns_noise else model.likelihood.noise_scale.double() ** -2
         with torch.no_grad():
-            both_ways = learns_noise and network.n_layers > 1
-            theta = starts(network, (1 + both_ways) * self.n_restarts, start_seed)
             run.begin(
-                (1 + both_ways) * self.max_iter,
+                (1 + begins_both_ways(how, problem)) * self.max_iter,
                 lambda: ModesFit(_on_host(so_far[-1]()), prior, predict_seed),
             )
             so_far: list[Any] = []
+
+            def draw(n: int) -> torch.Tensor:
+                drawn = starting_points(network, n, generator=generator_from(start_seed))
+                return drawn.to(data.device)
 
             def on_step(n_steps: int, modes: Any) -> bool:
                 so_far[:] = [modes]
                 return run.end_block()
 
-            theta = theta.to(data.device)
-            if both_ways:
-                search = search_both_ways(how, problem, theta, on_step)
-            else:
-                search = how.search(problem, theta, noise, on_step)
+            search = search_modes(how, problem, draw, self.n_restarts, noise, on_step)
             modes = _on_host(search.modes)
             found = ModesFit(modes, prior, predict_seed, search)
             run.end(found)
@@ -173,10 +172,3 @@ def learned_scales(prior: ScalesByGroup, hyper: torch.Tensor) -> dict[str, Array
     if columns:
         found["relevance_"] = scale[:, columns]
     return found
-
-
-def starts(network: MLP, n: int, seed: int) -> torch.Tensor:
-    """Starting points (n, P): draws of the reference prior, output biases at 0."""
-    theta = LayerScales().bind(network.layout).sample(n, generator=generator_from(seed))
-    theta[:, network.layout.positions(f"b{network.n_layers}")] = 0.0
-    return theta

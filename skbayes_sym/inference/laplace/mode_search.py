@@ -25,6 +25,38 @@ from skbayes_sym.inference.laplace.evidence_modes import (
 BELIEVED, DOUBTED = 1.0 / 0.3, 0.3
 
 
+def begins_both_ways(how: EvidenceModes, problem: RegressionEvidence) -> bool:
+    """Whether the beginning matters: the noise is learned, and there are bends to find."""
+    return how.learn_noise and problem.network.n_layers > 1
+
+
+def search_modes(
+    how: EvidenceModes,
+    problem: RegressionEvidence,
+    draw: Callable[[int], Tensor],
+    n: int,
+    noise_precision: Tensor | None = None,
+    on_step: OnModes | None = None,
+) -> Search:
+    """``n`` modes from drawn starting points, begun in both ways where that matters.
+
+    Parameters
+    ----------
+    how : EvidenceModes
+    problem : RegressionEvidence
+    draw : callable (int) -> Tensor
+        So many starting points (., P).
+    n : int
+    noise_precision : Tensor of shape (T,), optional
+        Of a noise that isn't learned.
+    on_step : callable (step, modes) -> bool, optional
+        As `EvidenceModes.search` has it.
+    """
+    if begins_both_ways(how, problem):
+        return search_both_ways(how, problem, draw(2 * n), on_step)
+    return how.search(problem, draw(n), noise_precision, on_step)
+
+
 def search_both_ways(
     how: EvidenceModes, problem: RegressionEvidence, theta: Tensor, on_step: OnModes | None = None
 ) -> Search:
