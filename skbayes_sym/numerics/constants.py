@@ -9,18 +9,14 @@ from torch import Tensor
 _MOST = 256  # kept at once
 
 
+@lru_cache(_MOST)
+@torch.inference_mode(False)  # else autograd couldn't use it later
 def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The tensor of ``values``, numbers or tuples of them, the same one for every call.
 
     It is shared: never write to it.
     """
-    return _made(values, dtype, device)
-
-
-@lru_cache(_MOST)
-def _made(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # else autograd couldn't use it later
-        return torch.tensor(values, dtype=dtype, device=device)
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 def positions(values: tuple[int, ...], like: Tensor) -> Tensor:

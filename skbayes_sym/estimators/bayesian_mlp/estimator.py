@@ -277,22 +277,21 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         return torch.tensor(shares, dtype=torch.float64)
 
     def _predictive(self, x: Tensor) -> NormalMixture:
-        means, covariances = [], []
-        linear = self._linear(x)
-        for gaussian in (self._modes(x) if hasattr(self, "posterior_") else None, linear):
-            if gaussian is not None:
-                mean, covariance = gaussian.outputs(x)
-                means.append(mean.to(x))
-                covariances.append(covariance.to(x))
+        kinds = []  # in the order of `_noise`
+        if hasattr(self, "posterior_"):
+            kinds.append(self._modes(x).outputs(x))
         if hasattr(self, "samples_"):  # an interrupt may have come first
-            at = len(means) - (linear is not None)  # members stand between modes and linear model
-            means.insert(at, self._members(x))
-            covariances.insert(at, torch.diag_embed(torch.zeros_like(means[at])))
+            members = self._members(x)
+            kinds.append((members, torch.diag_embed(torch.zeros_like(members))))
+        linear = self._linear(x)
+        if linear is not None:
+            kinds.append(linear.outputs(x))
+        mean, covariance = (
+            torch.cat([t.to(x) for t in parts]) for parts in zip(*kinds, strict=True)
+        )
         noise = torch.as_tensor(self._noise()).to(x).square().unsqueeze(1)
-        covariance = torch.cat(covariances)
         variance = covariance.diagonal(dim1=-2, dim2=-1)
-        log_shares = self._shares().log().to(x)
-        return NormalMixture(torch.cat(means), variance, noise, log_shares, covariance)
+        return NormalMixture(mean, variance, noise, self._shares().log().to(x), covariance)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         noise, linear = self._noise(), self._linear(x)
