@@ -12,6 +12,7 @@ Nothing is clipped, so that x' is smooth in z; z = 0 is the image itself.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import pi
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -43,7 +44,31 @@ def pixels_of(x: Tensor, image_shape: ImageShape) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Brightness:
+class _Factor:
+    """A change by a random factor exp(z), z uniform on ±half-width."""
+
+    image_shape: ImageShape | None = None
+
+    @property
+    def half_width(self) -> HalfWidth:
+        return HalfWidth((type(self).__name__.lower(),), (_LARGEST / _UNIT,), (_UNIT,))
+
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> Self:
+        shape = require_image(type(self).__name__, image_shape, self.image_shape)
+        return replace(self, image_shape=shape)
+
+    def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        factor = (noise @ self.half_width.mixing(eta).T).exp()[..., None, None]
+        images = pixels_of(x, require_image(type(self).__name__, self.image_shape))
+        changed = self._changed(images, factor)
+        return changed.reshape(*noise.shape[:2], *x.shape[1:])
+
+    def _changed(self, images: Tensor, factor: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Brightness(_Factor):
     """Multiplication of an image by exp(z), z uniform on ±half-width: black stays black.
 
     Parameters
@@ -52,23 +77,12 @@ class Brightness:
         (C, H, W); estimators fill it in.
     """
 
-    image_shape: ImageShape | None = None
-
-    @property
-    def half_width(self) -> HalfWidth:
-        return HalfWidth(("brightness",), (_LARGEST / _UNIT,), (_UNIT,))
-
-    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Brightness":
-        return replace(self, image_shape=require_image("Brightness", image_shape, self.image_shape))
-
-    def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
-        factor = (noise @ self.half_width.mixing(eta).T).exp()
-        images = pixels_of(x, require_image("Brightness", self.image_shape))
-        return (images * factor[..., None, None]).reshape(*noise.shape[:2], *x.shape[1:])
+    def _changed(self, images: Tensor, factor: Tensor) -> Tensor:
+        return images * factor
 
 
 @dataclass(frozen=True)
-class Contrast:
+class Contrast(_Factor):
     """Multiplication of an image's differences from its mean by exp(z), z uniform on ±half-width.
 
     Parameters
@@ -77,21 +91,9 @@ class Contrast:
         (C, H, W); estimators fill it in.
     """
 
-    image_shape: ImageShape | None = None
-
-    @property
-    def half_width(self) -> HalfWidth:
-        return HalfWidth(("contrast",), (_LARGEST / _UNIT,), (_UNIT,))
-
-    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Contrast":
-        return replace(self, image_shape=require_image("Contrast", image_shape, self.image_shape))
-
-    def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
-        factor = (noise @ self.half_width.mixing(eta).T).exp()
-        images = pixels_of(x, require_image("Contrast", self.image_shape))
+    def _changed(self, images: Tensor, factor: Tensor) -> Tensor:
         mean = images.mean((2, 3, 4), keepdim=True)
-        changed = mean + factor[..., None, None] * (images - mean)
-        return changed.reshape(*noise.shape[:2], *x.shape[1:])
+        return mean + factor * (images - mean)
 
 
 @dataclass(frozen=True)

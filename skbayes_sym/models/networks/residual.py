@@ -7,7 +7,7 @@ the classifier, from 0, and a scalar multiplier a branch, from 1. The scalars ar
 integrated out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -55,9 +55,7 @@ def wide_resnet(
     return _with_fixup(module, image_shape, f"wrn-{depth}-{widening}")
 
 
-def _with_fixup(
-    module: "_ResNet | _WideResNet", image_shape: tuple[int, int, int], name: str
-) -> ModuleNetwork:
+def _with_fixup(module: "_Stages", image_shape: tuple[int, int, int], name: str) -> ModuleNetwork:
     """The network, with weights that start by Fixup's rules."""
     scale = he_scales(module)
     for parameter in scale:
@@ -87,8 +85,8 @@ class _Multiplier(nn.Module):
         return x * self.value
 
 
-class _Block(nn.Module):
-    """relu(x + multiplier * conv(relu(conv(x)))), with scalar biases; relu(x) at the start."""
+class _Branch(nn.Module):
+    """What both kinds of blocks have: two convolutions, scalar biases and a multiplier."""
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
@@ -96,6 +94,13 @@ class _Block(nn.Module):
         self.conv1 = nn.Conv2d(n_in, n_out, 3, stride=stride, padding=1, bias=False)
         self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
         self.multiplier = _Multiplier()
+
+
+class _Block(_Branch):
+    """relu(x + multiplier * conv(relu(conv(x)))), with scalar biases; relu(x) at the start."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
+        super().__init__(n_in, n_out, stride)
         self.stride, self.extra = stride, n_out - n_in
 
     def forward(self, x: Tensor) -> Tensor:
@@ -106,15 +111,11 @@ class _Block(nn.Module):
         return F.relu(out + F.pad(x, (0, 0, 0, 0, 0, self.extra)))
 
 
-class _WideBlock(nn.Module):
+class _WideBlock(_Branch):
     """x + multiplier * conv(relu(conv(relu(x)))), with scalar biases; x at the start."""
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
-        super().__init__()
-        self.biases = nn.ModuleList([_Bias() for _ in range(4)])
-        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride=stride, padding=1, bias=False)
-        self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
-        self.multiplier = _Multiplier()
+        super().__init__(n_in, n_out, stride)
         self.shortcut = (
             nn.Identity() if n_in == n_out else nn.Conv2d(n_in, n_out, 1, stride, bias=False)
         )
@@ -127,8 +128,10 @@ class _WideBlock(nn.Module):
         return kept + out
 
 
-class _ResNet(nn.Module):
-    def __init__(self, stem: nn.Conv2d, blocks: list[_Block], head: nn.Linear) -> None:
+class _Stages(nn.Module):
+    """A convolution, blocks, the mean over pixels, and a linear layer."""
+
+    def __init__(self, stem: nn.Conv2d, blocks: Sequence[_Branch], head: nn.Linear) -> None:
         super().__init__()
         self.conv = stem
         self.bias = _Bias()
@@ -136,6 +139,8 @@ class _ResNet(nn.Module):
         self.head_bias = _Bias()
         self.head = head
 
+
+class _ResNet(_Stages):
     def forward(self, x: Tensor) -> Tensor:
         h = F.relu(self.bias(self.conv(x)))
         for block in self.blocks:
@@ -143,15 +148,7 @@ class _ResNet(nn.Module):
         return self.head(self.head_bias(h.mean((2, 3))))
 
 
-class _WideResNet(nn.Module):
-    def __init__(self, stem: nn.Conv2d, blocks: list[_WideBlock], head: nn.Linear) -> None:
-        super().__init__()
-        self.conv = stem
-        self.bias = _Bias()
-        self.blocks = nn.ModuleList(blocks)
-        self.head_bias = _Bias()
-        self.head = head
-
+class _WideResNet(_Stages):
     def forward(self, x: Tensor) -> Tensor:
         h = self.bias(self.conv(x))
         for block in self.blocks:
