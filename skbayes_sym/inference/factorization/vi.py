@@ -39,6 +39,7 @@ from skbayes_sym.inference.factorization.data import (
     packed_sums,
     products,
 )
+from skbayes_sym.inference.factorization.gap_looks import LONGEST_WAIT, GapStream, look
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SideMoments
 from skbayes_sym.inference.factorization.likelihoods import NoiseState, Seen
 from skbayes_sym.inference.factorization.problem import (
@@ -53,15 +54,8 @@ from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.linalg import log_det, matrix_blocks
 from skbayes_sym.numerics.optimise import Loop, Stopped
-from skbayes_sym.symmetry.gaps.base import Gap, GapGradient, RowPosterior
+from skbayes_sym.symmetry.gaps.base import GapGradient
 
-# Share of a new gradient in the running mean: its draws are fresh, so the mean holds those of some
-# 2 / _SHARE gradients. A smaller one averages more, but what it averages is of a posterior that has
-# moved on since.
-_SHARE = 0.3
-# A random gap is looked at again after 1, 2, 3, ... and at most so many sweeps: a look costs as
-# much as a sweep over few entries, and what it finds changes ever more slowly.
-_LONGEST_WAIT = 8
 # Once the bound stalls, so many sweeps more look each time, and forget the looks before: what those
 # leave is about a nat, which matters where ``tol`` is less.
 _LAST_LOOKS, _WORTH = 20, 1.0
@@ -75,13 +69,6 @@ _EAGER_SCALES, _LAZY_SCALES = 16, 4
 WINDOW = 10
 
 OnStep = Callable[[int, Mapping[str, Any]], bool]
-
-
-class GapStream(NamedTuple):
-    """A gap to train on and the stream that it draws from."""
-
-    gap: Gap[RowPosterior]
-    generator: torch.Generator
 
 
 class FactorFit(NamedTuple):
@@ -136,8 +123,8 @@ def fit_factors(
                 posterior, running = _turn_to_axes(posterior, problem), None
             if gap is not None and sweep > 0:
                 factors = posterior.factors(model.n_components)
-                longest = _LONGEST_WAIT if last == inf else 1
-                running = _look(running, gap, factors, sweep, longest)
+                longest = LONGEST_WAIT if last == inf else 1
+                running = look(running, gap, factors, sweep, longest)
             added = None if running is None else running.mean
             posterior, data, elbo = _sweep(
                 problem, data, posterior, Sweep(sweep, covariance, added)
@@ -175,39 +162,6 @@ def _turn_to_axes(posterior: FactorState, problem: FactorProblem) -> FactorState
     variances = (axes.mT @ cov @ axes).diagonal(dim1=-2, dim2=-1)
     whole[:, :k], whole_cov[:, :k, :k] = mean @ axes, torch.diag_embed(variances)
     return posterior._replace(mean=whole, cov=whole_cov)
-
-
-class _RunningGap(NamedTuple):
-    """What the looks at a gap have found so far."""
-
-    mean: GapGradient  # of all looks if they are random, else the last
-    last: int  # sweep of the last look
-    n_looks: int
-
-
-def _look(
-    running: _RunningGap | None,
-    stream: GapStream,
-    posterior: FactorState,
-    sweep: int,
-    longest_wait: int,
-) -> _RunningGap:
-    """Look at a gap that answers exactly in every sweep, at a random one when its time has come."""
-    gap, generator = stream
-    if running is None or not gap.is_random:
-        return _RunningGap(gap.value_and_gradients(posterior, generator=generator), sweep, 1)
-    mean, last, n_looks = running
-    if sweep < last + min(n_looks, longest_wait):
-        return running
-    new = gap.value_and_gradients(posterior, generator=generator)
-    n_looks += 1
-    share = max(_SHARE, 1.0 / n_looks)
-    mean = GapGradient(
-        torch.lerp(mean.value, new.value, share),
-        mean.d_mean.lerp_(new.d_mean, share),
-        mean.added_precision.lerp_(new.added_precision, share),
-    )
-    return _RunningGap(mean, sweep, n_looks)
 
 
 class Sweep(NamedTuple):

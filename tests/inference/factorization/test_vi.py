@@ -16,8 +16,9 @@ from inference.factorization.factorization_problems import (
 from torch.testing import assert_close
 
 from skbayes_sym.inference.factorization.covariance import FullCovariance, PointMass, row_entropy
+from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.problem import Factorisation, FactorState
-from skbayes_sym.inference.factorization.vi import GapStream, fit_factors, mean_field_elbo
+from skbayes_sym.inference.factorization.vi import fit_factors, mean_field_elbo
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
