@@ -39,7 +39,7 @@ from skbayes_sym.inference.factorization.data import (
     packed_sums,
     products,
 )
-from skbayes_sym.inference.factorization.gap_looks import LONGEST_WAIT, GapStream, look
+from skbayes_sym.inference.factorization.gap_looks import WORTH, GapLooks, GapStream
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SideMoments
 from skbayes_sym.inference.factorization.likelihoods import NoiseState, Seen
 from skbayes_sym.inference.factorization.problem import (
@@ -56,9 +56,6 @@ from skbayes_sym.numerics.linalg import log_det, matrix_blocks
 from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.symmetry.gaps.base import GapGradient
 
-# Once the bound stalls, so many sweeps more look each time, and forget the looks before: what those
-# leave is about a nat, which matters where ``tol`` is less.
-_LAST_LOOKS, _WORTH = 20, 1.0
 # Sweeps before which a diagonal family is turned to the axes of the factors: from any other
 # orientation coordinate ascent gets there by thousands of small steps.
 _TURNS = frozenset({6, 12})
@@ -111,38 +108,36 @@ def fit_factors(
     -----
     A sweep costs O(N k^2 + (n + m) k^3). A `KeyboardInterrupt` ends the loop between two sweeps.
     """
-    model, curve, running = problem.model, list[float](), None
+    model, curve, looks = problem.model, list[float](), None if gap is None else GapLooks(gap)
     posterior = start._replace(mean=start.mean.clone(), cov=start.cov.clone())
     data = _sites(problem, start)
     first = 0 if problem.warm is not None else max(FIXED_NOISE_SWEEPS, problem.n_held)
-    is_precise, last = gap is None or not gap.gap.is_random or problem.tol > _WORTH, inf
+    last = inf
     with Loop() as loop:
         for sweep in loop.steps(range(problem.max_iter)):
+            added = None
             is_turned = covariance.is_elementwise and not covariance.is_isotropic
             if sweep in _TURNS and problem.warm is None and is_turned:
-                posterior, running = _turn_to_axes(posterior, problem), None
-            if gap is not None and sweep > 0:
-                factors = posterior.factors(model.n_components)
-                longest = LONGEST_WAIT if last == inf else 1
-                running = look(running, gap, factors, sweep, longest)
-            added = None if running is None else running.mean
+                posterior = _turn_to_axes(posterior, problem)
+                if looks is not None:
+                    looks.forget()
+            if looks is not None and sweep > 0:
+                added = looks.gradient(posterior.factors(model.n_components), sweep)
             posterior, data, elbo = _sweep(
                 problem, data, posterior, Sweep(sweep, covariance, added)
             )
             curve.append(elbo + (0.0 if added is None else float(added.value)))
-            loop.stop_if(
-                "callback",
-                on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior}),
-            )
+            is_over = on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior})
+            loop.stop_if("callback", is_over)
             if last == inf and _has_stalled(curve[first:], problem.tol):
-                last, running = sweep + (0 if is_precise else _LAST_LOOKS), None
+                last = sweep + (0 if looks is None else looks.begin_last(problem.tol))
             loop.stop_if("tol", sweep >= last)
     return FactorFit(posterior, curve, len(curve), loop.stopped)
 
 
 def _has_stalled(curve: list[float], tol: float) -> bool:
     """Whether ten sweeps gain less than ``tol``, at the rate of the last."""
-    part = 1 if tol < _WORTH else 2
+    part = 1 if tol < WORTH else 2
     return stalled(curve, WINDOW // part, tol / part)
 
 
