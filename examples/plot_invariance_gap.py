@@ -102,9 +102,9 @@ plt.show()
 #
 # One datum, both axes logarithmic. At :math:`\theta_{mix}^*`, where :math:`q_{mix}` is the exact
 # posterior, the gap rises linearly with :math:`K` and soon exceeds what it can be at any optimum
-# (the data-related bound, dotted). So optimising the mean-field bound must go elsewhere: at its optimum
-# :math:`\theta_0^*` the gap rises, peaks and vanishes as :math:`1 / K`, as the posterior gives way
-# to the prior. The paper's caption describes the linear curve as
+# (the data-related bound, dotted). So optimising the mean-field bound must go elsewhere: at its
+# optimum :math:`\theta_0^*` the gap rises, peaks and vanishes as :math:`1 / K`, as the posterior
+# gives way to the prior. The paper's caption describes the linear curve as
 # :math:`KL[q_0(\theta_0^*) \| q_{mix}(\theta_{mix}^*)]`; that one (dashed) is bounded.
 
 

@@ -18,8 +18,8 @@ X, y = load_diabetes(return_X_y=True)
 # %%
 # Ten tanh units can be exchanged and flipped in 10! 2^10 ways. The mean-field fit
 # (``symmetry=None``) switches units off until there is nothing left to lose. Symmetrised, it may
-# keep them: its mean-field bound alone is lower, the sum is higher. The symmetry of the linear model
-# are the translations of weights that no row sees.
+# keep them: its mean-field bound alone is lower, the sum is higher. The symmetries of the linear
+# model are the shifts of its weights that no row sees.
 
 network = {"activation": "tanh", "max_iter": 2000, "random_state": 0}
 models = {
