@@ -27,7 +27,14 @@ class Scaling(NamedTuple):
     def apply(self, values: Array) -> Array:
         """Values in scaled units; infinite where they are too far away for numbers."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return (values - self.mean) / self.scale
+            scaled = values - self.mean
+            scaled /= self.scale
+            return scaled
+
+    def largest(self, values: Array) -> Array:
+        """Of the absolute scaled values, column by column: one of two ends."""
+        ends = np.stack([values.min(axis=0), values.max(axis=0)])
+        return np.asarray(np.abs(self.apply(ends)).max(axis=0))
 
 
 def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
@@ -135,16 +142,17 @@ def column_scaling(values: Array, weight: Array, *, enabled: bool) -> Scaling:
     n_columns = values.shape[1]
     if not enabled:
         return Scaling(np.zeros(n_columns), np.ones(n_columns))
-    values = values.astype(np.float64)
+    values = values.astype(np.float64, copy=False)
     share = weight / weight.sum()
-    mean = share @ values
-    constant = values.min(axis=0) == values.max(axis=0)
+    mean, low, high = share @ values, values.min(axis=0), values.max(axis=0)
+    constant = low == high
     mean = np.where(constant, values[0], mean)
     # In units of a power of two near the largest, so that no square over- or underflows; exact.
     with np.errstate(over="ignore", invalid="ignore"):
+        unit = np.exp2(np.frexp(np.maximum(high - mean, mean - low))[1] - 1.0)
         away = values - mean
-        unit = np.exp2(np.frexp(np.abs(away).max(axis=0))[1] - 1.0)
-        scale = unit * np.sqrt(share @ (away / unit) ** 2)
+        away /= unit
+        scale = unit * np.sqrt(share @ np.square(away, out=away))
     if not np.isfinite(scale).all():
         raise ValueError(
             f"column {int(np.isfinite(scale).argmin())} spans more than numbers can: it holds "

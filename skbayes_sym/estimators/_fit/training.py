@@ -215,7 +215,7 @@ def _require_range(rows: Rows, x: Scaling, y: Scaling | None, largest: float) ->
     ValueError
         Naming the column, its size and the remedy.
     """
-    wide = np.abs(x.apply(rows.X)).max(axis=0, initial=0.0)
+    wide = x.largest(rows.X)
     remedy = "rescale it, or use dtype='float64'."
     if wide.max() > largest:
         place = int(wide.argmax())
@@ -226,7 +226,7 @@ def _require_range(rows: Rows, x: Scaling, y: Scaling | None, largest: float) ->
     if y is None:
         return
     spread = column_scaling(rows.y, rows.weight, enabled=True).scale / y.scale
-    wide = np.abs(y.apply(rows.y)).max(axis=0)
+    wide = y.largest(rows.y)
     wrong = (wide > largest) | (spread * largest < 1.0)
     if wrong.any():
         place = int(wrong.argmax())
