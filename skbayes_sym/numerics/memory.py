@@ -22,6 +22,8 @@ _GROUPS = (
 
 _FREE = ("MemAvailable:", "SwapFree:")  # lines of Linux's table
 
+_NO_LIMIT = 2.0**60  # the first version's word for none is the largest number it has
+
 _HOST = torch.device("cpu")
 
 # What torch's allocators say, of a host and of a GPU.
@@ -153,7 +155,8 @@ def _free_in_group(names: tuple[str, str, str]) -> float:
 
 @cache
 def _limit(path: str) -> float:
-    return _number(path)
+    limit = _number(path)
+    return limit if limit < _NO_LIMIT else inf
 
 
 def _number(path: str) -> float:

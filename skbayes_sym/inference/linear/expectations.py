@@ -63,12 +63,10 @@ class SiteLikelihood(Protocol):
         ...
 
 
-def _expectation(
-    likelihood: SiteLikelihood, mean: Tensor, covariance: Tensor, y: Tensor
-) -> Tensor:
+def _expectation(likelihood: SiteLikelihood, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
     """``E[l]`` of a likelihood without free parameters, differentiable."""
     with torch.no_grad():
-        terms = likelihood(mean, covariance, y)
+        terms = likelihood(mean.detach(), covariance.detach(), y)
     return cast(Tensor, _Expectation.apply(mean, covariance, terms))
 
 
