@@ -19,8 +19,8 @@ from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.priors import UnboundPrior
 
 # Of targets' spread, where identical rows have identical targets. On concrete data four chains
-# without it have steps of .004, an R-hat of functions of 2.6 and -1.20 nats a row; with it .08, 1.4
-# and .23.
+# without it have steps of .004, an R-hat of functions of 2.6 and -1.20 nats per row; with it .08,
+# 1.4 and .23.
 _LEAST_NOISE = 0.02
 
 
