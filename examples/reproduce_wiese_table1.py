@@ -10,7 +10,7 @@ of 3 tanh units) and f2 (three of 16), on its ten data sets. Columns:
 - evidence: ``mode_weights="evidence"``. The same chains go on, and new ones are allocated to the
   modes by their evidence. On airfoil one mode in the reach of few chains has all the mass;
 - log p(y): the log evidence of the model, nats, and its standard error (nan: can't be trusted, and
-  the note under the row says why; the column before is then one vote a chain too);
+  the note under the row says why; the column before is then one vote per chain too);
 - LA: a Laplace approximation at one mode, its prior and noise chosen by its evidence, predictions
   linearised (`LaplaceRegressor`). The paper's, of the laplace library, are much worse;
 - DE: ten maximum-a-posteriori networks, the paper's deep ensemble;

@@ -15,11 +15,12 @@ from skbayes_sym.estimators.bayesian_mlp.class_method import ClassPool
 from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS
 from skbayes_sym.estimators.laplace.class_method import FLAT, STEEP
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import BayesianClassifierMixin
 from skbayes_sym.inference.laplace.class_refit import RefittedMembers, refitted_mixture
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.models.learned_scales import LayerScales
-from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
@@ -54,6 +55,9 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         long. Modes alone are `LaplaceClassifier`'s.
     n_members : int, default=10
         Members of the ensemble.
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is the softmax of classes. The
+        evidence that sets the modes knows no other.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     device : str, default="auto"
@@ -150,6 +154,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
 
     hidden_layer_sizes: Any
     prior: UnboundPrior | None
+    likelihood: str | Likelihood
     network_: MLP
     posterior_: ModeMixture
     samples_: Array
@@ -159,7 +164,10 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
     variance_scale_: float
     member_variance_scale_: float
 
-    _parameter_constraints: dict[str, list[Any]] = {**CONSTRAINTS}
+    _parameter_constraints: dict[str, list[Any]] = {
+        **CONSTRAINTS,
+        "likelihood": OBJECT_CONSTRAINTS["likelihood"],
+    }
 
     def __init__(
         self,
@@ -168,6 +176,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         prior: UnboundPrior | None = None,
         n_modes: int = 4,
         n_members: int = 10,
+        likelihood: str | Likelihood = "auto",
         standardize: bool = True,
         device: str = "auto",
         dtype: str = "auto",
@@ -178,6 +187,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         self.prior = prior
         self.n_modes = n_modes
         self.n_members = n_members
+        self.likelihood = likelihood
         self.standardize = standardize
         self.device = device
         self.dtype = dtype
@@ -195,7 +205,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         # A linear model has one mode, whose scales don't run away.
         default = STEEP if sizes else LayerScales()
         prior = (default if self.prior is None else self.prior).bind(network.layout)
-        return Model(network, Categorical(), prior, Trivial())
+        return Model(network, self._likelihood(data), prior, Trivial())
 
     def _networks_at_once(self, n_weights: int) -> float:
         """All modes, and a gradient a weight for the curvature; else one member after another."""
