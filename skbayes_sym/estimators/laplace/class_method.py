@@ -18,10 +18,10 @@ from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.modes import learned_scales
 from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
+from skbayes_sym.inference.laplace.class_mode_search import search_classes
 from skbayes_sym.inference.laplace.class_modes import (
     ClassModes,
     ClassModeSearch,
-    stacked,
     starting_points,
 )
 from skbayes_sym.inference.laplace.class_predictive import choose_variance_scale
@@ -39,7 +39,6 @@ _DOUBLE = 8  # bytes
 # The default priors: on separated classes the evidence is higher under the first by tens of nats,
 # where labels are noisy under the second.
 STEEP, FLAT = LayerScales(8.0, 64.0), LayerScales(8.0, 4.0)
-_SEPARATED = 0.05  # nats per row of a mode's misfit below which no other prior is tried
 # Of the searches' reasons to stop the fit's, the first that one of them had.
 _GRAVEST: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter", "tol")
 
@@ -110,8 +109,10 @@ class EvidenceLaplaceClasses:
     says_unconverged : bool, default=False
         Whether a best mode that still moved at the end is warned of.
     alternative : unbound prior, optional
-        Tried from the first start where the mode leaves labels unexplained; all modes are then of
-        the prior with the higher evidence.
+        Tried from the first start where labels are noisy; all modes are then of the prior with the
+        higher evidence.
+    tries : bool, default=True
+        Whether noisy labels are looked for, and every start then searched from in two ways.
     """
 
     needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
@@ -122,6 +123,7 @@ class EvidenceLaplaceClasses:
     variance_scale: str | float
     says_unconverged: bool = False
     alternative: UnboundPrior | None = None
+    tries: bool = True
 
     def fit(self, data: Training, model: Model, run: Run) -> ClassModesFit:
         network = fully_connected(model.network)
@@ -159,38 +161,20 @@ class EvidenceLaplaceClasses:
         max_iter = self.max_iter
         if isinstance(max_iter, str):
             max_iter = most_steps(problem.network.layout.n_params)
-        share = 1.0 / (len(starts) + (self.alternative is not None))
+        tries = self.tries and problem.network.n_layers > 1 and problem.prior.is_learned
+        share = 1.0 / (2 * len(starts) + 2 if tries else len(starts))
+        how = ClassModeSearch(max_iter, self._tol(problem), learn_scales=problem.prior.is_learned)
 
-        def search(problem: ClassEvidence, start: torch.Tensor) -> ClassModes:
-            how = ClassModeSearch(
-                max_iter, self._tol(problem), learn_scales=problem.prior.is_learned
-            )
-            return how.search(problem, start.unsqueeze(0), run.phase(share, max_iter))
+        def search(problem: ClassEvidence, start: torch.Tensor, doubted: bool) -> ClassModes:
+            one = replace(how, doubts_labels=doubted)
+            return one.search(problem, start.unsqueeze(0), run.phase(share, max_iter))
 
-        found = [search(problem, starts[0])]
-        other = self._other(problem, found[0])
-        if other is not None:
-            second = search(other, starts[0])
-            if _ended(second) or second.log_evidence[0] > found[0].log_evidence[0]:
-                problem, found = other, [second]
-        for start in starts[1:]:
-            if _ended(found[-1]):
-                break
-            found.append(search(problem, start))
-        reasons = stacked(found).stopped
-        stopped = next(reason for reason in _GRAVEST if reason in reasons)
-        return problem, stacked(found), stopped
-
-    def _other(self, problem: ClassEvidence, first: ClassModes) -> ClassEvidence | None:
-        """The problem under the alternative prior, if that is worth a search."""
-        network = problem.network
-        if self.alternative is None or not network.hidden_layer_sizes or _ended(first):
-            return None
-        unexplained = float(problem.misfit(first.theta[0]) / problem.data.weight.sum())
-        if unexplained < _SEPARATED:
-            return None
-        prior = scales_by_group(self.alternative.bind(network.layout))
-        return replace(problem, prior=prior)
+        alternative = None
+        if tries and self.alternative is not None:
+            alternative = scales_by_group(self.alternative.bind(problem.network.layout))
+        problem, modes = search_classes(search, problem, starts, alternative, tries=tries)
+        stopped = next(reason for reason in _GRAVEST if reason in modes.stopped)
+        return problem, modes, stopped
 
     def _tol(self, problem: ClassEvidence) -> float | None:
         if isinstance(self.tol, str):
@@ -210,8 +194,3 @@ class EvidenceLaplaceClasses:
             "Lower n_restarts or hidden_layer_sizes, or use optimizer='adam'.",
         )  # fmt: skip
         require_memory([rows_part(data), systems], data.device)
-
-
-def _ended(modes: ClassModes) -> bool:
-    """Whether the last search was told to end, and with it the fit."""
-    return modes.stopped[-1] in ("callback", "interrupted")

@@ -60,7 +60,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         finding modes takes seconds, "ensemble" for other fully connected networks beyond 200
         weights, and else "prior".
     n_chains : int, "auto" or None, default=None
-        None is 64, 16 with ``init="laplace"`` and 8 with ``init="ensemble"``. "auto" is the number
+        None is 64, 16 with ``init="laplace"`` and 12 with ``init="ensemble"``. "auto" is the number
         that finds every mode with probability 0.99 if there are three, the rarest found by 8 % of
         the chains: ``n_chains_required([.57, .35, .08])``.
     n_warmup : int or None, default=None
@@ -357,7 +357,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         finding modes takes seconds, "ensemble" for other fully connected networks beyond 200
         weights, and else "prior".
     n_chains : int, "auto" or None, default=None
-        None is 64, 16 with ``init="laplace"`` and 8 with ``init="ensemble"``. "auto" is the number
+        None is 64, 16 with ``init="laplace"`` and 12 with ``init="ensemble"``. "auto" is the number
         that finds every mode with probability 0.99 if there are three, the rarest found by 8 % of
         the chains: ``n_chains_required([.57, .35, .08])``.
     n_warmup : int or None, default=None

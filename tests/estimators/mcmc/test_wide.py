@@ -226,7 +226,7 @@ def test_the_size_of_the_network_chooses():
     assert isinstance(method, BySize)
     assert method.few.chains[:3] == (64, 1000, 50)
     assert method.modes.chains[:3] == (16, 150, 50)
-    assert method.many.chains[:3] == PLAN == (8, 100, 50)
+    assert method.many.chains[:3] == PLAN == (12, 100, 50)
     assert method.many.chains.approach is APPROACH
     assert method.few.chains.approach is None
     for explicit in ({"sampler": "hmc"}, {"init": "prior"}):
