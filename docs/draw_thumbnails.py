@@ -98,6 +98,13 @@ def ratings(ax):
     ax.set_title("log density of a star")
 
 
+def wiese_baselines(ax):
+    names = ["sine", "airfoil", "concrete", "yacht"]
+    density = {"as described": (-1.43, -1.39, -1.33, -1.20), "trained": (-0.46, -0.77, -0.43, 1.51)}
+    bars(ax, names, density, "deep ensembles, LPPD")
+    ax.axhline(0, color="black", lw=0.8)
+
+
 def wiese_table1(ax):
     density = {"paper": (-0.74, -0.41, 1.90), "here": (-0.60, -0.41, 2.14)}
     bars(ax, ["airfoil", "concrete", "yacht"], density, "LPPD of test rows")
@@ -106,7 +113,7 @@ def wiese_table1(ax):
 
 DRAWINGS = (
     gelberg_mnist, gelberg_small_data, gelberg_two_weights, immer_augerino, immer_curvature,
-    immer_mnist, immer_claims, immer_table1, moore_figures, ratings, wiese_table1,
+    immer_mnist, immer_claims, immer_table1, moore_figures, ratings, wiese_baselines, wiese_table1,
 )  # fmt: skip
 
 if __name__ == "__main__":

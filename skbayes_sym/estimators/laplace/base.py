@@ -57,6 +57,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "standardize": ["boolean"],
     "learning_rate": [Interval(Real, 0, None, closed="neither")],
     "hyper_learning_rate": [Interval(Real, 0, None, closed="neither")],
+    "hyper": [StrOptions({"auto", "online", "exact"})],
     "n_hyper_updates": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     "burn_in": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
     "keep_best": ["boolean"],
@@ -73,6 +74,9 @@ CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
+_ONLINE = {"auto": None, "online": True, "exact": False}
+
+
 class LaplaceEstimator(NetworkEstimator):
     """A network with a normal posterior around its mode."""
 
@@ -81,6 +85,7 @@ class LaplaceEstimator(NetworkEstimator):
     batch_size: int | str
     learning_rate: float
     hyper_learning_rate: float
+    hyper: str
     n_hyper_updates: int | str
     burn_in: float | str
     keep_best: bool
@@ -117,7 +122,9 @@ class LaplaceEstimator(NetworkEstimator):
             objective=OBJECTIVES["evidence"],
             invariances=None,
             rates=Rates(self.learning_rate, self.hyper_learning_rate),
-            updates=Updates(self.n_hyper_updates, self.burn_in, self.keep_best),
+            updates=Updates(
+                self.n_hyper_updates, self.burn_in, self.keep_best, _ONLINE[self.hyper]
+            ),
             max_iter=max_iter,
             batch_size=self.batch_size,
             tol=tol,

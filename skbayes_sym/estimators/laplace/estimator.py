@@ -101,6 +101,10 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         linearly.
     hyper_learning_rate : float, default=0.3
         Likewise for the logarithms of prior precision and noise.
+    hyper : {"auto", "online", "exact"}, default="auto"
+        "online" gathers the gradient of the evidence from the training steps themselves, with the
+        preconditioner of the update before; "exact" makes two passes of its own per update. "auto"
+        is "online" where a step sees a part of the rows: its cost doesn't depend on how many.
     n_hyper_updates : int or "auto", default="auto"
         Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
         Fisher matrix at least one in 8 steps.
@@ -182,8 +186,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     -----
     Gauss-Newton steps of R restarts take O(R (n_samples n_targets P^2 + P^3)) for P weights, and
     each sets the hyperparameters anew (MacKay 1992). One of Adam's costs as much as a
-    deterministic network's, an update about as much as one look at the data, and two more where
-    there is noise to learn.
+    deterministic network's, and at most half as much again where it gathers an online update; an
+    exact one costs about one look at the data, and two more where there is noise to learn.
 
     Modes count alike. Their evidences differ by tens of nats, but mostly by the approximation's own
     error: weights in proportion to them leave one mode, and not the one that predicts best.
@@ -231,6 +235,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         normalize_y: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.3,
+        hyper: str = "auto",
         n_hyper_updates: int | str = "auto",
         burn_in: float | str = "auto",
         keep_best: bool = False,
@@ -257,6 +262,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         self.normalize_y = normalize_y
         self.learning_rate = learning_rate
         self.hyper_learning_rate = hyper_learning_rate
+        self.hyper = hyper
         self.n_hyper_updates = n_hyper_updates
         self.burn_in = burn_in
         self.keep_best = keep_best
@@ -373,6 +379,10 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         linearly.
     hyper_learning_rate : float, default=0.3
         Likewise for the logarithms of prior precision.
+    hyper : {"auto", "online", "exact"}, default="auto"
+        "online" gathers the gradient of the evidence from the training steps themselves, with the
+        preconditioner of the update before; "exact" makes two passes of its own per update. "auto"
+        is "online" where a step sees a part of the rows: its cost doesn't depend on how many.
     n_hyper_updates : int or "auto", default="auto"
         Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
         Fisher matrix at least one in 8 steps.
@@ -447,9 +457,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
     Notes
     -----
     Gauss-Newton steps of R restarts take O(R (n_samples P^2 + P^3)) for P weights, however many
-    classes there are. One of Adam's costs as much as a deterministic network's, an update about as
-    much as C looks at the data for C classes, and the predictive covariance O(C D^2 + C G^2) a row
-    and layer of D inputs and G units.
+    classes there are. One of Adam's costs as much as a deterministic network's, and more where it
+    gathers an online update; an exact one costs about as much as C looks at the data for C classes,
+    and the predictive covariance O(C D^2 + C G^2) a row and layer of D inputs and G units.
 
     Modes count alike: their evidences differ mostly by the approximation's own error.
 
@@ -499,6 +509,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         standardize: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.3,
+        hyper: str = "auto",
         n_hyper_updates: int | str = "auto",
         burn_in: float | str = "auto",
         keep_best: bool = True,
@@ -526,6 +537,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         self.standardize = standardize
         self.learning_rate = learning_rate
         self.hyper_learning_rate = hyper_learning_rate
+        self.hyper = hyper
         self.n_hyper_updates = n_hyper_updates
         self.burn_in = burn_in
         self.keep_best = keep_best

@@ -25,7 +25,7 @@ from skbayes_sym.models.priors import Prior, UnboundPrior
 # Parameters without a meaning for Gauss-Newton steps ...
 ADAM_ONLY = (
     "likelihood", "curvature", "layers", "batch_size", "learning_rate", "hyper_learning_rate",
-    "n_hyper_updates", "burn_in", "keep_best", "n_predict_samples",
+    "hyper", "n_hyper_updates", "burn_in", "keep_best", "n_predict_samples",
 )  # fmt: skip
 # ... and for Adam's.
 GAUSS_NEWTON_ONLY = ("n_restarts", "variance_scale")
