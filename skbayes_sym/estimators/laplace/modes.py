@@ -34,14 +34,7 @@ from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
-# Multiplications that "auto" takes Gauss-Newton steps for: some twenty seconds of one core.
-MOST_WORK = 1e12
 _DOUBLE = 8  # bytes
-
-
-def work(n_restarts: int, max_iter: int, n_rows: int, n_params: int) -> float:
-    """Multiplications of all Gauss-Newton systems, about: R I (N P^2 + P^3)."""
-    return float(n_restarts * max_iter * (n_rows * n_params**2 + n_params**3))
 
 
 @dataclass(frozen=True, eq=False)

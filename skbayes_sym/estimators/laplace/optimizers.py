@@ -13,7 +13,7 @@ from skbayes_sym.estimators._fit.model import fully_connected, independent_norma
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.base import CONSTRAINTS, LaplaceEstimator
-from skbayes_sym.estimators.laplace.modes import MOST_WORK, work
+from skbayes_sym.estimators.laplace.effort import MOST_WORK, work
 from skbayes_sym.estimators.laplace.networks import layer_prior, recording
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.models.learned_scales import LayerScales
