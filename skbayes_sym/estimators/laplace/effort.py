@@ -7,7 +7,7 @@ from skbayes_sym.models.networks.mlp import MLP
 # those that it takes where there is a choice: three to six seconds.
 MOST_WORK, USUAL_WORK = 1e12, 8e10
 STEPS = 100  # of a restart in regression
-FEWEST_MODES = 3  # worth finding at all
+FEWEST_MODES, MOST_MODES = 3, 10  # worth finding at all
 
 # hidden_layer_sizes="auto" and prior=None: beyond so many rows forty units and a scale a column
 # predict better (airfoil: .1 nats per row), below twenty units and a scale a layer do.
@@ -26,6 +26,13 @@ def affordable_modes(most: int, n_rows: int, network: MLP) -> int:
     if few * each > MOST_WORK:
         return 0
     return min(most, max(few, int(USUAL_WORK / each)))
+
+
+def restarts(given: int | str, n_rows: int, network: MLP) -> int:
+    """``n_restarts`` as a number."""
+    if not isinstance(given, str):
+        return given
+    return affordable_modes(MOST_MODES, n_rows, network) or FEWEST_MODES
 
 
 def automatic_width(n_rows: int, n_inputs: int, n_outputs: int) -> int:
