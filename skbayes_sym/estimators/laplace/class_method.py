@@ -63,6 +63,8 @@ class ClassModesFit:
         Of the logits' variance in predictions.
     stop_reason : str
     predict_seed : int
+    left_out : Tensor of shape (N,), optional
+        Log probability of every row left out, nats; where they chose the variance scale.
     """
 
     modes: ClassModes
@@ -71,6 +73,7 @@ class ClassModesFit:
     variance_scale: float
     stop_reason: Stopped
     predict_seed: int
+    left_out: torch.Tensor | None = None
 
     @property
     def n_iter(self) -> int:
@@ -139,8 +142,8 @@ class EvidenceLaplaceClasses:
             fixed = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
             run.keep(lambda: ClassModesFit(modes, modes, prior, fixed, stopped, predict_seed))
             refined = refine(problem, modes)
-            scale = self._scale(problem, refined)
-            found = ClassModesFit(modes, refined, prior, scale, stopped, predict_seed)
+            scale, left_out = self._scale(problem, refined)
+            found = ClassModesFit(modes, refined, prior, scale, stopped, predict_seed, left_out)
         run.end(found)
         values = modes.log_evidence
         logger.info(
@@ -181,10 +184,14 @@ class EvidenceLaplaceClasses:
             return ClassModeSearch.tol
         return None if self.tol is None else self.tol * float(problem.data.weight.sum())
 
-    def _scale(self, problem: ClassEvidence, refined: RefinedModes) -> float:
+    def _scale(
+        self, problem: ClassEvidence, refined: RefinedModes
+    ) -> tuple[float, torch.Tensor | None]:
+        """Factor on the logits' variance, and the log probabilities of left-out rows with it."""
         if not isinstance(self.variance_scale, str):
-            return float(self.variance_scale)
-        return choose_variance_scale(problem, refined).chosen
+            return float(self.variance_scale), None
+        found = choose_variance_scale(problem, refined)
+        return found.chosen, -found.of_rows
 
     def _require_memory(self, data: Training, network: MLP) -> None:
         """Factors of R modes, found and refined, and covariances: 3 R P^2 numbers, float64."""

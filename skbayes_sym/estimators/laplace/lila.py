@@ -47,7 +47,6 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     ],
     "invariances": [StrOptions({"auto"}), None, list, tuple, object],
     "objective": [StrOptions(set(OBJECTIVES)), object],
-    "hyper": [StrOptions({"auto", "online", "exact"})],
     "evidence": [StrOptions({"full", "subset"})],
     "subset_size": [Interval(Integral, 1, None, closed="left"), None],
 }  # fmt: skip

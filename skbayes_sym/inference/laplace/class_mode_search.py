@@ -70,9 +70,9 @@ def search_classes(
     return problem, stacked(found)
 
 
-def unexplained(problem: ClassEvidence, mode: ClassModes) -> float:
-    """Misfit of a mode, nats per row."""
-    return float(problem.misfit(mode.theta[0]) / problem.data.weight.sum())
+def unexplained(problem: ClassEvidence, modes: ClassModes) -> float:
+    """Misfit of the first mode, nats per row."""
+    return float(problem.misfit(modes.theta[0]) / problem.data.weight.sum())
 
 
 def has_ended(modes: ClassModes) -> bool:
