@@ -160,7 +160,7 @@ def framed(estimator):
 
 @every(HABITUAL)
 def test_data_frames_keep_their_names(estimator):
-    X, y = data(estimator)
+    X, _ = data(estimator)
     frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(X.shape[1])])
     fitted = framed(estimator)
     assert list(fitted.feature_names_in_) == list(frame.columns)

@@ -27,8 +27,8 @@ from skbayes_sym.numerics.layout import ParamLayout
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 CHAINS = {
-    "sampler": HMC(max_leapfrog=8), "n_chains": 3, "n_warmup": 30, "n_draws": 4, "mode_weights": "uniform", "random_state": 0,
-    "init": "prior",
+    "sampler": HMC(max_leapfrog=8), "n_chains": 3, "n_warmup": 30, "n_draws": 4,
+    "mode_weights": "uniform", "random_state": 0, "init": "prior",
 }  # fmt: skip
 MEMBERS = {"n_members": 3, "max_iter": 60, "activation": "tanh", "random_state": 0}
 REGRESSORS = {

@@ -20,7 +20,8 @@ from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence
 from skbayes_sym.inspection import SymmetryDisplay
 
 FAST = {
-    "sampler": HMC(max_leapfrog=16), "hidden_layer_sizes": (2,), "n_chains": 6, "n_warmup": 50, "n_draws": 8,
+    "sampler": HMC(max_leapfrog=16), "hidden_layer_sizes": (2,), "n_chains": 6, "n_warmup": 50,
+    "n_draws": 8,
     "mode_weights": "uniform", "random_state": 0, "init": "prior", "prior_scale": 1.0,
 }  # fmt: skip
 REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)
@@ -286,8 +287,8 @@ def test_an_approximation_has_only_its_own(weighed):
 def test_auto_chains_and_thinning():
     reg = MCMCRegressor(
         (1,), init="prior", prior_scale=1.0,
-        sampler=HMC(max_leapfrog=8), n_chains="auto", n_warmup=30, n_draws=2, thinning=3, mode_weights="uniform",
-        random_state=0,
+        sampler=HMC(max_leapfrog=8), n_chains="auto", n_warmup=30, n_draws=2, thinning=3,
+        mode_weights="uniform", random_state=0,
     )  # fmt: skip
     reg.fit(*DIABETES)
     assert reg.samples_.shape[:2] == (56, 2)
