@@ -26,6 +26,7 @@ from skbayes_sym import (
     SymmetrizedVIRegressor,
     SymVIMatrixFactorization,
 )
+from skbayes_sym.inference.samplers import HMC
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import Categorical, ColumnShift, Invariances
 
@@ -76,13 +77,14 @@ TRAINED = VARIATIONAL | LAPLACE | ENSEMBLES
 HABITUAL = TRAINED | LINEAR | CHAINS
 
 # What scikit-learn's checks fit, one of each class, some 50 times: as small as they let pass.
-_VARIATIONAL = {**_VI, "max_iter": 80, "n_predict_samples": 20}
-_TINY = {"hidden_layer_sizes": (3,), "max_iter": 20, "n_hyper_updates": 4, "tol": None,
+_VARIATIONAL = {**_VI, "max_iter": 150}
+_TINY = {"hidden_layer_sizes": (3,), "max_iter": 40, "n_hyper_updates": 8, "tol": None,
          "invariances": Invariances([ColumnShift()], 2), "random_state": 0}  # fmt: skip
 _MODES = {"hidden_layer_sizes": (2,), "n_restarts": 2, "max_iter": 10, "random_state": 0}
 _MEMBERS = {"hidden_layer_sizes": (5,), "n_members": 2, "max_iter": 50, "random_state": 0}
 _FEW = {"hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 10, "n_draws": 4,
-           "mode_weights": "uniform", "random_state": 0}  # fmt: skip
+        "mode_weights": "uniform", "random_state": 0}  # fmt: skip
+_FROM_THE_PRIOR = {**_FEW, "init": "prior", "prior_scale": 1.0, "sampler": HMC(max_leapfrog=8)}
 _LAYERWISE = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 40, "tol": None,
               "n_predict_samples": 40, "random_state": 0}  # fmt: skip
 _INDUCING = {"hidden_posterior": "global_inducing", "n_inducing": 20}
@@ -94,7 +96,7 @@ CHECKED = [
     BayesianLinearRegressor(random_state=0),
     BayesianLinearClassifier(Categorical(n_points=16), prior_scale=1.0, random_state=0),
     DeepEnsembleRegressor(**_MEMBERS), DeepEnsembleClassifier(**_MEMBERS),
-    MCMCRegressor(**_FEW), MCMCClassifier(**_FEW),
+    MCMCRegressor(**_FROM_THE_PRIOR), MCMCClassifier(**_FROM_THE_PRIOR),
     SymVIMatrixFactorization(2, max_iter=10, random_state=0),
 ]  # fmt: skip
 # Other options of the same classes.
@@ -105,6 +107,7 @@ VARIANTS = [
         {"last_layer": "variational", **_INDUCING},
         {"last_layer": "averaged_kl_heuristic"}, _INDUCING,
     )),
+    MCMCRegressor(**_FEW), MCMCClassifier(**_FEW),  # from modes
     SymVIMatrixFactorization(1, solver=VI("diag"), max_iter=30, random_state=0),
 ]  # fmt: skip
 _POOL = {"hidden_layer_sizes": (2,), "n_modes": 1, "n_members": 1, "random_state": 0}

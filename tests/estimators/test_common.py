@@ -120,6 +120,7 @@ def test_fits_in_several_threads_are_the_same_and_restore_the_setting(estimator)
     assert_same_fit(one, fits[3], X)
 
 
+@pytest.mark.processes
 @every(VARIATIONAL | LAPLACE)
 def test_grid_search_through_a_pipeline_is_the_same_in_two_processes(estimator):
     X, y = data(estimator)

@@ -99,6 +99,7 @@ def test_a_grid_over_components_finds_the_right_number():
     assert density[2] > density[3] - 0.02  # a third one hardly hurts a Bayesian
 
 
+@pytest.mark.processes
 def test_jobs_dont_change_the_scores():
     one, two = (cross_validate_entries(MODEL, X, cv=2, n_jobs=n) for n in (None, 2))
     assert np.array_equal(one["test_log_density"], two["test_log_density"])

@@ -394,6 +394,7 @@ def test_float32_follows_the_data(estimator, data):
     )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("mode_weights", ["uniform", Evidence(2, 32)])
 def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch):
     for name in ("_BLOCK", "_SMALL_BLOCK"):
@@ -411,6 +412,7 @@ def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch)
     assert (mode_weights == "uniform") == np.isnan(one.log_evidence_)
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # on purpose
 def test_grid_search_is_the_same_in_two_processes():
     X, y = make_sinusoidal(150, random_state=0)
