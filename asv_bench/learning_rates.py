@@ -1,7 +1,7 @@
 """Which learning rate do the log variances want, relative to that of the means?
 
 For every data set, number of steps and ``log_variance_rate``: the ELBO of the training data and the
-mean log predictive density of the test data (nats a datum, of ``y`` as given), mean +- standard
+mean log predictive density of the test data (nats per datum, of ``y`` as given), mean +- standard
 error over seeds. A seed sets the split (MNIST: fixed) and the fit; the columns "to 5" are paired
 differences to the default rate of 5 at the same seeds.
 

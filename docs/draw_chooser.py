@@ -18,7 +18,7 @@ STEPS = (  # a question, and what to take if the answer is yes
     ),
     ("A network that is\nalready a torch module?", ["LaplaceRegressor", "LaplaceClassifier"]),
     (
-        "Must weights, modes or\nan evidence be right?\n(a few hidden units)",
+        "A few hidden units, whose\nexact posterior matters?",
         ["MCMCRegressor", "MCMCClassifier"],
     ),
     (

@@ -53,10 +53,10 @@ models = {
 # the errors of the means, since what is hard to predict is so for all.
 
 table = compare_models(models, X, y, cv=5)
-print("log density, nats a row:")
+print("log density, nats per row:")
 columns = ["log_density", "log_density_se", "difference", "difference_se", "loo", "loo_se"]
 print(table[columns].round(3).to_string())
-print("\nother scores of held-out rows, and seconds a fold:")
+print("\nother scores of held-out rows, and seconds per fold:")
 columns = ["rmse", "calibration_error", "fit_seconds", "predict_seconds"]
 print(table[columns].round(3).to_string())
 print("\nevidence, nats, of a fit to all rows:")
@@ -68,7 +68,7 @@ print(table[columns].round(2).to_string())
 # those of its folds up to what the draws and a fifth of the rows make out.
 
 gap = table.loc["MCMC", "loo"] - table.loc["MCMC", "log_density"]
-print(f"MCMC: leave-one-out minus 5-fold {gap:+.3f} nats a row, "
+print(f"MCMC: leave-one-out minus 5-fold {gap:+.3f} nats per row, "
       f"{table.loc['MCMC', 'loo_unreliable']:.0f} rows unreliable")  # fmt: skip
 
 # %%

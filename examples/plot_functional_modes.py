@@ -4,7 +4,7 @@ Modes that are different functions
 
 Once symmetric copies are removed, the modes that remain are different explanations of the data.
 This example follows Figures 4, 7 and 2 of Wiese et al. (2023), on data made to have such modes, and
-asks what the paper doesn't: how much is each mode worth?
+asks what the paper doesn't: how much posterior mass does each mode have?
 """
 
 import matplotlib.pyplot as plt
@@ -42,8 +42,8 @@ one, two = (
 # Each mode below is a set of functions. *Chains* counts those that ended there, each from its own
 # random start: the paper's weight of a mode. *Mass* is the mode's share of the posterior, by bridge
 # sampling. One unit has two modes with mass, but not with the mass that the chains suggest. With
-# two units most of the chains end where there is none. The evidence also says what the second unit
-# is worth: 88 nats.
+# two units most of the chains end where there is none. The evidence also says how much better the
+# data speak for two units than for one: 88 nats.
 
 print("units   log p(y), nats     modes: chains of 64 (mass)")
 for reg in (one, two):
@@ -97,7 +97,7 @@ plane.spines[["top", "right"]].set_visible(False)
 # A mixture of Laplace approximations
 # -----------------------------------
 #
-# The paper's Figure 7: the draws condensed to one Gaussian a mode,
+# The paper's Figure 7: the draws condensed to one Gaussian per mode,
 # :math:`\sum_k w_k N(\hat\theta_k, H_k^{-1})`. It is an estimator like the one it comes from, and
 # predicts as well: the titles give the mean log density of new data. On the left the draws of both
 # in the plane of two weights: a Gaussian is straight where the mode is bent.
@@ -124,8 +124,8 @@ panels[0].set_ylabel("y")
 panels[1].tick_params(labelleft=False)
 
 # %%
-# One vote a chain
-# ----------------
+# One vote per chain
+# ------------------
 #
 # Two units, with the same chains weighed both ways. Many of the functions on the left are refuted
 # by the data, by tens of nats, and yet they vote: their share is that of the starts in their
@@ -149,8 +149,8 @@ panels[0].legend(frameon=False, loc="upper left")
 #
 # The paper's Figure 2. Sixteen units have :math:`16!\,2^{16} = 1.4 \cdot 10^{18}` copies of every
 # mode, and no sampler will see them all. None needs to: predictions don't depend on the copy. The
-# divergence between the predictive distributions of :math:`g - 1` and :math:`g` draws, one a chain,
-# falls like :math:`1 / g^2`. Darker is likelier.
+# divergence between the predictive distributions of :math:`g - 1` and :math:`g` draws, one per
+# chain, falls like :math:`1 / g^2`. Darker is likelier.
 
 X_sine, y_sine = make_sinusoidal(random_state=0)
 wide = MCMCRegressor(

@@ -32,7 +32,7 @@ def transformed(family, generator, half_width, at):
     eta[generator] = half_width / unit
     noise = torch.zeros(1, 1, law.n_noise, dtype=torch.float64)
     noise[..., generator] = at
-    if law.n_noise > law.n_params:  # a number a pixel
+    if law.n_noise > law.n_params:  # a number per pixel
         noise = at * (2.0 * torch.rand(noise.shape, generator=generator_of_noise).double() - 1.0)
     return family.transform(image, eta, noise)[0, 0]
 

@@ -1,10 +1,10 @@
 r"""
-The price of directions no datum sees
-=====================================
+Directions of the weights that no row sees
+==========================================
 
-In a linear model the likelihood of a datum doesn't change when the weights move orthogonally to its
-input. A mean-field posterior can't follow such directions, and pays for them. Kurle et al. (2022,
-section 4) work this out for a single input seen :math:`N` times,
+In a linear model the likelihood of a row doesn't change when the weights move orthogonally to its
+input. A mean-field posterior can't follow such directions, and its ELBO is lower for it. Kurle et
+al. (2022, section 4) work this out for a single input seen :math:`N` times,
 
 .. math:: y_n = \tfrac1K \mathbf 1^T w + \epsilon_n, \quad \epsilon_n \sim N(0, \sigma_y^2), \quad
           w \sim N(0, K I),
@@ -101,10 +101,10 @@ plt.show()
 # -----------------
 #
 # One datum, both axes logarithmic. At :math:`\theta_{mix}^*`, where :math:`q_{mix}` is the exact
-# posterior, the gap rises linearly with :math:`K` and soon exceeds what any optimum may pay (the
-# data-related bound, dotted). So optimising the mean-field bound must go elsewhere: at its optimum
-# :math:`\theta_0^*` the gap rises, peaks and vanishes as :math:`1 / K`, as the posterior gives way
-# to the prior. The paper's caption describes the linear curve as
+# posterior, the gap rises linearly with :math:`K` and soon exceeds what it can be at any optimum
+# (the data-related bound, dotted). So optimising the mean-field bound must go elsewhere: at its
+# optimum :math:`\theta_0^*` the gap rises, peaks and vanishes as :math:`1 / K`, as the posterior
+# gives way to the prior. The paper's caption describes the linear curve as
 # :math:`KL[q_0(\theta_0^*) \| q_{mix}(\theta_{mix}^*)]`; that one (dashed) is bounded.
 
 
@@ -152,8 +152,8 @@ plt.show()
 #
 # Ten equal observations. Lines are :math:`q_{mix}`, marks :math:`q_0`; orange at
 # :math:`\theta_{mix}^*`, blue at :math:`\theta_0^*`. Both posteriors of one parameter predict the
-# same (they lie on each other in the bottom row), but cost different KL (top left). The ELBO of
-# :math:`q_0` at :math:`\theta_{mix}^*` falls on, to -2072 nats at :math:`K = 1000`.
+# same (they lie on each other in the bottom row), but differ in their KL to the prior (top left).
+# The ELBO of :math:`q_0` at :math:`\theta_{mix}^*` falls on, to -2072 nats at :math:`K = 1000`.
 #
 # The invariance-abiding optimum doesn't notice :math:`K`. The mean-field optimum trades fit for KL:
 # its variance reverts to the prior's. Its *mean* does not: it is the exact posterior mean for every

@@ -1,17 +1,17 @@
 """
-An invariance of a table that pays
-==================================
+A learned invariance that helps a table
+=======================================
 
 A table of two columns, where a point of a photograph lies, and its brightness as the target: 100
 points of a dahlia (scikit-learn's sample image). Nobody says that a flower looks much the same
 after a turn about its middle. LILA learns it from the 100 rows, and predicts the other points
 better than the same network without it. Where the middle is, it was told.
 
-Printed for three draws of the 100 points: the log density of 2,000 others per row, the same network
-with and without the learned rotation, their difference, and the half-width (pi is full invariance).
-The gain is 0.155 ± 0.017. Then the same from 400 points, where the learned rotation doesn't pay: it
-costs 0.079 ± 0.015. The log evidence prefers it there, too (41 against -14 in the first draw): it
-isn't always right.
+Printed for three draws of the 100 points: the log density of 2,000 others in nats per row, of the
+same network with and without the learned rotation, their difference, and the half-width (pi is full
+invariance). The gain is 0.155 ± 0.017. Then the same from 400 points, where the learned rotation
+lowers the density by 0.079 ± 0.015. The log evidence prefers it there, too (41 against -14 in the
+first draw): it isn't always right.
 """
 
 import matplotlib.pyplot as plt
@@ -52,7 +52,7 @@ for n in (100, 400):
         angle = models[1].invariance_["rotation"]
         print(f"{n:6d}{seed:6d}{plain:9.3f}{turned:9.3f}{gains[-1]:8.3f}{angle:10.2f}")
     error = np.std(gains, ddof=1) / len(gains) ** 0.5 if len(gains) > 1 else np.nan
-    print(f"{n:6d}   all{np.mean(gains):26.3f} ± {error:.3f} nats a row")
+    print(f"{n:6d}   all{np.mean(gains):26.3f} ± {error:.3f} nats per row")
 
 # %%
 # The flower, 100 of its points, and what both models make of them

@@ -54,7 +54,7 @@ for ax, found, title in zip(axes, (chains, within), ("two chains", "one chain"),
     ax.set(title=title)
     print(
         f"{title:10}  distance {found.distance_before:5.1f}, aligned {found.distance_after:5.1f}"
-        f"   barrier {found.barrier_before:6.2f}, aligned {found.barrier_after:6.2f} nats a row"
+        f"   barrier {found.barrier_before:6.2f}, aligned {found.barrier_after:6.2f} nats per row"
     )
 axes[1].set(ylabel="")
 
@@ -65,8 +65,8 @@ axes[1].set(ylabel="")
 # ``diagnostics_.function_rhat``. Within a chain the draws are as far apart, with a tenth of the
 # barrier, and no labels to change: matching gains nothing there.
 #
-# One Gaussian a chain
-# --------------------
+# One Gaussian per chain
+# ----------------------
 #
 # The covariance of a chain's draws has as many directions as there are draws. Weights of a network
 # are correlated, so the variances alone, each weight for itself, are a far worse law.
@@ -84,7 +84,7 @@ figure, axes = plt.subplots(1, 3, figsize=(9, 3), sharey=True, layout="constrain
 line = np.column_stack([np.linspace(-2, 2, 200), np.full(200, 0.5)])
 for ax, (name, each) in zip(
     axes,
-    {"draws": model, "a Gaussian a chain": condensed, "its variances alone": diagonal}.items(),
+    {"draws": model, "a Gaussian per chain": condensed, "its variances alone": diagonal}.items(),
     strict=True,
 ):
     mean, std = each.predict(line, return_std=True)
@@ -94,10 +94,10 @@ for ax, (name, each) in zip(
     ax.set(title=name, xlabel="$x_1$ at $x_2 = 0.5$")
     rmse = np.sqrt(np.mean((each.predict(X_test) - y_test) ** 2))
     density = each.log_predictive_density(X_test, y_test).mean()
-    print(f"{name:20} RMSE {rmse:.3f}, log density {density:.3f} nats a row")
+    print(f"{name:20} RMSE {rmse:.3f}, log density {density:.3f} nats per row")
 
 # %%
-# A Gaussian a chain predicts much of what the draws do, and far more than the variances alone. It
+# A Gaussian per chain predicts much of what the draws do, and far more than the variances alone. It
 # isn't as good: a chain's region is bent. (One Gaussian for all chains would say nothing: their
 # mean is no mode.)
 plt.show()

@@ -41,8 +41,8 @@ from scipy.optimize import brentq, minimize
 #   :math:`(w_1, w_2)` to :math:`(w_2, w_1)`, along :math:`(w_1 - w_2, w_2 - w_1)`. Take the
 #   direction furthest off the axes, :math:`u = (1, \dots, 1) / \sqrt D`. Then :math:`v` is the mean
 #   of the variances, and at a given mean the log-determinant is greatest if all are equal: all
-#   :math:`D` of them must be :math:`v`, and every one pays for the widening that one direction
-#   needs.
+#   :math:`D` of them must be :math:`v`, and every one is widened for the sake of one
+#   direction.
 #
 # Both cases, with :math:`D = 1` for the full covariance, are
 #

@@ -67,7 +67,7 @@ for name, model in models.items():
     density = model.log_predictive_density(X_test, y_test).mean()
     evidence = getattr(model, "log_evidence_", np.nan)
     print(
-        f"{name:20} sigma off by {100 * off:3.0f} %, log density {density:.3f} nats a row, "
+        f"{name:20} sigma off by {100 * off:3.0f} %, log density {density:.3f} nats per row, "
         f"log evidence {evidence:.0f}"
     )
 truth = -np.log(sigma(X_test[:, 0])) - 0.5 * np.log(2 * np.pi) - 0.5
@@ -118,7 +118,7 @@ for name in ("poisson", "negative_binomial"):
     low, high = reg.predict_interval(X, 0.9).T
     inside = np.mean((counts >= low) & (counts <= high))
     density = reg.log_predictive_density(X, counts).mean()
-    print(f"{name:17} {100 * inside:.0f} % of counts in 90 % intervals, {density:.2f} nats a row")
+    print(f"{name:17} {100 * inside:.0f} % of counts in 90 % intervals, {density:.2f} nats per row")
     mass = np.exp(reg.log_predictive_density(at, support))
     axes[1].step(support, mass, where="mid", label=name)
 print(f"dispersion {float(reg.likelihood_.dispersion.mean()):.2f}, truly 0.5")

@@ -131,7 +131,7 @@ def log_evidence(joint: Tensor) -> float:
 # ----------------
 #
 # With :math:`I = E_q[\log q - \log q_G]`, the symmetrisation gap, the three differ in how much of
-# it they pay back:
+# it they add to the bound:
 #
 # * mean-field maximises the ELBO and gets nothing;
 # * the paper's estimator with :math:`K = 2` compares the identity with one element drawn uniformly

@@ -104,7 +104,7 @@ def scaled_split(X, y, split):
 
 
 def study(name, X, y):
-    """Outcomes by (method, width), one a split; the limit under ("limit", inf)."""
+    """Outcomes by (method, width), one per split; the limit under ("limit", inf)."""
     cases = [(method, width) for width in WIDTHS for method in METHODS]
     outcomes = {case: [] for case in [*cases, ("limit", np.inf)]}
     for split in SPLITS:
@@ -133,7 +133,7 @@ for name in STEPS:
 # But the widest networks lose their *features*. At 1000 units the hidden weights are back at the
 # prior, and what is left is the Gaussian process of infinite width (dashed) with its fixed kernel:
 # the same density, and an ELBO within a few nats of the limit's log evidence. On yacht that is 3
-# nats a point worse than 200 units that have learned theirs. Mean-field ends below even that.
+# nats per point worse than 200 units that have learned theirs. Mean-field ends below even that.
 
 STYLES = {
     "mean-field": ("#d55e00", "o", 0.92),
@@ -159,7 +159,7 @@ def draw(ax, name, outcomes):
 fig, axes = plt.subplots(1, len(results), figsize=(7.2, 3.8), layout="constrained", squeeze=False)
 for ax, (name, outcomes) in zip(axes[0], results.items(), strict=True):
     draw(ax, name, outcomes)
-axes[0, 0].set_ylabel("test log density, nats a point")
+axes[0, 0].set_ylabel("test log density, nats per point")
 fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4,
            fontsize="small")  # fmt: skip
 plt.show()

@@ -32,7 +32,7 @@ d! = 0.98 and 0.93). InfoNCE still doesn't notice: a permutation drawn blindly f
 near one, and no posterior mean moves by more than 1e-4 standard deviations. The importance-weighted
 default does move the posterior, raises the gap by 0.5 and 3.6 nats and lowers the mean-field ELBO
 by a little more, 1.8 and 5.2, so that even the symmetrised ELBO is 1 or 2 nats worse; accuracy and
-test log density are the same within error. On this data symmetrisation is worth nothing.
+test log density are the same within error. On these data symmetrisation changes nothing.
 
 Run ``python reproduce_gelberg_mnist.py`` (about an hour of one core), or with ``--fast`` for a
 smoke run. The environment variable ``SKBAYES_SYM_DATA`` names the folder of the data.
@@ -104,7 +104,7 @@ class Outcome(NamedTuple):
     """What one fit gave."""
 
     accuracy: Any  # (n_evaluations,), %
-    log_density: Any  # (n_evaluations,), nats a test image
+    log_density: Any  # (n_evaluations,), nats per test image
     elbo: float
     elbo_mean_field: float
     gap: float

@@ -5,8 +5,9 @@ Symmetrised VI where it matters: small regression sets
 Gelberg et al. (2024) average a mean-field posterior over the exchanges of hidden units. Their own
 experiment on real data (MNIST, see ``reproduce_gelberg_mnist.py``) is one where the average
 changes nothing. This study, which is not in the paper, takes real data of the opposite kind:
-50 to 100 noisy rows, a tanh network of 10 units. Mean-field inference pays for every unit it keeps
-apart from the others and so leaves most of them at the prior; the symmetrised bound pays that back.
+50 to 100 noisy rows, a tanh network of 10 units. The plain ELBO falls with every unit that is kept
+apart from the others, so mean-field inference leaves most of them at the prior; the symmetrised
+ELBO doesn't fall.
 
 Five fits on every split, with the same start and the same likelihood noise:
 
@@ -28,7 +29,7 @@ What is printed, averages over the splits:
   incoming weight (a unit left at the prior has mean 0);
 - CPU seconds of `fit`.
 
-Expect, from the exact sum over exchanges and flips, a gain of +0.04 nats a point on diabetes
+Expect, from the exact sum over exchanges and flips, a gain of +0.04 nats per point on diabetes
 (N = 50), +0.07 on energy and +0.06 on concrete (N = 100), with 2 to 3 units more in use than
 mean-field's 1 to 3; about three quarters of it from exchanges alone, 40 to 60 % from InfoNCE with
 flips, and next to nothing (+0.003) from InfoNCE as in the paper. "+-" is the standard error over
@@ -151,7 +152,7 @@ def with_error(differences, digits):
 
 
 def print_table(name, results):
-    """One line a method, paired with mean-field."""
+    """One line per method, paired with mean-field."""
     base = results["mean-field"]
     n_splits = len(base.elbo)
     print(f"\n{name}: N = {TRAINING_ROWS[name]} training rows, {n_splits} splits")
@@ -187,7 +188,7 @@ def main():
     n_splits, max_iter = (2, 20) if args.fast else (args.n_splits, args.max_iter)
     print(
         f"tanh network of 10 units, {max_iter} full-batch steps, default settings otherwise.\n"
-        "Test log density: nats a point, y of unit variance over the whole set. ELBOs: nats.\n"
+        "Test log density: nats per point, y of unit variance over the whole set. ELBOs: nats.\n"
         "+- standard error of the paired difference over splits (they overlap: optimistic)."
     )
     for name in TRAINING_ROWS:

@@ -13,7 +13,7 @@ instead of its rotated MNIST:
    python examples/reproduce_immer_augerino.py --fast     # a smoke run
    python examples/reproduce_immer_augerino.py            # three seeds
 
-Rotations in degrees to either side, one a seed (truth 60); the reward of 0.01 is the paper's:
+Rotations in degrees to either side, one per seed (truth 60); the reward of 0.01 is the paper's:
 
 .. code-block:: text
 
@@ -78,7 +78,7 @@ def main():
         methods[f"Augerino, reward {reward}"] = {
             "objective": Augerino(reward), "prior_scale": 4.5,
         }  # fmt: skip
-    print("learned rotation, degrees to either side (truth 60), one a seed")
+    print("learned rotation, degrees to either side (truth 60), one per seed")
     print(f"{'extent written as':24s}" + "".join(f"{name:>24s}" for name in START))
     for method, objective in methods.items():
         cells = [

@@ -85,7 +85,7 @@ def fit(X, y, seed, **settings):
 
 
 def density(model, X, y):
-    """Mean log predictive density, nats a row."""
+    """Mean log predictive density, nats per row."""
     return model.log_predictive_density(X, y).mean()
 
 
@@ -131,7 +131,7 @@ def augerino(seeds, fewer):
         for name, found in table.items():
             print(f"  {name:10s} density {cell(found[:, 0])}, accuracy {cell(found[:, 1])}")
         ahead = table["LILA"] - table["Augerino"]
-        print(f"  LILA ahead by {cell(ahead[:, 0])} nats a row, {cell(ahead[:, 1])}", flush=True)
+        print(f"  LILA ahead by {cell(ahead[:, 0])} nats per row, {cell(ahead[:, 1])}", flush=True)
 
 
 def fisher(seeds, fewer):
@@ -219,7 +219,7 @@ def upright(seeds, fewer):
             )
         gain, accuracy, evidence = np.array(found).T
         print(
-            f"upright, {n_train} digits: LILA ahead of none by {cell(gain)} nats a row, "
+            f"upright, {n_train} digits: LILA ahead of none by {cell(gain)} nats per row, "
             f"{cell(accuracy)} of accuracy, {evidence.mean():.0f} nats of evidence",
             flush=True,
         )

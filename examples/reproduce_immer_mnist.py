@@ -194,7 +194,7 @@ def parse_args():
     parser.add_argument("--part", default=None, choices=("test", "all"), help="MNIST: test")
     parser.add_argument("--network", default="mlp", choices=NETWORKS)
     parser.add_argument("--basis", default="similarity", choices=("similarity", "axis"))
-    parser.add_argument("--augmentations", type=int, default=8, help="transformations a row")
+    parser.add_argument("--augmentations", type=int, default=8, help="transformations per row")
     parser.add_argument("--learning-rate", type=float, default=0.005, help="0.02 for a resnet")
     parser.add_argument("--curvature", default="auto", help="kron-ef is cheap for convolutions")
     parser.add_argument("--hidden", type=int, default=200, help="units of the mlp; paper: 1000")

@@ -178,7 +178,7 @@ MODELS = {
     "given scale, offsets": lambda data: ours(data, prior_scale=1.0),
     "learned (default)": ours,
     "learned, no symmetry": lambda data: ours(data, symmetry=None),
-    "scale a component": lambda data: ours(data, prior_scale="ard"),
+    "scale per component": lambda data: ours(data, prior_scale="ard"),
     "ordinal": lambda data: ours(data, likelihood="ordinal"),
     "Gibbs": lambda data: ours(data, solver="gibbs", max_iter=300),
     "alternating least squares": lambda data: ours(data, solver="map"),
@@ -188,7 +188,7 @@ MODELS = {
 
 
 def show(data: Ratings) -> None:
-    """A line a model."""
+    """A line per model."""
     *_, stars = data.test
     print(f"{'':<27}{'RMSE':>7}{'log density':>13}{'90 % cover':>12}{'CPU s':>8}")
     for name, model in MODELS.items():

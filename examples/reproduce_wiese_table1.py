@@ -10,7 +10,7 @@ of 3 tanh units) and f2 (three of 16), on its ten data sets. Columns:
 - evidence: ``mode_weights="evidence"``. The same chains go on, and new ones are allocated to the
   modes by their evidence. On airfoil one mode in the reach of few chains has all the mass;
 - log p(y): the log evidence of the model, nats, and its standard error (nan: can't be trusted, and
-  the note under the row says why; the column before is then one vote a chain too);
+  the note under the row says why; the column before is then one vote per chain too);
 - LA: a Laplace approximation at one mode, its prior and noise chosen by its evidence, predictions
   linearised (`LaplaceRegressor`). The paper's, of the laplace library, are much worse;
 - DE: ten maximum-a-posteriori networks, the paper's deep ensemble;
@@ -23,7 +23,7 @@ the mean). Rows differ from the paper's because the splits do and because
 - the data are standardised by the training rows (the paper's by all rows, test rows included);
 - no test row is dropped. The paper's code leaves out rows whose density underflows; where there are
   any, a note gives the figure without them. On Wine (scikit-learn's `load_wine`, the class label
-  as a number: three values, so hardly any noise) that makes the difference between -3669 and the
+  as a number: three values, so hardly any noise) that makes the difference between -958 and the
   paper's 9.67.
 
 Before the table the script prints how many chains find three modes, which is where the paper's 1274

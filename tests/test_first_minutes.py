@@ -19,12 +19,14 @@ pytestmark = [
 def blocks(page):
     """Code and what is printed after it (None: nothing is said), in order."""
     text = (ROOT / page).read_text()
-    if page.endswith(".md"):
-        return [(code, None) for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
     found = []
-    for kind, body in re.findall(r"\.\. (testcode|testoutput)::\n\n((?:   .*\n|\n)+)", text):
-        body = re.sub(r"(?m)^   ", "", body)
-        if kind == "testcode":
+    if page.endswith(".md"):
+        pieces = re.findall(r"```(python|text)\n(.*?)```", text, re.DOTALL)
+    else:
+        pieces = re.findall(r"\.\. (testcode|testoutput)::\n\n((?:   .*\n|\n)+)", text)
+        pieces = [(kind, re.sub(r"(?m)^   ", "", body)) for kind, body in pieces]
+    for kind, body in pieces:
+        if kind in ("python", "testcode"):
             found.append((body, None))
         else:
             found[-1] = (found[-1][0], body)
@@ -46,6 +48,7 @@ PAGES = [
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:the learned noise:UserWarning")
 def test_every_block_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}

@@ -3,7 +3,8 @@ What symmetry adds to the bound
 ===============================
 
 `~skbayes_sym.inspection.GapDisplay` compares estimators by their lower bounds on the log evidence.
-Each gets back what its posterior paid for telling apart what its model doesn't.
+The upper part of a bar is what the symmetry adds: mean-field inference loses it by telling apart
+what the model doesn't.
 """
 
 import matplotlib.pyplot as plt
@@ -16,9 +17,9 @@ X, y = load_diabetes(return_X_y=True)
 
 # %%
 # Ten tanh units can be exchanged and flipped in 10! 2^10 ways. The mean-field fit
-# (``symmetry=None``) prunes units until there is nothing left to pay. Symmetrised, it may keep
-# them: its mean-field bound alone is lower, the sum is higher. Of the linear model the
-# translations of weights that no datum sees are the symmetry.
+# (``symmetry=None``) switches units off until there is nothing left to lose. Symmetrised, it may
+# keep them: its mean-field bound alone is lower, the sum is higher. The symmetries of the linear
+# model are the shifts of its weights that no row sees.
 
 network = {"activation": "tanh", "max_iter": 2000, "random_state": 0}
 models = {

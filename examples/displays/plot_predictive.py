@@ -52,7 +52,7 @@ PredictiveDisplay.from_estimator(
 # %%
 # Classes
 # -------
-# Probabilities over one feature. The marks below are the observations, a line a class.
+# Probabilities over one feature. The marks below are the observations, a line per class.
 
 iris = load_iris(as_frame=True)
 length, species = iris.data[["petal length (cm)"]], iris.target_names[iris.target]

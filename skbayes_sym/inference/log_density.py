@@ -58,6 +58,52 @@ class LogPosterior(LogDensity, Protocol):
         ...
 
 
+def gradient_of(log_density: LogDensity) -> Callable[[Tensor], Tensor]:
+    """(C, D) -> (C, D), without the value: a density's own ``gradient``, if it has one."""
+    own: Callable[[Tensor], Tensor] | None = getattr(log_density, "gradient", None)
+    return own if own is not None else lambda position: log_density.evaluate(position).gradient
+
+
+@dataclass(frozen=True, eq=False)
+class RoughGradients:
+    """A density whose gradients are those of another, in less precision: a `LogDensity`.
+
+    A trajectory that is kicked by whatever function of its position turns back on itself and keeps
+    volumes. So a kernel that accepts by the energies at its ends samples the density itself,
+    however rough the gradients between: rougher ones are accepted less often, that is all.
+
+    Parameters
+    ----------
+    exact : LogDensity
+        Has the values.
+    rough : LogDensity
+        About the same, in ``dtype``: has the gradients.
+    dtype : torch.dtype
+
+    Notes
+    -----
+    A trajectory of ``n`` steps costs ``n`` rough gradients and one exact value.
+    """
+
+    exact: LogDensity
+    rough: LogDensity
+    dtype: torch.dtype
+
+    @property
+    def n_dims(self) -> int:
+        return self.exact.n_dims
+
+    def __call__(self, position: Tensor) -> Tensor:
+        return self.exact(position)
+
+    def evaluate(self, position: Tensor) -> Evaluation:
+        return Evaluation(self.exact(position), self.gradient(position))
+
+    def gradient(self, position: Tensor) -> Tensor:
+        """Rough, in the precision of ``position``."""
+        return self.rough.evaluate(position.to(self.dtype)).gradient.to(position)
+
+
 Batched = Callable[[Tensor], Tensor]  # (C, D) -> (C,)
 
 

@@ -10,13 +10,13 @@ from skbayes_sym.estimators._fit.scikit_learn import check_matplotlib_support
 from skbayes_sym.numerics.arguments import check_arrays, check_names, shown
 
 _LABELS = {
-    "log_density": "log density\n(nats a row)",
-    "difference": "log density,\ndifference to best\n(nats a row)",
+    "log_density": "log density\n(nats per row)",
+    "difference": "log density,\ndifference to best\n(nats per row)",
     "rmse": "RMSE\n(units of y)",
     "accuracy": "accuracy",
     "calibration_error": "calibration error",
     "evidence": "evidence\n(nats)",
-    "loo": "PSIS-LOO\n(nats a row)",
+    "loo": "PSIS-LOO\n(nats per row)",
     "fit_seconds": "fit (seconds)",
     "predict_seconds": "predict (seconds)",
 }

@@ -62,7 +62,7 @@ def compare_models(
         name. The columns are
 
         log_density, log_density_se
-            Mean log predictive density of held-out rows and its standard error; nats a row, joint
+            Mean log predictive density of held-out rows and its standard error; nats per row, joint
             over its targets. Larger is better; the one number to choose by.
         difference, difference_se
             Of the mean to the best model's, at most 0, and the standard error of that difference:
@@ -79,7 +79,7 @@ def compare_models(
             "lower" bound.
         loo, loo_se, loo_unreliable
             Of the same fit, if it has draws of the posterior and arviz-stats is installed:
-            leave-one-out log density by Pareto-smoothed importance sampling (PSIS), nats a row as
+            leave-one-out log density by Pareto-smoothed importance sampling (PSIS), nats per row as
             ``log_density``, its standard error, and the number of rows whose estimate can't be
             relied on (Pareto shape above :math:`\min(1 - 1 / \log_{10} S, 0.7)` for S draws).
         fit_seconds, predict_seconds

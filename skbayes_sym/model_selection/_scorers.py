@@ -108,7 +108,7 @@ def log_predictive_density_scorer(estimator: BaseEstimator, X: Any, y: Any) -> f
     Returns
     -------
     float
-        Nats a row, of ``y`` as given; joint over the targets of a row. Larger is better.
+        Nats per row, of ``y`` as given; joint over the targets of a row. Larger is better.
 
     Raises
     ------

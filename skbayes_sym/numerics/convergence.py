@@ -17,6 +17,10 @@ class Gain(NamedTuple):
         """Whether the gain is above ``tol`` by more than three standard errors."""
         return self.value > tol + 3.0 * self.standard_error
 
+    def falls_short_of(self, tol: float) -> bool:
+        """Whether the gain is below ``tol`` by more than three standard errors."""
+        return self.value + 3.0 * self.standard_error < tol
+
 
 def gain(curve: Sequence[float], window: int) -> Gain:
     """Mean of the last ``window`` values less that of as many before them.

@@ -20,6 +20,10 @@ _GROUPS = (
     ),
 )  # fmt: skip
 
+_FREE = ("MemAvailable:", "SwapFree:")  # lines of Linux's table
+
+_NO_LIMIT = 2.0**60  # the first version's word for none is the largest number it has
+
 _HOST = torch.device("cpu")
 
 # What torch's allocators say, of a host and of a GPU.
@@ -80,8 +84,10 @@ def require_memory(parts: Sequence[Part], device: torch.device) -> None:
 
 
 def _require(parts: Sequence[Part], device: torch.device) -> None:
+    if not parts:
+        return
     needed, available = sum(part.n_bytes for part in parts), available_bytes(device)
-    if not parts or needed <= available:
+    if needed <= available:
         return
     largest = max(parts, key=lambda part: part.n_bytes)
     raise MemoryError(
@@ -106,9 +112,8 @@ def available_bytes(device: torch.device) -> float:
 
 def _free_on_host() -> float:
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        table = {line.split(":")[0]: int(line.split()[1]) for line in lines if line}
-        return 1024.0 * (table["MemAvailable"] + table["SwapFree"])
+        table = Path("/proc/meminfo").read_text(encoding="ascii")
+        return 1024.0 * sum(int(table.split(name, 1)[1].split(None, 1)[0]) for name in _FREE)
     except (OSError, LookupError, ValueError):
         pass
     try:
@@ -141,17 +146,17 @@ def _free_in_group(names: tuple[str, str, str]) -> float:
     if used == inf:
         return most
     try:
-        lines = Path(statistics).read_text(encoding="ascii").splitlines()
-        cached = dict(line.split() for line in lines).get("inactive_file", "0")
-        used -= float(cached)
-    except (OSError, ValueError):
+        table = Path(statistics).read_text(encoding="ascii")
+        used -= float(table.partition("\ninactive_file ")[2].split(None, 1)[0])
+    except (OSError, ValueError, IndexError):
         pass
     return most - used
 
 
 @cache
 def _limit(path: str) -> float:
-    return _number(path)
+    limit = _number(path)
+    return limit if limit < _NO_LIMIT else inf
 
 
 def _number(path: str) -> float:

@@ -212,3 +212,14 @@ def test_two_classes_by_one_output(name):
     three = np.where(X[:, 0] > 1.0, "maybe", labels)
     with pytest.raises(ValueError, match=r"Bernoulli\(\) has two classes, y has 3"):
         clf.fit(X, three)
+
+
+def test_pools_of_classifiers_know_the_softmax_alone():
+    labels = np.where(X[:, 0] > 0.0, "yes", "no")
+    clf = sk.BayesianMLPClassifier(4, n_modes=1, n_members=1, random_state=0)
+    by_name = clone(clf).set_params(likelihood="categorical").fit(X, labels)
+    np.testing.assert_array_equal(by_name.predict_proba(X), clf.fit(X, labels).predict_proba(X))
+    with pytest.raises(ValueError, match=r"asks for: Softmax. MCMCClassifier, DeepEnsembleCl"):
+        clone(clf).set_params(likelihood="bernoulli").fit(X, labels)
+    with pytest.raises(ValueError, match="'poisson' doesn't go with BayesianMLPClassifier"):
+        clone(clf).set_params(likelihood="poisson").fit(X, labels)

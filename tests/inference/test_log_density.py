@@ -1,10 +1,13 @@
-"""Autograd's view of a log density whose derivatives are known."""
+"""Autograd's view of a log density whose derivatives are known; gradients that are wrong."""
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.log_density import AutogradPosterior
+from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, initial_state
+from skbayes_sym.inference.kernels.hmc import HMC
+from skbayes_sym.inference.log_density import AutogradPosterior, RoughGradients, gradient_of
+from skbayes_sym.inference.mcmc.microcanonical import MicrocanonicalHMC
 
 
 def conjugate(**changes):
@@ -40,3 +43,39 @@ def test_prior_draws(generator):
     bare = AutogradPosterior(2, lambda q: q.sum(1), lambda q: q.sum(1))
     with pytest.raises(ValueError, match="has no prior_sampler"):
         bare.sample_prior(1, generator=generator)
+
+
+def shifted(by):
+    return AutogradPosterior(2, lambda q: -0.5 * ((q - by) ** 2).sum(1), lambda q: 0.0 * q.sum(1))
+
+
+def test_where_only_a_gradient_is_asked_for(generator):
+    density = RoughGradients(shifted(0.0), shifted(0.5), torch.float32)
+    position = torch.randn(5, 2, generator=generator, dtype=torch.float64)
+    value, gradient = density.evaluate(position)
+    assert_close(value, shifted(0.0)(position), rtol=0, atol=0)
+    assert_close(gradient, (0.5 - position.float()).double(), rtol=0, atol=0)
+    assert_close(gradient_of(density)(position), gradient, rtol=0, atol=0)
+    assert_close(gradient_of(shifted(0.0))(position), -position, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kernel", [HMC(max_leapfrog=4), MicrocanonicalHMC(max_steps=4)])
+def test_kernels_are_exact_under_wrong_gradients(kernel, generator):
+    """Draws stay draws; where the values are wrong as well they don't, and the test sees it."""
+
+    def moved(density, n=20_000):
+        state = initial_state(torch.randn(n, 2, generator=generator).double(), density)
+        for _ in range(4):
+            state, info = kernel.step(
+                state, density, step_size=torch.full((n,), 0.7).double(), generator=generator,
+                preconditioner=DiagonalPreconditioner(torch.ones(2).double()),
+            )  # fmt: skip
+        features = torch.cat([state.position, state.position**2 - 1], 1)
+        z = features.mean(0) / features.std(0) * n**0.5
+        return float(z.abs().max()), float(info.acceptance.mean())
+
+    assert kernel.any_gradient
+    z, acceptance = moved(RoughGradients(shifted(0.0), shifted(0.8), torch.float32))
+    assert z < 4.5
+    assert 0.3 < acceptance < 0.9
+    assert moved(shifted(0.8))[0] > 20

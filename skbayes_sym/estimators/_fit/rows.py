@@ -1,6 +1,6 @@
 """Training data in one canonical form, and the scaling of its columns."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+
+_FOLDED = 512  # numbers side by side of which ends are sought
 
 
 class Rows(NamedTuple):
@@ -27,7 +29,13 @@ class Scaling(NamedTuple):
     def apply(self, values: Array) -> Array:
         """Values in scaled units; infinite where they are too far away for numbers."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return (values - self.mean) / self.scale
+            scaled = values - self.mean
+            scaled /= self.scale
+            return scaled
+
+    def largest(self, values: Array) -> Array:
+        """Of the absolute scaled values, column by column: one of two ends."""
+        return np.asarray(np.abs(self.apply(column_ends(values))).max(axis=0))
 
 
 def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
@@ -44,12 +52,13 @@ def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
     origin = np.empty_like(order)
     origin[order] = np.cumsum(distinct) - 1
     first = order[distinct]
+    kept = X.take(first, axis=0) + 0.0  # five times as fast as X[first]
     if len(first) == len(order):
-        return Rows(X[first] + 0.0, y[first], weight[first].astype(np.float64)), origin
+        return Rows(kept, y[first], weight[first].astype(np.float64)), origin
     # Equal rows are summed from the smallest weight up: the order given must not matter.
     up = np.argsort(weight)
     merged = np.bincount(origin[up], weights=weight[up], minlength=len(first))
-    return Rows(X[first] + 0.0, y[first], merged), origin
+    return Rows(kept, y[first], merged), origin
 
 
 def _sorted_by(columns: Iterable[Array]) -> tuple[Array, Array]:
@@ -103,6 +112,11 @@ def numbers_due(what: str, remedy: str = "") -> Iterator[None]:
         raise TypeError(
             f"{what} must hold numbers, got a tensor that requires grad: give its detach()."
         ) from error
+    except np.exceptions.DTypePromotionError as error:
+        raise ValueError(
+            f"{what} must hold numbers, got columns without a common type, such as dates. Give "
+            "numbers: days since a date, or a month."
+        ) from error
     except ValueError as error:
         if "could not convert" not in str(error):
             raise
@@ -130,21 +144,40 @@ def require_rows(X: Any) -> None:
     )
 
 
+def column_ends(values: Array) -> Array:
+    """Smallest and largest value of every column, (2, K).
+
+    Of many rows side by side: NumPy's own takes six times as long where columns are few.
+    """
+    n_rows, n_columns = values.shape
+    fold = max(1, _FOLDED // n_columns)
+    whole = n_rows // fold * fold
+
+    def end(smallest_or_largest: Callable[..., Array]) -> Array:
+        folded = smallest_or_largest(values[:whole].reshape(-1, fold * n_columns), axis=0)
+        rows = np.concatenate([folded.reshape(fold, n_columns), values[whole:]])
+        return smallest_or_largest(rows, axis=0)
+
+    ends = (np.min, np.max)
+    return np.stack([f(values, axis=0) if whole < 2 * fold else end(f) for f in ends])
+
+
 def column_scaling(values: Array, weight: Array, *, enabled: bool) -> Scaling:
     """Weighted mean and standard deviation of every column; constant columns get scale 1."""
     n_columns = values.shape[1]
     if not enabled:
         return Scaling(np.zeros(n_columns), np.ones(n_columns))
-    values = values.astype(np.float64)
+    values = values.astype(np.float64, copy=False)
     share = weight / weight.sum()
-    mean = share @ values
-    constant = values.min(axis=0) == values.max(axis=0)
+    mean, (low, high) = share @ values, column_ends(values)
+    constant = low == high
     mean = np.where(constant, values[0], mean)
     # In units of a power of two near the largest, so that no square over- or underflows; exact.
     with np.errstate(over="ignore", invalid="ignore"):
+        unit = np.exp2(np.frexp(np.maximum(high - mean, mean - low))[1] - 1.0)
         away = values - mean
-        unit = np.exp2(np.frexp(np.abs(away).max(axis=0))[1] - 1.0)
-        scale = unit * np.sqrt(share @ (away / unit) ** 2)
+        away /= unit
+        scale = unit * np.sqrt(share @ np.square(away, out=away))
     if not np.isfinite(scale).all():
         raise ValueError(
             f"column {int(np.isfinite(scale).argmin())} spans more than numbers can: it holds "

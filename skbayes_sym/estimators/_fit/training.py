@@ -93,17 +93,19 @@ class Training:
                 sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
             )
         present = weight > 0  # a row of zero weight is a row that isn't there
-        y_present = estimator._encode_targets(y_checked[present])
+        X_present, y_present, own = X_checked, y_checked, weight
+        if not present.all():
+            X_present, y_present, own = X_checked[present], y_checked[present], weight[present]
         origin = np.full(len(weight), -1)
-        rows, origin[present] = canonical_rows(X_checked[present], y_present, weight[present])
+        y_present = estimator._encode_targets(y_present)
+        rows, origin[present] = canonical_rows(X_present, y_present, own)
         _warn_of_one(rows)
         x_scaling, y_scaling = estimator._scale_inputs(rows), estimator._scale_targets(rows)
         dtype = resolve_dtype(estimator.dtype, X_checked)
-        _require_range(rows, x_scaling, y_scaling, _LARGEST[dtype])
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         # An estimator without a random_state has nothing random about it.
         random_state = check_random_state(getattr(estimator, "random_state", 0))
-        return cls(
+        data = cls(
             rows=rows,
             origin=origin,
             x_scaling=x_scaling,
@@ -113,6 +115,8 @@ class Training:
             dtype=dtype,
             begin=lambda n_blocks: FitTask(estimator, X, y, metadata, n_blocks),
         )
+        data._require_range()
+        return data
 
     def on(self, device: torch.device) -> "Training":
         """The same there."""
@@ -179,6 +183,35 @@ class Training:
         y = self.rows.y if self.y_scaling is None else self.y_scaling.apply(self.rows.y)
         return self.x_scaling.apply(X), y, self.rows.weight
 
+    def _require_range(self) -> None:
+        """Refuse numbers whose squares leave the arithmetic's range.
+
+        Raises
+        ------
+        ValueError
+            Naming the column, its size and the remedy.
+        """
+        largest = _LARGEST[self.dtype]
+        wide = self.x_scaling.largest(self.rows.X)
+        remedy = "rescale it, or use dtype='float64'."
+        if wide.max() > largest:
+            place = int(wide.argmax())
+            raise ValueError(
+                f"column {place} of X reaches {wide[place]:.3g}, beyond the {largest:g} whose "
+                f"squares this arithmetic holds: use standardize=True, {remedy}"
+            )
+        if self.y_scaling is None:
+            return
+        spread, wide = self.target_spread, self.y_scaling.largest(self.rows.y)
+        wrong = (wide > largest) | (spread * largest < 1.0)
+        if wrong.any():
+            place = int(wrong.argmax())
+            raise ValueError(
+                f"column {place} of y reaches {wide[place]:.3g} and spreads by "
+                f"{spread[place]:.3g}, which must lie between {1.0 / largest:g} and {largest:g} "
+                f"in this arithmetic: use normalize_y=True, {remedy}"
+            )
+
     def tensor(self, values: Array) -> Tensor:
         """Values on the device, floats in the working precision."""
         tensor = torch.as_tensor(np.ascontiguousarray(values), device=self.device)
@@ -204,36 +237,6 @@ def _warn_of_one(rows: Rows) -> None:
             "X has one distinct row: nothing can be learned of how targets depend on it, and "
             "predictions elsewhere are the prior's. Give more rows.",
             UserWarning,
-        )
-
-
-def _require_range(rows: Rows, x: Scaling, y: Scaling | None, largest: float) -> None:
-    """Refuse numbers whose squares leave the arithmetic's range.
-
-    Raises
-    ------
-    ValueError
-        Naming the column, its size and the remedy.
-    """
-    wide = np.abs(x.apply(rows.X)).max(axis=0, initial=0.0)
-    remedy = "rescale it, or use dtype='float64'."
-    if wide.max() > largest:
-        place = int(wide.argmax())
-        raise ValueError(
-            f"column {place} of X reaches {wide[place]:.3g}, beyond the {largest:g} whose squares "
-            f"this arithmetic holds: use standardize=True, {remedy}"
-        )
-    if y is None:
-        return
-    spread = column_scaling(rows.y, rows.weight, enabled=True).scale / y.scale
-    wide = np.abs(y.apply(rows.y)).max(axis=0)
-    wrong = (wide > largest) | (spread * largest < 1.0)
-    if wrong.any():
-        place = int(wrong.argmax())
-        raise ValueError(
-            f"column {place} of y reaches {wide[place]:.3g} and spreads by {spread[place]:.3g}, "
-            f"which must lie between {1.0 / largest:g} and {largest:g} in this arithmetic: use "
-            f"normalize_y=True, {remedy}"
         )
 
 

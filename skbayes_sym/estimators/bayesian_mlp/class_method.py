@@ -1,8 +1,10 @@
-"""Evidence-trained modes and refitted ensemble members of classes, half of the pool each."""
+"""Evidence-trained modes and refitted ensemble members of classes, and a linear model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+
+import torch
 
 from skbayes_sym.estimators._fit.compatibility import (
     FULLY_CONNECTED,
@@ -13,6 +15,7 @@ from skbayes_sym.estimators._fit.compatibility import (
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.bayesian_mlp.linear_part import linear_network
 from skbayes_sym.estimators.bayesian_mlp.method import (
     Ended,
     Pooled,
@@ -20,6 +23,7 @@ from skbayes_sym.estimators.bayesian_mlp.method import (
     member_model,
     member_network,
 )
+from skbayes_sym.estimators.bayesian_mlp.shares import Shares, shared_by_classes
 from skbayes_sym.estimators.ensemble.method import Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
 from skbayes_sym.estimators.laplace.class_method import (
@@ -27,41 +31,68 @@ from skbayes_sym.estimators.laplace.class_method import (
     EvidenceLaplaceClasses,
     most_steps,
 )
-from skbayes_sym.estimators.laplace.modes import work
+from skbayes_sym.estimators.laplace.effort import work
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import UnboundPrior
+from skbayes_sym.symmetry.base import Trivial
 
 # Multiplications for all modes, and for one where no more are found: some 25 seconds of one core.
 _MOST_WORK = 4e11
+_TRIES = 2.5  # times the work, where labels are noisy
+# Share of the labels' entropy, on rows that modes leave out, up to which members count as trained:
+# beyond they don't know that classes overlap, and lose up to half a nat per row.
+_MOST_UNEXPLAINED = 0.2
+_LINEAR_SHARE = 0.01  # of the fit's blocks
 
 _INTERRUPTED = "what had been found when the fit was interrupted"
 
 
 @dataclass(frozen=True, eq=False)
 class ClassPoolFit(Pooled):
-    """Modes and members (so far)."""
+    """Modes, members and the linear model (so far)."""
 
     modes: ClassModesFit | None
     members: Members | None
     member_network: MLP
     choice: str
+    linear: ClassModesFit | None = None
+    by_left_out: Shares | None = None  # once they are known
+
+    @property
+    def shares(self) -> Shares:
+        """What the kinds count for: halves, unless left-out rows have spoken."""
+        if self.by_left_out is not None:
+            return self.by_left_out
+        of_modes = 0.0 if self.modes is None else 1.0 if self.members is None else 0.5
+        return Shares(0.0, of_modes, 1.0 - of_modes)
 
     @property
     def _parts(self) -> Sequence[Ended]:
         return [part for part in (self.modes, self.members) if part is not None]
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
-        attributes: dict[str, Any] = {"choice_": self.choice}
+        shares = self.shares
+        attributes: dict[str, Any] = {
+            "choice_": self.choice,
+            "linear_share_": shares.linear,
+            "modes_share_": shares.modes,
+            "members_share_": shares.members,
+        }
         if self.modes is not None:
             attributes |= self.modes.attributes(data, model)
         if self.members is not None:
             attributes["samples_"] = self.members.theta
             attributes["member_network_"] = self.member_network
             if self.members.refitted is not None:
-                refitted, scale = self.members.refitted
-                attributes["refitted_members_"] = refitted
-                attributes["member_variance_scale_"] = scale
+                attributes["refitted_members_"] = self.members.refitted.members
+                attributes["member_variance_scale_"] = self.members.refitted.variance_scale
+        if self.linear is not None and shares.linear > 0.0:
+            own = self.linear.attributes(data, model)
+            attributes["linear_posterior_"] = own["posterior_"]
+            attributes["linear_variance_scale_"] = own["variance_scale_"]
         return attributes
 
 
@@ -88,54 +119,106 @@ class ClassPool:
 
     def fit(self, data: Training, model: Model, run: Run) -> ClassPoolFit:
         network = fully_connected(model.network)
-        n_modes = self._affordable(data.n_rows, network)
+        n_modes, tries = self._affordable(data.n_rows, network)
         wide = member_network(network.n_inputs, self.n_classes)
+        own = member_model(wide, model.likelihood)
+        refitting = Refitting("loo", is_optional=True)
         run.begin()
         share = 0.5 if n_modes else 1.0
-        modes = members = None
+        modes = members = linear = by_left_out = None
         if n_modes:
             how = EvidenceLaplaceClasses(
-                n_modes, "auto", "auto", "loo", alternative=self.alternative
+                n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries
             )
             stage = Stage(run, share, lambda m: ClassPoolFit(m, None, wide, _INTERRUPTED))
             modes = how.fit(data, model, stage)
-        if modes is None or modes.stop_reason not in ("interrupted", "callback"):
-            own = member_model(wide, model.likelihood)
-            refitting = Refitting("loo", is_optional=True)
-            stage = Stage(run, share, lambda m: ClassPoolFit(modes, m, wide, _INTERRUPTED))
-            members = ensemble(self.n_members, refitting).fit(data, own, stage)
-        choice = self._choice(data, network, modes, members)
-        logger.info("%s", choice)
-        found = ClassPoolFit(modes, members, wide, choice)
+        if not _ended(modes):
+            is_due = refitting.is_due(self.n_members, data, own)
+            if modes is None or is_due or _is_explained(modes, data.double_data):
+                left = share - _LINEAR_SHARE
+                stage = Stage(run, left, lambda m: ClassPoolFit(modes, m, wide, _INTERRUPTED))
+                members = ensemble(self.n_members, refitting).fit(data, own, stage)
+            if not _ended(members):
+                so_far = ClassPoolFit(modes, members, wide, _INTERRUPTED)
+                linear = self._linear(data, model, Stage(run, _LINEAR_SHARE, lambda _: so_far))
+                by_left_out = _shares(linear, modes, members, data)
+        found = ClassPoolFit(modes, members, wide, "", linear, by_left_out)
+        found = replace(found, choice=self._choice(data, network, found))
+        logger.info("%s", found.choice)
         run.end(found)
         return found
 
-    def _affordable(self, n_rows: int, network: MLP) -> int:
-        """How many modes some seconds of one core are enough for."""
+    def _affordable(self, n_rows: int, network: MLP) -> tuple[int, bool]:
+        """How many modes some seconds of one core are enough for, and whether for tries too."""
         n_params = network.layout.n_params
         each = work(1, most_steps(n_params), n_rows, n_params)
-        return min(self.n_modes, int(_MOST_WORK / each))
+        n_modes = min(self.n_modes, int(_MOST_WORK / each))
+        return n_modes, _TRIES * n_modes * each <= _MOST_WORK
 
-    def _choice(
-        self, data: Training, network: MLP, modes: ClassModesFit | None, members: Members | None
-    ) -> str:
+    def _linear(self, data: Training, model: Model, run: Run) -> ClassModesFit | None:
+        """The linear model beside networks that have a hidden layer, where it is found in time."""
+        network = linear_network(data.n_features, model.network.n_outputs)
+        n_params = network.layout.n_params
+        long = work(1, most_steps(n_params), data.n_rows, n_params) > _MOST_WORK
+        if long or not self.n_modes or fully_connected(model.network).n_layers == 1:
+            return None
+        prior = LayerScales().bind(network.layout)
+        linear = Model(network, model.likelihood, prior, Trivial())
+        return EvidenceLaplaceClasses(1, "auto", "auto", "loo").fit(data, linear, run)
+
+    def _choice(self, data: Training, network: MLP, found: ClassPoolFit) -> str:
+        modes, members, shares = found.modes, found.members, found.shares
         kinds, reasons = [], []
         sizes = " x ".join(str(s) for s in network.hidden_layer_sizes) or "no"
         n_modes = 0 if modes is None else len(modes.modes.theta)
         if modes is not None:
             kinds.append(
                 f"{n_modes} modes of {sizes} tanh units by the evidence (variance scale "
-                f"{modes.variance_scale:g} by left-out rows)"
+                f"{modes.variance_scale:g} by left-out rows), {shares.modes:.0%}"
             )
         if n_modes < self.n_modes:
             reasons.append(f"; {self.n_modes} modes would take too long")
-        if members is not None and members.refitted is not None:
+        if members is None:
+            reasons.append("; refitting members of an ensemble would take too long")
+        elif members.refitted is not None:
             kinds.append(
                 f"{len(members.theta)} refitted ensemble members (variance scale "
-                f"{members.refitted.variance_scale:g})"
+                f"{members.refitted.variance_scale:g}), {shares.members:.0%}"
             )
-        elif members is not None:
-            kinds.append(f"{len(members.theta)} ensemble members as trained")
+        else:
+            kinds.append(f"{len(members.theta)} ensemble members as trained, {shares.members:.0%}")
             reasons.append("; refitting members would take too long")
+        if found.linear is not None:
+            kinds.append(f"a linear model, {shares.linear:.0%}")
         rows = f"{data.n_rows:,} distinct rows of {data.n_features} features"
-        return f"{rows}, {self.n_classes} classes: {' and '.join(kinds)}{''.join(reasons)}"
+        return f"{rows}, {self.n_classes} classes: {'; '.join(kinds)}{''.join(reasons)}"
+
+
+def _ended(part: ClassModesFit | Members | None) -> bool:
+    """Whether it was told to end, and with it the fit."""
+    return part is not None and part.stop_reason in ("interrupted", "callback")
+
+
+def _is_explained(modes: ClassModesFit, data: Data) -> bool:
+    """Whether modes predict labels of left-out rows well enough for classes not to overlap."""
+    if modes.left_out is None:
+        return False
+    weight = data.weight / data.weight.sum()
+    frequency = torch.bincount(data.y, weight)
+    entropy = -torch.xlogy(frequency, frequency).sum()
+    return bool(-(weight @ modes.left_out) <= _MOST_UNEXPLAINED * entropy)
+
+
+def _shares(
+    linear: ClassModesFit | None, modes: ClassModesFit | None, members: Members | None,
+    data: Training,
+) -> Shares | None:  # fmt: skip
+    """What left-out rows say, or None where members leave none out."""
+    of_linear = None if linear is None else linear.left_out
+    of_modes = None if modes is None else modes.left_out
+    of_members = None
+    if members is not None:
+        if members.refitted is None or members.refitted.left_out is None:
+            return None
+        of_members = members.refitted.left_out
+    return shared_by_classes(of_linear, of_modes, of_members, data.double_data.weight)

@@ -13,13 +13,16 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.class_method import ClassPool
 from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS
+from skbayes_sym.estimators.bayesian_mlp.linear_part import linear_network
 from skbayes_sym.estimators.laplace.class_method import FLAT, STEEP
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import BayesianClassifierMixin
+from skbayes_sym.inference.laplace.class_predictive import Posteriors, class_mixture
 from skbayes_sym.inference.laplace.class_refit import RefittedMembers, refitted_mixture
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.models.learned_scales import LayerScales
-from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
@@ -33,11 +36,11 @@ _WIDTH = (20,)  # ten or fifty predict as well (iris, wine, moons: within .006 n
 class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
     r"""Bayesian neural network classification with nothing to tune.
 
-    Pools two kinds of networks, each kind counted as a half: modes of a small tanh network whose
-    prior scales are set by the evidence, refined by Gaussian variational steps (MacKay 1992; Opper
-    & Archambeau 2009), and members of a deep ensemble of relu networks, each refitted as a
-    linearised network where rows times classes allow it. How much of the logits' variance to keep
-    is chosen for each kind by approximate leave-one-out.
+    Pools two kinds of networks and a linear model: modes of a small tanh network whose prior scales
+    are set by the evidence, refined by Gaussian variational steps (MacKay 1992; Opper & Archambeau
+    2009), and members of a deep ensemble of relu networks, each refitted as a linearised network
+    where rows times classes allow it. How much of the logits' variance to keep, and what each kind
+    counts for, is chosen by approximate leave-one-out.
 
     Parameters
     ----------
@@ -54,6 +57,9 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         long. Modes alone are `LaplaceClassifier`'s.
     n_members : int, default=10
         Members of the ensemble.
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is the softmax of classes. The
+        evidence that sets the modes knows no other.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     device : str, default="auto"
@@ -69,6 +75,12 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
     ----------
     choice_ : str
         What was fitted to data of this size, in one line.
+    linear_share_, modes_share_, members_share_ : float
+        What the linear model, all modes and all members count for; they add up to 1.
+    linear_posterior_ : ModeMixture
+        Posterior of the linear model's coefficients, in standardised units, if it counts.
+    linear_variance_scale_ : float
+        Factor on the variance of its logits in predictions.
     posterior_ : ModeMixture
         Refined normal laws of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
         ``.log_prob(theta)``. Only where modes were found, like the next eight.
@@ -129,11 +141,18 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
     O(n_members (n_samples n_classes)^3) once where they are refitted: seconds for some hundred
     rows, and beyond a thousand weights half a minute.
 
+    Modes and members count as much as is expected after their predictions of left-out rows: a few
+    rows leave each near a half, many make one of them count for nothing. The share of the linear
+    model is the stacking weight beside both (Yao et al. 2018).
+
     References
     ----------
     MacKay (1992). The evidence framework applied to classification networks.
 
     Opper & Archambeau (2009). The variational Gaussian approximation revisited.
+
+    Yao, Vehtari, Simpson & Gelman (2018). Using stacking to average Bayesian predictive
+    distributions.
 
     Lakshminarayanan, Pritzel & Blundell (2017). Simple and scalable predictive uncertainty
     estimation using deep ensembles.
@@ -150,6 +169,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
 
     hidden_layer_sizes: Any
     prior: UnboundPrior | None
+    likelihood: str | Likelihood
     network_: MLP
     posterior_: ModeMixture
     samples_: Array
@@ -158,8 +178,16 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
     choice_: str
     variance_scale_: float
     member_variance_scale_: float
+    linear_share_: float
+    modes_share_: float
+    members_share_: float
+    linear_posterior_: ModeMixture
+    linear_variance_scale_: float
 
-    _parameter_constraints: dict[str, list[Any]] = {**CONSTRAINTS}
+    _parameter_constraints: dict[str, list[Any]] = {
+        **CONSTRAINTS,
+        "likelihood": OBJECT_CONSTRAINTS["likelihood"],
+    }
 
     def __init__(
         self,
@@ -168,6 +196,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         prior: UnboundPrior | None = None,
         n_modes: int = 4,
         n_members: int = 10,
+        likelihood: str | Likelihood = "auto",
         standardize: bool = True,
         device: str = "auto",
         dtype: str = "auto",
@@ -178,6 +207,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         self.prior = prior
         self.n_modes = n_modes
         self.n_members = n_members
+        self.likelihood = likelihood
         self.standardize = standardize
         self.device = device
         self.dtype = dtype
@@ -195,7 +225,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         # A linear model has one mode, whose scales don't run away.
         default = STEEP if sizes else LayerScales()
         prior = (default if self.prior is None else self.prior).bind(network.layout)
-        return Model(network, Categorical(), prior, Trivial())
+        return Model(network, self._likelihood(data), prior, Trivial())
 
     def _networks_at_once(self, n_weights: int) -> float:
         """All modes, and a gradient a weight for the curvature; else one member after another."""
@@ -209,14 +239,25 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         return ClassPool(self.n_modes, self.n_members, len(self.classes_), alternative)
 
     def _predictive(self, x: Tensor) -> CategoricalMixture:
-        kinds = []
-        if hasattr(self, "posterior_"):
-            kinds.append(self._classes(x, "sampling", self.variance_scale_))
-        if hasattr(self, "samples_"):  # an interrupt may have come first
-            kinds.append(self._members(x))
-        share = log(len(kinds))
-        log_weights = [_log_weights(kind) - share for kind in kinds]
-        return CategoricalMixture(torch.cat([k.log_probs for k in kinds]), torch.cat(log_weights))
+        kinds = []  # with what they count for; an interrupt may have come before one
+        if hasattr(self, "posterior_") and self.modes_share_:
+            modes = self._classes(x, "sampling", self.variance_scale_)
+            kinds.append((modes, self.modes_share_))
+        if hasattr(self, "samples_") and self.members_share_:
+            kinds.append((self._members(x), self.members_share_))
+        if hasattr(self, "linear_posterior_"):
+            kinds.append((self._linear(x), self.linear_share_))
+        log_weights = [_log_weights(kind) + log(share) for kind, share in kinds]
+        log_probs = [kind.log_probs for kind, _ in kinds]
+        return CategoricalMixture(torch.cat(log_probs), torch.cat(log_weights))
+
+    def _linear(self, x: Tensor) -> CategoricalMixture:
+        """Class probabilities of rows (N, D) by the linear model."""
+        loc, factor = (t.to(x.device) for t in self.linear_posterior_.tensors)
+        posterior = Posteriors(loc, torch.cholesky_inverse(factor))
+        network = linear_network(x.shape[1], self.network_.n_outputs)
+        found = class_mixture(network, posterior, x.double(), self.linear_variance_scale_)
+        return CategoricalMixture(found.log_probs.to(x), _log_weights(found).to(x))
 
     def _members(self, x: Tensor) -> CategoricalMixture:
         """Class probabilities of rows (N, D), every member counted alike."""

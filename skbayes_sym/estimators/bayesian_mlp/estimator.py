@@ -15,7 +15,8 @@ from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.linear_part import linear_network
-from skbayes_sym.estimators.bayesian_mlp.method import MANY_ROWS, Pool, automatic_width
+from skbayes_sym.estimators.bayesian_mlp.method import Pool
+from skbayes_sym.estimators.laplace.effort import MANY_ROWS, automatic_width
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs

@@ -10,7 +10,8 @@ from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.shares import Shares, shared
 from skbayes_sym.estimators.ensemble.method import Members
-from skbayes_sym.estimators.laplace.modes import EvidenceLaplace, ModesFit, work
+from skbayes_sym.estimators.laplace.effort import STEPS, work
+from skbayes_sym.estimators.laplace.modes import EvidenceLaplace, ModesFit
 from skbayes_sym.inference.effective_noise import leverages_of
 from skbayes_sym.inference.laplace.evidence_modes import Modes
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
@@ -22,7 +23,7 @@ from skbayes_sym.models.networks.activations import IDENTITY
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.base import Trivial
 
-_STEPS, _TOL = 100, 5e-6
+_TOL = 5e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ def linear_network(n_inputs: int, n_outputs: int) -> MLP:
 def is_affordable(data: Training, n_outputs: int, most_work: float) -> bool:
     """Whether the linear model is found in the time that the modes may take."""
     n_params = linear_network(data.n_features, n_outputs).layout.n_params
-    return work(1, _STEPS, data.n_rows * n_outputs, n_params) <= most_work
+    return work(1, STEPS, data.n_rows * n_outputs, n_params) <= most_work
 
 
 def fit_linear(data: Training, model: Model, run: Run) -> LinearPart:
@@ -54,7 +55,7 @@ def fit_linear(data: Training, model: Model, run: Run) -> LinearPart:
     network = linear_network(data.n_features, model.network.n_outputs)
     prior = LayerScales().bind(network.layout)
     linear = Model(network, model.likelihood, prior, Trivial())
-    return LinearPart(EvidenceLaplace(1, _STEPS, _TOL).fit(data, linear, run))
+    return LinearPart(EvidenceLaplace(1, STEPS, _TOL).fit(data, linear, run))
 
 
 def shares(

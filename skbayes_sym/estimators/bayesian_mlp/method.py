@@ -24,23 +24,19 @@ from skbayes_sym.estimators.bayesian_mlp.linear_part import (
 from skbayes_sym.estimators.bayesian_mlp.shares import Shares, equal_shares
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
-from skbayes_sym.estimators.laplace.modes import MOST_WORK, EvidenceLaplace, ModesFit, work
+from skbayes_sym.estimators.laplace.effort import STEPS, USUAL_WORK, affordable_modes
+from skbayes_sym.estimators.laplace.modes import EvidenceLaplace, ModesFit
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.networks.activations import RELU, TANH
+from skbayes_sym.models.networks.activations import RELU
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import Normal
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.symmetry.base import Trivial
 
-_MODE_STEPS, _MODE_TOL = 100, 5e-6
+_MODE_TOL = 5e-6
 _LINEAR_SHARE = 0.01  # of the fit's blocks
-_FEWEST_MODES = 3  # worth finding at all
-_USUAL_WORK = 8e10  # multiplications for all modes: three to six seconds of one core
 
-# hidden_layer_sizes="auto" and prior=None: beyond so many rows forty units and a scale a column
-# predict better (airfoil: .1 nats per row), below twenty units and a scale a layer do.
-MANY_ROWS, _NARROW, _WIDE = 1000, 20, 40
 _MEMBER_WIDTH = (50,)
 # The ensemble's own defaults: relu under a fixed prior of 1 is what tanh modes lack.
 _MEMBER_RATE, _MEMBER_STEPS, _MEMBER_TOL, _NOISE_PRIOR = 0.03, 2000, 1e-3, 1.0
@@ -149,7 +145,7 @@ class Pool:
 
     def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
         network = fully_connected(model.network)
-        n_modes = self._affordable(data.n_rows, network)
+        n_modes = affordable_modes(self.n_modes, data.n_rows, network)
         choice = self._choice(n_modes, data, network)
         logger.info("%s", choice)
         wide = member_network(network.n_inputs, network.n_outputs)
@@ -157,7 +153,7 @@ class Pool:
         share = 0.5 if n_modes else 1.0
         modes = members = linear = by_left_out = None
         if n_modes:
-            found = EvidenceLaplace(n_modes, _MODE_STEPS, _MODE_TOL)
+            found = EvidenceLaplace(n_modes, STEPS, _MODE_TOL)
             stage = Stage(run, share, lambda m: PoolFit(None, m, None, wide, choice))
             modes = found.fit(data, model, stage)
         interrupted = modes is not None and modes.stop_reason in ("interrupted", "callback")
@@ -168,7 +164,7 @@ class Pool:
             left = share - _LINEAR_SHARE
             stage = Stage(run, left, lambda m: PoolFit(None, modes, m, wide, choice))
             members = ensemble(n_members).fit(data, own, stage)
-            if is_affordable(data, network.n_outputs, _USUAL_WORK):
+            if is_affordable(data, network.n_outputs, USUAL_WORK):
                 so_far = PoolFit(None, modes, members, wide, choice)
                 stage = Stage(run, _LINEAR_SHARE, lambda _: so_far)
                 linear = fit_linear(data, model, stage)
@@ -177,14 +173,6 @@ class Pool:
         found_all = PoolFit(linear, modes, members, wide, choice, by_left_out)
         run.end(found_all)
         return found_all
-
-    def _affordable(self, n_rows: int, network: MLP) -> int:
-        """How many modes some seconds of one core are enough for; a few may take longer."""
-        each = _work(n_rows, network)
-        few = min(_FEWEST_MODES, self.n_modes)
-        if few * each > MOST_WORK:
-            return 0
-        return min(self.n_modes, max(few, int(_USUAL_WORK / each)))
 
     def _choice(self, n_modes: int, data: Training, network: MLP) -> str:
         sizes = " x ".join(str(s) for s in network.hidden_layer_sizes) or "no"
@@ -226,15 +214,3 @@ def ensemble(n_members: int, refitting: Refitting | None = None) -> DeepEnsemble
         n_members, _NOISE_PRIOR, _MEMBER_RATE, _MEMBER_STEPS, _MEMBER_TOL,
         has_effective_noise=refitting is None, refitting=refitting,
     )  # fmt: skip
-
-
-def automatic_width(n_rows: int, n_inputs: int, n_outputs: int) -> int:
-    """Hidden units of the modes' network: more where there are more rows and time for them."""
-    wide = MLP(n_inputs, (_WIDE,), n_outputs, TANH)
-    affordable = _FEWEST_MODES * _work(n_rows, wide) <= MOST_WORK
-    return _WIDE if n_rows > MANY_ROWS and affordable else _NARROW
-
-
-def _work(n_rows: int, network: MLP) -> float:
-    """Multiplications for one mode, about."""
-    return work(1, _MODE_STEPS, n_rows * network.n_outputs, network.layout.n_params)

@@ -1,11 +1,12 @@
 """What linear model, modes and members count for in a pool, by the rows that each leaves out."""
 
+from math import log, log1p
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.left_out import mixed, stacked_share
+from skbayes_sym.inference.left_out import expected_share, mixed, stacked_share
 
 # Networks of one kind count if they gain at least this share of the other kind's gain over the
 # linear model. Left-out rows of linearised networks are too rough to weigh the kinds more finely:
@@ -50,3 +51,26 @@ def shared(linear: Tensor, modes: Tensor, members: Tensor, weight: Tensor) -> Sh
     n_modes, n_members = (len(k) if any(k is one for one in kept) else 0 for k in (modes, members))
     of_modes = (1.0 - share) * n_modes / (n_modes + n_members)
     return Shares(share, of_modes, 1.0 - share - of_modes if n_members else 0.0)
+
+
+def shared_by_classes(
+    linear: Tensor | None, modes: Tensor | None, members: Tensor | None, weight: Tensor
+) -> Shares:
+    """Modes and members by the share expected of them, stacked with the linear model.
+
+    Parameters
+    ----------
+    linear, modes, members : Tensor of shape (N,), optional
+        Log probabilities of left-out rows, nats; None of what is not there or leaves no rows out.
+        Where modes have them and members don't, members count for nothing.
+    weight : Tensor of shape (N,)
+    """
+    if modes is None or members is None:
+        of_modes, networks = (0.0, members) if modes is None else (1.0, modes)
+    else:
+        of_modes = expected_share(modes, members, weight)
+        networks = (modes + log(of_modes)).logaddexp(members + log1p(-of_modes))
+    share = 0.0
+    if linear is not None and networks is not None:
+        share = stacked_share(linear, networks, weight)
+    return Shares(share, (1.0 - share) * of_modes, (1.0 - share) * (1.0 - of_modes))

@@ -63,7 +63,8 @@ class Members:
         if self.loss_curve is not None:
             attributes["log_posterior_curve_"] = data.log_jacobian - self.loss_curve
         if self.refitted is not None:
-            attributes["refitted_members_"], attributes["variance_scale_"] = self.refitted
+            attributes["refitted_members_"] = self.refitted.members
+            attributes["variance_scale_"] = self.refitted.variance_scale
         return attributes
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
 from skbayes_sym.estimators._fit.rows import Array
@@ -33,6 +34,7 @@ class Refitted(NamedTuple):
 
     members: RefittedMembers
     variance_scale: float
+    left_out: Tensor | None = None  # (N,), log p of every row left out, nats; by "loo"
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,9 @@ class Refitting:
             found = refit(LinearisedMember.at(network, one, scale, rows.x), rows)
             members.append(found.member)
             left_out.append(without_itself(found.logits, found.terms))
-        factor = self.variance_scale
-        if isinstance(factor, str):
-            losses = left_out_losses(left_out, rows.y, VARIANCE_SCALES)
-            factor = widest_within_error(losses, rows.weight, VARIANCE_SCALES).chosen
-        return Refitted(RefittedMembers.of(members, scale), float(factor))
+        together = RefittedMembers.of(members, scale)
+        if not isinstance(self.variance_scale, str):
+            return Refitted(together, float(self.variance_scale))
+        losses = left_out_losses(left_out, rows.y, VARIANCE_SCALES)
+        scaled = widest_within_error(losses, rows.weight, VARIANCE_SCALES)
+        return Refitted(together, scaled.chosen, -scaled.of_rows)

@@ -10,13 +10,15 @@ from skbayes_sym.estimators._fit.run import logger
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, Evidence
 from skbayes_sym.inference.laplace.training import HyperAscent
 from skbayes_sym.inference.map import MapObjective
-from skbayes_sym.numerics.convergence import stalled
+from skbayes_sym.numerics.convergence import gain
 from skbayes_sym.numerics.optimise import (
     OptimiseResult,
     ParamGroup,
     half_constant_half_linear,
     minimise,
 )
+
+_FEWEST = 5  # values whose spread says how much of a gain is noise
 
 
 class Pace(NamedTuple):
@@ -26,6 +28,7 @@ class Pace(NamedTuple):
     block: int  # steps between two updates
     burn_in: int  # updates left out at the start
     tol: float | None  # nats; None: never stops
+    until_sure: bool = False  # whether a gain must be below it by more than the curve's noise
 
     @property
     def n_blocks(self) -> int:
@@ -135,7 +138,12 @@ class Alternation:
         # Steps of full size end around a maximum and not in it, and a plateau may be a dip.
         tol, curve = self.pace.tol, self.evidence_curve
         if tol is not None and factor < 1.0:
-            self._has_converged = stalled(curve, self.pace.window, tol)
+            gained = gain(curve, self.pace.window)
+            if self.pace.until_sure:
+                known = self.pace.window >= _FEWEST
+                self._has_converged = known and gained.falls_short_of(tol)
+            else:
+                self._has_converged = gained.value < tol
 
     @property
     def _theta(self) -> Tensor:

@@ -57,6 +57,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "standardize": ["boolean"],
     "learning_rate": [Interval(Real, 0, None, closed="neither")],
     "hyper_learning_rate": [Interval(Real, 0, None, closed="neither")],
+    "hyper": [StrOptions({"auto", "online", "exact"})],
     "n_hyper_updates": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     "burn_in": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
     "keep_best": ["boolean"],
@@ -73,6 +74,9 @@ CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
+_ONLINE = {"auto": None, "online": True, "exact": False}
+
+
 class LaplaceEstimator(NetworkEstimator):
     """A network with a normal posterior around its mode."""
 
@@ -81,6 +85,7 @@ class LaplaceEstimator(NetworkEstimator):
     batch_size: int | str
     learning_rate: float
     hyper_learning_rate: float
+    hyper: str
     n_hyper_updates: int | str
     burn_in: float | str
     keep_best: bool
@@ -97,11 +102,15 @@ class LaplaceEstimator(NetworkEstimator):
     def _network(self, data: Training, n_outputs: int) -> RecordingNetwork:
         shape = self._image_shape(data.n_features)
         if isinstance(self.network, str) and self.network == "mlp":
-            sizes, activation = layer_sizes(self.hidden_layer_sizes), ACTIVATIONS[self.activation]
-            return MLP(data.n_features, sizes, n_outputs, activation)
+            sizes = self._sizes(data, n_outputs)
+            return MLP(data.n_features, sizes, n_outputs, ACTIVATIONS[self.activation])
         names = ("hidden_layer_sizes", "activation")
         refuse(self, names, "network brings its own layers", "network='mlp'")
         return chosen_network(self.network, data.n_features, shape, n_outputs)
+
+    def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
+        """Widths of the hidden layers."""
+        return layer_sizes(self.hidden_layer_sizes)
 
     def _prior(self, network: Network) -> Prior:
         return layer_prior(self.prior_scale, recording(network))
@@ -117,7 +126,9 @@ class LaplaceEstimator(NetworkEstimator):
             objective=OBJECTIVES["evidence"],
             invariances=None,
             rates=Rates(self.learning_rate, self.hyper_learning_rate),
-            updates=Updates(self.n_hyper_updates, self.burn_in, self.keep_best),
+            updates=Updates(
+                self.n_hyper_updates, self.burn_in, self.keep_best, _ONLINE[self.hyper]
+            ),
             max_iter=max_iter,
             batch_size=self.batch_size,
             tol=tol,

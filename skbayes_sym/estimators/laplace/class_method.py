@@ -18,10 +18,10 @@ from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.modes import learned_scales
 from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
+from skbayes_sym.inference.laplace.class_mode_search import search_classes
 from skbayes_sym.inference.laplace.class_modes import (
     ClassModes,
     ClassModeSearch,
-    stacked,
     starting_points,
 )
 from skbayes_sym.inference.laplace.class_predictive import choose_variance_scale
@@ -39,7 +39,6 @@ _DOUBLE = 8  # bytes
 # The default priors: on separated classes the evidence is higher under the first by tens of nats,
 # where labels are noisy under the second.
 STEEP, FLAT = LayerScales(8.0, 64.0), LayerScales(8.0, 4.0)
-_SEPARATED = 0.05  # nats per row of a mode's misfit below which no other prior is tried
 # Of the searches' reasons to stop the fit's, the first that one of them had.
 _GRAVEST: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter", "tol")
 
@@ -64,6 +63,8 @@ class ClassModesFit:
         Of the logits' variance in predictions.
     stop_reason : str
     predict_seed : int
+    left_out : Tensor of shape (N,), optional
+        Log probability of every row left out, nats; where they chose the variance scale.
     """
 
     modes: ClassModes
@@ -72,6 +73,7 @@ class ClassModesFit:
     variance_scale: float
     stop_reason: Stopped
     predict_seed: int
+    left_out: torch.Tensor | None = None
 
     @property
     def n_iter(self) -> int:
@@ -110,8 +112,10 @@ class EvidenceLaplaceClasses:
     says_unconverged : bool, default=False
         Whether a best mode that still moved at the end is warned of.
     alternative : unbound prior, optional
-        Tried from the first start where the mode leaves labels unexplained; all modes are then of
-        the prior with the higher evidence.
+        Tried from the first start where labels are noisy; all modes are then of the prior with the
+        higher evidence.
+    tries : bool, default=True
+        Whether noisy labels are looked for, and every start then searched from in two ways.
     """
 
     needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
@@ -122,6 +126,7 @@ class EvidenceLaplaceClasses:
     variance_scale: str | float
     says_unconverged: bool = False
     alternative: UnboundPrior | None = None
+    tries: bool = True
 
     def fit(self, data: Training, model: Model, run: Run) -> ClassModesFit:
         network = fully_connected(model.network)
@@ -137,8 +142,8 @@ class EvidenceLaplaceClasses:
             fixed = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
             run.keep(lambda: ClassModesFit(modes, modes, prior, fixed, stopped, predict_seed))
             refined = refine(problem, modes)
-            scale = self._scale(problem, refined)
-            found = ClassModesFit(modes, refined, prior, scale, stopped, predict_seed)
+            scale, left_out = self._scale(problem, refined)
+            found = ClassModesFit(modes, refined, prior, scale, stopped, predict_seed, left_out)
         run.end(found)
         values = modes.log_evidence
         logger.info(
@@ -159,48 +164,34 @@ class EvidenceLaplaceClasses:
         max_iter = self.max_iter
         if isinstance(max_iter, str):
             max_iter = most_steps(problem.network.layout.n_params)
-        share = 1.0 / (len(starts) + (self.alternative is not None))
+        tries = self.tries and problem.network.n_layers > 1 and problem.prior.is_learned
+        share = 1.0 / (2 * len(starts) + 2 if tries else len(starts))
+        how = ClassModeSearch(max_iter, self._tol(problem), learn_scales=problem.prior.is_learned)
 
-        def search(problem: ClassEvidence, start: torch.Tensor) -> ClassModes:
-            how = ClassModeSearch(
-                max_iter, self._tol(problem), learn_scales=problem.prior.is_learned
-            )
-            return how.search(problem, start.unsqueeze(0), run.phase(share, max_iter))
+        def search(problem: ClassEvidence, start: torch.Tensor, doubted: bool) -> ClassModes:
+            one = replace(how, doubts_labels=doubted)
+            return one.search(problem, start.unsqueeze(0), run.phase(share, max_iter))
 
-        found = [search(problem, starts[0])]
-        other = self._other(problem, found[0])
-        if other is not None:
-            second = search(other, starts[0])
-            if _ended(second) or second.log_evidence[0] > found[0].log_evidence[0]:
-                problem, found = other, [second]
-        for start in starts[1:]:
-            if _ended(found[-1]):
-                break
-            found.append(search(problem, start))
-        reasons = stacked(found).stopped
-        stopped = next(reason for reason in _GRAVEST if reason in reasons)
-        return problem, stacked(found), stopped
-
-    def _other(self, problem: ClassEvidence, first: ClassModes) -> ClassEvidence | None:
-        """The problem under the alternative prior, if that is worth a search."""
-        network = problem.network
-        if self.alternative is None or not network.hidden_layer_sizes or _ended(first):
-            return None
-        unexplained = float(problem.misfit(first.theta[0]) / problem.data.weight.sum())
-        if unexplained < _SEPARATED:
-            return None
-        prior = scales_by_group(self.alternative.bind(network.layout))
-        return replace(problem, prior=prior)
+        alternative = None
+        if tries and self.alternative is not None:
+            alternative = scales_by_group(self.alternative.bind(problem.network.layout))
+        problem, modes = search_classes(search, problem, starts, alternative, tries=tries)
+        stopped = next(reason for reason in _GRAVEST if reason in modes.stopped)
+        return problem, modes, stopped
 
     def _tol(self, problem: ClassEvidence) -> float | None:
         if isinstance(self.tol, str):
             return ClassModeSearch.tol
         return None if self.tol is None else self.tol * float(problem.data.weight.sum())
 
-    def _scale(self, problem: ClassEvidence, refined: RefinedModes) -> float:
+    def _scale(
+        self, problem: ClassEvidence, refined: RefinedModes
+    ) -> tuple[float, torch.Tensor | None]:
+        """Factor on the logits' variance, and the log probabilities of left-out rows with it."""
         if not isinstance(self.variance_scale, str):
-            return float(self.variance_scale)
-        return choose_variance_scale(problem, refined).chosen
+            return float(self.variance_scale), None
+        found = choose_variance_scale(problem, refined)
+        return found.chosen, -found.of_rows
 
     def _require_memory(self, data: Training, network: MLP) -> None:
         """Factors of R modes, found and refined, and covariances: 3 R P^2 numbers, float64."""
@@ -210,8 +201,3 @@ class EvidenceLaplaceClasses:
             "Lower n_restarts or hidden_layer_sizes, or use optimizer='adam'.",
         )  # fmt: skip
         require_memory([rows_part(data), systems], data.device)
-
-
-def _ended(modes: ClassModes) -> bool:
-    """Whether the last search was told to end, and with it the fit."""
-    return modes.stopped[-1] in ("callback", "interrupted")

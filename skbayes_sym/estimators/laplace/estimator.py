@@ -21,18 +21,26 @@ from skbayes_sym.estimators.laplace.class_method import (
     EvidenceLaplaceClasses,
     most_steps,
 )
+from skbayes_sym.estimators.laplace.effort import (
+    NARROW,
+    STEPS,
+    WIDE,
+    automatic_width,
+    restarts,
+    work,
+)
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.laplace.modes import EvidenceLaplace
 from skbayes_sym.estimators.laplace.optimizers import OWN_CONSTRAINTS, ChoosesOptimizer
 from skbayes_sym.estimators.predictors import SampledOutputs
-from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetPredictive
 from skbayes_sym.models.priors import UnboundPrior
 
-_STEPS, _TOL = 100, 5e-6  # of regression; see ``inference.laplace.evidence_modes``
+_TOL = 5e-6  # of regression; see ``inference.laplace.evidence_modes``
 
 
 class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
@@ -51,8 +59,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(20,)
-        Widths of the hidden layers; ``()`` is a linear model.
+    hidden_layer_sizes : "auto", int or sequence of int, default="auto"
+        Widths of the hidden layers; ``()`` is a linear model. "auto" is 20 units, and 40 beyond
+        1,000 rows where Gauss-Newton steps can be made in time.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     network : "mlp", torch.nn.Module or Network, default="mlp"
@@ -75,12 +84,14 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         "auto" takes Gauss-Newton steps for a fully connected network with the likelihood,
         curvature and layers of the defaults, unless they'd take long (some twenty seconds) or a
         parameter that only Adam has is given; `optimizer_` says what was taken.
-    n_restarts : int, default=10
-        Modes, from as many random starts. Adam trains one.
+    n_restarts : int or "auto", default="auto"
+        Modes, from as many random starts; "auto" is 10, fewer (at least 3) where they'd take long.
+        Adam trains one.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default ``LayerScales()``,
-        one learned scale per layer's weights and per layer's biases. ``ARD()`` learns one per
-        column of ``X``: `relevance_`. By Adam normal ones only, with one scale a layer.
+        one learned scale per layer's weights and per layer's biases, and for the 40 units of
+        "auto" ``ARD()``, which learns one per column of ``X``: `relevance_`. By Adam normal ones
+        only, with one scale a layer.
     prior_scale : "learn", float or sequence of float, default="learn"
         Prior standard deviation of the weights and biases, in standardised units: one number or
         one per layer. "learn" maximises the evidence over it, layer by layer; by Adam from 3.0.
@@ -101,6 +112,10 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         linearly.
     hyper_learning_rate : float, default=0.3
         Likewise for the logarithms of prior precision and noise.
+    hyper : {"auto", "online", "exact"}, default="auto"
+        "online" gathers the gradient of the evidence from the training steps themselves, with the
+        preconditioner of the update before; "exact" makes two passes of its own per update. "auto"
+        is "online" where a step sees a part of the rows: its cost doesn't depend on how many.
     n_hyper_updates : int or "auto", default="auto"
         Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
         Fisher matrix at least one in 8 steps.
@@ -137,7 +152,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_restarts, n_features)
-        Scale of the weights from every column of ``X``; only with ``prior=ARD()``.
+        Scale of the weights from every column of ``X``; only under ``ARD()``.
     noise_std_modes_ : ndarray of shape (n_restarts, n_targets)
         Standard deviation of each mode's noise, in the units of ``y``.
     log_evidence_curve_ : ndarray of shape (n_updates,)
@@ -182,8 +197,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     -----
     Gauss-Newton steps of R restarts take O(R (n_samples n_targets P^2 + P^3)) for P weights, and
     each sets the hyperparameters anew (MacKay 1992). One of Adam's costs as much as a
-    deterministic network's, an update about as much as one look at the data, and two more where
-    there is noise to learn.
+    deterministic network's, and at most half as much again where it gathers an online update; an
+    exact one costs about one look at the data, and two more where there is noise to learn.
 
     Modes count alike. Their evidences differ by tens of nats, but mostly by the approximation's own
     error: weights in proportion to them leave one mode, and not the one that predicts best.
@@ -209,11 +224,13 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     _parameter_constraints: dict[str, list[Any]] = {
         **OWN_CONSTRAINTS,
         **REGRESSOR_CONSTRAINTS,
+        "hidden_layer_sizes": [StrOptions({"auto"}), *OWN_CONSTRAINTS["hidden_layer_sizes"]],
+        "n_restarts": [StrOptions({"auto"}), *OWN_CONSTRAINTS["n_restarts"]],
     }
 
     def __init__(
         self,
-        hidden_layer_sizes: int | Sequence[int] = (20,),
+        hidden_layer_sizes: str | int | Sequence[int] = "auto",
         activation: str = "tanh",
         *,
         network: str | torch.nn.Module | Network = "mlp",
@@ -221,7 +238,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         curvature: str = "auto",
         layers: str = "all",
         optimizer: str = "auto",
-        n_restarts: int = 10,
+        n_restarts: int | str = "auto",
         prior: UnboundPrior | None = None,
         prior_scale: Any = "learn",
         noise_std: Any = "learn",
@@ -231,6 +248,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         normalize_y: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.3,
+        hyper: str = "auto",
         n_hyper_updates: int | str = "auto",
         burn_in: float | str = "auto",
         keep_best: bool = False,
@@ -257,6 +275,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         self.normalize_y = normalize_y
         self.learning_rate = learning_rate
         self.hyper_learning_rate = hyper_learning_rate
+        self.hyper = hyper
         self.n_hyper_updates = n_hyper_updates
         self.burn_in = burn_in
         self.keep_best = keep_best
@@ -266,16 +285,29 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         self.random_state = random_state
         self.verbose = verbose
 
+    def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
+        if not isinstance(self.hidden_layer_sizes, str):
+            return super()._sizes(data, n_outputs)
+        if self.optimizer_ == "adam":
+            return (NARROW,)
+        return (automatic_width(data.n_rows, data.n_features, n_outputs),)
+
+    def _learned_prior(self, network: MLP) -> UnboundPrior:
+        is_wide = network.hidden_layer_sizes == (WIDE,) and isinstance(self.hidden_layer_sizes, str)
+        return ARD() if is_wide else LayerScales()
+
     def _most_steps(self, network: MLP) -> int:
-        return self._steps_up_to(_STEPS)
+        return self._steps_up_to(STEPS)
 
     def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
-        return super()._work(n_steps, n_rows * network.n_outputs, network)
+        n_restarts = restarts(self.n_restarts, n_rows, network)
+        n_targets, n_params = network.n_outputs, network.layout.n_params
+        return work(n_restarts, n_steps, n_rows * n_targets, n_params)
 
     def _gauss_newton(self) -> EvidenceLaplace:
         tol = _TOL if isinstance(self.tol, str) else self.tol
         return EvidenceLaplace(
-            self.n_restarts, self._steps_up_to(_STEPS), tol, says_unconverged=True
+            self.n_restarts, self._steps_up_to(STEPS), tol, says_unconverged=True
         )
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
@@ -373,6 +405,10 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         linearly.
     hyper_learning_rate : float, default=0.3
         Likewise for the logarithms of prior precision.
+    hyper : {"auto", "online", "exact"}, default="auto"
+        "online" gathers the gradient of the evidence from the training steps themselves, with the
+        preconditioner of the update before; "exact" makes two passes of its own per update. "auto"
+        is "online" where a step sees a part of the rows: its cost doesn't depend on how many.
     n_hyper_updates : int or "auto", default="auto"
         Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
         Fisher matrix at least one in 8 steps.
@@ -447,9 +483,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
     Notes
     -----
     Gauss-Newton steps of R restarts take O(R (n_samples P^2 + P^3)) for P weights, however many
-    classes there are. One of Adam's costs as much as a deterministic network's, an update about as
-    much as C looks at the data for C classes, and the predictive covariance O(C D^2 + C G^2) a row
-    and layer of D inputs and G units.
+    classes there are. One of Adam's costs as much as a deterministic network's, and more where it
+    gathers an online update; an exact one costs about as much as C looks at the data for C classes,
+    and the predictive covariance O(C D^2 + C G^2) a row and layer of D inputs and G units.
 
     Modes count alike: their evidences differ mostly by the approximation's own error.
 
@@ -499,6 +535,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         standardize: bool = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.3,
+        hyper: str = "auto",
         n_hyper_updates: int | str = "auto",
         burn_in: float | str = "auto",
         keep_best: bool = True,
@@ -526,6 +563,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         self.standardize = standardize
         self.learning_rate = learning_rate
         self.hyper_learning_rate = hyper_learning_rate
+        self.hyper = hyper
         self.n_hyper_updates = n_hyper_updates
         self.burn_in = burn_in
         self.keep_best = keep_best

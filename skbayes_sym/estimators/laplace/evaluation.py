@@ -8,7 +8,7 @@ from skbayes_sym.inference.laplace.curvature import Spectrum
 from skbayes_sym.inference.laplace.jacobian import Directions, ExactDirections, SketchedDirections
 from skbayes_sym.inference.laplace.marginal_likelihood import Evidence, LaplaceEvidence
 
-EVALUATION_SAMPLES = 32  # transformations a row of the reported evidence and of predictions
+EVALUATION_SAMPLES = 32  # transformations per row of the reported evidence and of predictions
 
 
 class Evaluated(NamedTuple):

@@ -47,7 +47,6 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     ],
     "invariances": [StrOptions({"auto"}), None, list, tuple, object],
     "objective": [StrOptions(set(OBJECTIVES)), object],
-    "hyper": [StrOptions({"auto", "online", "exact"})],
     "evidence": [StrOptions({"full", "subset"})],
     "subset_size": [Interval(Integral, 1, None, closed="left"), None],
 }  # fmt: skip
@@ -210,9 +209,9 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
         (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
         ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
-        after the other. `~skbayes_sym.models.Invariances` also says how many transformations a row
-        training takes (8) and predictions average over (32), and how fast half-widths grow. None:
-        the paper's non-invariant model.
+        after the other. `~skbayes_sym.models.Invariances` also says how many transformations per
+        row training takes (8) and predictions average over (32), and how fast half-widths grow.
+        None: the paper's non-invariant model.
     objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
         "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
         half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
@@ -466,9 +465,9 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
         (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
         ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
-        after the other. `~skbayes_sym.models.Invariances` also says how many transformations a row
-        training takes (8) and predictions average over (32), and how fast half-widths grow. None:
-        the paper's non-invariant model.
+        after the other. `~skbayes_sym.models.Invariances` also says how many transformations per
+        row training takes (8) and predictions average over (32), and how fast half-widths grow.
+        None: the paper's non-invariant model.
     objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
         "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
         half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior

@@ -77,7 +77,8 @@ class Updates(NamedTuple):
     n: int | str  # "auto"
     burn_in: float | str  # share of them that is left out at the start, or "auto"
     keep_best: bool
-    online: bool = False  # gradients from the training steps themselves
+    # Sums from the training steps themselves; None: where a step sees a part of the rows.
+    online: bool | None = False
     n_rows: int | None = None  # the evidence of a subset of so many; None: of all rows
 
 
@@ -184,14 +185,21 @@ class Laplace:
             return self.updates.burn_in
         return 0.0 if is_empirical(self.curvature) else _BURN_IN
 
-    def _pace(self, total_weight: float) -> Pace:
+    def _is_online(self, problem: Problem) -> bool:
+        """Whether the sums of an update come from the training steps themselves."""
+        online = self.updates.online
+        return problem.batch_size < problem.data.n_rows if online is None else online
+
+    def _pace(self, total_weight: float, *, until_sure: bool = False) -> Pace:
         block = max(1, self.max_iter // self._n_updates)
         n_blocks = -(-self.max_iter // block)
         tol = None if self.tol is None else self.tol * total_weight
-        return Pace(self.max_iter, block, int(self._burn_in * n_blocks), tol)
+        return Pace(self.max_iter, block, int(self._burn_in * n_blocks), tol, until_sure)
 
     def _training(self, problem: Problem) -> Alternation:
-        data, pace = problem.data, self._pace(problem.data.total_weight)
+        # Online, the curve is that of weights that still move: its noise isn't to end a fit.
+        until_sure = self.invariances is None and self._is_online(problem)
+        data, pace = problem.data, self._pace(problem.data.total_weight, until_sure=until_sure)
         x, network = data.data.x, problem.model.network
         theta = network.init(1, generator=generator_from(problem.seeds.start))[0]
         hyper = problem.start()
@@ -218,8 +226,9 @@ class Laplace:
         if not any(rates):
             return None
         evidence, online = problem.evidence, None
-        if self.updates.online and (rates.half_width > 0 or rates.likelihood > 0):
-            online = OnlineEvidence(evidence)
+        if self._is_online(problem):
+            learns_more = rates.half_width > 0 or rates.likelihood > 0
+            online = OnlineEvidence(evidence, needs_gradient=learns_more)
             epoch = -(-problem.data.n_rows // problem.batch_size)
             layers = problem.model.network.weight_layers
             n_recorded = recorded_steps(pace.block, epoch, layers)

@@ -18,6 +18,7 @@ from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.laplace.effort import restarts
 from skbayes_sym.inference.laplace.class_modes import starting_points
 from skbayes_sym.inference.laplace.evidence_modes import (
     EvidenceModes,
@@ -34,14 +35,7 @@ from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
-# Multiplications that "auto" takes Gauss-Newton steps for: some twenty seconds of one core.
-MOST_WORK = 1e12
 _DOUBLE = 8  # bytes
-
-
-def work(n_restarts: int, max_iter: int, n_rows: int, n_params: int) -> float:
-    """Multiplications of all Gauss-Newton systems, about: R I (N P^2 + P^3)."""
-    return float(n_restarts * max_iter * (n_rows * n_params**2 + n_params**3))
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +82,8 @@ class EvidenceLaplace:
 
     Parameters
     ----------
-    n_restarts : int
+    n_restarts : int or "auto"
+        "auto" is what some seconds of one core are enough for, at most `MOST_MODES`.
     max_iter : int
         Largest number of Gauss-Newton steps.
     tol : float or None
@@ -99,14 +94,15 @@ class EvidenceLaplace:
 
     needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
-    n_restarts: int
+    n_restarts: int | str
     max_iter: int
     tol: float | None
     says_unconverged: bool = False
 
     def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
         network = fully_connected(model.network)
-        self._require_memory(data, network)
+        n_restarts = restarts(self.n_restarts, data.n_rows, network)
+        self._require_memory(data, network, n_restarts)
         prior = scales_by_group(model.prior)
         problem = RegressionEvidence(network, data.double_data, prior)
         start_seed, predict_seed = spawn_seeds(data.seed, 2)
@@ -128,7 +124,7 @@ class EvidenceLaplace:
                 so_far[:] = [modes]
                 return run.end_block()
 
-            search = search_modes(how, problem, draw, self.n_restarts, noise, on_step)
+            search = search_modes(how, problem, draw, n_restarts, noise, on_step)
             modes = _on_host(search.modes)
             found = ModesFit(modes, prior, predict_seed, search)
             run.end(found)
@@ -143,9 +139,9 @@ class EvidenceLaplace:
             warn_of_moving_mode(curve, search.stopped, self.tol, data.total_weight)
         return found
 
-    def _require_memory(self, data: Training, network: MLP) -> None:
+    def _require_memory(self, data: Training, network: MLP, r: int) -> None:
         """Systems of R modes, their factors and inverses: 5 R (T + 1) P^2 numbers, float64."""
-        p, r = network.layout.n_params, self.n_restarts
+        p = network.layout.n_params
         systems = Part(
             f"Gauss-Newton systems of {r} modes of {p:,} weights",
             5 * r * (network.n_outputs + 1) * p**2 * _DOUBLE,

@@ -63,7 +63,7 @@ def _check_shapes(network: RecordingNetwork, n_features: int, n_outputs: int) ->
             "module's own sizes."
         ) from error
     if outputs != (1, n_outputs):
-        raise ValueError(f"network must give {n_outputs} outputs a row, got shape {outputs}.")
+        raise ValueError(f"network must give {n_outputs} outputs per row, got shape {outputs}.")
 
 
 def layer_prior(prior_scale: Any, network: RecordingNetwork) -> GaussianPrior:

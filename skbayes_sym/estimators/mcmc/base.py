@@ -262,9 +262,9 @@ class SampledEstimator(WeightedDraws):
         "mixture_of_laplace": 2 D gradients a mode for the curvatures of D parameters, O(D^3).
         "low_rank": O(D) a draw, and its alignment with the one before; a Gaussian has as many
         directions as its chain has draws. On airfoil, four chains of ``(16,) * 4``: RMSE .154 and
-        mixture -.70 nats a row, of the draws .153 and -.87, of the same Gaussians' variances alone
-        .323 and +.72. With ``remove_symmetries=False``, which leaves a chain's labels as they were,
-        .153 and -.77.
+        mixture -.70 nats per row, of the draws .153 and -.87, of the same Gaussians' variances
+        alone .323 and +.72. With ``remove_symmetries=False``, which leaves a chain's labels as they
+        were, .153 and -.77.
         """
         check_is_fitted(self)
         seed = seed_of(random_state)

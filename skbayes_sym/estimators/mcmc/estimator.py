@@ -19,8 +19,8 @@ from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.priors import UnboundPrior
 
 # Of targets' spread, where identical rows have identical targets. On concrete data four chains
-# without it have steps of .004, an R-hat of functions of 2.6 and -1.20 nats a row; with it .08, 1.4
-# and .23.
+# without it have steps of .004, an R-hat of functions of 2.6 and -1.20 nats per row; with it .08,
+# 1.4 and .23.
 _LEAST_NOISE = 0.02
 
 
@@ -60,7 +60,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         finding modes takes seconds, "ensemble" for other fully connected networks beyond 200
         weights, and else "prior".
     n_chains : int, "auto" or None, default=None
-        None is 64, 16 with ``init="laplace"`` and 8 with ``init="ensemble"``. "auto" is the number
+        None is 64, 16 with ``init="laplace"`` and 12 with ``init="ensemble"``. "auto" is the number
         that finds every mode with probability 0.99 if there are three, the rarest found by 8 % of
         the chains: ``n_chains_required([.57, .35, .08])``.
     n_warmup : int or None, default=None
@@ -357,7 +357,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         finding modes takes seconds, "ensemble" for other fully connected networks beyond 200
         weights, and else "prior".
     n_chains : int, "auto" or None, default=None
-        None is 64, 16 with ``init="laplace"`` and 8 with ``init="ensemble"``. "auto" is the number
+        None is 64, 16 with ``init="laplace"`` and 12 with ``init="ensemble"``. "auto" is the number
         that finds every mode with probability 0.99 if there are three, the rarest found by 8 % of
         the chains: ``n_chains_required([.57, .35, .08])``.
     n_warmup : int or None, default=None

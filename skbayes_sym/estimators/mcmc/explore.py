@@ -16,7 +16,7 @@ from skbayes_sym.estimators.mcmc.setting import (
 from skbayes_sym.estimators.mcmc.starts import INITS
 from skbayes_sym.estimators.mcmc.trust import why_not_weigh
 from skbayes_sym.estimators.mcmc.warm_start import continued
-from skbayes_sym.estimators.mcmc.wide import LEAST_ACCEPTED, from_afar
+from skbayes_sym.estimators.mcmc.wide import LEAST_ACCEPTED, density_for, from_afar
 from skbayes_sym.inference.allowance import Allowance
 from skbayes_sym.inference.kernels.base import Kernel
 from skbayes_sym.inference.mcmc.blocks import Sampler
@@ -116,11 +116,11 @@ def drawn_on(setting: Setting, explored: Explored) -> Draws:
 
 def _run_chains(setting: Setting, kernel: Kernel) -> ChainDraws:
     plan = setting.chains
-    blocks = continued(setting) or INITS[plan.init].blocks(setting)
+    explorer = _explorer(setting, kernel)
+    blocks = continued(setting, explorer.log_density) or INITS[plan.init].blocks(setting)
     n_draws = plan.n_draws
     if setting.weighs:
         n_draws = min(n_draws, MOST_EXPLORED)
-    explorer = _explorer(setting, kernel)
     if plan.approach and not plan.start:
         explorer = replace(explorer, approach=from_afar(setting, plan.approach))
     n_coming = explorer.approach.n_steps if explorer.approach else 0
@@ -142,7 +142,8 @@ def _run_chains(setting: Setting, kernel: Kernel) -> ChainDraws:
 
 def _explorer(setting: Setting, kernel: Kernel) -> Sampler:
     init = INITS[setting.chains.init]
-    return Sampler(kernel, setting.posterior, init.adaptation(setting), init.target_acceptance)
+    density = density_for(setting, kernel)
+    return Sampler(kernel, density, init.adaptation(setting), init.target_acceptance)
 
 
 def _run_particles(setting: Setting, particles: SMC) -> tuple[list[SMCResult], Stopped]:

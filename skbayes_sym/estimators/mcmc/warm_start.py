@@ -10,10 +10,11 @@ from torch import Tensor
 
 from skbayes_sym.estimators.mcmc.setting import Setting
 from skbayes_sym.inference.kernels.base import initial_state
+from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.mcmc.blocks import Block
 
 
-def continued(setting: Setting) -> list[Block] | None:
+def continued(setting: Setting, density: LogDensity) -> list[Block] | None:
     """Blocks of the previous fit, on this fit's data; None if this one starts anew."""
     previous, posterior = setting.chains.start, setting.posterior
     if not previous:
@@ -27,7 +28,7 @@ def continued(setting: Setting) -> list[Block] | None:
             "hidden_layer_sizes or n_chains changed."
         )
     blocks = [_as_tensors(kept, posterior.data.x) for kept in previous]
-    return [b._replace(state=initial_state(b.state.position, posterior)) for b in blocks]
+    return [b._replace(state=initial_state(b.state.position, density)) for b in blocks]
 
 
 def as_arrays(block: Block) -> Block:

@@ -13,12 +13,13 @@ or with a region that proposals must not leave, are compositions of the two.
 
 from dataclasses import dataclass
 from math import ceil, pi
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from skbayes_sym.inference.kernels.base import MAX_ENERGY_ERROR, Info, Preconditioner, State, where
-from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.inference.log_density import LogDensity, gradient_of
 from skbayes_sym.numerics.random import standard_normal
 
 
@@ -48,6 +49,8 @@ class HMC:
     for, and a constant number could still resonate. The number depends on the frozen step sizes
     and on the generator, never on where the chains are.
     """
+
+    any_gradient: ClassVar[bool] = True  # exact under `RoughGradients`
 
     path_length: float = pi / 2
     jitter: tuple[float, float] = (0.05, 2.0)
@@ -132,10 +135,11 @@ def leapfrog(
     eps = step_size.unsqueeze(1)
     position = state.position.clone()
     kick, move = preconditioner.to_gradient, preconditioner.to_position
+    slope = gradient_of(log_density)
     p = momentum.addcmul(eps, kick(state.gradient), value=0.5)
     for _ in range(n_steps - 1):
         position.addcmul_(eps, move(p))
-        p.addcmul_(eps, kick(log_density.evaluate(position).gradient))
+        p.addcmul_(eps, kick(slope(position)))
     position.addcmul_(eps, move(p))
     value, gradient = log_density.evaluate(position)
     p.addcmul_(eps, kick(gradient), value=0.5)

@@ -13,7 +13,7 @@ highest evidence is kept here and not the last.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -26,6 +26,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 
 _HYPER_START = 8  # iterations before scales move: the weights first
+_DOUBT = 0.03  # weight of the rows in these iterations where labels are doubted
 _BEST_START = 16  # before the best is kept: the evidence away from a mode says too much
 _PATIENCE_START, _PATIENCE = 24, 8  # updates without a new best that end the search
 _DAMPING = 0.7  # share of the logarithmic step of a precision
@@ -100,12 +101,16 @@ class ClassModeSearch:
         Steps from one update of the scales to the next; by default 1, and 3 beyond 1,000 weights.
     learn_scales : bool
         Whether scales move. If they don't the last iterate is kept: it is the nearest to a mode.
+    doubts_labels : bool
+        Whether labels hardly count in the first steps, before scales move: weights that follow
+        noise in them don't give it up later.
     """
 
     max_iter: int = 60
     tol: float | None = 0.1
     update_every: int | None = None
     learn_scales: bool = True
+    doubts_labels: bool = False
 
     def search(
         self, problem: ClassEvidence, theta: Tensor, on_step: OnStep | None = None
@@ -118,15 +123,18 @@ class ClassModeSearch:
         """
         found: list[ClassModes] = []
         n_steps, ended = 0, False
+        at_first = self._at_first(problem)
         for start in theta:
             state = _Search(
-                start, problem.prior.hyper.to(theta), problem.expansion(start),
+                start, problem.prior.hyper.to(theta), at_first.expansion(start),
                 theta.new_full((1,), INITIAL_DAMPING),
             )  # fmt: skip
             loop = Loop()
             with loop:
-                for _ in loop.steps(range(self.max_iter)):
-                    updated = self._iterate(problem, state)
+                for i in loop.steps(range(self.max_iter)):
+                    if self.doubts_labels and i == _HYPER_START:
+                        state.expansion = problem.expansion(state.theta)
+                    updated = self._iterate(at_first if i < _HYPER_START else problem, state)
                     n_steps += 1
                     loop.stop_if("tol", updated and state.stopped(self.tol))
                     loss = -state.curve[-1] if state.curve else float(state.expansion.value)
@@ -136,6 +144,13 @@ class ClassModeSearch:
             if ended or loop.stopped == "interrupted":
                 break
         return stacked(found)
+
+    def _at_first(self, problem: ClassEvidence) -> ClassEvidence:
+        """What is searched before scales move."""
+        if not self.doubts_labels:
+            return problem
+        weight = _DOUBT * problem.data.weight
+        return replace(problem, data=problem.data._replace(weight=weight))
 
     def _iterate(self, problem: ClassEvidence, state: _Search) -> bool:
         """One step, and whether the scales were updated after it."""
@@ -178,11 +193,9 @@ def _update(problem: ClassEvidence, state: _Search, factor: Tensor) -> None:
 def _end(problem: ClassEvidence, state: _Search, stopped: Stopped) -> ClassModes:
     """Evidence and curvature at the best place, of a batch of one."""
     theta, hyper = state.theta, state.log_precision
-    expansion = state.expansion
     if state.best is not None:
         _, theta, hyper = state.best
-    if state.best is not None or stopped == "interrupted":  # in the middle of a step, perhaps
-        expansion = problem.expansion(theta)
+    expansion = problem.expansion(theta)  # the last one may be of another place or of doubt
     factor = problem.factor(expansion.curvature[0], hyper)
     value = problem.log_evidence(theta, expansion.value[0], hyper, factor)
     curve = torch.tensor(state.curve, dtype=torch.float64)

@@ -139,6 +139,7 @@ class VarianceScale(NamedTuple):
 
     chosen: float
     log_losses: Tensor  # approximate leave-one-out, nats per row, of all scales
+    of_rows: Tensor  # (N,), -log p of every row left out at the chosen one, nats
 
 
 def choose_variance_scale(problem: ClassEvidence, laws: NormalLaws) -> VarianceScale:
@@ -149,7 +150,8 @@ def choose_variance_scale(problem: ClassEvidence, laws: NormalLaws) -> VarianceS
     _, y, weight = problem.data
     losses = left_out_losses(leave_one_out(problem, laws), y, VARIANCE_SCALES)
     log_losses = losses @ weight / weight.sum()
-    return VarianceScale(VARIANCE_SCALES[int(log_losses.argmin())], log_losses)
+    best = int(log_losses.argmin())
+    return VarianceScale(VARIANCE_SCALES[best], log_losses, losses[best])
 
 
 def widest_within_error(losses: Tensor, weight: Tensor, scales: Sequence[float]) -> VarianceScale:
@@ -162,8 +164,9 @@ def widest_within_error(losses: Tensor, weight: Tensor, scales: Sequence[float])
     more = losses - losses[int(log_losses.argmin())]
     mean = more @ share
     error = ((more - mean.unsqueeze(1)).square() @ share / weight.sum()).sqrt()
-    within = [scale for scale, one in zip(scales, (mean <= error).tolist(), strict=True) if one]
-    return VarianceScale(max(within), log_losses)
+    within = [i for i, one in enumerate((mean <= error).tolist()) if one]
+    widest = max(within, key=lambda i: scales[i])
+    return VarianceScale(scales[widest], log_losses, losses[widest])
 
 
 def left_out_losses(left_out: Sequence[LeftOut], y: Tensor, scales: Sequence[float]) -> Tensor:

@@ -165,10 +165,16 @@ class OnlineEvidence:
     The preconditioner is the one of the previous update, and the weights move while the factors
     are gathered: biased by what changes between two updates, and one pass instead of three. A
     batch that holds all the data is its own preconditioner: then nothing is biased.
+
+    Parameters
+    ----------
+    evidence : LaplaceEvidence
+    needs_gradient : bool, default=True
+        Whether anything but the prior's precisions is learned; theirs is in closed form.
     """
 
-    def __init__(self, evidence: LaplaceEvidence) -> None:
-        self._evidence = evidence
+    def __init__(self, evidence: LaplaceEvidence, *, needs_gradient: bool = True) -> None:
+        self._evidence, self._needs_gradient = evidence, needs_gradient
         self._preconditioners: Factors | None = None
         self._reset()
 
@@ -180,7 +186,8 @@ class OnlineEvidence:
     def record(self, theta: Tensor, hyper: Tensor, batch: Data, noise: Tensor) -> Recorded:
         """A step's pass; differentiable in the hyperparameters where a gradient will be taken."""
         model = self._evidence.model
-        learned = self._preconditioners is not None or self._is_whole(batch)
+        known = self._preconditioners is not None or self._is_whole(batch)
+        learned = self._needs_gradient and known
         leaf = hyper.detach().clone().requires_grad_(learned)
         recording, averaged = model.record(
             theta, model.hyper.unflatten(leaf)["eta"], batch.x, noise
@@ -206,7 +213,7 @@ class OnlineEvidence:
             factors = structure.factors(seen.jacobian, batch.weight)
         if self._is_whole(batch):
             self._precondition(self._evidence.spectrum(factors), hyper.detach())
-        if self._preconditioners is not None:
+        if self._needs_gradient and self._preconditioners is not None:
             value = self._evidence.surrogate(seen, batch.weight, self._preconditioners)
             gradient = torch.autograd.grad(value, hyper)[0]
             self._gradient = gradient + (0.0 if self._gradient is None else self._gradient)

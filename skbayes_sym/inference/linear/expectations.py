@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -22,6 +22,21 @@ class SiteTerms(NamedTuple):
     value: Tensor  # (N,), nats
     gradient: Tensor  # (N, C)
     curvature: Tensor  # (N, C, C)
+
+
+class _Expectation(torch.autograd.Function):
+    """``E[l]`` with the derivatives that come with it: nothing is recorded on the way."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, covariance: Tensor, terms: SiteTerms) -> Tensor:
+        ctx.save_for_backward(terms.gradient, terms.curvature)
+        return terms.value
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, Tensor, None]:
+        gradient, curvature = ctx.saved_tensors
+        slope = slopes[0].unsqueeze(-1)
+        return slope * gradient, -0.5 * slope.unsqueeze(-1) * curvature, None
 
 
 class SiteLikelihood(Protocol):
@@ -48,6 +63,13 @@ class SiteLikelihood(Protocol):
         ...
 
 
+def _expectation(likelihood: SiteLikelihood, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
+    """``E[l]`` of a likelihood without free parameters, differentiable."""
+    with torch.no_grad():
+        terms = likelihood(mean.detach(), covariance.detach(), y)
+    return cast(Tensor, _Expectation.apply(mean, covariance, terms))
+
+
 @dataclass(frozen=True)
 class ScalarSites:
     """One output per row, by the likelihood's own expectations.
@@ -71,7 +93,9 @@ class ScalarSites:
         return replace(self, likelihood=self.likelihood.at(params)) if self.learn else self
 
     def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
-        return torch.cat([e.value for e in self._blocks(mean, covariance, y)])
+        if self.params.numel():
+            return torch.cat([e.value for e in self._blocks(mean, covariance, y)])
+        return _expectation(self, mean, covariance, y)
 
     def __call__(self, mean: Tensor, covariance: Tensor, y: Tensor) -> SiteTerms:
         blocks = list(self._blocks(mean, covariance, y))
@@ -119,6 +143,8 @@ class SoftmaxSites:
         return self
 
     def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            return _expectation(self, mean, covariance, y)
         blocks = self._blocks(mean, covariance)
         normaliser = torch.cat([f.logsumexp(1).mean(-1) for f, _ in blocks])
         # The points come in pairs z, -z: the mean of an output is exactly its own.

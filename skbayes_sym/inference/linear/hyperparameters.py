@@ -95,6 +95,7 @@ class ElboAtSites:
         self._basis = torch.einsum("nr,crk->nck", data.features, vectors)
         offset = torch.einsum("ncd,d->nc", state.sites.precision, state.intercept)
         shift = data.weight[:, None] * (state.sites.shift - offset)
+        self._squares = self._basis[:, 0].square() if n_outputs == 1 else None
         self._right = torch.einsum("nck,nc->k", self._basis, shift)
 
     @property
@@ -110,7 +111,10 @@ class ElboAtSites:
         variance = 1.0 / (log_variance.neg().exp() + scale * self._values)
         loc = variance * scale * self._right
         mean = state.intercept + basis @ loc
-        covariance = (basis * variance) @ basis.mT
+        if data.n_outputs == 1:
+            covariance = (self._squares @ variance)[:, None, None]
+        else:
+            covariance = (basis * variance) @ basis.mT
         value = state.likelihood.at(params).value(mean, covariance, data.y)
         return value @ data.weight - kl_elementwise(loc, variance.log(), log_variance).sum()
 

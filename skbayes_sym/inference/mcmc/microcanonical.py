@@ -15,14 +15,14 @@ number means as much as it does in `HMC`.
 
 from dataclasses import dataclass
 from math import ceil, log, pi, sqrt
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from skbayes_sym.inference.kernels.base import Info, Preconditioner, State, initial_state, where
 from skbayes_sym.inference.kernels.hmc import metropolis
-from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.inference.log_density import LogDensity, gradient_of
 from skbayes_sym.numerics.random import standard_normal
 
 # The minimal-norm integrator of two gradients a step (McLachlan 1995, "On the numerical integration
@@ -127,7 +127,7 @@ def mclachlan(
     half = (0.5 * time).unsqueeze(1)
     velocity, first = kick(velocity, preconditioner.to_gradient(gradient), _MCLACHLAN * time)
     position = torch.addcmul(position, half, preconditioner.to_position(velocity))
-    middle = log_density.evaluate(position).gradient
+    middle = gradient_of(log_density)(position)
     velocity, second = kick(
         velocity, preconditioner.to_gradient(middle), (1 - 2 * _MCLACHLAN) * time
     )
@@ -219,6 +219,8 @@ class MicrocanonicalHMC:
     Robnik, Cohn-Gordon & Seljak (2025), "Metropolis adjusted microcanonical Hamiltonian Monte
     Carlo".
     """
+
+    any_gradient: ClassVar[bool] = True  # exact under `RoughGradients`
 
     path_length: float = pi / 2
     jitter: tuple[float, float] = (0.05, 2.0)

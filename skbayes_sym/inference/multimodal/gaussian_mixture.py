@@ -11,7 +11,7 @@ from skbayes_sym.numerics.random import normal_like
 
 _DIAGONAL_SHARE = 0.02  # of a fitted covariance: keeps it well conditioned
 _EM_STEPS = 100
-_EM_TOL = 1e-4  # nats a draw
+_EM_TOL = 1e-4  # nats per draw
 
 
 @dataclass(frozen=True, eq=False)

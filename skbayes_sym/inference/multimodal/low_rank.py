@@ -14,7 +14,7 @@ from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.random import normal_like
 
 # Of every variance, what is given to the coordinate alone. With none there would be no density;
-# with 0.01 four chains of [16] * 4 on airfoil lose 0.14 nats a row, from 0.001 on nothing.
+# with 0.01 four chains of [16] * 4 on airfoil lose 0.14 nats per row, from 0.001 on nothing.
 _DIAGONAL_SHARE = 0.001
 
 

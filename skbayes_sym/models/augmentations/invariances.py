@@ -20,7 +20,7 @@ class Invariances:
     families : "auto", augmentation, torch.nn.Module or sequence of them, default="auto"
         Several act one after the other. "auto" is `Affine` for images, and none for tables.
     n_augmentations : int, default=8
-        Transformations a row in training, a Latin hypercube: what memory and time go with. The
+        Transformations per row in training, a Latin hypercube: what memory and time go with. The
         reported evidence takes 32.
     learning_rate : float or "auto", default="auto"
         Adam's step size for the half-widths at the start. "auto" lets one travel 3 pi in all

@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb
 from skbayes_sym.models.likelihoods.categorical import log_shares
 from skbayes_sym.models.likelihoods.defaults import BaseLikelihood
-from skbayes_sym.models.likelihoods.expectations import by_quadrature
+from skbayes_sym.models.likelihoods.expectations import by_quadrature, logistic_nodes
 from skbayes_sym.models.predictive import CategoricalMixture
 
 
@@ -42,7 +42,13 @@ class Bernoulli(BaseLikelihood):
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
     ) -> ExpectedLogProb:
         sign = (2.0 * y - 1.0).to(mean).unsqueeze(-1)
-        return by_quadrature(
-            lambda f: logsigmoid(sign * f), lambda f: sign * torch.sigmoid(-sign * f),
-            mean, variance,
-        )  # fmt: skip
+
+        def value_and_slope(f: Tensor) -> tuple[Tensor, Tensor]:
+            """From one sigmoid: ``log s(a) = min(a, 0) + log(1 - s(-|a|))``, to rounding."""
+            agreeing = sign * f
+            wrong = torch.sigmoid(-agreeing)
+            value = torch.log1p(-torch.minimum(wrong, 1.0 - wrong)) + agreeing.clamp_max(0.0)
+            return value, sign * wrong
+
+        nodes = logistic_nodes(variance)
+        return by_quadrature(value_and_slope, mean, variance, n_nodes=nodes)

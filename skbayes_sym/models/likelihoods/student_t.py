@@ -107,7 +107,7 @@ class StudentT(TargetLikelihood):
             return (df + 1) * precision / (df + (y - f) ** 2 * precision)
 
         return by_quadrature(
-            lambda f: self._log_prob(y - f), lambda f: weight(f) * (y - f), mean, variance,
+            lambda f: (self._log_prob(y - f), weight(f) * (y - f)), mean, variance,
             (lambda f: weight(f) * (y - f) ** 2 - 1.0) if self.learn else None,
         )  # fmt: skip
 

@@ -1,18 +1,23 @@
 """Needs of methods are data: the checks follow them, and so does the table of the user guide."""
 
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import get_type_hints
 
 import pytest
 import torch
 from cases import LaplaceNoise
+from sklearn.base import BaseEstimator
+from sklearn.utils import get_tags
+from sklearn.utils.validation import has_fit_parameter
 
 import skbayes_sym
 from skbayes_sym.estimators._fit.compatibility import (
     SOFTMAX,
     Need,
     Needs,
+    _list_table,
     likelihood_table,
     table,
 )
@@ -72,6 +77,39 @@ def test_the_user_guide_says_what_the_code_asks_for() -> None:
     between = text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip()
     assert between == table(rows()), f"between the markers belongs:\n{table(rows())}"
     assert len(ESTIMATORS) > 12
+
+
+def abilities(kind: type[BaseEstimator]) -> tuple[str, ...]:
+    """What an estimator's signature and methods say it takes."""
+    parameters = signature(kind).parameters
+    goes_on = [n for n in ("warm_start", "partial_fit") if n in parameters or hasattr(kind, n)]
+    return (
+        "Yes" if "batch_size" in parameters else "No",
+        "Yes" if "network" in parameters else "No",
+        f"``{goes_on[0]}``" if goes_on else "No",
+    )
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="a checkout has the pages")
+def test_the_user_guide_says_what_each_estimator_takes() -> None:
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in skbayes_sym.__all__:
+        kind = getattr(skbayes_sym, name)
+        if hasattr(kind, "fit"):
+            found.setdefault(abilities(kind), []).append(name)
+    columns = ("", "Minibatches", "A network of your own", "Goes on from a fit")
+    cells = [(", ".join(f"`{n}`" for n in names), *given) for given, names in found.items()]
+    made = _list_table("46 18 18 18", [columns, *cells])
+    text = PAGE.read_text(encoding="utf-8")
+    begin, end = (f".. abilities: {word}\n" for word in ("begin", "end"))
+    between = text[text.index(begin) + len(begin) : text.index(end)].strip()
+    assert between == made, f"between the markers belongs:\n{made}"
+    for name in (name for names in found.values() for name in names):  # the sentence before
+        kind = getattr(skbayes_sym, name)
+        assert "device" in signature(kind).parameters
+        assert has_fit_parameter(kind, "sample_weight") is (name != "SymVIMatrixFactorization")
+        several = name.endswith("Regressor") and name != "BayesianLinearRegressor"
+        assert get_tags(kind()).target_tags.multi_output is several
 
 
 def taken() -> str:

@@ -4,7 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from skbayes_sym.estimators._fit.rows import canonical_rows, column_scaling
+from skbayes_sym.estimators._fit.rows import (
+    Scaling,
+    canonical_rows,
+    column_ends,
+    column_scaling,
+)
 
 
 @pytest.fixture
@@ -95,3 +100,21 @@ def test_origin_leads_every_row_given_to_its_place(table):
     rows, origin = canonical_rows(*table)
     assert np.array_equal(rows.X[origin], table[0])
     assert np.array_equal(rows.y[origin], table[1])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 700), (512, 1), (1_500, 7), (2_000, 600)])
+def test_ends_of_columns_are_the_smallest_and_the_largest(shape):
+    """Whatever is left over when rows are laid side by side."""
+    values = np.random.default_rng(0).normal(size=shape)
+    for place in (0, -1):  # also where they are the first or the last
+        values[place] *= 10.0
+        found = column_ends(values)
+        np.testing.assert_array_equal(found, [values.min(axis=0), values.max(axis=0)])
+
+
+def test_the_largest_scaled_value_is_that_of_all():
+    rng = np.random.default_rng(0)
+    values, scaling = rng.normal(size=(99, 4)), Scaling(rng.normal(size=4), np.arange(1.0, 5.0))
+    np.testing.assert_array_equal(
+        scaling.largest(values), np.abs(scaling.apply(values)).max(axis=0)
+    )

@@ -23,13 +23,18 @@ def fitted():
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_each_kind_is_half_of_the_pool(n_classes):
+def test_kinds_are_mixed_by_their_shares(n_classes):
     y = np.minimum(Y, n_classes - 1)
     pool = clone(CLF).fit(X, y)
     modes = LaplaceClassifier((4,), n_restarts=2, optimizer="gauss-newton", random_state=0)
     members = DeepEnsembleClassifier(n_members=3, correction="gaussian", random_state=0)
-    kinds = [estimator.fit(X, y).predict_proba(X) for estimator in (modes, members)]
-    np.testing.assert_allclose(pool.predict_proba(X), np.mean(kinds, axis=0), atol=1e-6)
+    linear = LaplaceClassifier((), n_restarts=1, random_state=0)
+    kinds = [estimator.fit(X, y).predict_proba(X) for estimator in (modes, members, linear)]
+    shares = [pool.modes_share_, pool.members_share_, pool.linear_share_]
+    assert sum(shares) == pytest.approx(1.0)
+    assert min(shares[:2]) > 0.01
+    expected = np.einsum("k,kij->ij", shares, kinds)
+    np.testing.assert_allclose(pool.predict_proba(X), expected, atol=1e-6)
     assert pool.variance_scale_ == modes.variance_scale_
     assert pool.member_variance_scale_ == members.variance_scale_
     assert pool.log_evidence_ == modes.log_evidence_
@@ -39,8 +44,9 @@ def test_it_says_what_it_chose_and_why(fitted):
     n = len(np.unique(X, axis=0))
     assert fitted.choice_ == (
         f"{n} distinct rows of 4 features, 3 classes: 2 modes of 4 tanh units by the evidence "
-        f"(variance scale {fitted.variance_scale_:g} by left-out rows) and 3 refitted ensemble "
-        f"members (variance scale {fitted.member_variance_scale_:g})"
+        f"(variance scale {fitted.variance_scale_:g} by left-out rows), {fitted.modes_share_:.0%}; "
+        f"3 refitted ensemble members (variance scale {fitted.member_variance_scale_:g}), "
+        f"{fitted.members_share_:.0%}; a linear model, {fitted.linear_share_:.0%}"
     )
 
 
@@ -66,6 +72,38 @@ def test_classes_that_overlap_aren_t_predicted_too_surely():
     assert loss < -np.where(y[120:], np.log(share), np.log1p(-share)).mean() - 0.02
 
 
+def noisy_line(n, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 6))
+    return x, (x[:, 0] - x[:, 1] + rng.logistic(size=n) > 0.0).astype(int)
+
+
+@pytest.fixture(scope="module")
+def of_a_noisy_line():
+    clf = BayesianMLPClassifier(n_modes=2, n_members=3, random_state=0)
+    return clf.fit(*noisy_line(250, 0))
+
+
+def test_labels_that_follow_a_line_are_the_linear_models(of_a_noisy_line):
+    x, y = noisy_line(1000, 1)
+    assert of_a_noisy_line.linear_share_ > 0.5
+    assert of_a_noisy_line.members_share_ < 0.01
+    linear = LaplaceClassifier((), n_restarts=1, random_state=0).fit(*noisy_line(250, 0))
+    losses = [-clf.log_predictive_density(x, y).mean() for clf in (of_a_noisy_line, linear)]
+    assert losses[0] < losses[1] + 0.005
+
+
+def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypatch):
+    monkeypatch.setattr(refit, "_MOST_WORK", 1.0)
+    clf = BayesianMLPClassifier((4,), n_modes=1, n_members=2, random_state=0)
+    found = clf.fit(*noisy_line(100, 0))
+    assert not hasattr(found, "samples_")
+    assert found.members_share_ == 0.0
+    assert found.choice_.endswith("; refitting members of an ensemble would take too long")
+    separated = clf.fit(X, Y)
+    assert separated.members_share_ == separated.modes_share_ == 0.5
+
+
 def test_relevance_of_columns():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((120, 3))
@@ -83,8 +121,8 @@ def test_what_would_take_long_is_left_out(monkeypatch):
     assert not hasattr(found, "posterior_")
     assert not hasattr(found, "refitted_members_")
     assert found.choice_.endswith(
-        "3 ensemble members as trained; 2 modes would take too long; refitting members would take "
-        "too long"
+        "3 ensemble members as trained, 100%; 2 modes would take too long; refitting members would "
+        "take too long"
     )
     assert found.predict_proba(X).shape == (70, 3)
     assert np.all(found.predict_uncertainty(X).epistemic > 0.0)

@@ -9,6 +9,7 @@ from sklearn.datasets import load_diabetes
 
 from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor
 from skbayes_sym.estimators.bayesian_mlp import method
+from skbayes_sym.estimators.laplace import effort
 from skbayes_sym.models import ARD
 
 X, Y = (a[:80] for a in load_diabetes(return_X_y=True))
@@ -95,21 +96,16 @@ def test_relevance_of_columns():
 
 
 def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
-    monkeypatch.setattr(method, "_USUAL_WORK", 1.0)
+    for module in (effort, method):
+        monkeypatch.setattr(module, "USUAL_WORK", 1.0)
     few = clone(REG).set_params(n_modes=5).fit(X, Y)
     assert few.posterior_.n_modes == len(few.samples_) + 1 == 3
     assert few.choice_.endswith("; 5 modes would take too long")
-    monkeypatch.setattr(method, "MOST_WORK", 1.0)
+    monkeypatch.setattr(effort, "MOST_WORK", 1.0)
     none = clone(REG).fit(X, Y)
     assert not hasattr(none, "posterior_")
     assert len(none.samples_) == 2
     assert np.isfinite(none.predict_interval(X)).all()
-
-
-def test_width_and_prior_follow_the_number_of_rows():
-    assert method.automatic_width(1000, 5, 1) == 20
-    assert method.automatic_width(1001, 5, 1) == 40
-    assert method.automatic_width(10**6, 5, 1) == 20
 
 
 def test_weights_are_repetitions_bit_for_bit():

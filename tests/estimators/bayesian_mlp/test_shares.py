@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skbayes_sym.estimators.bayesian_mlp.shares import equal_shares, shared
+from skbayes_sym.estimators.bayesian_mlp.shares import equal_shares, shared, shared_by_classes
 
 WEIGHT = torch.ones(40, dtype=torch.float64)
 NONE = torch.zeros(0, 40, dtype=torch.float64)
@@ -42,3 +42,19 @@ def test_a_tie_is_shared_with_the_linear_model():
 def test_without_left_out_rows_all_networks_count_alike():
     assert equal_shares(3, 1) == (0.0, 0.75, 0.25)
     assert equal_shares(0, 2) == (0.0, 0.0, 1.0)
+
+
+def test_classes_share_by_what_is_expected_after_left_out_rows():
+    much, little = torch.full((40,), -0.1, dtype=torch.float64), torch.full((40,), -0.5).double()
+    assert shared_by_classes(None, much, much, WEIGHT) == pytest.approx((0.0, 0.5, 0.5))
+    clear = shared_by_classes(None, much, little, WEIGHT)
+    assert 0.9 < clear.modes < 1.0
+    few = shared_by_classes(None, much[:3], little[:3], WEIGHT[:3])
+    assert 0.5 < few.modes < 0.7
+
+
+def test_classes_are_stacked_with_the_linear_model():
+    much, little = torch.full((40,), -0.1, dtype=torch.float64), torch.full((40,), -0.5).double()
+    assert shared_by_classes(much, little, little, WEIGHT) == (1.0, 0.0, 0.0)
+    assert shared_by_classes(little, much, None, WEIGHT) == (0.0, 1.0, 0.0)
+    assert shared_by_classes(little, None, much, WEIGHT) == (0.0, 0.0, 1.0)

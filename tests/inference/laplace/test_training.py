@@ -96,3 +96,20 @@ def test_recording_adds_less_than_half_to_training(layers, eight):
     cost = max(layer.recording_cost for layer in layers)
     for n_between in range(4, 100):
         assert recorded_steps(n_between, 1000, layers) * cost < 0.5 * n_between
+
+
+def test_precisions_alone_take_no_gradient():
+    """Theirs is in closed form: the sums are the same, and no graph is kept."""
+    p = PROBLEMS["classes"]
+    evidence = fixed(p, "kronecker", "exact")
+    exact = evidence.one_pass(p.theta, p.hyper, 3)
+    online = OnlineEvidence(evidence, needs_gradient=False)
+    for _ in range(2):
+        recorded = online.record(p.theta, p.hyper, p.data, p.noise)
+        assert not recorded.hyper.requires_grad
+        with torch.no_grad():
+            online.gather(recorded, torch.Generator().manual_seed(3))
+        sums, _, gradient = online.collect(p.hyper)
+        assert gradient is None
+        for own, expected in zip(sums.factors, exact.factors, strict=True):
+            assert_close(own, expected)

@@ -6,7 +6,13 @@ from cases import LIKELIHOODS, LaplaceNoise
 from torch.testing import assert_close
 
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
-from skbayes_sym.models.likelihoods.expectations import by_autograd
+from skbayes_sym.models.likelihoods.expectations import (
+    _LOGISTIC,
+    N_NODES,
+    by_autograd,
+    by_quadrature,
+    logistic_nodes,
+)
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.student_t import StudentT
 
@@ -53,3 +59,41 @@ def test_an_output_without_variance_is_a_number(law):
     assert_close(found.d_variance[:, 0], 0.5 * curvature, atol=1e-5, rtol=0.0)
     slopes = by_autograd(law, mean, zero, y, mean.new_empty(2, 0))
     assert all(part.isfinite().all() for part in slopes)
+
+
+def logistic_by_sums(mean, sd):
+    """Value and slopes of ``E[log s(f)]`` by 8,001 equidistant points: exact to rounding."""
+    z = torch.linspace(-9.5, 9.5, 8001, dtype=torch.float64)
+    weights = torch.softmax(-0.5 * z * z, 0)
+    f = mean.unsqueeze(-1) + sd * z
+    slope = torch.sigmoid(-f)
+    value = torch.nn.functional.logsigmoid(f)
+    return value @ weights, slope @ weights, (slope * z) @ weights / (2.0 * sd)
+
+
+@pytest.mark.parametrize("sd", [*_LOGISTIC, 0.01, 1.5])
+def test_logistic_expectations_are_exact_to_rounding_whatever_their_width(sd):
+    """As many nodes as the widest output asks for, value and slopes from one sigmoid."""
+    mean = torch.cat([torch.linspace(-40.0, 40.0, 81), torch.tensor([0.3, -700.0])]).double()
+    variance = torch.full_like(mean, sd**2).unsqueeze(-1)
+    y = torch.ones(len(mean), dtype=torch.int64)
+    found = Bernoulli().expected_log_prob(mean.unsqueeze(-1), variance, y, variance[:, :0])
+    value, by_mean, by_variance = logistic_by_sums(mean, sd)
+    tol = {"rtol": 1e-12, "atol": 1e-12}
+    assert_close(found.value, value, **tol)
+    assert_close(found.d_mean[:, 0], by_mean, **tol)
+    assert_close(found.d_variance[:, 0], by_variance, **tol)
+
+
+def test_wide_outputs_ask_for_the_most_nodes():
+    """Of fewer the error of an output this wide would be seen: 7e-4 nats by 12."""
+    assert logistic_nodes(torch.tensor([[0.5**2], [3.0**2]])) == N_NODES
+    mean, wide = torch.zeros(1, 1, dtype=torch.float64), torch.full((1, 1), 9.0).double()
+    y, no_noise = torch.ones(1, dtype=torch.int64), wide[:, :0]
+    most = Bernoulli().expected_log_prob(mean, wide, y, no_noise).value
+    exact = logistic_by_sums(mean[0], 3.0)[0]
+    few = by_quadrature(
+        lambda f: (torch.nn.functional.logsigmoid(f), torch.sigmoid(-f)), mean, wide, n_nodes=12
+    ).value
+    assert_close(most, exact, rtol=0.0, atol=1e-6)
+    assert abs(float(few - exact)) > 1e-4
