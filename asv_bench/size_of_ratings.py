@@ -91,7 +91,7 @@ def one(part: float, k: int, solver: str) -> None:
         seconds.append(time.process_time() - begin)
     a_sweep = (seconds[1] - seconds[0]) / (SWEEPS - SWEEPS // 2)
     print(
-        f"{n:>7} x {m:<6} {n_entries:>9} {k:>3}  {solver:<11}{a_sweep:10.2f}"
+        f"{n:>7} x {m:<6} {n_entries:>9} {k:>3}  {solver:<11}{a_sweep:10.3f}"
         f"{seconds[1] - SWEEPS * a_sweep:10.2f}{peak():9.2f}{floor:8.2f}"
     )
 
