@@ -33,6 +33,7 @@ from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
+from timing import mean_and_error
 
 import skbayes_sym as sk
 
@@ -103,12 +104,6 @@ def judge(model: Any, X: Any, y: Any, rows: tuple[np.ndarray, np.ndarray]) -> di
         "accuracy": float(hit[range(len(test)), p.argmax(axis=1)].mean()),
         "CPU s": seconds,
     }
-
-
-def mean_and_error(values: Any) -> tuple[float, float]:
-    values = np.asarray(values, dtype=float)
-    error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return float(values.mean()), float(error)
 
 
 def show(name: str, found: dict[str, list[dict[str, float]]]) -> None:

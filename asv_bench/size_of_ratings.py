@@ -10,14 +10,14 @@ entries a row and a column. Every fit runs in a process of its own, in float32, 
 
 import argparse
 import resource
-import subprocess
-import sys
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from timing import fresh
 
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.solvers import Gibbs
@@ -54,7 +54,16 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def whole(part: float, k: int, solver: str) -> None:
+def measured(
+    measure: Callable[[float, int, str], str], n_threads: int, part: float, k: int, solver: str
+) -> str:
+    """A line of the table."""
+    torch.set_num_threads(n_threads)
+    warnings.simplefilter("ignore")
+    return measure(part, k, solver)
+
+
+def whole(part: float, k: int, solver: str) -> str:
     """Fit until it stops; the error of held-out entries, CPU seconds, memory."""
     rows, columns, values = ratings(part)
     held = slice(0, len(values) // 100)
@@ -66,15 +75,15 @@ def whole(part: float, k: int, solver: str) -> None:
     seconds = time.process_time() - begin
     rmse = np.sqrt(np.mean((model.predict_entries(*asked[:2]) - asked[2]) ** 2))
     n, m = len(model.row_labels_), len(model.column_labels_)
-    print(
+    return (
         f"{n} x {m}, {model.n_observed_} entries, k={k}, {solver}: {model.n_iter_} sweeps "
         f"({model.stop_reason_}), {seconds:.0f} CPU s, RMSE {rmse:.4f}, peak {peak():.2f} GB, "
         f"before the fit {floor:.2f}"
     )
 
 
-def one(part: float, k: int, solver: str) -> None:
-    """Fit twice as many sweeps as half of it, print the difference, memory and its floor."""
+def one(part: float, k: int, solver: str) -> str:
+    """Fit twice as many sweeps as half of it: the difference, memory and its floor."""
     rows, columns, values = ratings(part)
     n, m, n_entries = int(rows.max()) + 1, int(columns.max()) + 1, len(values)
     floor, settings, seconds = peak(), settings_of(solver), []
@@ -86,7 +95,7 @@ def one(part: float, k: int, solver: str) -> None:
         model.fit((rows, columns, values))
         seconds.append(time.process_time() - begin)
     a_sweep = (seconds[1] - seconds[0]) / (SWEEPS - SWEEPS // 2)
-    print(
+    return (
         f"{n:>7} x {m:<6} {n_entries:>9} {k:>3}  {solver:<11}{a_sweep:10.2f}"
         f"{seconds[1] - SWEEPS * a_sweep:10.2f}{peak():9.2f}{floor:8.2f}"
     )
@@ -99,23 +108,15 @@ def main() -> None:
     parser.add_argument("--solvers", nargs="+", default=["symmetrised", "plain", "gibbs"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--whole", action="store_true", help="fit until it stops")
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.one:
-        torch.set_num_threads(args.threads)
-        warnings.simplefilter("ignore")
-        measure = whole if args.whole else one
-        measure(float(args.one[0]), int(args.one[1]), args.one[2])
-        return
+    measure = whole if args.whole else one
     header = "rows x columns     entries   k  solver       s a sweep  the rest  peak GB   floor"
     if not args.whole:
         print(header, flush=True)
-    options = ["--threads", str(args.threads), *(["--whole"] if args.whole else [])]
     for part in args.part:
         for k in args.components:
             for solver in args.solvers:
-                given = [str(part), str(k), solver]
-                subprocess.run([sys.executable, __file__, *options, "--one", *given], check=True)
+                print(fresh(measured, measure, args.threads, part, k, solver), flush=True)
 
 
 if __name__ == "__main__":
