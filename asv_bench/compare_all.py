@@ -11,7 +11,7 @@ the source that has the fewest first; a round that would take longer than what i
 
 Printed are the number of rounds, the median, the worst round and the promise. A round is a seed
 where a ratio depends on one, and promises about seeds are of the worst one. The exit code is 1
-where a promise isn't kept. ``--rst`` prints the table of the docs.
+where a promise isn't kept. ``--rst`` prints the table of the docs, and nothing else.
 """
 
 import argparse
@@ -136,7 +136,12 @@ def show_rst(sources: list[Source], store: Store) -> None:
         for ratio in source.ratios:
             name, n, middle, worst, promised, verdict = row(ratio, of(ratio, source, store))
             said = f"{promised} (missed)" if verdict else promised
-            print(f'   "{name}", {n}, {middle}, {worst}, "{said}"')
+            print(f'   "{_literal(name)}", {n}, {middle}, {worst}, "{said}"')
+
+
+def _literal(name: str) -> str:
+    """Quotes as the cell of a table has them."""
+    return name.replace('"', '""')
 
 
 def of(ratio: Ratio, source: Source, store: Store) -> list[float]:
@@ -169,7 +174,10 @@ def main() -> int:
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         measure(sources, options.budget, store)
-    (show_rst if options.rst else show)(sources, store)
+    if options.rst:
+        show_rst(sources, store)
+        return 0
+    show(sources, store)
     lost = missed(sources, store)
     print(f"{len(lost)} promises missed" + "".join(f"\n  {name}" for name in lost))
     return len(lost)

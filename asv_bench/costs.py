@@ -11,6 +11,7 @@ from typing import Any
 
 import device_waits
 import numpy as np
+import size_of_ratings
 import torch
 from benchmarks.chains import Shape, make_problem
 from benchmarks.matrix_factorization import SymmetrizedSweep
@@ -32,6 +33,7 @@ CALLS = 400
 WHOLE = "with weights of modes / without"
 SORTED = "np.unique(axis=0) / canonical rows, 400,000 x 10"
 SWEEPS = ("40 x 40", "300 x 64")
+RATINGS = "700 x 110 ratings with 1e5 entries"
 EXACT, BY_ROWS = 'hyper="exact" / "auto", 20,000 rows', "slope in rows, 20,000 to 100,000"
 WAITS = {"VI, 50 units": 0.08, "ensemble": 0.0, "Laplace, Kronecker": 0.0}
 
@@ -93,7 +95,8 @@ def of_rows() -> Round:
 
 
 def of_sweeps() -> Round:
-    """Median of pairs."""
+    """Medians."""
+    triplets = size_of_ratings.ratings(0.01)
 
     def measure(seed: int) -> dict[str, float]:
         found = {}
@@ -101,7 +104,11 @@ def of_sweeps() -> Round:
             benchmark = SymmetrizedSweep()
             benchmark.setup(shape, "full")
             found[shape] = benchmark.track_ratio(shape, "full")
-        return found
+        symmetrised, plain = (
+            np.median([size_of_ratings.sweep(triplets, 8, solver)[0] for _ in range(5)])
+            for solver in ("symmetrised", "plain")
+        )
+        return {**found, RATINGS: float(symmetrised / plain)}
 
     return measure
 
@@ -142,7 +149,7 @@ SOURCES = (
            of_modes),
     Source("rows", "Canonical rows", (Ratio(SORTED, 7.0, at_most=False),), of_rows),
     Source("sweeps", "Factorisation, symmetrised / plain sweep",
-           tuple(Ratio(name, 1.3) for name in SWEEPS), of_sweeps),
+           tuple(Ratio(name, 1.3) for name in (*SWEEPS, RATINGS)), of_sweeps),
     Source("laplace", "LaplaceRegressor by Adam, 3,000 steps",
            (Ratio(EXACT, at_most=False), Ratio(BY_ROWS, 1.0)), of_laplace),
     Source("waits", "Waits of a step on a GPU, counted",

@@ -220,7 +220,8 @@ def pyro(case: Case) -> Run:
     from pyro.infer.autoguide import AutoNormal
     from pyro.nn import PyroModule, PyroSample
 
-    pyro.clear_param_store()
+    with pyro.get_param_store().scope() as own:  # cases take turns, and names are the same
+        pass
 
     def linear(n_in: int, n_out: int) -> nn.Module:
         layer = PyroModule[nn.Linear](n_in, n_out)
@@ -243,8 +244,9 @@ def pyro(case: Case) -> Run:
     x, y = random_data(case)
 
     def run(n_steps: int) -> None:
-        for x_batch, y_batch in batches(case, n_steps, x, y):
-            svi.step(x_batch, y_batch)
+        with pyro.get_param_store().scope(own):
+            for x_batch, y_batch in batches(case, n_steps, x, y):
+                svi.step(x_batch, y_batch)
 
     return run
 

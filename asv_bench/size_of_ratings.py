@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from timing import fresh
+from timing import cpu_seconds, fresh
 
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.solvers import Gibbs
@@ -83,22 +83,27 @@ def whole(part: float, k: int, solver: str) -> str:
 
 
 def one(part: float, k: int, solver: str) -> str:
-    """Fit twice as many sweeps as half of it: the difference, memory and its floor."""
-    rows, columns, values = ratings(part)
+    """A sweep, the rest of a fit, memory and its floor."""
+    triplets, floor = ratings(part), peak()
+    rows, columns, values = triplets
     n, m, n_entries = int(rows.max()) + 1, int(columns.max()) + 1, len(values)
-    floor, settings, seconds = peak(), settings_of(solver), []
+    a_sweep, rest = sweep(triplets, k, solver)
+    return (
+        f"{n:>7} x {m:<6} {n_entries:>9} {k:>3}  {solver:<11}{a_sweep:10.2f}{rest:10.2f}"
+        f"{peak():9.2f}{floor:8.2f}"
+    )
+
+
+def sweep(triplets: Any, k: int, solver: str) -> tuple[float, float]:
+    """CPU seconds of a sweep, by a fit of twice as many as half of it, and of the rest."""
+    settings, seconds = settings_of(solver), []
     for n_sweeps in (SWEEPS // 2, SWEEPS):
         model = SymVIMatrixFactorization(k, max_iter=n_sweeps, random_state=0, **settings)
         if solver != "gibbs":
             model.set_params(tol=None)
-        begin = time.process_time()
-        model.fit((rows, columns, values))
-        seconds.append(time.process_time() - begin)
+        seconds.append(cpu_seconds(lambda model=model: model.fit(triplets))[1])
     a_sweep = (seconds[1] - seconds[0]) / (SWEEPS - SWEEPS // 2)
-    return (
-        f"{n:>7} x {m:<6} {n_entries:>9} {k:>3}  {solver:<11}{a_sweep:10.2f}"
-        f"{seconds[1] - SWEEPS * a_sweep:10.2f}{peak():9.2f}{floor:8.2f}"
-    )
+    return a_sweep, seconds[1] - SWEEPS * a_sweep
 
 
 def main() -> None:
