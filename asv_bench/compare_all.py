@@ -130,8 +130,8 @@ def show(sources: list[Source], store: Store) -> None:
 
 
 def show_rst(sources: list[Source], store: Store) -> None:
-    """The table, for the docs."""
-    for source in sources:
+    """The table, for the docs: what has been measured."""
+    for source in (s for s in sources if s.name in store.figures):
         print(f'   "**{source.title}**", "", "", "", ""')
         for ratio in source.ratios:
             name, n, middle, worst, promised, verdict = row(ratio, of(ratio, source, store))
