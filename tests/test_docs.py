@@ -153,3 +153,35 @@ def test_the_check_of_built_pages_finds_what_is_wrong(tmp_path: Path) -> None:
         assert "elsewhere" in hosts
         assert len(found) == bool(fault), found
         assert not fault or fault in found[0]
+
+
+BLOCK = re.compile(r"\s*\.\. [\w-]+(::|: begin)|.*::$")  # directives, and literal blocks
+
+
+def prose(text: str) -> str:
+    """A page's text outside of directives (tables among them), headings, and backticks."""
+    lines, kept, skipped = text.splitlines(), [], -1
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        indent = len(line) - len(line.lstrip())
+        if line.strip() and indent <= skipped:
+            skipped = -1
+        if BLOCK.match(line):
+            skipped = indent
+        if skipped < 0 and not re.match(r"[=-]{3}", below):
+            kept.append(line)
+    return re.sub(r"`[^`]*`", "", "\n".join(kept))
+
+
+TERMS = {"nat": r"\bnats?\b", "ELBO": r"\bELBO\b", "evidence": r"\b[Ee]vidence\b",
+         "log density": r"\b[Ll]og (?:predictive )?density\b"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "page", sorted([*DOCS.glob("user_guide/*.rst"), *DOCS.glob("reproduction/*.rst")]),
+    ids=lambda path: path.stem,
+)  # fmt: skip
+def test_a_page_links_the_words_it_doesnt_explain(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for term, pattern in TERMS.items():
+        linked = re.search(rf":term:`(?:[^`<]*<)?{term}s?[>`]", " ".join(text.split()))
+        assert linked or page.stem == "glossary" or not re.search(pattern, prose(text)), term

@@ -13,8 +13,9 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.factorization.covariance import FullCovariance, RowCovariance
 from skbayes_sym.inference.factorization.data import entries
+from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.problem import Factorisation, FactorProblem
-from skbayes_sym.inference.factorization.vi import GapStream, fit_factors
+from skbayes_sym.inference.factorization.vi import fit_factors
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 

@@ -19,6 +19,7 @@ from skbayes_sym.inference.factorization.covariance import (
     PointMass,
     RowCovariance,
 )
+from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.gibbs import sample_factors
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.factorization.problem import (
@@ -30,7 +31,6 @@ from skbayes_sym.inference.factorization.problem import (
 )
 from skbayes_sym.inference.factorization.vi import (
     FactorFit,
-    GapStream,
     best_laws,
     fit_factors,
     mean_field_elbo,

@@ -83,10 +83,11 @@ def test_interrupt_keeps_a_marked_usable_model_and_goes_on_up(estimator, y, inte
     interrupt(33)
     model = clone(estimator)
     with (
-        pytest.warns(ConvergenceWarning, match="interrupted after 33 steps"),
+        pytest.warns(ConvergenceWarning, match="interrupted after 33 steps") as caught,
         pytest.raises(KeyboardInterrupt),
     ):
         model.fit(X, y)
+    assert {w.filename for w in caught} == {__file__}  # the line that called `fit`
     assert (model.stop_reason_, model.n_iter_) == ("interrupted", 33)
     assert np.isfinite(model.elbo_)
     assert model.predict(X).shape == y.shape

@@ -29,6 +29,7 @@ def with_value(value: float) -> Any:
 
 
 WORDS = pd.DataFrame(X, columns=["a", "b", "c"]).assign(c="red")
+DATES = WORDS.assign(c=pd.Timestamp("2020-02-20"))
 
 
 @every
@@ -40,9 +41,10 @@ WORDS = pd.DataFrame(X, columns=["a", "b", "c"]).assign(c="red")
         (X[:0], "^Found array with 0 sample"),
         (X[:, :0], "^Found array with 0 feature"),
         (WORDS, "must hold numbers: could not convert.*'red'. Encode categories first"),
+        (DATES, "must hold numbers, got columns .* such as dates"),
         (X + 1j, "^Complex data not supported"),
     ],
-    ids=["infinite", "1d", "no-rows", "no-columns", "words", "complex"],
+    ids=["infinite", "1d", "no-rows", "no-columns", "words", "dates", "complex"],
 )
 def test_mistakes_in_X(name, rows, message):
     y = target(SMALL[name])

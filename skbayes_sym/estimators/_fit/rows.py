@@ -112,6 +112,11 @@ def numbers_due(what: str, remedy: str = "") -> Iterator[None]:
         raise TypeError(
             f"{what} must hold numbers, got a tensor that requires grad: give its detach()."
         ) from error
+    except np.exceptions.DTypePromotionError as error:
+        raise ValueError(
+            f"{what} must hold numbers, got columns without a common type, such as dates. Give "
+            "numbers: days since a date, or a month."
+        ) from error
     except ValueError as error:
         if "could not convert" not in str(error):
             raise

@@ -3,11 +3,11 @@
 import sys
 import warnings
 
-_NOT_THE_USER = {"skbayes_sym", "sklearn"}
+_NOT_THE_USER = {"skbayes_sym", "sklearn", "contextlib"}
 
 
 def warn_user(message: str, category: type[Warning]) -> None:
-    """Warn at the nearest caller outside the package and scikit-learn.
+    """Warn at the nearest caller outside the package, scikit-learn and context managers.
 
     A counted ``stacklevel`` would hold for one way into `fit` only: a pipeline has more frames.
     """

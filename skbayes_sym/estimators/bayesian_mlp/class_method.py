@@ -31,7 +31,7 @@ from skbayes_sym.estimators.laplace.class_method import (
     EvidenceLaplaceClasses,
     most_steps,
 )
-from skbayes_sym.estimators.laplace.modes import work
+from skbayes_sym.estimators.laplace.effort import work
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Model

@@ -102,11 +102,15 @@ class LaplaceEstimator(NetworkEstimator):
     def _network(self, data: Training, n_outputs: int) -> RecordingNetwork:
         shape = self._image_shape(data.n_features)
         if isinstance(self.network, str) and self.network == "mlp":
-            sizes, activation = layer_sizes(self.hidden_layer_sizes), ACTIVATIONS[self.activation]
-            return MLP(data.n_features, sizes, n_outputs, activation)
+            sizes = self._sizes(data, n_outputs)
+            return MLP(data.n_features, sizes, n_outputs, ACTIVATIONS[self.activation])
         names = ("hidden_layer_sizes", "activation")
         refuse(self, names, "network brings its own layers", "network='mlp'")
         return chosen_network(self.network, data.n_features, shape, n_outputs)
+
+    def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
+        """Widths of the hidden layers."""
+        return layer_sizes(self.hidden_layer_sizes)
 
     def _prior(self, network: Network) -> Prior:
         return layer_prior(self.prior_scale, recording(network))

@@ -21,8 +21,9 @@ from skbayes_sym.estimators.laplace.class_method import (
     EvidenceLaplaceClasses,
     most_steps,
 )
+from skbayes_sym.estimators.laplace.effort import NARROW, STEPS, restarts, work
+from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
-from skbayes_sym.estimators.laplace.modes import EvidenceLaplace
 from skbayes_sym.estimators.laplace.optimizers import OWN_CONSTRAINTS, ChoosesOptimizer
 from skbayes_sym.estimators.predictors import SampledOutputs
 from skbayes_sym.models.learned_scales import LayerScales
@@ -32,7 +33,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetPredictive
 from skbayes_sym.models.priors import UnboundPrior
 
-_STEPS, _TOL = 100, 5e-6  # of regression; see ``inference.laplace.evidence_modes``
+_TOL = 5e-6  # of regression; see ``inference.laplace.evidence_modes``
 
 
 class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
@@ -51,8 +52,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(20,)
-        Widths of the hidden layers; ``()`` is a linear model.
+    hidden_layer_sizes : "auto", int or sequence of int, default="auto"
+        Widths of the hidden layers; ``()`` is a linear model. "auto" is 20 units, and 40 for
+        more than 1,000 rows without much noise, where Gauss-Newton steps can be made in time.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     network : "mlp", torch.nn.Module or Network, default="mlp"
@@ -75,12 +77,14 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         "auto" takes Gauss-Newton steps for a fully connected network with the likelihood,
         curvature and layers of the defaults, unless they'd take long (some twenty seconds) or a
         parameter that only Adam has is given; `optimizer_` says what was taken.
-    n_restarts : int, default=10
-        Modes, from as many random starts. Adam trains one.
+    n_restarts : int or "auto", default="auto"
+        Modes, from as many random starts; "auto" is 10, fewer (at least 3) where they'd take long.
+        Adam trains one.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default ``LayerScales()``,
-        one learned scale per layer's weights and per layer's biases. ``ARD()`` learns one per
-        column of ``X``: `relevance_`. By Adam normal ones only, with one scale a layer.
+        one learned scale per layer's weights and per layer's biases, and for the 40 units of
+        "auto" ``ARD()``, which learns one per column of ``X``: `relevance_`. By Adam normal ones
+        only, with one scale a layer.
     prior_scale : "learn", float or sequence of float, default="learn"
         Prior standard deviation of the weights and biases, in standardised units: one number or
         one per layer. "learn" maximises the evidence over it, layer by layer; by Adam from 3.0.
@@ -141,7 +145,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_restarts, n_features)
-        Scale of the weights from every column of ``X``; only with ``prior=ARD()``.
+        Scale of the weights from every column of ``X``; only under ``ARD()``.
     noise_std_modes_ : ndarray of shape (n_restarts, n_targets)
         Standard deviation of each mode's noise, in the units of ``y``.
     log_evidence_curve_ : ndarray of shape (n_updates,)
@@ -213,11 +217,13 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     _parameter_constraints: dict[str, list[Any]] = {
         **OWN_CONSTRAINTS,
         **REGRESSOR_CONSTRAINTS,
+        "hidden_layer_sizes": [StrOptions({"auto"}), *OWN_CONSTRAINTS["hidden_layer_sizes"]],
+        "n_restarts": [StrOptions({"auto"}), *OWN_CONSTRAINTS["n_restarts"]],
     }
 
     def __init__(
         self,
-        hidden_layer_sizes: int | Sequence[int] = (20,),
+        hidden_layer_sizes: str | int | Sequence[int] = "auto",
         activation: str = "tanh",
         *,
         network: str | torch.nn.Module | Network = "mlp",
@@ -225,7 +231,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         curvature: str = "auto",
         layers: str = "all",
         optimizer: str = "auto",
-        n_restarts: int = 10,
+        n_restarts: int | str = "auto",
         prior: UnboundPrior | None = None,
         prior_scale: Any = "learn",
         noise_std: Any = "learn",
@@ -272,17 +278,26 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         self.random_state = random_state
         self.verbose = verbose
 
+    def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
+        is_given = not isinstance(self.hidden_layer_sizes, str)
+        return super()._sizes(data, n_outputs) if is_given else (NARROW,)
+
     def _most_steps(self, network: MLP) -> int:
-        return self._steps_up_to(_STEPS)
+        return self._steps_up_to(STEPS)
 
     def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
-        return super()._work(n_steps, n_rows * network.n_outputs, network)
+        n_restarts = restarts(self.n_restarts, n_rows, network)
+        n_targets, n_params = network.n_outputs, network.layout.n_params
+        return work(n_restarts, n_steps, n_rows * n_targets, n_params)
 
     def _gauss_newton(self) -> EvidenceLaplace:
         tol = _TOL if isinstance(self.tol, str) else self.tol
+        learns_scales = self.prior is not None or isinstance(self.prior_scale, str)
         return EvidenceLaplace(
-            self.n_restarts, self._steps_up_to(_STEPS), tol, says_unconverged=True
-        )
+            self.n_restarts, self._steps_up_to(STEPS), tol, says_unconverged=True,
+            widens=learns_scales and isinstance(self.hidden_layer_sizes, str),
+            wide_prior=self.prior,
+        )  # fmt: skip
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
         if self.optimizer_ == "adam":

@@ -13,7 +13,7 @@ from skbayes_sym.estimators._fit.model import fully_connected, independent_norma
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.base import CONSTRAINTS, LaplaceEstimator
-from skbayes_sym.estimators.laplace.modes import MOST_WORK, work
+from skbayes_sym.estimators.laplace.effort import MOST_MODES, MOST_WORK, work
 from skbayes_sym.estimators.laplace.networks import layer_prior, recording
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.models.learned_scales import LayerScales
@@ -48,7 +48,7 @@ class ChoosesOptimizer(LaplaceEstimator):
     """Gauss-Newton where the network is small and ordinary enough, Adam elsewhere."""
 
     optimizer: str
-    n_restarts: int
+    n_restarts: Any
     max_iter: int | str
     tol: float | str | None
 
@@ -118,7 +118,8 @@ class ChoosesOptimizer(LaplaceEstimator):
         """Of Gauss-Newton steps all restarts, and a gradient a weight for the curvature."""
         if self.optimizer_ == "adam":
             return 1.0
-        return float(self.n_restarts * n_weights)
+        most = MOST_MODES if isinstance(self.n_restarts, str) else self.n_restarts
+        return float(most * n_weights)
 
     def _method(self) -> Method:
         if self.optimizer_ == "gauss-newton":

@@ -7,6 +7,7 @@
 * `rows`: a row's conditional given the other side
 * `covariance`: families of covariances
 * `scale_step`: how large factors should be, all rows of a side at once
+* `gap_looks`: how often a gap is looked at
 * `vi`: sweeps of variational inference, symmetrised or not
 * `gibbs`: sweeps of Gibbs sampling
 * `problem`: what a solver gets and what it finds (`skbayes_sym.inference.solvers` has them). Its
@@ -14,6 +15,6 @@
   `MatrixPosterior` of `inference.posteriors`, NumPy and a law of the factors alone
 * `predictive`: entries and rows from the posterior
 
-Tested elsewhere: `problem` (with `vi` and `gibbs`), `coordinates` (with `vi` and in
-`test_evidence`: whole bounds against quadrature).
+Tested elsewhere: `problem` (with `vi` and `gibbs`), `gap_looks` (with `vi`), `coordinates` (with
+`vi` and in `test_evidence`: whole bounds against quadrature).
 """

@@ -39,6 +39,7 @@ from skbayes_sym.inference.factorization.data import (
     packed_sums,
     products,
 )
+from skbayes_sym.inference.factorization.gap_looks import WORTH, GapLooks, GapStream
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SideMoments
 from skbayes_sym.inference.factorization.likelihoods import NoiseState, Seen
 from skbayes_sym.inference.factorization.problem import (
@@ -53,18 +54,8 @@ from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.linalg import log_det, matrix_blocks
 from skbayes_sym.numerics.optimise import Loop, Stopped
-from skbayes_sym.symmetry.gaps.base import Gap, GapGradient, RowPosterior
+from skbayes_sym.symmetry.gaps.base import GapGradient
 
-# Share of a new gradient in the running mean: its draws are fresh, so the mean holds those of some
-# 2 / _SHARE gradients. A smaller one averages more, but what it averages is of a posterior that has
-# moved on since.
-_SHARE = 0.3
-# A random gap is looked at again after 1, 2, 3, ... and at most so many sweeps: a look costs as
-# much as a sweep over few entries, and what it finds changes ever more slowly.
-_LONGEST_WAIT = 8
-# Once the bound stalls, so many sweeps more look each time, and forget the looks before: what those
-# leave is about a nat, which matters where ``tol`` is less.
-_LAST_LOOKS, _WORTH = 20, 1.0
 # Sweeps before which a diagonal family is turned to the axes of the factors: from any other
 # orientation coordinate ascent gets there by thousands of small steps.
 _TURNS = frozenset({6, 12})
@@ -75,13 +66,6 @@ _EAGER_SCALES, _LAZY_SCALES = 16, 4
 WINDOW = 10
 
 OnStep = Callable[[int, Mapping[str, Any]], bool]
-
-
-class GapStream(NamedTuple):
-    """A gap to train on and the stream that it draws from."""
-
-    gap: Gap[RowPosterior]
-    generator: torch.Generator
 
 
 class FactorFit(NamedTuple):
@@ -124,38 +108,36 @@ def fit_factors(
     -----
     A sweep costs O(N k^2 + (n + m) k^3). A `KeyboardInterrupt` ends the loop between two sweeps.
     """
-    model, curve, running = problem.model, list[float](), None
+    model, curve, looks = problem.model, list[float](), None if gap is None else GapLooks(gap)
     posterior = start._replace(mean=start.mean.clone(), cov=start.cov.clone())
     data = _sites(problem, start)
     first = 0 if problem.warm is not None else max(FIXED_NOISE_SWEEPS, problem.n_held)
-    is_precise, last = gap is None or not gap.gap.is_random or problem.tol > _WORTH, inf
+    last = inf
     with Loop() as loop:
         for sweep in loop.steps(range(problem.max_iter)):
+            added = None
             is_turned = covariance.is_elementwise and not covariance.is_isotropic
             if sweep in _TURNS and problem.warm is None and is_turned:
-                posterior, running = _turn_to_axes(posterior, problem), None
-            if gap is not None and sweep > 0:
-                factors = posterior.factors(model.n_components)
-                longest = _LONGEST_WAIT if last == inf else 1
-                running = _look(running, gap, factors, sweep, longest)
-            added = None if running is None else running.mean
+                posterior = _turn_to_axes(posterior, problem)
+                if looks is not None:
+                    looks.forget()
+            if looks is not None and sweep > 0:
+                added = looks.gradient(posterior.factors(model.n_components), sweep)
             posterior, data, elbo = _sweep(
                 problem, data, posterior, Sweep(sweep, covariance, added)
             )
             curve.append(elbo + (0.0 if added is None else float(added.value)))
-            loop.stop_if(
-                "callback",
-                on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior}),
-            )
+            is_over = on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior})
+            loop.stop_if("callback", is_over)
             if last == inf and _has_stalled(curve[first:], problem.tol):
-                last, running = sweep + (0 if is_precise else _LAST_LOOKS), None
+                last = sweep + (0 if looks is None else looks.begin_last(problem.tol))
             loop.stop_if("tol", sweep >= last)
     return FactorFit(posterior, curve, len(curve), loop.stopped)
 
 
 def _has_stalled(curve: list[float], tol: float) -> bool:
     """Whether ten sweeps gain less than ``tol``, at the rate of the last."""
-    part = 1 if tol < _WORTH else 2
+    part = 1 if tol < WORTH else 2
     return stalled(curve, WINDOW // part, tol / part)
 
 
@@ -175,39 +157,6 @@ def _turn_to_axes(posterior: FactorState, problem: FactorProblem) -> FactorState
     variances = (axes.mT @ cov @ axes).diagonal(dim1=-2, dim2=-1)
     whole[:, :k], whole_cov[:, :k, :k] = mean @ axes, torch.diag_embed(variances)
     return posterior._replace(mean=whole, cov=whole_cov)
-
-
-class _RunningGap(NamedTuple):
-    """What the looks at a gap have found so far."""
-
-    mean: GapGradient  # of all looks if they are random, else the last
-    last: int  # sweep of the last look
-    n_looks: int
-
-
-def _look(
-    running: _RunningGap | None,
-    stream: GapStream,
-    posterior: FactorState,
-    sweep: int,
-    longest_wait: int,
-) -> _RunningGap:
-    """Look at a gap that answers exactly in every sweep, at a random one when its time has come."""
-    gap, generator = stream
-    if running is None or not gap.is_random:
-        return _RunningGap(gap.value_and_gradients(posterior, generator=generator), sweep, 1)
-    mean, last, n_looks = running
-    if sweep < last + min(n_looks, longest_wait):
-        return running
-    new = gap.value_and_gradients(posterior, generator=generator)
-    n_looks += 1
-    share = max(_SHARE, 1.0 / n_looks)
-    mean = GapGradient(
-        torch.lerp(mean.value, new.value, share),
-        mean.d_mean.lerp_(new.d_mean, share),
-        mean.added_precision.lerp_(new.added_precision, share),
-    )
-    return _RunningGap(mean, sweep, n_looks)
 
 
 class Sweep(NamedTuple):

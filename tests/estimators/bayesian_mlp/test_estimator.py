@@ -5,13 +5,15 @@ import pytest
 import torch
 from habits import Watch
 from sklearn.base import clone
-from sklearn.datasets import load_diabetes
 
 from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor
 from skbayes_sym.estimators.bayesian_mlp import method
+from skbayes_sym.estimators.laplace import effort
 from skbayes_sym.models import ARD
 
-X, Y = (a[:80] for a in load_diabetes(return_X_y=True))
+X = np.random.default_rng(4).standard_normal((80, 10))
+Y = X[:, 0] - X[:, 1] + 0.2 * np.sin(3.0 * X[:, 2]) + 0.3 * X[:, 3:].mean(axis=1) ** 2
+Y += 0.2 * np.random.default_rng(5).standard_normal(80)  # bent, hardly; little noise
 BENT = np.random.default_rng(1).standard_normal((80, 2))
 CURVE = np.sin(3.0 * BENT[:, 0]) + 0.05 * BENT[:, 1]
 REG = BayesianMLPRegressor((4,), n_modes=3, n_members=2, random_state=0)
@@ -36,7 +38,7 @@ def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitte
     assert (len(modes), len(members)) == (3, 2)
     assert sum(shares) == pytest.approx(1.0)
     assert 0.0 < share <= 1.0
-    assert fitted.choice_ == (
+    assert fitted.choice_.startswith(
         "80 distinct rows of 10 features: 3 modes of 4 tanh units by the evidence and 2 ensemble "
         f"members with effective noise; a linear model counts for {share:.0%}"
     )
@@ -84,6 +86,16 @@ def test_the_modes_are_those_of_laplace():
     assert pool.log_evidence_ == pool.log_evidence_modes_.max()
 
 
+def test_in_much_noise_there_are_no_members():
+    rng = np.random.default_rng(0)
+    noisy = clone(REG).fit(BENT, CURVE + rng.standard_normal(80))
+    assert not hasattr(noisy, "samples_")
+    assert noisy.members_share_ == 0.0
+    assert "members" not in noisy.choice_
+    assert noisy.linear_share_ + noisy.modes_share_ == pytest.approx(1.0)
+    assert noisy.sample_y(BENT[:2], 5, random_state=0).shape == (2, 5)
+
+
 def test_relevance_of_columns():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((120, 3))
@@ -95,21 +107,16 @@ def test_relevance_of_columns():
 
 
 def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
-    monkeypatch.setattr(method, "_USUAL_WORK", 1.0)
+    for module in (effort, method):
+        monkeypatch.setattr(module, "USUAL_WORK", 1.0)
     few = clone(REG).set_params(n_modes=5).fit(X, Y)
     assert few.posterior_.n_modes == len(few.samples_) + 1 == 3
     assert few.choice_.endswith("; 5 modes would take too long")
-    monkeypatch.setattr(method, "MOST_WORK", 1.0)
+    monkeypatch.setattr(effort, "MOST_WORK", 1.0)
     none = clone(REG).fit(X, Y)
     assert not hasattr(none, "posterior_")
     assert len(none.samples_) == 2
     assert np.isfinite(none.predict_interval(X)).all()
-
-
-def test_width_and_prior_follow_the_number_of_rows():
-    assert method.automatic_width(1000, 5, 1) == 20
-    assert method.automatic_width(1001, 5, 1) == 40
-    assert method.automatic_width(10**6, 5, 1) == 20
 
 
 def test_weights_are_repetitions_bit_for_bit():

@@ -110,7 +110,7 @@ def test_another_fit_leaves_nothing_of_the_one_before():
     assert reg.relevance_.shape == (1, 3)
     reg.set_params(prior=None).fit(X, Y)
     assert not hasattr(reg, "relevance_")
-    reg.set_params(optimizer="adam", n_restarts=10, tol=None)
+    reg.set_params(optimizer="adam", n_restarts="auto", tol=None)
     with pytest.warns(ConvergenceWarning):
         reg.fit(X, Y)
     assert not hasattr(reg, "log_evidence_modes_")

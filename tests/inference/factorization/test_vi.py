@@ -16,8 +16,11 @@ from inference.factorization.factorization_problems import (
 from torch.testing import assert_close
 
 from skbayes_sym.inference.factorization.covariance import FullCovariance, PointMass, row_entropy
+from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.problem import Factorisation, FactorState
-from skbayes_sym.inference.factorization.vi import GapStream, fit_factors, mean_field_elbo
+from skbayes_sym.inference.factorization.vi import fit_factors, mean_field_elbo
+from skbayes_sym.numerics.optimise import by_autograd, lbfgs
+from skbayes_sym.symmetry.gaps.langevin import langevin_gap
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
@@ -74,7 +77,7 @@ def test_a_diagonal_family_finds_its_axes(generator):
     for name in ("row", "diag"):
         fits = [fit(data, 4, FAMILIES[name], None, seed=s, max_iter=80) for s in range(3)]
         bounds[name] = [bound(data, f.posterior) for f in fits]
-    long = fit(data, 4, FAMILIES["diag"], None, tol=-1.0, max_iter=1500)
+    long = fit(data, 4, FAMILIES["diag"], None, tol=-1.0, max_iter=600)
     assert min(bounds["diag"]) > bound(data, long.posterior) - 2.0
     assert min(bounds["diag"]) > max(bounds["row"])
 
@@ -126,31 +129,59 @@ def test_symmetrised_bound_exceeds_the_plain_one(family, generator):
     assert bound(data, fitted.posterior) + gap > plain + 3.0 * error
 
 
-@pytest.mark.parametrize("matrix", [0, 1])
+def joint_ascent(matrix, state, n_pairs=256):
+    """The symmetrised bound of isotropic rows of a complete matrix, all of q at once by L-BFGS."""
+    (n, m), k, noise = matrix.shape, state.mean.shape[1], state.noise_variance
+    z = torch.randn(n_pairs, k, k, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+    def loss(x):
+        mean, (c, d) = x[:-2].view(-1, k), x[-2:].exp()
+        u, v = mean[:n], mean[n:]
+        uu, vv = u.T @ u, v.T @ v
+        off = (matrix - u @ v.T / sqrt(k)).square().sum() + n * m * c * d
+        off = off + (c * n * vv.trace() + d * m * uu.trace()) / k
+        prior = uu.trace() + vv.trace() + k * (n * (c - c.log()) + m * (d - d.log()))
+        inner = uu / c + vv / d
+        moved = torch.linalg.cholesky(inner) @ z
+        gap = langevin_gap(torch.cat([inner + moved, inner - moved])).mean()
+        return 0.5 * (off / noise + prior) - gap
+
+    start = torch.cat(
+        [state.mean.flatten(), torch.stack([state.cov[i, 0, 0] for i in (0, n)]).log()]
+    )
+    found = lbfgs(by_autograd(loss), start, max_iter=60)
+    cov = torch.eye(k, dtype=torch.float64).repeat(n + m, 1, 1)
+    cov[:n] *= found[-2].exp()
+    cov[n:] *= found[-1].exp()
+    return state._replace(mean=found[:-2].view(-1, k), cov=cov)
+
+
+@pytest.mark.parametrize("matrix", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_fits_of_the_papers_matrices_end_at_their_optimum(matrix):
-    """To half a nat of ten times as many sweeps, by one set of draws."""
+    """Sixty steps of another optimiser, by draws of its own, find next to nothing more."""
     data, family = complete(noisy_matrices()[matrix]), FAMILIES["isotropic"]
-    gap, bounds = rotations(80, 20, family), []
-    for settings in ({"tol": 0.16}, {"tol": -1e9, "max_iter": 800}):  # 1e-4 nats an entry
-        g = torch.Generator().manual_seed(matrix)
-        posterior = fit(data, 20, family, GapStream(gap, g), noise=4.0, **settings).posterior
+    gap, g = rotations(80, 20, family), torch.Generator().manual_seed(matrix)
+    end = fit(data, 20, family, GapStream(gap, g), noise=4.0, tol=0.16).posterior  # 1e-4 an entry
+    bounds = []
+    for posterior in (end, joint_ascent(noisy_matrices()[matrix], end)):
         g = torch.Generator().manual_seed(99)
-        bounds.append(bound(data, posterior) + gap.estimate(posterior, 2048, generator=g).value)
-    assert abs(bounds[0] - bounds[1]) < 0.5
+        bounds.append(bound(data, posterior) + gap.estimate(posterior, 4096, generator=g).value)
+    assert bounds[1] - bounds[0] < 0.15
 
 
 @pytest.mark.parametrize("family", ["isotropic", "full"])
-def test_elbo_stays_below_the_log_evidence(family):
+@pytest.mark.parametrize("matrices", [range(3), pytest.param(range(3, 10), marks=pytest.mark.slow)])
+def test_elbo_stays_below_the_log_evidence(matrices, family):
     """The paper's listing is above it on every one of these matrices, by 14 nats on average."""
     family = FAMILIES[family]
     term = rotations(80, 20, family)
-    for i, log_evidence in enumerate(LOG_EVIDENCE):
+    for i in matrices:
         data, g = complete(noisy_matrices()[i]), torch.Generator().manual_seed(i)
         stream = GapStream(term, g)
         posterior = fit(data, 20, family, stream, noise=4.0, max_iter=60, tol=0.1).posterior
         gap, error = term.estimate(posterior, generator=g)
         elbo = bound(data, posterior) + gap
-        assert log_evidence - 100.0 < elbo < log_evidence + 1.5 + 4.0 * error
+        assert LOG_EVIDENCE[i] - 100.0 < elbo < LOG_EVIDENCE[i] + 1.5 + 4.0 * error
 
 
 def test_wider_families_have_higher_bounds():

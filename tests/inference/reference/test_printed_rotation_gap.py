@@ -6,7 +6,7 @@ from inference.factorization.factorization_problems import complete, fit, noisy_
 from inference.factorization.test_vi import LOG_EVIDENCE
 
 from skbayes_sym.inference.factorization.covariance import IsotropicCovariance
-from skbayes_sym.inference.factorization.vi import GapStream
+from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.reference.printed_rotation_gap import (
     printed_gap,
     printed_log_integral,

@@ -1,0 +1,126 @@
+r"""How often sweeps look at a gap that is drawn, and what they make of what they have seen.
+
+While factors move, a running mean of a few looks is enough. Near the optimum it isn't: its noise
+leaves a few tenths of a nat, and a longer mean is of posteriors that have moved on since. There the
+gradient is that of common draws z, the same in every sweep, mended by fresh ones,
+
+.. math:: g_t = \bar g(q_t; z) + \frac1t \sum_{s \le t}
+    \bigl( g(q_s; z_s) - \bar g(q_s; z) \bigr),
+
+which follows q at once and forgets none of the draws: control variates, as in SVRG (Johnson & Zhang
+2013).
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.symmetry.gaps.base import Gap, GapGradient, RowPosterior
+
+# Share of a new gradient in the running mean: its draws are fresh, so the mean holds those of some
+# 2 / _SHARE gradients. A smaller one averages more, but what it averages is of a posterior that has
+# moved on since.
+_SHARE = 0.3
+# A random gap is looked at again after 1, 2, 3, ... and at most so many sweeps: a look costs as
+# much as a sweep over few entries, and what it finds changes ever more slowly.
+_LONGEST_WAIT = 8
+# Once the bound stalls, so many sweeps more take the last looks: what is left then is about a nat,
+# which matters where ``tol`` is less.
+_LAST_LOOKS, WORTH = 30, 1.0
+# Gradients that a last look averages. With fewer common draws the posterior comes to fit them
+# faster than fresh ones mend it.
+_COMMON, _FRESH = 4, 2
+
+
+class GapStream(NamedTuple):
+    """A gap to train on and the stream that it draws from."""
+
+    gap: Gap[RowPosterior]
+    generator: torch.Generator
+
+
+class _RunningGap(NamedTuple):
+    """What the looks at a gap have found so far."""
+
+    mean: GapGradient  # of all looks if they are random, else the last
+    last: int  # sweep of the last look
+    n_looks: int
+
+
+class GapLooks:
+    """What sweeps are told of a gap.
+
+    Parameters
+    ----------
+    stream : GapStream
+    """
+
+    def __init__(self, stream: GapStream) -> None:
+        self._stream = stream
+        self._running: _RunningGap | None = None
+        self._last: _LastLooks | None = None
+
+    def gradient(self, posterior: RowPosterior, sweep: int) -> GapGradient:
+        """A gap that answers exactly is looked at in every sweep, a random one at its time."""
+        if self._last is not None:
+            return self._last.gradient(posterior)
+        self._running = _look(self._running, self._stream, posterior, sweep)
+        return self._running.mean
+
+    def forget(self) -> None:
+        """What was found so far, of a posterior that isn't there any more."""
+        self._running = None
+
+    def begin_last(self, tol: float) -> int:
+        """How many more sweeps a bound that has stalled is worth."""
+        if tol > WORTH or not self._stream.gap.is_random:
+            return 0
+        self._last = _LastLooks(self._stream)
+        return _LAST_LOOKS
+
+
+def _look(
+    running: _RunningGap | None, stream: GapStream, posterior: RowPosterior, sweep: int
+) -> _RunningGap:
+    gap, generator = stream
+    if running is None or not gap.is_random:
+        return _RunningGap(gap.value_and_gradients(posterior, generator=generator), sweep, 1)
+    mean, last, n_looks = running
+    if sweep < last + min(n_looks, _LONGEST_WAIT):
+        return running
+    new = gap.value_and_gradients(posterior, generator=generator)
+    n_looks += 1
+    share = max(_SHARE, 1.0 / n_looks)
+    mean = GapGradient(
+        torch.lerp(mean.value, new.value, share),
+        mean.d_mean.lerp_(new.d_mean, share),
+        mean.added_precision.lerp_(new.added_precision, share),
+    )
+    return _RunningGap(mean, sweep, n_looks)
+
+
+class _LastLooks:
+    """Common draws, mended by all fresh ones so far; a look costs as much as six others."""
+
+    def __init__(self, stream: GapStream) -> None:
+        self._stream, self._n = stream, 0
+        generator = stream.generator
+        seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+        self._seed = int(seed)
+        self._bias: GapGradient | None = None
+
+    def gradient(self, posterior: RowPosterior) -> GapGradient:
+        fresh = self._mean(posterior, self._stream.generator, _FRESH)
+        same = generator_from(self._seed, self._stream.generator.device)
+        common = self._mean(posterior, same, _COMMON)
+        bias = GapGradient(*(f - c for f, c in zip(fresh, common, strict=True)))
+        self._n += 1
+        pairs = zip(bias if self._bias is None else self._bias, bias, strict=True)
+        self._bias = GapGradient(*(torch.lerp(old, new, 1.0 / self._n) for old, new in pairs))
+        return GapGradient(*(c + b for c, b in zip(common, self._bias, strict=True)))
+
+    def _mean(self, posterior: RowPosterior, generator: torch.Generator, n: int) -> GapGradient:
+        gap = self._stream.gap
+        looks = [gap.value_and_gradients(posterior, generator=generator) for _ in range(n)]
+        return GapGradient(*(sum(parts[1:], parts[0]) / n for parts in zip(*looks, strict=True)))

@@ -1,0 +1,94 @@
+"""Units and restarts by the number of rows."""
+
+import numpy as np
+import pytest
+from habits import Watch
+from sklearn.base import clone
+
+from skbayes_sym import LaplaceRegressor
+from skbayes_sym.estimators.laplace import effort
+from skbayes_sym.estimators.laplace.effort import (
+    MOST_WORK,
+    USUAL_WORK,
+    affordable_modes,
+    is_wide_worth,
+    work,
+)
+from skbayes_sym.models import MLP, TANH
+from skbayes_sym.models.learned_scales import LayerScales
+
+
+def test_wide_networks_are_for_many_rows():
+    wide = MLP(5, (40,), 1, TANH)
+    assert not is_wide_worth(1000, wide)
+    assert is_wide_worth(1001, wide)
+    assert not is_wide_worth(10**6, wide)
+
+
+@pytest.mark.parametrize("n_rows", [100, 3000, 30_000, 10**6])
+def test_modes_take_seconds_or_are_left_out(n_rows):
+    network = MLP(5, (20,), 1, TANH)
+    n_modes = affordable_modes(10, n_rows, network)
+    each = work(1, 100, n_rows, network.layout.n_params)
+    if n_modes == 0:
+        assert 3 * each > MOST_WORK
+    else:
+        assert 3 <= n_modes <= 10
+        assert n_modes * each <= max(USUAL_WORK, 3 * each)
+        assert n_modes == 10 or (n_modes + 1) * each > USUAL_WORK
+    assert affordable_modes(2, 100, network) == 2
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def rows(n, noise=0.1):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 2))
+    return X, np.sin(2.0 * X[:, 0]) + noise * rng.standard_normal(n)
+
+
+AUTO = LaplaceRegressor(n_restarts=1, max_iter=20, tol=None, random_state=0)
+
+
+def test_more_rows_take_forty_units_and_a_scale_a_column():
+    small, large = clone(AUTO).fit(*rows(100)), clone(AUTO).fit(*rows(1001))
+    assert small.network_.hidden_layer_sizes == (20,)
+    assert not hasattr(small, "relevance_")
+    assert large.network_.hidden_layer_sizes == (40,)
+    assert large.relevance_.shape == (1, 2)
+    assert large.predict(rows(3)[0]).shape == (3,)
+
+
+def test_in_much_noise_more_rows_are_no_reason():
+    noisy = clone(AUTO).fit(*rows(1001, noise=1.0))
+    assert noisy.network_.hidden_layer_sizes == (20,)
+    given = clone(AUTO).set_params(hidden_layer_sizes=(20,)).fit(*rows(1001, noise=1.0))
+    np.testing.assert_array_equal(noisy.posterior_.loc, given.posterior_.loc)
+
+
+def test_what_is_given_stays():
+    found = clone(AUTO).set_params(hidden_layer_sizes=(20,)).fit(*rows(1001))
+    assert found.network_.hidden_layer_sizes == (20,)
+    assert not hasattr(found, "relevance_")
+    of_layers = clone(AUTO).set_params(prior=LayerScales()).fit(*rows(1001))
+    assert of_layers.network_.hidden_layer_sizes == (40,)
+    assert not hasattr(of_layers, "relevance_")
+    fixed = clone(AUTO).set_params(prior_scale=1.0).fit(*rows(1001))
+    assert fixed.network_.hidden_layer_sizes == (20,)
+    adam = LaplaceRegressor(optimizer="adam", max_iter=2, n_hyper_updates=1, random_state=0)
+    assert adam.fit(*rows(1001)).network_.hidden_layer_sizes == (20,)
+
+
+def test_an_end_during_the_pilot_leaves_its_modes():
+    found = clone(AUTO).set_callbacks(Watch(2)).fit(*rows(1001))
+    assert found.stop_reason_ == "callback"
+    assert found.network_.hidden_layer_sizes == (20,)
+    assert np.isfinite(found.predict(rows(3)[0])).all()
+
+
+def test_restarts_by_rows(monkeypatch):
+    reg = LaplaceRegressor((3,), max_iter=1, random_state=0)
+    assert len(clone(reg).fit(*rows(30)).log_evidence_modes_) == 10
+    monkeypatch.setattr(effort, "USUAL_WORK", 1.0)
+    assert len(clone(reg).fit(*rows(30)).log_evidence_modes_) == 3
