@@ -6,6 +6,9 @@
 entries a row and a column. Every fit runs in a process of its own, in float32, on one thread or
 ``--threads``; peak memory is that process's, the interpreter, its libraries and the data included.
 ``--whole`` fits until it stops, with a hundredth held out.
+
+Slopes come last: a sweep's seconds go as entries and components to these powers, by least squares
+over all fits of a solver. The aim is 1 in entries and at most 2 in components.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import subprocess
 import sys
 import time
 import warnings
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -92,6 +96,15 @@ def one(part: float, k: int, solver: str) -> None:
     )
 
 
+def slopes(found: list[tuple[str, float, float, float]]) -> None:
+    """Powers of entries and components in the seconds of a sweep, by solver."""
+    for solver in dict.fromkeys(line[0] for line in found):
+        sizes = np.log([line[1:] for line in found if line[0] == solver])
+        centred = sizes - sizes.mean(axis=0)
+        powers = np.linalg.lstsq(centred[:, :2], centred[:, 2], rcond=None)[0]
+        print(f"{solver}: seconds as entries^{powers[0]:.2f} components^{powers[1]:.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cost of a factorisation by its size.")
     parser.add_argument("--part", type=float, nargs="+", default=[0.005, 0.01, 0.02])
@@ -111,11 +124,16 @@ def main() -> None:
     if not args.whole:
         print(header, flush=True)
     options = ["--threads", str(args.threads), *(["--whole"] if args.whole else [])]
-    for part in args.part:
-        for k in args.components:
-            for solver in args.solvers:
-                given = [str(part), str(k), solver]
-                subprocess.run([sys.executable, __file__, *options, "--one", *given], check=True)
+    found = []
+    for part, k, solver in product(args.part, args.components, args.solvers):
+        given = [sys.executable, __file__, *options, "--one", str(part), str(k), solver]
+        line = subprocess.run(given, check=True, capture_output=True, text=True).stdout
+        print(line, end="", flush=True)
+        if not args.whole:
+            entries, seconds = (float(line.split()[place]) for place in (3, 6))
+            found.append((solver, entries, k, seconds))
+    if not args.whole:
+        slopes(found)
 
 
 if __name__ == "__main__":
