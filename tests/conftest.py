@@ -6,6 +6,7 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")  # else scikit-learn skips some of
 
 import pytest
 import torch
+from _pytest.doctest import DoctestModule
 
 torch.set_num_threads(1)
 
@@ -18,8 +19,18 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Examples in docstrings are the package's: below tests nobody looks for them."""
+    return [found for found in (yield) if not isinstance(found, DoctestModule)]
+
+
 def pytest_collection_modifyitems(config, items):
-    """Put the pretend device in place before the first `backward`, if a test wants it."""
+    """Tests that start processes come first and share them.
+
+    Put the pretend device in place before the first `backward`, if a test wants it.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("processes") is None)
     wanted = any("cuda" in getattr(item, "fixturenames", ()) for item in items)
     if (wanted or config.getoption("--pretend-gpu")) and torch.version.cuda is None:
         import pretend_cuda

@@ -1,9 +1,11 @@
 """Every estimator that keeps the common habits, data it can learn, and who watches it learn."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import (
@@ -24,20 +26,21 @@ from skbayes_sym import (
     SymmetrizedVIRegressor,
     SymVIMatrixFactorization,
 )
+from skbayes_sym.inference.samplers import HMC
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import Categorical, ColumnShift, Invariances
 
 _VI = {
     "hidden_layer_sizes": (5,),
-    "max_iter": 150,
+    "max_iter": 60,
     "n_predict_samples": 50,
     "tol": None,
     "random_state": 0,
 }
-_LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 100, "n_hyper_updates": 20, "tol": None,
+_LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 40, "n_hyper_updates": 8, "tol": None,
             "random_state": 0}  # fmt: skip
 _INVARIANT = {**_LAPLACE, "invariances": Invariances([ColumnShift()], 3)}
-_ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 150, "random_state": 0}
+_ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 60, "random_state": 0}
 _CHAINS = {
     "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 20, "n_draws": 5, "random_state": 0,
     "mode_weights": "uniform", "init": "prior",
@@ -74,25 +77,27 @@ TRAINED = VARIATIONAL | LAPLACE | ENSEMBLES
 HABITUAL = TRAINED | LINEAR | CHAINS
 
 # What scikit-learn's checks fit, one of each class, some 50 times: as small as they let pass.
+_VARIATIONAL = {**_VI, "max_iter": 150}
 _TINY = {"hidden_layer_sizes": (3,), "max_iter": 40, "n_hyper_updates": 8, "tol": None,
          "invariances": Invariances([ColumnShift()], 2), "random_state": 0}  # fmt: skip
 _MODES = {"hidden_layer_sizes": (2,), "n_restarts": 2, "max_iter": 10, "random_state": 0}
-_MEMBERS = {"hidden_layer_sizes": (5,), "n_members": 2, "max_iter": 100, "random_state": 0}
+_MEMBERS = {"hidden_layer_sizes": (5,), "n_members": 2, "max_iter": 50, "random_state": 0}
 _FEW = {"hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 10, "n_draws": 4,
-           "mode_weights": "uniform", "random_state": 0}  # fmt: skip
-_LAYERWISE = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 80, "tol": None,
+        "mode_weights": "uniform", "random_state": 0}  # fmt: skip
+_FROM_THE_PRIOR = {**_FEW, "init": "prior", "prior_scale": 1.0, "sampler": HMC(max_leapfrog=8)}
+_LAYERWISE = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 40, "tol": None,
               "n_predict_samples": 40, "random_state": 0}  # fmt: skip
 _INDUCING = {"hidden_posterior": "global_inducing", "n_inducing": 20}
 CHECKED = [
-    SymmetrizedVIRegressor(**_VI), SymmetrizedVIClassifier(**_VI),
+    SymmetrizedVIRegressor(**_VARIATIONAL), SymmetrizedVIClassifier(**_VARIATIONAL),
     LayerwiseVIRegressor(**_LAYERWISE),
     LaplaceRegressor(**_MODES), LaplaceClassifier(**_MODES),
     LILARegressor(**_TINY), LILAClassifier(**_TINY),
     BayesianLinearRegressor(random_state=0),
     BayesianLinearClassifier(Categorical(n_points=16), prior_scale=1.0, random_state=0),
     DeepEnsembleRegressor(**_MEMBERS), DeepEnsembleClassifier(**_MEMBERS),
-    MCMCRegressor(**_FEW), MCMCClassifier(**_FEW),
-    SymVIMatrixFactorization(2, max_iter=30, random_state=0),
+    MCMCRegressor(**_FROM_THE_PRIOR), MCMCClassifier(**_FROM_THE_PRIOR),
+    SymVIMatrixFactorization(2, max_iter=10, random_state=0),
 ]  # fmt: skip
 # Other options of the same classes.
 VARIANTS = [
@@ -102,6 +107,7 @@ VARIANTS = [
         {"last_layer": "variational", **_INDUCING},
         {"last_layer": "averaged_kl_heuristic"}, _INDUCING,
     )),
+    MCMCRegressor(**_FEW), MCMCClassifier(**_FEW),  # from modes
     SymVIMatrixFactorization(1, solver=VI("diag"), max_iter=30, random_state=0),
 ]  # fmt: skip
 _POOL = {"hidden_layer_sizes": (2,), "n_modes": 1, "n_members": 1, "random_state": 0}
@@ -128,6 +134,12 @@ def data(estimator: Any, n: int = 60) -> tuple[Any, Any]:
         X = X[:, :2]  # the sepals alone don't separate the species
         y = y if hasattr(estimator.likelihood, "n_points") else (y == 1).astype(int)
     return X, y
+
+
+@cache
+def once_fitted(estimator: Any) -> Any:
+    """Fitted to its data; read only: the same one for every test."""
+    return clone(estimator).fit(*data(estimator))
 
 
 # One entry per row given: repeated rows have more of them than weighted ones.

@@ -6,6 +6,7 @@ else.
 """
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,10 @@ ADDED: dict[str, tuple[str, set[str]]] = {
 }
 
 
+@cache
 def sources() -> dict[str, ast.Module]:
     paths = sorted(PACKAGE.rglob("*.py"))
     return {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text("utf-8")) for p in paths}
-
-
-SOURCES = sources()
 
 
 @pytest.mark.parametrize("kind", ADDED)
@@ -49,7 +48,7 @@ def test_one_file_and_a_line_where_a_name_is_wanted(kind: str) -> None:
     module, shorthand = ADDED[kind]
     known = {
         name
-        for name, tree in SOURCES.items()
+        for name, tree in sources().items()
         if any(found == f"skbayes_sym.{module}" for found, _ in imported(tree))
     }
     assert known, "the module has moved"
@@ -59,7 +58,7 @@ def test_one_file_and_a_line_where_a_name_is_wanted(kind: str) -> None:
 def test_an_activation_is_an_entry() -> None:
     """Its name stands in one file; strings that are no prose."""
     knows: dict[str, set[str]] = {"softplus": set(), "sigmoid": set()}
-    for file, tree in SOURCES.items():
+    for file, tree in sources().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and node.value in knows:
                 knows[str(node.value)].add(file)

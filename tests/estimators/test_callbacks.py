@@ -47,11 +47,22 @@ def searched(estimator):
 
 
 @every_fit
-def test_every_task_that_begins_ends_and_the_fit_is_the_same(name):
+def test_three_callbacks_see_the_whole_fit_and_leave_it_the_same(name, capsys):
+    """Every task that begins ends, a monitor scores the model of the moment, a bar names it."""
     case, watch = FITS[name], Watch()
-    model = clone(case.estimator).set_callbacks(watch).fit(case.X, case.y)
+    monitor = ScoringMonitor(scoring=scoring_of(case.estimator))
+    model = clone(case.estimator).set_callbacks(watch, monitor, ProgressBar())
+    model.fit(case.X, case.y)
     assert watch.begun == watch.ended > 1
     assert watch.set_up == 0
+    whole, *blocks = [row["score"] for row in monitor.get_logs().data]
+    assert len(blocks) <= 1 if name in SAMPLERS else blocks
+    assert np.isfinite(blocks).all()
+    if not getattr(model, "keep_best", False):  # else it goes back to the best point at the end
+        assert whole == pytest.approx(model.score(case.X, case.y))
+    shown = capsys.readouterr().out
+    assert type(case.estimator).__name__ in shown
+    assert "100%" in shown
     expected = everything_predicted(fitted(name), case.X)
     for key, values in everything_predicted(model, case.X).items():
         np.testing.assert_array_equal(values, expected[key], err_msg=key)
@@ -68,27 +79,6 @@ def test_a_callback_stops_the_fit_early(name):
         assert model.stop_reason_ == "callback"
         assert model.n_iter_ < whole.n_iter_
     everything_predicted(model, case.X)
-
-
-@every_fit
-def test_a_monitor_scores_the_model_of_the_moment(name):
-    case = FITS[name]
-    monitor = ScoringMonitor(scoring=scoring_of(case.estimator))
-    model = clone(case.estimator).set_callbacks(monitor).fit(case.X, case.y)
-    whole, *blocks = [row["score"] for row in monitor.get_logs().data]
-    assert len(blocks) <= 1 if name in SAMPLERS else blocks
-    assert np.isfinite(blocks).all()
-    if not getattr(model, "keep_best", False):  # else it goes back to the best point at the end
-        assert whole == pytest.approx(model.score(case.X, case.y))
-
-
-@every_fit
-def test_a_progress_bar_shows_the_estimator(name, capsys):
-    case = FITS[name]
-    clone(case.estimator).set_callbacks(ProgressBar()).fit(case.X, case.y)
-    shown = capsys.readouterr().out
-    assert type(case.estimator).__name__ in shown
-    assert "100%" in shown
 
 
 @pytest.mark.parametrize("name", SEARCHED)

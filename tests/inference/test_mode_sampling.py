@@ -112,7 +112,8 @@ def test_the_seed_decides_and_a_stop_is_passed_on(generator):
     found = weigh(TWO, pool, UNITS, generator=generator)
 
     def run(seed, on_step=None):
-        sampler = sampler_of(TWO, torch.Generator().manual_seed(5))
+        plan = PLAN._replace(n_warmup=20, n_draws=10)
+        sampler = sampler_of(TWO, torch.Generator().manual_seed(5), plan)
         return sampler(found, 0, 4, seed=seed, on_step=on_step)
 
     one, two, other = run(1), run(1), run(2)

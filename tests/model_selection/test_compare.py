@@ -413,6 +413,7 @@ def test_without_pandas_a_dict_of_the_same_columns(monkeypatch):
         np.testing.assert_array_equal(table[name], frame[name].to_numpy())
 
 
+@pytest.mark.processes
 def test_jobs_dont_change_the_numbers():
     models = {"network": NETWORK, "linear": LINEAR}
     one, two = (compare_models(models, X, y, cv=2, n_jobs=n) for n in (None, 2))

@@ -14,6 +14,7 @@ def waited(i):
     return i
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_leaving_early_is_silent(n_jobs):
     # Jobs that take a moment: joblib's own threads stumble where results and the end cross.

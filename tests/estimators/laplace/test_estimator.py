@@ -18,8 +18,13 @@ X = RNG.standard_normal((40, 3))
 Y = X @ [1.0, -2.0, 0.5] + 0.3 * RNG.standard_normal(40)
 LINEAR = LaplaceRegressor(
     (), optimizer="adam", noise_std=0.3, prior_scale=1.3, tol=None, standardize=False,
-    normalize_y=False, curvature="full", max_iter=3000, n_hyper_updates=10, random_state=0,
+    normalize_y=False, curvature="full", max_iter=2000, n_hyper_updates=10, random_state=0,
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def linear():
+    return clone(LINEAR).fit(X, Y)
 
 
 def linear_posterior(X, y):
@@ -30,8 +35,8 @@ def linear_posterior(X, y):
     return design, covariance @ design.T @ y / 0.09, covariance
 
 
-def test_linear_gaussian_posterior_evidence_and_predictive_are_exact():
-    reg = clone(LINEAR).fit(X, Y)
+def test_linear_gaussian_posterior_evidence_and_predictive_are_exact(linear):
+    reg = linear
     design, mean, covariance = linear_posterior(X, Y)
     # Adam's last steps are a fiftieth of 0.02: far below the posterior's width of 0.05.
     np.testing.assert_allclose(reg.posterior_.loc, mean, atol=1e-3)
@@ -48,8 +53,8 @@ def test_linear_gaussian_posterior_evidence_and_predictive_are_exact():
     np.testing.assert_allclose(joint, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_functions_of_the_posterior_have_its_moments():
-    reg = clone(LINEAR).fit(X, Y)
+def test_functions_of_the_posterior_have_its_moments(linear):
+    reg = linear
     draws = reg.sample_y(X[:4], 4000, random_state=1)
     mean, std = reg.predict(X[:4], return_std=True)
     assert (np.abs(draws.mean(1) - mean) < 5 * std / 4000**0.5).all()
@@ -84,7 +89,7 @@ def test_a_model_without_normal_functions_has_no_covariance():
 
 def test_noise_and_prior_reach_a_maximum_of_the_evidence():
     reg = LaplaceRegressor(
-        (), optimizer="adam", curvature="full", max_iter=3000, random_state=0
+        (), optimizer="adam", curvature="full", max_iter=1500, random_state=0
     ).fit(X, Y)
     # residual degrees of freedom: sum of squares / (n - gamma), gamma at most 4
     residual = Y - reg.predict(X)
@@ -102,9 +107,9 @@ def test_noise_and_prior_reach_a_maximum_of_the_evidence():
 def test_every_curvature_predicts_well(curvature):
     A, b = load_wine(return_X_y=True)
     train, test = np.random.default_rng(0).permutation(178)[:120], slice(None)
-    clf = LaplaceClassifier((10,), optimizer="adam", curvature=curvature, random_state=0).fit(
-        A[train], b[train]
-    )
+    clf = LaplaceClassifier(
+        (10,), optimizer="adam", curvature=curvature, max_iter=300, tol=None, random_state=0
+    ).fit(A[train], b[train])
     assert clf.score(A[test], b[test]) > 0.93
     assert clf.prior_scale_.shape == (2,)
     # The empirical Fisher vanishes at a good fit, which makes its posterior far too wide.
@@ -194,7 +199,7 @@ def test_counts_by_a_poisson_likelihood():
     """The mode of a linear model satisfies the score equations; targets are whole numbers."""
     counts = np.random.default_rng(1).poisson(np.exp(0.5 + 0.8 * X[:, 0])).astype(float)
     reg = LaplaceRegressor(
-        (), likelihood=Poisson(), prior_scale=100.0, standardize=False, max_iter=3000, tol=None,
+        (), likelihood=Poisson(), prior_scale=100.0, standardize=False, max_iter=1500, tol=None,
         random_state=0,
     ).fit(X, counts)  # fmt: skip
     design = np.column_stack([X, np.ones(len(X))])
@@ -213,7 +218,8 @@ def test_counts_by_a_poisson_likelihood():
 def test_outliers_by_a_student_t_likelihood():
     b = Y.copy()
     b[:3] += 20.0
-    params = {"hidden_layer_sizes": (), "optimizer": "adam", "random_state": 0}
+    params = {"hidden_layer_sizes": (), "optimizer": "adam", "max_iter": 600, "tol": None,
+              "random_state": 0}  # fmt: skip
     robust = LaplaceRegressor(likelihood=StudentT(df=2.0), **params).fit(X, b)
     normal = LaplaceRegressor(**params).fit(X, b)
     assert robust.noise_std_ < 0.5 < 2.0 < normal.noise_std_

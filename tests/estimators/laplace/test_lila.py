@@ -1,5 +1,7 @@
 """Invariances are found where there are some, and nothing is where there are none."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -42,12 +44,17 @@ def make_arcs(seed, n=200, sigma=0.06, arc=120.0):
     return np.vstack([ring(n0, 0.5), ring(n_outer, 1.0), blob]), np.repeat([0, 1], [n0, n - n0])
 
 
+@cache
+def without_invariances(seed):
+    return LILAClassifier(random_state=seed, invariances=None, **TOY).fit(*make_arcs(seed))
+
+
 @pytest.mark.parametrize("hyper", ["online", "exact"])
 @some("seed", [1, 2, 3], keep={1})
 def test_toy_rotation_is_found(seed, hyper):
     """Data over 60 degrees to either side; the evidence of both by the full Gauss-Newton."""
     X, y = make_arcs(seed)
-    plain = LILAClassifier(random_state=seed, invariances=None, **TOY).fit(X, y)
+    plain = without_invariances(seed)
     lila = clone(plain).set_params(invariances=TURNS, hyper=hyper).fit(X, y)
     angle = np.rad2deg(lila.invariance_["rotation"])
     assert 50.0 <= angle <= 80.0

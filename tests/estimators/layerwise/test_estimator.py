@@ -20,7 +20,7 @@ KINDS = {
     "heuristic": {"last_layer": "averaged_kl_heuristic"},
     "both": {"last_layer": "collapsed", "hidden_posterior": "global_inducing", "n_inducing": 20},
 }  # fmt: skip
-QUICK = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 40, "tol": None,
+QUICK = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 20, "tol": None,
          "n_predict_samples": 40, "random_state": 0}  # fmt: skip
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
@@ -38,8 +38,8 @@ def diabetes():
 @every_kind
 def test_a_fit_reports_and_predicts(kind, diabetes):
     X, y = diabetes
-    reg = quick(**(kind | {"max_iter": 150, "n_predict_samples": 400})).fit(X, y)
-    assert (reg.n_iter_, reg.stop_reason_) == (150, "max_iter")
+    reg = quick(**(kind | {"max_iter": 100, "n_predict_samples": 400})).fit(X, y)
+    assert (reg.n_iter_, reg.stop_reason_) == (100, "max_iter")
     assert 0.0 < reg.elbo_std_error_ < 3.0
     mean, std = reg.predict(X, return_std=True)
     parts = reg.predict_uncertainty(X)
@@ -110,7 +110,7 @@ def test_wide_networks_dont_collapse():
     """Width 200: mean-field explains the data by noise, the exact last layer doesn't."""
     X, y = make_sinusoidal(random_state=0)
     common = {"hidden_layer_sizes": (200,), "activation": "tanh", "random_state": 0, "tol": None,
-              "prior_scale": [2**0.5, 200**-0.5], "max_iter": 300}  # fmt: skip
+              "prior_scale": [2**0.5, 200**-0.5], "max_iter": 200}  # fmt: skip
     mean_field = SymmetrizedVIRegressor(symmetry=None, **common).fit(X, y)
     collapsed = LayerwiseVIRegressor(**common).fit(X, y)
     assert mean_field.score(X, y) < 0.5
@@ -186,7 +186,7 @@ def test_callbacks_stop_the_fit(kind, diabetes):
     assert (reg.stop_reason_, reg.n_iter_) == ("callback", 7)
     assert stop.begun == stop.ended == 8
     quick(**kind).set_callbacks(watch).fit(X, y)
-    assert watch.begun == watch.ended == 81  # 40 steps from each start
+    assert watch.begun == watch.ended == 41  # 20 steps from each start
 
 
 @every_kind

@@ -31,13 +31,17 @@ def test_left_out_losses_are_those_of_refits(monkeypatch, n_classes):
     original = variance_scale.left_out_losses
     monkeypatch.setattr(variance_scale, "left_out_losses", keep)
     x = X - X.mean(axis=0)
+    order = np.lexsort(x.T[::-1])  # that of the losses
+    x, y = x[order], y[order]
     found = clone(CLF).fit(x, y)
-    approximate = dict(zip(VARIANCE_SCALES, seen["losses"].mean(dim=1).tolist(), strict=True))
-    assert found.variance_scale_ == min(approximate, key=approximate.get)
+    of_all = dict(zip(VARIANCE_SCALES, seen["losses"].mean(dim=1).tolist(), strict=True))
+    assert found.variance_scale_ == min(of_all, key=of_all.get)
+    of_some = seen["losses"][:, ::4].mean(dim=1).tolist()
+    approximate = dict(zip(VARIANCE_SCALES, of_some, strict=True))
     for scale in (0.0, 1.0):
         one = clone(CLF).set_params(variance_scale=scale)
         losses = []
-        for i in range(len(x)):
+        for i in range(0, len(x), 4):
             kept = np.arange(len(x)) != i
             fit = clone(one).fit(x[kept], y[kept])
             losses.append(-fit.log_predictive_density(x[i : i + 1], y[i : i + 1])[0])

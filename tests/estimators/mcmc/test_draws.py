@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import MCMCRegressor
-from skbayes_sym.inference.samplers import SMC
+from skbayes_sym.inference.samplers import HMC, SMC
 from skbayes_sym.models import BaseNetwork
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.base import Product
@@ -43,8 +43,9 @@ Y = (X**2).sum(1) + 2.0 * X[:, 0] + 0.1 * rng.standard_normal(40)
 REG = MCMCRegressor(
     network=Mixed(),
     prior_scale=1.0,
+    sampler=HMC(max_leapfrog=4),
     n_chains=8,
-    n_warmup=100,
+    n_warmup=50,
     n_draws=20,
     mode_weights="uniform",
     random_state=0,
@@ -63,14 +64,14 @@ def test_rotations_are_aligned_and_units_labelled():
     np.testing.assert_allclose(aligned.samples_[best][:4], raw.samples_[best][:4], atol=1e-8)
 
 
-@pytest.mark.parametrize("sampler", ["hmc", SMC(64, 2)])
+@pytest.mark.parametrize("sampler", [HMC(max_leapfrog=4), SMC(64, 2)], ids=["hmc", "smc"])
 def test_rotations_have_no_evidence_and_the_reason_is_given(sampler):
     reg = MCMCRegressor(
         network=Mixed(), prior_scale=1.0,
         sampler=sampler, n_chains=4, n_draws=10, mode_weights="evidence",
         random_state=0,
     )  # fmt: skip
-    if sampler == "hmc":
+    if isinstance(sampler, HMC):
         reg.set_params(n_warmup=60)
     with pytest.warns(ConvergenceWarning, match=r"isn't made of exchangeable units \(Orthogonal\)"):
         reg.fit(X, Y)

@@ -20,7 +20,8 @@ from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence
 from skbayes_sym.inspection import SymmetryDisplay
 
 FAST = {
-    "hidden_layer_sizes": (2,), "n_chains": 6, "n_warmup": 100, "n_draws": 8,
+    "sampler": HMC(max_leapfrog=16), "hidden_layer_sizes": (2,), "n_chains": 6, "n_warmup": 50,
+    "n_draws": 8,
     "mode_weights": "uniform", "random_state": 0, "init": "prior", "prior_scale": 1.0,
 }  # fmt: skip
 REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)
@@ -44,6 +45,7 @@ def weighed():
         (2,),
         init="prior",
         prior_scale=1.0,
+        sampler=HMC(max_leapfrog=16),
         n_chains=12,
         n_warmup=150,
         n_draws=20,
@@ -201,7 +203,7 @@ def test_multi_output():
 
 def test_nuts():
     X, y = DIABETES
-    reg = clone(REG).set_params(sampler="nuts", n_warmup=60).fit(X, y)
+    reg = clone(REG).set_params(sampler="nuts", n_warmup=30).fit(X, y)
     assert reg.samples_.shape == (6, 8, 25)
     assert reg.score(X, y) > 0.3
     assert np.array_equal(
@@ -285,12 +287,12 @@ def test_an_approximation_has_only_its_own(weighed):
 def test_auto_chains_and_thinning():
     reg = MCMCRegressor(
         (1,), init="prior", prior_scale=1.0,
-        n_chains="auto", n_warmup=60, n_draws=2, thinning=3, mode_weights="uniform",
-        random_state=0,
+        sampler=HMC(max_leapfrog=8), n_chains="auto", n_warmup=30, n_draws=2, thinning=3,
+        mode_weights="uniform", random_state=0,
     )  # fmt: skip
     reg.fit(*DIABETES)
     assert reg.samples_.shape[:2] == (56, 2)
-    assert reg.n_iter_ == 60 + 2 * 3
+    assert reg.n_iter_ == 30 + 2 * 3
     dense = clone(reg).set_params(thinning=1, n_draws=6).fit(*DIABETES)
     assert np.array_equal(dense.noise_std_samples_[:, 2::3], reg.noise_std_samples_)
 
@@ -392,6 +394,7 @@ def test_float32_follows_the_data(estimator, data):
     )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("mode_weights", ["uniform", Evidence(2, 32)])
 def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch):
     for name in ("_BLOCK", "_SMALL_BLOCK"):
@@ -399,7 +402,7 @@ def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch)
     X, y = make_sinusoidal(40, random_state=0)
     reg = MCMCRegressor(
         (1,), init="prior", prior_scale=1.0, n_chains=10, n_warmup=60, n_draws=12, random_state=0,
-        mode_weights=mode_weights,
+        mode_weights=mode_weights, sampler=HMC(max_leapfrog=8),
     )  # fmt: skip
     one, two = (clone(reg).set_params(n_jobs=n).fit(X, y) for n in (1, 2))
     assert len(one._blocks_) == 3
@@ -409,6 +412,7 @@ def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch)
     assert (mode_weights == "uniform") == np.isnan(one.log_evidence_)
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # on purpose
 def test_grid_search_is_the_same_in_two_processes():
     X, y = make_sinusoidal(150, random_state=0)

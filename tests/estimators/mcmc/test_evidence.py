@@ -12,10 +12,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.inference.samplers import SMC, Evidence
+from skbayes_sym.inference.samplers import HMC, SMC, Evidence
 
 FAST = {
-    "n_chains": 16, "n_warmup": 150, "n_draws": 20, "random_state": 0,
+    "sampler": HMC(max_leapfrog=16), "n_chains": 16, "n_warmup": 100, "n_draws": 20,
+    "random_state": 0,
     "mode_weights": Evidence(2, 64), "init": "prior", "prior_scale": 1.0,
 }  # fmt: skip
 

@@ -16,7 +16,8 @@ from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.samplers import HMC, Evidence
 
 FAST = {
-    "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 80, "n_draws": 30,
+    "sampler": HMC(max_leapfrog=8), "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 80,
+    "n_draws": 30,
     "mode_weights": "uniform", "random_state": 0, "init": "prior", "prior_scale": 1.0,
 }  # fmt: skip
 REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)

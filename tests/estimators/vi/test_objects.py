@@ -40,20 +40,20 @@ NOISES = {
 @pytest.mark.parametrize("name", NOISES)
 def test_a_likelihood_of_numbers(name):
     y = COUNTS if name == "counts" else 20.0 * Y + 3.0
-    reg = regressor(likelihood=NOISES[name], max_iter=150).fit(X, y)
+    reg = regressor(likelihood=NOISES[name], max_iter=150, warm_start=True).fit(X, y)
     mean, std = reg.predict(X, return_std=True)
     assert np.corrcoef(mean, np.exp(0.5 * X[:, 0]) if name == "counts" else y)[0, 1] > 0.6
     assert reg.elbo_curve_[-1] > reg.elbo_curve_[0]
     assert reg.elbo_ < reg.log_predictive_density(X, y).sum()
-    draws = reg.sample_y(X, 2000, random_state=1)
-    # 2000 draws of the target, against 200 of the hidden units.
-    error = np.sqrt(reg.predict_uncertainty(X).epistemic / 200 + std**2 / 2000)
+    draws = reg.sample_y(X, 300, random_state=1)
+    # 300 draws of the target, against 200 of the hidden units.
+    error = np.sqrt(reg.predict_uncertainty(X).epistemic / 200 + std**2 / 300)
     assert (np.abs(draws.mean(1) - mean) < 5 * error).all()
     assert hasattr(reg, "noise_std_") == (name != "counts")
     if name == "counts":
         assert (reg.y_mean_, reg.y_scale_) == (0.0, 1.0)
-    again = clone(reg).set_params(warm_start=True).fit(X, y).fit(X, y)
-    assert again.elbo_curve_[0] > reg.elbo_curve_[0]
+    first = reg.elbo_curve_[0]
+    assert reg.fit(X, y).elbo_curve_[0] > first
 
 
 def test_a_scale_is_learned_in_the_units_of_the_targets():

@@ -77,7 +77,7 @@ def test_a_diagonal_family_finds_its_axes(generator):
     for name in ("row", "diag"):
         fits = [fit(data, 4, FAMILIES[name], None, seed=s, max_iter=80) for s in range(3)]
         bounds[name] = [bound(data, f.posterior) for f in fits]
-    long = fit(data, 4, FAMILIES["diag"], None, tol=-1.0, max_iter=1500)
+    long = fit(data, 4, FAMILIES["diag"], None, tol=-1.0, max_iter=600)
     assert min(bounds["diag"]) > bound(data, long.posterior) - 2.0
     assert min(bounds["diag"]) > max(bounds["row"])
 
@@ -156,7 +156,7 @@ def joint_ascent(matrix, state, n_pairs=256):
     return state._replace(mean=found[:-2].view(-1, k), cov=cov)
 
 
-@pytest.mark.parametrize("matrix", [1, 2])
+@pytest.mark.parametrize("matrix", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_fits_of_the_papers_matrices_end_at_their_optimum(matrix):
     """Sixty steps of another optimiser, by draws of its own, find next to nothing more."""
     data, family = complete(noisy_matrices()[matrix]), FAMILIES["isotropic"]
@@ -170,17 +170,18 @@ def test_fits_of_the_papers_matrices_end_at_their_optimum(matrix):
 
 
 @pytest.mark.parametrize("family", ["isotropic", "full"])
-def test_elbo_stays_below_the_log_evidence(family):
+@pytest.mark.parametrize("matrices", [range(3), pytest.param(range(3, 10), marks=pytest.mark.slow)])
+def test_elbo_stays_below_the_log_evidence(matrices, family):
     """The paper's listing is above it on every one of these matrices, by 14 nats on average."""
     family = FAMILIES[family]
     term = rotations(80, 20, family)
-    for i, log_evidence in enumerate(LOG_EVIDENCE):
+    for i in matrices:
         data, g = complete(noisy_matrices()[i]), torch.Generator().manual_seed(i)
         stream = GapStream(term, g)
         posterior = fit(data, 20, family, stream, noise=4.0, max_iter=60, tol=0.1).posterior
         gap, error = term.estimate(posterior, generator=g)
         elbo = bound(data, posterior) + gap
-        assert log_evidence - 100.0 < elbo < log_evidence + 1.5 + 4.0 * error
+        assert LOG_EVIDENCE[i] - 100.0 < elbo < LOG_EVIDENCE[i] + 1.5 + 4.0 * error
 
 
 def test_wider_families_have_higher_bounds():

@@ -137,6 +137,7 @@ def test_log_density_belongs_to_the_draws():
     assert_close(torch.as_tensor(result.log_density), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_same_draws_whatever_runs_them(backend):
     sampler, blocks = small()

@@ -1,5 +1,6 @@
 """Independent SMC runs depend on their seeds alone, and can be stopped."""
 
+import pytest
 from inference.smc.known_evidence import linear_problem
 from thin import some
 from torch.testing import assert_close
@@ -10,6 +11,7 @@ from skbayes_sym.numerics.random import spawn_seeds
 from skbayes_sym.symmetry.base import Trivial
 
 
+@pytest.mark.processes
 def test_replicates_do_not_depend_on_the_number_of_jobs():
     posterior, _ = linear_problem()
     arguments = (posterior, Trivial(), SMCSettings(n_particles=64, n_moves=2))

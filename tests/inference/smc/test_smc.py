@@ -54,7 +54,7 @@ def within(values, truth, k=4.0):
 def test_linear_model_evidence_mean_and_covariance():
     posterior, likelihood = linear_problem()
     log_evidence, mean, covariance = likelihood.exact()
-    runs = [smc(posterior, Trivial(), SMALL, generator=seeded(s)) for s in range(16)]
+    runs = [smc(posterior, Trivial(), SMALL, generator=seeded(s)) for s in range(8)]
     assert all(run.complete and run.temperatures[-1] == 1.0 for run in runs)
     assert within([(run.log_evidence - log_evidence) for run in runs], 0.0)
     assert max(abs(run.log_evidence - log_evidence) for run in runs) < 1.0
@@ -70,7 +70,7 @@ def test_two_weight_network_against_quadrature(group):
     exact = float(torch.logsumexp(TWO_WEIGHTS(points), dim=0)) + 2 * log(0.02)
     weights = torch.softmax(TWO_WEIGHTS(points), dim=0)
     product_mean = float((weights * points.prod(dim=1)).sum())
-    runs = [smc(TWO_WEIGHTS, group, SMALL, generator=seeded(s)) for s in range(16)]
+    runs = [smc(TWO_WEIGHTS, group, SMALL, generator=seeded(s)) for s in range(8)]
     assert within([run.log_evidence for run in runs], exact)
     assert within([float(run.particles.prod(dim=1).mean()) for run in runs], product_mean)
     positive = [float((run.particles[:, 0] > 0).double().mean()) for run in runs]
@@ -96,7 +96,7 @@ def test_weights_of_a_mixture():
         n_dims, prior, lambda x: target(x) - prior(x), NormalDraws(n_dims, scale)
     )
     found, log_evidence = [], []
-    for seed in range(12):
+    for seed in range(8):
         settings = SMCSettings(n_particles=512, n_moves=4)
         run = smc(posterior, Trivial(), settings, generator=seeded(seed))
         nearest = torch.cdist(run.particles, modes).argmin(dim=1)
@@ -120,7 +120,7 @@ def test_overlapping_copies_are_sampled_right(full, monkeypatch):
     likelihood = Linear(torch.ones(4, 3, dtype=F64), y, 0.5)
     posterior = AutogradPosterior(3, normal_prior, likelihood, NormalDraws(3))
     settings = SMCSettings(n_particles=512, n_moves=10, allow_full=full)
-    runs = [smc(posterior, group, settings, generator=seeded(s)) for s in range(12)]
+    runs = [smc(posterior, group, settings, generator=seeded(s)) for s in range(8)]
     assert any(stage.full for stage in runs[0].stages) == full
     assert (max(stage.boundary_loss for stage in runs[0].stages) > 0.1) == full
     log_evidence, mean, _ = likelihood.exact()

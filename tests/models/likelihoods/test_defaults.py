@@ -57,7 +57,7 @@ def test_cdf_is_the_integral_of_the_density(case, generator):
 
 @every_target
 def test_draws_follow_the_cdf(case):
-    likelihood, n = case.likelihood, 20_000
+    likelihood, n = case.likelihood, 4000
     outputs = torch.linspace(-1.0, 1.0, 3, dtype=torch.float64)[:, None].expand(3, case.n_outputs)
     many = outputs.expand(n, 3, case.n_outputs)
     for sample in (likelihood.sample, lambda f, rng: TargetLikelihood.sample(likelihood, f, rng)):
