@@ -24,6 +24,7 @@ def problems(version: str) -> list[str]:
     said = {
         "skbayes_sym/__init__.py": r'__version__ = "([^"]*)"',
         "CITATION.cff": r"(?m)^version: (\S+)",
+        "docs/citing.rst": r"version = \{([^}]*)\}",
         "docs/changelog.rst": r"(?m)^(\d+\.\d+\.\d+) \(\d{4}-\d{2}-\d{2}\)$",
     }
     for path, pattern in said.items():

@@ -8,6 +8,8 @@ in :math:`d!\, 2^d` copies. Wiese et al. (2023) sample the posterior as it is, a
 draw to one representative of its copies. This example repeats their Figures 1, 3 and 6.
 """
 
+# sphinx_gallery_thumbnail_number = 2
+
 import warnings
 from math import factorial, log10
 

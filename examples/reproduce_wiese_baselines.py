@@ -1,4 +1,4 @@
-"""
+r"""
 Wiese et al. (2023): the baselines, trained as the paper says
 =============================================================
 
@@ -7,7 +7,7 @@ Table 1 of the paper sets samples beside a Laplace approximation (LA) and a deep
 learning rate of 1e-4 and no weight decay", on all rows at once (appendix E.3). What is minimised
 over weights and noise is its equation 27,
 
-    sum_i (f(x_i) - y_i)^2 / (2 s^2) + N log s + |w|^2 / 2.
+.. math:: \frac{1}{2 s^2} \sum_i (f(x_i) - y_i)^2 + N \log s + \frac12 w^\top w .
 
 This script does just that. Not said, and chosen here: PyTorch's initial weights, s = 1 at the
 start, inputs of unit variance, the full Gauss-Newton matrix for LA. "LA samples were drawn directly

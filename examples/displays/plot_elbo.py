@@ -18,8 +18,9 @@ reg = SymmetrizedVIRegressor((10,), "tanh", max_iter=1500, random_state=0).fit(X
 ELBODisplay.from_estimator(reg)
 
 # %%
-# The evidence of a Laplace approximation, while prior and noise are learned along with the weights:
+# The evidence of a Laplace approximation by Adam, while prior and noise are learned along with the
+# weights:
 
-laplace = LaplaceRegressor((10,), random_state=0).fit(X, y)
+laplace = LaplaceRegressor((10,), optimizer="adam", random_state=0).fit(X, y)
 ELBODisplay.from_estimator(laplace)
 plt.show()

@@ -3,7 +3,7 @@ What symmetry adds to the bound
 ===============================
 
 `~skbayes_sym.inspection.GapDisplay` compares estimators by their lower bounds on the log evidence.
-The upper part of a bar is what the symmetry adds: mean-field inference loses it by telling apart
+The line between two marks is what the symmetry adds: mean-field inference loses it by telling apart
 what the model doesn't.
 """
 

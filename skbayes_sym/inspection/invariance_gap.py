@@ -1,4 +1,4 @@
-"""One function for the price of a symmetry, whatever the symmetry."""
+"""One function for what ignoring a symmetry loses, whatever the symmetry."""
 
 from collections.abc import Callable
 from numbers import Integral
@@ -40,7 +40,7 @@ _PERMUTATIONS = 64  # that estimate those of wider layers
 def invariance_gap(
     estimator: BaseEstimator, *, n_draws: Any = "auto", random_state: Any = 0
 ) -> Bunch:
-    r"""What a fitted variational estimator's posterior pays for ignoring its model's symmetry.
+    r"""Nats that a fitted variational estimator loses by ignoring its model's symmetry.
 
     For a compact group G (permutations, sign flips, rotations) of transformations that leave
     likelihood and prior unchanged, and the posterior q that was fitted,

@@ -16,12 +16,12 @@ from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOp
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.linear_part import linear_network
 from skbayes_sym.estimators.bayesian_mlp.method import Pool
-from skbayes_sym.estimators.laplace.effort import MANY_ROWS, automatic_width
+from skbayes_sym.estimators.laplace.effort import NARROW
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
-from skbayes_sym.models.learned_scales import ARD, LayerScales
+from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
@@ -55,16 +55,17 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     ----------
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
         Widths of the hidden layers of the modes' network; ``()`` is a linear model. "auto" is 20
-        units up to 1,000 distinct rows and 40 beyond, if there is time for them.
+        units, and 40 for more than 1,000 distinct rows without much noise, if there is time.
     prior : Prior, optional
-        Prior of the weights and biases, in standardised units. ``LayerScales()`` learns one scale
-        per layer and is the default up to 1,000 distinct rows; ``ARD()`` learns one per column of
-        ``X``, `relevance_`, and is the default beyond.
+        Prior of the weights and biases, in standardised units. ``LayerScales()``, the
+        default, learns one scale per layer; ``ARD()``, the default of the 40 units of "auto",
+        learns one per column of ``X``, `relevance_`.
     n_modes : int, default=10
         Restarts of the small network; fewer, or none, where so many rows would take long. Modes
         alone are `LaplaceRegressor`'s.
     n_members : int, default=10
-        Members of the ensemble; not more than there are modes, if there are any.
+        Members of the ensemble; not more than there are modes, if there are any, and none where
+        these call a fifth of the targets' variance noise.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise. The evidence
         that sets the modes knows no other.
@@ -149,8 +150,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
 
     The share of the linear model is the stacking weight of linear model and networks on left-out
     rows, in closed form of the linearised models, so no second fit is made. Modes, or members,
-    don't count where they gain less than .85 of what the other kind gains over the linear model: in
-    much noise members follow it.
+    don't count where they gain less than .85 of what the other kind gains over the linear model.
+    Members have a fixed prior: in much noise they follow it, and left-out rows, which their hidden
+    units have seen, don't tell.
 
     References
     ----------
@@ -230,11 +232,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     def _model(self, data: Training) -> Model:
         likelihood, n_outputs = self._likelihood(data), self._n_outputs(data)
         given = self.hidden_layer_sizes
-        if isinstance(given, str):
-            given = automatic_width(data.n_rows, data.n_features, n_outputs)
-        network = MLP(data.n_features, layer_sizes(given), n_outputs, TANH)
-        default = ARD() if data.n_rows > MANY_ROWS else LayerScales()
-        prior = (default if self.prior is None else self.prior).bind(network.layout)
+        sizes = (NARROW,) if isinstance(given, str) else layer_sizes(given)
+        network = MLP(data.n_features, sizes, n_outputs, TANH)
+        prior = (LayerScales() if self.prior is None else self.prior).bind(network.layout)
         return Model(network, likelihood, prior, Trivial())
 
     def _networks_at_once(self, n_weights: int) -> float:
@@ -245,7 +245,8 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         if self.n_modes == 0:
             why = "n_modes=0 leaves the members, which have a width and a prior of their own"
             refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=10")
-        return Pool(self.n_modes, self.n_members)
+        widens = isinstance(self.hidden_layer_sizes, str)
+        return Pool(self.n_modes, self.n_members, widens, self.prior)
 
     def _members(self, x: Tensor) -> Tensor:
         """Every member's outputs, (n_members, N, T)."""

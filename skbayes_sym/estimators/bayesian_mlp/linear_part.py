@@ -11,7 +11,8 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.shares import Shares, shared
 from skbayes_sym.estimators.ensemble.method import Members
 from skbayes_sym.estimators.laplace.effort import STEPS, work
-from skbayes_sym.estimators.laplace.modes import EvidenceLaplace, ModesFit
+from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
+from skbayes_sym.estimators.laplace.modes import ModesFit
 from skbayes_sym.inference.effective_noise import leverages_of
 from skbayes_sym.inference.laplace.evidence_modes import Modes
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
@@ -59,19 +60,21 @@ def fit_linear(data: Training, model: Model, run: Run) -> LinearPart:
 
 
 def shares(
-    part: LinearPart, modes: ModesFit | None, members: Members, model: Model, wide: Model,
+    part: LinearPart, modes: ModesFit | None, members: Members | None, model: Model, wide: Model,
     data: Training,
 ) -> Shares:  # fmt: skip
     """What every kind counts for by the rows it leaves out.
 
-    Modes are of ``model``, members of ``wide``. Of more than 4,096 rows that many decide.
+    Members are of ``wide``. Where there are any, of more than 4,096 rows that many decide.
     """
-    rows, of_members = _members_left_out(members, wide, data.double_data)
-    chosen = Data(*(t[rows] for t in data.double_data))
+    chosen, of_members = data.double_data, data.double_data.x.new_empty(0, len(data.double_data.x))
+    if members is not None:
+        rows, of_members = _members_left_out(members, wide, chosen)
+        chosen = Data(*(t[rows] for t in chosen))
     linear = linear_network(data.n_features, model.network.n_outputs)
     of_modes = of_members[:0]
     if modes is not None:
-        of_modes = _modes_left_out(modes.modes, fully_connected(model.network), chosen)
+        of_modes = _modes_left_out(modes.modes, modes.network, chosen)
     first = _modes_left_out(part.found.modes, linear, chosen)[0]
     return shared(first, of_modes, of_members, chosen.weight)
 

@@ -1,7 +1,7 @@
 """Evidence-trained modes and ensemble members, pooled equally."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -24,18 +24,21 @@ from skbayes_sym.estimators.bayesian_mlp.linear_part import (
 from skbayes_sym.estimators.bayesian_mlp.shares import Shares, equal_shares
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
-from skbayes_sym.estimators.laplace.effort import STEPS, USUAL_WORK, affordable_modes
-from skbayes_sym.estimators.laplace.modes import EvidenceLaplace, ModesFit
+from skbayes_sym.estimators.laplace.effort import MOST_NOISE, STEPS, USUAL_WORK, affordable_modes
+from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
+from skbayes_sym.estimators.laplace.modes import ModesFit
+from skbayes_sym.inference.laplace.mode_search import noise_share
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import RELU
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import Normal
+from skbayes_sym.models.priors import Normal, UnboundPrior
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.symmetry.base import Trivial
 
 _MODE_TOL = 5e-6
 _LINEAR_SHARE = 0.01  # of the fit's blocks
+_INTERRUPTED = "what had been found when the fit was interrupted"
 
 _MEMBER_WIDTH = (50,)
 # The ensemble's own defaults: relu under a fixed prior of 1 is what tanh modes lack.
@@ -136,64 +139,75 @@ class Pool:
     n_modes : int
         Restarts of the evidence-trained network, as far as the rows allow them.
     n_members : int
+    widens : bool, default=False
+        As of `EvidenceLaplace`, like the next.
+    wide_prior : unbound prior, optional
     """
 
     needs: ClassVar[Needs] = Needs(LEARNED_NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_modes: int
     n_members: int
+    widens: bool = False
+    wide_prior: UnboundPrior | None = None
 
     def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
         network = fully_connected(model.network)
-        n_modes = affordable_modes(self.n_modes, data.n_rows, network)
-        choice = self._choice(n_modes, data, network)
-        logger.info("%s", choice)
         wide = member_network(network.n_inputs, network.n_outputs)
         run.begin()
-        share = 0.5 if n_modes else 1.0
-        modes = members = linear = by_left_out = None
-        if n_modes:
-            found = EvidenceLaplace(n_modes, STEPS, _MODE_TOL)
-            stage = Stage(run, share, lambda m: PoolFit(None, m, None, wide, choice))
-            modes = found.fit(data, model, stage)
-        interrupted = modes is not None and modes.stop_reason in ("interrupted", "callback")
-        # As many members as modes: neither kind outvotes the other.
-        n_members = min(self.n_members, n_modes) if n_modes else self.n_members
-        if not interrupted:
+        share, modes = 1.0, None
+        if affordable_modes(self.n_modes, data.n_rows, network):
+            share = 0.5
+            stage = Stage(run, share, lambda m: PoolFit(None, m, None, wide, _INTERRUPTED))
+            modes = self._modes(data, model, stage)
+        members = linear = by_left_out = None
+        if modes is None or modes.stop_reason not in ("interrupted", "callback"):
             own = member_model(wide, model.likelihood)
-            left = share - _LINEAR_SHARE
-            stage = Stage(run, left, lambda m: PoolFit(None, modes, m, wide, choice))
-            members = ensemble(n_members).fit(data, own, stage)
+            if modes is None or noise_share(modes.modes, data.double_data.y.cpu()) <= MOST_NOISE:
+                # As many members as modes: neither kind outvotes the other.
+                n = self.n_members if modes is None else min(self.n_members, len(modes.modes.theta))
+                left = share - _LINEAR_SHARE
+                stage = Stage(run, left, lambda m: PoolFit(None, modes, m, wide, _INTERRUPTED))
+                members = ensemble(n).fit(data, own, stage)
             if is_affordable(data, network.n_outputs, USUAL_WORK):
-                so_far = PoolFit(None, modes, members, wide, choice)
-                stage = Stage(run, _LINEAR_SHARE, lambda _: so_far)
-                linear = fit_linear(data, model, stage)
+                so_far = PoolFit(None, modes, members, wide, _INTERRUPTED)
+                linear = fit_linear(data, model, Stage(run, _LINEAR_SHARE, lambda _: so_far))
                 by_left_out = shares(linear, modes, members, model, own, data)
-                choice += _of_shares(by_left_out, has_modes=modes is not None)
-        found_all = PoolFit(linear, modes, members, wide, choice, by_left_out)
-        run.end(found_all)
-        return found_all
+        found = PoolFit(linear, modes, members, wide, "", by_left_out)
+        found = replace(found, choice=self._choice(data, found))
+        logger.info("%s", found.choice)
+        run.end(found)
+        return found
 
-    def _choice(self, n_modes: int, data: Training, network: MLP) -> str:
-        sizes = " x ".join(str(s) for s in network.hidden_layer_sizes) or "no"
-        n_members = min(self.n_members, n_modes) if n_modes else self.n_members
-        parts = [
-            f"{n_modes} modes of {sizes} tanh units by the evidence" if n_modes else "",
-            f"{n_members} ensemble members with effective noise",
-        ]
-        kinds = " and ".join(part for part in parts if part)
-        text = f"{data.n_rows:,} distinct rows of {data.n_features} features: {kinds}"
+    def _modes(self, data: Training, model: Model, run: Run) -> ModesFit:
+        how = EvidenceLaplace(
+            "auto", STEPS, _MODE_TOL, widens=self.widens, wide_prior=self.wide_prior,
+            most=self.n_modes,
+        )  # fmt: skip
+        return how.fit(data, model, run)
+
+    def _choice(self, data: Training, found: PoolFit) -> str:
+        parts, n_modes = [], 0
+        if found.modes is not None:
+            n_modes = len(found.modes.modes.theta)
+            sizes = " x ".join(str(s) for s in found.modes.network.hidden_layer_sizes) or "no"
+            parts.append(f"{n_modes} modes of {sizes} tanh units by the evidence")
+        if found.members is not None:
+            parts.append(f"{len(found.members.theta)} ensemble members with effective noise")
+        text = f"{data.n_rows:,} distinct rows of {data.n_features} features: {' and '.join(parts)}"
         if n_modes < self.n_modes:
             text += f"; {self.n_modes} modes would take too long"
+        if found.by_left_out is not None:
+            text += _of_shares(found.by_left_out, found)
         return text
 
 
-def _of_shares(shares: Shares, has_modes: bool) -> str:
+def _of_shares(shares: Shares, found: PoolFit) -> str:
     """What left-out rows have said, for the line that tells what was fitted."""
     text = f"; a linear model counts for {shares.linear:.0%}"
-    if shares.linear < 1.0 and has_modes and not shares.modes:
+    if shares.linear < 1.0 and found.modes is not None and not shares.modes:
         text += ", modes for nothing"
-    if shares.linear < 1.0 and has_modes and not shares.members:
+    if shares.linear < 1.0 and found.members is not None and not shares.members:
         text += ", members for nothing"
     return text
 

@@ -55,9 +55,9 @@ class SymVIMatrixFactorization(PredictsEntries):
         \; (v_j, b_j) \sim N(m_V, \Lambda_V^{-1}) .
 
     The rows of U and V can be rotated and reflected together without changing X. Mean-field
-    inference must choose one orientation and pays for every component it keeps, so it switches
-    components off. Averaged over the orthogonal group, the posterior gets that price back (the
-    symmetry gap), the bound is higher, and components stay.
+    inference must choose one orientation, and its bound falls with every component it keeps, so it
+    switches components off. Averaging the posterior over the orthogonal group raises the bound by
+    the symmetry gap, and components stay.
 
     Parameters
     ----------

@@ -21,19 +21,12 @@ from skbayes_sym.estimators.laplace.class_method import (
     EvidenceLaplaceClasses,
     most_steps,
 )
-from skbayes_sym.estimators.laplace.effort import (
-    NARROW,
-    STEPS,
-    WIDE,
-    automatic_width,
-    restarts,
-    work,
-)
+from skbayes_sym.estimators.laplace.effort import NARROW, STEPS, restarts, work
+from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
-from skbayes_sym.estimators.laplace.modes import EvidenceLaplace
 from skbayes_sym.estimators.laplace.optimizers import OWN_CONSTRAINTS, ChoosesOptimizer
 from skbayes_sym.estimators.predictors import SampledOutputs
-from skbayes_sym.models.learned_scales import ARD, LayerScales
+from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
@@ -60,8 +53,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     Parameters
     ----------
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
-        Widths of the hidden layers; ``()`` is a linear model. "auto" is 20 units, and 40 beyond
-        1,000 rows where Gauss-Newton steps can be made in time.
+        Widths of the hidden layers; ``()`` is a linear model. "auto" is 20 units, and 40 for
+        more than 1,000 rows without much noise, where Gauss-Newton steps can be made in time.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     network : "mlp", torch.nn.Module or Network, default="mlp"
@@ -286,15 +279,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         self.verbose = verbose
 
     def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
-        if not isinstance(self.hidden_layer_sizes, str):
-            return super()._sizes(data, n_outputs)
-        if self.optimizer_ == "adam":
-            return (NARROW,)
-        return (automatic_width(data.n_rows, data.n_features, n_outputs),)
-
-    def _learned_prior(self, network: MLP) -> UnboundPrior:
-        is_wide = network.hidden_layer_sizes == (WIDE,) and isinstance(self.hidden_layer_sizes, str)
-        return ARD() if is_wide else LayerScales()
+        is_given = not isinstance(self.hidden_layer_sizes, str)
+        return super()._sizes(data, n_outputs) if is_given else (NARROW,)
 
     def _most_steps(self, network: MLP) -> int:
         return self._steps_up_to(STEPS)
@@ -306,9 +292,12 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
 
     def _gauss_newton(self) -> EvidenceLaplace:
         tol = _TOL if isinstance(self.tol, str) else self.tol
+        learns_scales = self.prior is not None or isinstance(self.prior_scale, str)
         return EvidenceLaplace(
-            self.n_restarts, self._steps_up_to(STEPS), tol, says_unconverged=True
-        )
+            self.n_restarts, self._steps_up_to(STEPS), tol, says_unconverged=True,
+            widens=learns_scales and isinstance(self.hidden_layer_sizes, str),
+            wide_prior=self.prior,
+        )  # fmt: skip
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
         if self.optimizer_ == "adam":

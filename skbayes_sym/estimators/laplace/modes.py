@@ -1,33 +1,31 @@
-"""Laplace approximations of several modes, found by Gauss-Newton and the evidence, as a method."""
+"""Laplace approximations of several modes of one network, found by Gauss-Newton steps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import numpy as np
 import torch
 
-from skbayes_sym.estimators._fit.compatibility import (
-    FULLY_CONNECTED,
-    NORMAL_NOISE,
-    NORMAL_OR_LEARNED,
-    Needs,
-)
-from skbayes_sym.estimators._fit.convergence import warn_of_moving_mode
 from skbayes_sym.estimators._fit.memory import rows_part
 from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.laplace.effort import restarts
 from skbayes_sym.inference.laplace.class_modes import starting_points
 from skbayes_sym.inference.laplace.evidence_modes import (
     EvidenceModes,
     Modes,
+    OnModes,
     RegressionEvidence,
     Search,
 )
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
-from skbayes_sym.inference.laplace.mode_search import begins_both_ways, search_modes
+from skbayes_sym.inference.laplace.mode_search import (
+    begins_both_ways,
+    search_modes,
+    search_one_of_each,
+)
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
@@ -43,6 +41,7 @@ class ModesFit:
     """What the search has found (so far)."""
 
     modes: Modes
+    network: MLP
     prior: ScalesByGroup
     predict_seed: int
     search: Search | None = None  # once it has ended
@@ -61,6 +60,7 @@ class ModesFit:
         noise = modes.noise_precision.rsqrt().numpy() * unit
         overall = np.sqrt((noise**2).mean(axis=0))
         attributes: dict[str, Any] = {
+            "network_": self.network,
             "posterior_": ModeMixture(modes.theta.numpy(), modes.factor.contiguous().numpy()),
             "noise_std_modes_": noise,
             "noise_std_": float(overall[0]) if len(overall) == 1 else overall,
@@ -77,77 +77,78 @@ class ModesFit:
 
 
 @dataclass(frozen=True, eq=False)
-class EvidenceLaplace:
-    """Modes from several starts, each with scales and noise set by its evidence (MacKay 1992).
+class ModeTask:
+    """The modes of one model: what is searched, from where, and who is told."""
 
-    Parameters
-    ----------
-    n_restarts : int or "auto"
-        "auto" is what some seconds of one core are enough for, at most `MOST_MODES`.
-    max_iter : int
-        Largest number of Gauss-Newton steps.
-    tol : float or None
-        Nats per unit of sample weight by which a log evidence still moves when it has settled.
-    says_unconverged : bool, default=False
-        Whether a best mode that still moved at the end is warned of.
-    """
+    problem: RegressionEvidence
+    how: EvidenceModes
+    n_restarts: int
+    noise: torch.Tensor | None  # precisions that are given
+    seeds: tuple[int, int]  # of starts and of predictions
+    data: Training
+    run: Run
 
-    needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
-
-    n_restarts: int | str
-    max_iter: int
-    tol: float | None
-    says_unconverged: bool = False
-
-    def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
-        network = fully_connected(model.network)
-        n_restarts = restarts(self.n_restarts, data.n_rows, network)
-        self._require_memory(data, network, n_restarts)
-        prior = scales_by_group(model.prior)
+    @classmethod
+    def of(
+        cls, model: Model, how: EvidenceModes, n_restarts: int, data: Training, run: Run
+    ) -> Self:
+        network, prior = fully_connected(model.network), scales_by_group(model.prior)
+        noise = None if how.learn_noise else model.likelihood.noise_scale.double() ** -2
         problem = RegressionEvidence(network, data.double_data, prior)
-        start_seed, predict_seed = spawn_seeds(data.seed, 2)
-        learns_noise = model.likelihood.n_params > 0
-        how = EvidenceModes(self.max_iter, self.tol, learns_noise, prior.is_learned)
-        noise = None if learns_noise else model.likelihood.noise_scale.double() ** -2
-        with torch.no_grad():
-            run.begin(
-                (1 + begins_both_ways(how, problem)) * self.max_iter,
-                lambda: ModesFit(_on_host(so_far[-1]()), prior, predict_seed),
+        start, predict = spawn_seeds(data.seed, 2)
+        task = cls(problem, how, n_restarts, noise, (start, predict), data, run)
+        task._require_memory()
+        return task
+
+    @property
+    def begins_both_ways(self) -> bool:
+        return begins_both_ways(self.how, self.problem)
+
+    def pilot(self, so_far: list[Any]) -> ModesFit:
+        """Two modes, by which the noise is judged."""
+        on_step = self._told(so_far)
+        return self._found(search_one_of_each(self.how, self.problem, self._draw(2), on_step))
+
+    def search(self, so_far: list[Any]) -> ModesFit:
+        """All modes."""
+        return self._found(
+            search_modes(
+                self.how, self.problem, self._draw, self.n_restarts, self.noise,
+                self._told(so_far),
             )
-            so_far: list[Any] = []
-
-            def draw(n: int) -> torch.Tensor:
-                drawn = starting_points(network, n, generator=generator_from(start_seed))
-                return drawn.to(data.device)
-
-            def on_step(n_steps: int, modes: Any) -> bool:
-                so_far[:] = [modes]
-                return run.end_block()
-
-            search = search_modes(how, problem, draw, n_restarts, noise, on_step)
-            modes = _on_host(search.modes)
-            found = ModesFit(modes, prior, predict_seed, search)
-            run.end(found)
-        values = modes.log_evidence + data.log_jacobian
-        logger.info(
-            "log evidence of %d modes from %.6g to %.6g, stopped by %s after %d steps",
-            len(values), values.min(), values.max(), search.stopped, found.n_iter,
         )  # fmt: skip
-        if self.says_unconverged:
-            best = int(values.argmax())
-            curve = [float(step[best]) for step in search.curves]
-            warn_of_moving_mode(curve, search.stopped, self.tol, data.total_weight)
-        return found
 
-    def _require_memory(self, data: Training, network: MLP, r: int) -> None:
+    def _found(self, search: Search) -> ModesFit:
+        return self._modes(search.modes, search)
+
+    def _modes(self, modes: Modes, search: Search | None = None) -> ModesFit:
+        problem = self.problem
+        return ModesFit(_on_host(modes), problem.network, problem.prior, self.seeds[1], search)
+
+    def _draw(self, n: int) -> torch.Tensor:
+        generator = generator_from(self.seeds[0])
+        drawn = starting_points(self.problem.network, n, generator=generator)
+        return drawn.to(self.data.device)
+
+    def _told(self, so_far: list[Any]) -> OnModes:
+        """Ends a block after every step, and keeps what has been found by then."""
+
+        def on_step(_: int, modes: Callable[[], Modes]) -> bool:
+            so_far[:] = [lambda: self._modes(modes())]
+            return self.run.end_block()
+
+        return on_step
+
+    def _require_memory(self) -> None:
         """Systems of R modes, their factors and inverses: 5 R (T + 1) P^2 numbers, float64."""
+        r, network = self.n_restarts, self.problem.network
         p = network.layout.n_params
         systems = Part(
             f"Gauss-Newton systems of {r} modes of {p:,} weights",
             5 * r * (network.n_outputs + 1) * p**2 * _DOUBLE,
             "Lower n_restarts or hidden_layer_sizes, or use optimizer='adam'.",
         )
-        require_memory([rows_part(data), systems], data.device)
+        require_memory([rows_part(self.data), systems], self.data.device)
 
 
 def _on_host(modes: Modes) -> Modes:

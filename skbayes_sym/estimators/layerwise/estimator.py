@@ -33,7 +33,7 @@ _LOG_VARIANCE_RATE = 5.0  # relative to the means': they travel from narrow to t
 
 
 class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
-    r"""Regression by wide Bayesian neural networks whose layers know each other.
+    r"""Regression by wide Bayesian neural networks whose layers depend on each other.
 
     Mean-field posteriors of wide networks collapse to the prior: independent weights must let the
     units that the data don't need add noise. Here a layer's posterior is conditional on the layers

@@ -35,7 +35,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     r"""Bayesian linear regression with a posterior that abides by what no row can see.
 
     The likelihood of a row doesn't change when the weights move orthogonally to its input. A
-    mean-field posterior ignores that, and pays more the more weights there are. This model takes
+    mean-field posterior ignores that, and loses more the more weights there are. This model takes
     the invariance-abiding posterior (the product form of Kurle et al. 2022),
 
     .. math:: q(w) \propto N(w; 0, s^2 I) \prod_n \exp\left(-\frac{(x_n^T w + b - a_n)^2}

@@ -162,8 +162,9 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     .. math:: E_q[\log p(y \mid w)] - KL[q \,\|\, p] + I(g; w),
 
     the bound of q averaged over all exchanges (and sign flips) of hidden units (eq. 5 of the
-    paper). Mean-field inference alone must choose one of the many equivalent modes and pays for
-    each unit it keeps apart; the mutual information I pays that back, so fewer units are pruned.
+    paper). Mean-field inference alone must choose one of the many equivalent modes, and its bound
+    falls with each unit it keeps apart. The mutual information I makes up for that, so fewer units
+    are switched off.
 
     Parameters
     ----------
@@ -281,7 +282,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     See Also
     --------
     SymmetrizedVIClassifier : The same for class labels.
-    LayerwiseVIRegressor : For wide networks: layers that know each other.
+    LayerwiseVIRegressor : For wide networks: layers that depend on each other.
     invariance_gap : The gap of a fitted posterior under all of its network's symmetry.
 
     Notes

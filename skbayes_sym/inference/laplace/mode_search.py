@@ -57,6 +57,22 @@ def search_modes(
     return how.search(problem, draw(n), noise_precision, on_step)
 
 
+def search_one_of_each(
+    how: EvidenceModes, problem: RegressionEvidence, theta: Tensor, on_step: OnModes | None = None
+) -> Search:
+    """Two modes from starting points (2, P): the first begun believing, the second doubting."""
+    doubted = torch.tensor([False, True], device=theta.device)
+    return how.search(problem, theta, _beginning(problem, doubted), on_step)
+
+
+def noise_share(modes: Modes, y: Tensor) -> float:
+    """Share of the variance of targets (N, T) that the mode of the highest evidence calls noise."""
+    best = modes.log_evidence.argmax()
+    spread = y.var(0, correction=0)
+    variance = modes.noise_precision[best].reciprocal().to(y)
+    return float((variance / torch.where(spread > 0.0, spread, 1.0)).mean())
+
+
 def search_both_ways(
     how: EvidenceModes, problem: RegressionEvidence, theta: Tensor, on_step: OnModes | None = None
 ) -> Search:

@@ -1,4 +1,4 @@
-r"""One input seen N times: where mean-field pays for a translation symmetry, in closed form.
+r"""One input seen N times: what mean-field loses by a translation symmetry, in closed form.
 
 Section 4 of Kurle et al. (2022). The model is
 

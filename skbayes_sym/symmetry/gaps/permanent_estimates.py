@@ -87,7 +87,7 @@ class Importance:
 
 @dataclass(frozen=True)
 class InfoNCE:
-    """The paper's estimator (Gelberg et al. 2024, Theorem 4.3, with its misplaced sign mended).
+    """The paper's estimator (Gelberg et al. 2024, Theorem 4.3, with its misplaced sign corrected).
 
     ``log(|S_d| / K sum_k exp sum_i L[i, g_k(i)])``, ``g_0`` the identity. A lower bound on the
     gap that can't exceed ``log K`` (plus the sign flips, which are summed exactly).

@@ -5,14 +5,15 @@ import pytest
 import torch
 from habits import Watch
 from sklearn.base import clone
-from sklearn.datasets import load_diabetes
 
 from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor
 from skbayes_sym.estimators.bayesian_mlp import method
 from skbayes_sym.estimators.laplace import effort
 from skbayes_sym.models import ARD
 
-X, Y = (a[:80] for a in load_diabetes(return_X_y=True))
+X = np.random.default_rng(4).standard_normal((80, 10))
+Y = X[:, 0] - X[:, 1] + 0.2 * np.sin(3.0 * X[:, 2]) + 0.3 * X[:, 3:].mean(axis=1) ** 2
+Y += 0.2 * np.random.default_rng(5).standard_normal(80)  # bent, hardly; little noise
 BENT = np.random.default_rng(1).standard_normal((80, 2))
 CURVE = np.sin(3.0 * BENT[:, 0]) + 0.05 * BENT[:, 1]
 REG = BayesianMLPRegressor((4,), n_modes=3, n_members=2, random_state=0)
@@ -37,7 +38,7 @@ def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitte
     assert (len(modes), len(members)) == (3, 2)
     assert sum(shares) == pytest.approx(1.0)
     assert 0.0 < share <= 1.0
-    assert fitted.choice_ == (
+    assert fitted.choice_.startswith(
         "80 distinct rows of 10 features: 3 modes of 4 tanh units by the evidence and 2 ensemble "
         f"members with effective noise; a linear model counts for {share:.0%}"
     )
@@ -83,6 +84,16 @@ def test_the_modes_are_those_of_laplace():
     modes = LaplaceRegressor((4,), n_restarts=3, optimizer="gauss-newton", random_state=0)
     np.testing.assert_allclose(pool.posterior_.loc, modes.fit(X, Y).posterior_.loc)
     assert pool.log_evidence_ == pool.log_evidence_modes_.max()
+
+
+def test_in_much_noise_there_are_no_members():
+    rng = np.random.default_rng(0)
+    noisy = clone(REG).fit(BENT, CURVE + rng.standard_normal(80))
+    assert not hasattr(noisy, "samples_")
+    assert noisy.members_share_ == 0.0
+    assert "members" not in noisy.choice_
+    assert noisy.linear_share_ + noisy.modes_share_ == pytest.approx(1.0)
+    assert noisy.sample_y(BENT[:2], 5, random_state=0).shape == (2, 5)
 
 
 def test_relevance_of_columns():

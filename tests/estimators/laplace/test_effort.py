@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from habits import Watch
 from sklearn.base import clone
 
 from skbayes_sym import LaplaceRegressor
@@ -10,17 +11,18 @@ from skbayes_sym.estimators.laplace.effort import (
     MOST_WORK,
     USUAL_WORK,
     affordable_modes,
-    automatic_width,
+    is_wide_worth,
     work,
 )
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import LayerScales
 
 
-def test_width_follows_the_number_of_rows():
-    assert automatic_width(1000, 5, 1) == 20
-    assert automatic_width(1001, 5, 1) == 40
-    assert automatic_width(10**6, 5, 1) == 20
+def test_wide_networks_are_for_many_rows():
+    wide = MLP(5, (40,), 1, TANH)
+    assert not is_wide_worth(1000, wide)
+    assert is_wide_worth(1001, wide)
+    assert not is_wide_worth(10**6, wide)
 
 
 @pytest.mark.parametrize("n_rows", [100, 3000, 30_000, 10**6])
@@ -37,33 +39,52 @@ def test_modes_take_seconds_or_are_left_out(n_rows):
     assert affordable_modes(2, 100, network) == 2
 
 
-def rows(n):
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((n, 2))
-    return X, np.sin(2.0 * X[:, 0]) + 0.1 * rng.standard_normal(n)
-
-
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
+def rows(n, noise=0.1):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 2))
+    return X, np.sin(2.0 * X[:, 0]) + noise * rng.standard_normal(n)
+
+
+AUTO = LaplaceRegressor(n_restarts=1, max_iter=20, tol=None, random_state=0)
+
+
 def test_more_rows_take_forty_units_and_a_scale_a_column():
-    reg = LaplaceRegressor(n_restarts=1, max_iter=2, tol=None, random_state=0)
-    small, large = clone(reg).fit(*rows(100)), clone(reg).fit(*rows(1001))
+    small, large = clone(AUTO).fit(*rows(100)), clone(AUTO).fit(*rows(1001))
     assert small.network_.hidden_layer_sizes == (20,)
     assert not hasattr(small, "relevance_")
     assert large.network_.hidden_layer_sizes == (40,)
     assert large.relevance_.shape == (1, 2)
+    assert large.predict(rows(3)[0]).shape == (3,)
+
+
+def test_in_much_noise_more_rows_are_no_reason():
+    noisy = clone(AUTO).fit(*rows(1001, noise=1.0))
+    assert noisy.network_.hidden_layer_sizes == (20,)
+    given = clone(AUTO).set_params(hidden_layer_sizes=(20,)).fit(*rows(1001, noise=1.0))
+    np.testing.assert_array_equal(noisy.posterior_.loc, given.posterior_.loc)
 
 
 def test_what_is_given_stays():
-    own = LaplaceRegressor((20,), n_restarts=1, max_iter=2, tol=None, random_state=0)
-    found = clone(own).fit(*rows(1001))
+    found = clone(AUTO).set_params(hidden_layer_sizes=(20,)).fit(*rows(1001))
     assert found.network_.hidden_layer_sizes == (20,)
     assert not hasattr(found, "relevance_")
-    of_layers = clone(own).set_params(hidden_layer_sizes="auto", prior=LayerScales())
-    assert not hasattr(of_layers.fit(*rows(1001)), "relevance_")
+    of_layers = clone(AUTO).set_params(prior=LayerScales()).fit(*rows(1001))
+    assert of_layers.network_.hidden_layer_sizes == (40,)
+    assert not hasattr(of_layers, "relevance_")
+    fixed = clone(AUTO).set_params(prior_scale=1.0).fit(*rows(1001))
+    assert fixed.network_.hidden_layer_sizes == (20,)
     adam = LaplaceRegressor(optimizer="adam", max_iter=2, n_hyper_updates=1, random_state=0)
     assert adam.fit(*rows(1001)).network_.hidden_layer_sizes == (20,)
+
+
+def test_an_end_during_the_pilot_leaves_its_modes():
+    found = clone(AUTO).set_callbacks(Watch(2)).fit(*rows(1001))
+    assert found.stop_reason_ == "callback"
+    assert found.network_.hidden_layer_sizes == (20,)
+    assert np.isfinite(found.predict(rows(3)[0])).all()
 
 
 def test_restarts_by_rows(monkeypatch):

@@ -1,0 +1,111 @@
+"""Modes from several starts, their scales and noise set by the evidence, as a method."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from skbayes_sym.estimators._fit.compatibility import (
+    FULLY_CONNECTED,
+    NORMAL_NOISE,
+    NORMAL_OR_LEARNED,
+    Needs,
+)
+from skbayes_sym.estimators._fit.convergence import warn_of_moving_mode
+from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
+from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.laplace.effort import (
+    MOST_MODES,
+    MOST_NOISE,
+    WIDE,
+    is_wide_worth,
+    restarts,
+)
+from skbayes_sym.estimators.laplace.modes import ModesFit, ModeTask
+from skbayes_sym.inference.laplace.evidence_modes import EvidenceModes
+from skbayes_sym.inference.laplace.mode_search import noise_share
+from skbayes_sym.models.learned_scales import ARD
+from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.priors import UnboundPrior
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceLaplace:
+    """Modes from several starts, each with scales and noise set by its evidence (MacKay 1992).
+
+    Parameters
+    ----------
+    n_restarts : int or "auto"
+        "auto" is what some seconds of one core are enough for, at most ``most``.
+    max_iter : int
+        Largest number of Gauss-Newton steps.
+    tol : float or None
+        Nats per unit of sample weight by which a log evidence still moves when it has settled.
+    says_unconverged : bool, default=False
+        Whether a best mode that still moved at the end is warned of.
+    widens : bool, default=False
+        Whether many rows without much noise are given forty units.
+    wide_prior : unbound prior, optional
+        Of forty units; by default ``ARD()``.
+    most : int
+    """
+
+    needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+
+    n_restarts: int | str
+    max_iter: int
+    tol: float | None
+    says_unconverged: bool = False
+    widens: bool = False
+    wide_prior: UnboundPrior | None = None
+    most: int = MOST_MODES
+
+    def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
+        task, wide = self._task(data, model, run), self._wide(data, model)
+        with torch.no_grad():
+            n_parts = 1 + task.begins_both_ways + (wide is not None)
+            so_far: list[Callable[[], ModesFit]] = []
+            run.begin(n_parts * self.max_iter, lambda: so_far[-1]())
+            found = None if wide is None else task.pilot(so_far)
+            if found is None or found.stop_reason not in ("callback", "interrupted"):
+                if found is not None and noise_share(found.modes, data.double_data.y) <= MOST_NOISE:
+                    assert wide is not None
+                    task = self._task(data, wide, run)
+                found = task.search(so_far)
+            run.end(found)
+        self._report(data, found)
+        return found
+
+    def _task(self, data: Training, model: Model, run: Run) -> ModeTask:
+        prior = scales_by_group(model.prior)
+        how = EvidenceModes(
+            self.max_iter, self.tol, model.likelihood.n_params > 0, prior.is_learned
+        )
+        network = fully_connected(model.network)
+        n_restarts = restarts(self.n_restarts, data.n_rows, network, self.most)
+        return ModeTask.of(model, how, n_restarts, data, run)
+
+    def _wide(self, data: Training, model: Model) -> Model | None:
+        """The same with more units, if so many rows may be worth them."""
+        narrow = fully_connected(model.network)
+        network = MLP(narrow.n_inputs, (WIDE,), narrow.n_outputs, narrow.activation)
+        learns_noise = model.likelihood.n_params > 0
+        if not (self.widens and learns_noise and is_wide_worth(data.n_rows, network)):
+            return None
+        prior = (self.wide_prior or ARD()).bind(network.layout)
+        return model._replace(network=network, prior=prior)
+
+    def _report(self, data: Training, found: ModesFit) -> None:
+        assert found.search is not None
+        values = found.modes.log_evidence + data.log_jacobian
+        logger.info(
+            "log evidence of %d modes from %.6g to %.6g, stopped by %s after %d steps",
+            len(values), values.min(), values.max(), found.stop_reason, found.n_iter,
+        )  # fmt: skip
+        if self.says_unconverged:
+            best = int(values.argmax())
+            curve = [float(step[best]) for step in found.search.curves]
+            warn_of_moving_mode(curve, found.stop_reason, self.tol, data.total_weight)
