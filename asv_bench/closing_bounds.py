@@ -16,6 +16,7 @@ from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import torch
+from ratios import Ratio, Round, Source
 
 from skbayes_sym import SymmetrizedVIRegressor
 from skbayes_sym.estimators.vi import method
@@ -28,12 +29,13 @@ from skbayes_sym.symmetry.gaps.units import UnitGap
 TARGET = 0.2
 N_ROWS, N_FEATURES = 500, 8
 N_DRAWS = 16
+WIDTHS, STEPS = (50, 100, 200, 400), (20, 2000)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--widths", type=int, nargs="+", default=[50, 100, 200, 400])
-    parser.add_argument("--steps", type=int, nargs="+", default=[20, 2000])
+    parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS)
+    parser.add_argument("--steps", type=int, nargs="+", default=STEPS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     print("width  steps  saturation   fit, CPU s   closing, CPU s   share")
@@ -64,16 +66,16 @@ class Timed:
         return found
 
 
-def fitted(width: int, steps: int) -> tuple[float, float, float]:
+def fitted(width: int, steps: int, seed: int = 0) -> tuple[float, float, float]:
     """CPU seconds of a fit and of its closing bounds, and its saturation."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     X = rng.normal(size=(N_ROWS, N_FEATURES))
     y = np.sin(X).sum(1) + 0.3 * rng.normal(size=N_ROWS)
     closing = Timed(method._gap_bounds)
     with catch_warnings(), patch.object(method, "_gap_bounds", closing):
         simplefilter("ignore")
         start = process_time()
-        model = SymmetrizedVIRegressor((width,), max_iter=steps, tol=None, random_state=0)
+        model = SymmetrizedVIRegressor((width,), max_iter=steps, tol=None, random_state=seed)
         model.fit(X, y)
     return process_time() - start, closing.seconds, model.saturation_
 
@@ -90,6 +92,32 @@ def unsaturated(width: int) -> float:
     above = UnitGap(group, DoublyStochastic(), bound="upper")
     above.estimate(posterior, N_DRAWS, generator=generator)
     return process_time() - start
+
+
+def _prepare() -> Round:
+    def measure(seed: int) -> dict[str, float]:
+        found = {}
+        for width in WIDTHS:
+            for steps in STEPS:
+                seconds, closing, _ = fitted(width, steps, seed)
+                found[_named(width, steps)] = closing / seconds
+        return found
+
+    return measure
+
+
+def _named(width: int, steps: int) -> str:
+    return f"{width} units, {steps:,} steps"
+
+
+SOURCES = (
+    Source(
+        "closing",
+        "Symmetrised VI, closing bounds on the gap / the fit",
+        tuple(Ratio(_named(w, s), TARGET) for w in WIDTHS for s in STEPS),
+        _prepare,
+    ),
+)
 
 
 if __name__ == "__main__":

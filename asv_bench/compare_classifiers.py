@@ -6,7 +6,8 @@
 Splits are stratified and random, of seeds 1000, 1001, ...: 70 % of the rows to train, at most 500
 (200 of moons), up to 1,000 others to test. Constants were chosen on other splits of these sets
 (seeds 100 to 113). ``overlap2`` and ``overlap3`` are two and three classes whose labels are drawn
-at random for 30 % of 300 training rows.
+at random for 30 % of 300 training rows; ``line2`` (1,500 training rows) and ``line3`` (400) are two
+and three classes whose logits are linear, so that a linear model is right.
 
 ``LogisticRegressionCV`` chooses its penalty by log loss, the Gaussian process has one length scale
 a column. Per model and set: mean log loss (nats per row), Brier score (sum over classes), accuracy,
@@ -33,13 +34,14 @@ from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
+from timing import mean_and_error
 
 import skbayes_sym as sk
 
 SETS = ("iris", "wine", "breast_cancer", "digits", "moons")
-EXTRA = ("overlap2", "overlap3")
+EXTRA = ("overlap2", "overlap3", "line2", "line3")
 FIRST_SEED = 1000
-MOST_TRAINED = {"moons": 200, "overlap2": 300, "overlap3": 300}
+MOST_TRAINED = {"moons": 200, "overlap2": 300, "overlap3": 300, "line2": 1500, "line3": 400}
 SMALLEST = 1e-15  # probability that a loss is made of
 
 
@@ -78,7 +80,18 @@ def load(name: str) -> tuple[np.ndarray, np.ndarray]:
             1300, 6, n_informative=4, n_redundant=0, n_classes=3, n_clusters_per_class=1,
             flip_y=0.3, class_sep=0.8, random_state=7,
         )  # fmt: skip
+    if name.startswith("line"):
+        return _line(int(name[-1]), MOST_TRAINED[name] + 1000)
     return getattr(datasets, f"load_{name}")(return_X_y=True)
+
+
+def _line(n_classes: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Labels drawn by logits that are linear in twelve columns, of standard deviation 1.3."""
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal((n, 12))
+    slopes = rng.standard_normal((12, n_classes))
+    logits = 1.3 * x @ (slopes / np.linalg.norm(slopes, axis=0))
+    return x, (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
 
 
 def split(name: str, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -103,12 +116,6 @@ def judge(model: Any, X: Any, y: Any, rows: tuple[np.ndarray, np.ndarray]) -> di
         "accuracy": float(hit[range(len(test)), p.argmax(axis=1)].mean()),
         "CPU s": seconds,
     }
-
-
-def mean_and_error(values: Any) -> tuple[float, float]:
-    values = np.asarray(values, dtype=float)
-    error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return float(values.mean()), float(error)
 
 
 def show(name: str, found: dict[str, list[dict[str, float]]]) -> None:

@@ -38,6 +38,7 @@ from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
+from timing import cpu_seconds
 
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.datasets import load_dataset
@@ -104,13 +105,6 @@ def load_problem(name: str) -> Problem:
 
 
 # --- the arms -------------------------------------------------------------------------------------
-
-
-def cpu_seconds(work: Callable[[], Any]) -> tuple[Any, float]:
-    """A result and the CPU time it took, all threads of this process together."""
-    start = time.process_time()
-    result = work()
-    return result, time.process_time() - start
 
 
 def ours(plan: Plan) -> Arm:

@@ -32,6 +32,7 @@ from sklearn.model_selection import KFold, cross_val_predict, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
+from timing import mean_and_error
 
 import skbayes_sym as sk
 from skbayes_sym.datasets import load_dataset
@@ -149,12 +150,6 @@ def judge(model: Any, X: Any, y: Any, train: Any, test: Any) -> dict[str, float]
         "coverage": float(np.mean(inside)),
         "CPU s": seconds,
     }
-
-
-def mean_and_error(values: Any) -> tuple[float, float]:
-    values = np.asarray(values, dtype=float)
-    error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return float(values.mean()), float(error)
 
 
 def show(name: str, found: dict[str, list[dict[str, float]]]) -> None:

@@ -22,10 +22,7 @@ Memory is the largest resident set of a fresh process that does nothing else, to
 
 import argparse
 import resource
-import statistics
 from collections.abc import Callable, Sequence
-from multiprocessing import get_context
-from time import process_time
 from typing import NamedTuple
 
 import torch
@@ -39,6 +36,8 @@ from benchmarks.lila import (
     online_epoch,
     subset_update,
 )
+from ratios import Ratio, Round, Source
+from timing import cpu_times, fresh, median_ratio
 
 AUTHORS = {"mlp": 10.8, "cnn": 16.7}  # update / Augerino epoch of their own
 FASTER = {"mlp": 5.0, "cnn": 3.0}  # targets, in these units
@@ -91,17 +90,12 @@ ARMS = {
 }
 
 
-def seconds(arms: dict[str, Run], n_rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of every arm in every round, after one to warm up."""
-    found: dict[str, list[float]] = {name: [] for name in arms}
-    for run in arms.values():
+def prepared(case: str) -> dict[str, Run]:
+    """A case's arms, each run once to warm up."""
+    runs = {name: arm.prepare(Problem(SIZES[case])) for name, arm in ARMS[case].items()}
+    for run in runs.values():
         run()
-    for _ in range(n_rounds):
-        for name, run in arms.items():
-            start = process_time()
-            run()
-            found[name].append(process_time() - start)
-    return found
+    return runs
 
 
 def peak_memory(case: str, name: str) -> float:
@@ -113,9 +107,7 @@ def peak_memory(case: str, name: str) -> float:
 
 def peak_memories(cases: Sequence[str]) -> dict[tuple[str, str], float]:
     """GB of every arm; to call first, since a new process inherits the peak of its parent."""
-    lines = [(case, name) for case in cases for name in ARMS[case]]
-    with get_context("spawn").Pool(1, maxtasksperchild=1) as fresh:
-        return dict(zip(lines, fresh.starmap(peak_memory, lines, chunksize=1), strict=True))
+    return {(case, name): fresh(peak_memory, case, name) for case in cases for name in ARMS[case]}
 
 
 def verdict(value: float, target: float, at_least: bool = False) -> str:
@@ -127,13 +119,12 @@ def verdict(value: float, target: float, at_least: bool = False) -> str:
 def compare(case: str, n_rounds: int, memories: dict[tuple[str, str], float]) -> None:
     """Print one case's table."""
     arms = ARMS[case]
-    times = seconds({n: a.prepare(Problem(SIZES[case])) for n, a in arms.items()}, n_rounds)
+    times = cpu_times(prepared(case), n_rounds)
     print(f"\n{case}: {SIZES[case]}\n")
     heads = f"{'CPU s':>8}{'x Augerino':>12}{'target':>15}{'x authors':>11}{'target':>15}"
     print(f"{'':22}{heads}{'GB':>7}")
     for name, arm in arms.items():
-        pairs = zip(times[name], times[AUGERINO], strict=True)
-        ratio = statistics.median(own / base for own, base in pairs)
+        ratio = median_ratio(times, name, AUGERINO)
         cells = f"{min(times[name]):8.2f}{ratio:12.2f}"
         cells += f"{verdict(ratio, arm.target) if arm.target else '':>15}"
         cells += f"{_beside_authors(case, name, ratio):26}{memories[case, name]:7.2f}"
@@ -151,6 +142,29 @@ def _beside_authors(case: str, name: str, ratio: float) -> str:
 
 def _on_memory(case: str, memory: float) -> str:
     return f"  {verdict(memory, MEMORY)}" if SIZES[case].n_rows == 1000 else ""
+
+
+def _source(case: str, title: str) -> Source:
+    names = [name for name in ARMS[case] if name != AUGERINO]
+
+    def prepare() -> Round:
+        runs = prepared(case)
+
+        def measure(seed: int) -> dict[str, float]:
+            times = cpu_times(runs, 1, seed)
+            return {name: median_ratio(times, name, AUGERINO) for name in names}
+
+        return measure
+
+    return Source(
+        case, title, tuple(Ratio(name, ARMS[case][name].target) for name in names), prepare
+    )
+
+
+SOURCES = (
+    _source("mlp", "LILA, 784-1000-10, 31 transformations, 1,000 images / an epoch of Augerino"),
+    _source("cnn-batches", "LILA, convolutions, eight batches / an epoch of Augerino"),
+)
 
 
 def main() -> None:

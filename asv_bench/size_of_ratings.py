@@ -13,15 +13,15 @@ over all fits of a solver. The aim is 1 in entries and at most 2 in components.
 
 import argparse
 import resource
-import subprocess
-import sys
 import time
 import warnings
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
+from timing import cpu_seconds, fresh
 
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.solvers import Gibbs
@@ -58,7 +58,16 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def whole(part: float, k: int, solver: str) -> None:
+def measured(
+    measure: Callable[[float, int, str], str], n_threads: int, part: float, k: int, solver: str
+) -> str:
+    """A line of the table."""
+    torch.set_num_threads(n_threads)
+    warnings.simplefilter("ignore")
+    return measure(part, k, solver)
+
+
+def whole(part: float, k: int, solver: str) -> str:
     """Fit until it stops; the error of held-out entries, CPU seconds, memory."""
     rows, columns, values = ratings(part)
     held = slice(0, len(values) // 100)
@@ -70,30 +79,35 @@ def whole(part: float, k: int, solver: str) -> None:
     seconds = time.process_time() - begin
     rmse = np.sqrt(np.mean((model.predict_entries(*asked[:2]) - asked[2]) ** 2))
     n, m = len(model.row_labels_), len(model.column_labels_)
-    print(
+    return (
         f"{n} x {m}, {model.n_observed_} entries, k={k}, {solver}: {model.n_iter_} sweeps "
         f"({model.stop_reason_}), {seconds:.0f} CPU s, RMSE {rmse:.4f}, peak {peak():.2f} GB, "
         f"before the fit {floor:.2f}"
     )
 
 
-def one(part: float, k: int, solver: str) -> None:
-    """Fit twice as many sweeps as half of it, print the difference, memory and its floor."""
-    rows, columns, values = ratings(part)
+def one(part: float, k: int, solver: str) -> str:
+    """A sweep, the rest of a fit, memory and its floor."""
+    triplets, floor = ratings(part), peak()
+    rows, columns, values = triplets
     n, m, n_entries = int(rows.max()) + 1, int(columns.max()) + 1, len(values)
-    floor, settings, seconds = peak(), settings_of(solver), []
+    a_sweep, rest = sweep(triplets, k, solver)
+    return (
+        f"{n:>7} x {m:<6} {n_entries:>9} {k:>3}  {solver:<11}{a_sweep:10.3f}{rest:10.2f}"
+        f"{peak():9.2f}{floor:8.2f}"
+    )
+
+
+def sweep(triplets: Any, k: int, solver: str) -> tuple[float, float]:
+    """CPU seconds of a sweep, by a fit of twice as many as half of it, and of the rest."""
+    settings, seconds = settings_of(solver), []
     for n_sweeps in (SWEEPS // 2, SWEEPS):
         model = SymVIMatrixFactorization(k, max_iter=n_sweeps, random_state=0, **settings)
         if solver != "gibbs":
             model.set_params(tol=None)
-        begin = time.process_time()
-        model.fit((rows, columns, values))
-        seconds.append(time.process_time() - begin)
+        seconds.append(cpu_seconds(lambda model=model: model.fit(triplets))[1])
     a_sweep = (seconds[1] - seconds[0]) / (SWEEPS - SWEEPS // 2)
-    print(
-        f"{n:>7} x {m:<6} {n_entries:>9} {k:>3}  {solver:<11}{a_sweep:10.3f}"
-        f"{seconds[1] - SWEEPS * a_sweep:10.2f}{peak():9.2f}{floor:8.2f}"
-    )
+    return a_sweep, seconds[1] - SWEEPS * a_sweep
 
 
 def slopes(found: list[tuple[str, float, float, float]]) -> None:
@@ -112,23 +126,15 @@ def main() -> None:
     parser.add_argument("--solvers", nargs="+", default=["symmetrised", "plain", "gibbs"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--whole", action="store_true", help="fit until it stops")
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.one:
-        torch.set_num_threads(args.threads)
-        warnings.simplefilter("ignore")
-        measure = whole if args.whole else one
-        measure(float(args.one[0]), int(args.one[1]), args.one[2])
-        return
+    measure = whole if args.whole else one
     header = "rows x columns     entries   k  solver       s a sweep  the rest  peak GB   floor"
     if not args.whole:
         print(header, flush=True)
-    options = ["--threads", str(args.threads), *(["--whole"] if args.whole else [])]
     found = []
     for part, k, solver in product(args.part, args.components, args.solvers):
-        given = [sys.executable, __file__, *options, "--one", str(part), str(k), solver]
-        line = subprocess.run(given, check=True, capture_output=True, text=True).stdout
-        print(line, end="", flush=True)
+        line = fresh(measured, measure, args.threads, part, k, solver)
+        print(line, flush=True)
         if not args.whole:
             entries, seconds = (float(line.split()[place]) for place in (3, 6))
             found.append((solver, entries, k, seconds))

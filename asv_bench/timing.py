@@ -7,6 +7,8 @@ the median over rounds of the ratio within a round, because the speed of a share
 import random
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +39,12 @@ def cpu_times(
 def median_ratio(times: Mapping[str, Floats], name: str, base: str) -> float:
     """Median over rounds of the ratio within a round."""
     return float(np.median(times[name] / times[base]))
+
+
+def fresh(work: Callable[..., Any], *args: Any) -> Any:
+    """What a process of its own returns: for peaks of memory, and what has to come first."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(work, *args).result()
 
 
 class Check(NamedTuple):

@@ -43,8 +43,18 @@ _MODE_SEEKING = "examples/plot_mode_seeking.py"
 _TWO_WEIGHTS = "examples/plot_two_weight_network.py"
 _KURLE = "examples/plot_invariance_gap.py"
 _MOORE = "examples/reproduce_moore_figures.py --figure"
+_SPEED = "asv_bench/compare_all.py --budget 0 --rst"
 _FULL = r"from a mode\s+full covariance\s+([\d.]+)"
 _LOSS = {alpha: rf"{alpha}\s+-\d+\.\d+" for alpha in ("0.05", "0.10", "0.15", "0.20")}
+
+
+def _speed(name: str, promise: str) -> Stated:
+    """A line of the table of speed."""
+    cells = rf'"{re.escape(name)}", \d+, ([\d.]+), ([\d.]+), "{re.escape(promise)}'
+    printed = cells, cells.replace("([\\d.]+)", "[\\d.]+", 1)
+    n_rounds = rf'"{re.escape(name)}", (\d+), [\d.]+, [\d.]+, "{re.escape(promise)}'
+    sentence = f'"{name}", {{}}, {{}}, {{}}, "{promise}'
+    return Stated("docs/user_guide/benchmarks.rst", sentence, _SPEED, (n_rounds, *printed))
 
 
 def _lost(column: int) -> tuple[str, ...]:
@@ -53,6 +63,10 @@ def _lost(column: int) -> tuple[str, ...]:
 
 
 NUMBERS = [
+    _speed("100,000 x 10", "at most 2"),
+    _speed("100,000 x 10", "at most 4"),
+    _speed("effective draws per CPU-second / NumPyro's NUTS", "at least 1.5, worst"),
+    _speed("effective draws per CPU-second / NumPyro's NUTS", "at least 3, worst"),
     Stated("docs/reproduction/gelberg.rst", "holds, at {} standard deviations", _MODE_SEEKING,
            (_FULL,)),
     Stated("docs/reproduction/gelberg.rst",

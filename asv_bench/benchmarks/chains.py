@@ -17,7 +17,7 @@ from skbayes_sym.inference.log_density import AutogradPosterior, LogDensity
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.networks.activations import TANH
+from skbayes_sym.models.networks.activations import TANH, Activation
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 
@@ -30,6 +30,7 @@ class Shape(NamedTuple):
     n_rows: int
     n_inputs: int
     hidden: tuple[int, ...]
+    activation: Activation = TANH
 
 
 SHAPES = {
@@ -46,7 +47,7 @@ def make_problem(
 ) -> tuple[NetworkPosterior, Tensor]:
     """A posterior given random data, and prior draws as positions."""
     generator = torch.Generator().manual_seed(0)
-    network = MLP(shape.n_inputs, shape.hidden, 1, TANH)
+    network = MLP(shape.n_inputs, shape.hidden, 1, shape.activation)
     x = torch.randn(shape.n_rows, shape.n_inputs, generator=generator)
     y = torch.randn(shape.n_rows, 1, generator=generator)
     data = Data(*(t.to(device, dtype) for t in (x, y, torch.ones(shape.n_rows))))

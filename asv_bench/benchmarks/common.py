@@ -36,6 +36,12 @@ class Case(NamedTuple):
     batch_size: int
     is_classification: bool
 
+    @property
+    def title(self) -> str:
+        """Sizes in words."""
+        sizes = "-".join(str(n) for n in (self.n_inputs, *self.hidden, self.n_outputs))
+        return f"{sizes}, {self.batch_size:,} of {self.n_rows:,} rows"
+
 
 CASES = {
     "M30": Case(784, (30,), 10, 8_000, 100, True),

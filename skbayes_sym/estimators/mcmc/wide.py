@@ -58,8 +58,8 @@ NO_EVIDENCE = (
     "annealed chains are in modes of their own, with fewer draws in each than a bridge needs, so "
     "every chain has one vote; mode_weights='evidence' tries all the same"
 )
-# Twelve: the squared error of an average of M is about b + v / M with v = b / 2 on airfoil, so that
-# eight leave 6 % of it to chance and twelve 4 %.
+# Twelve: the squared error of an average of M is about b + v / M, with v .5 to .7 of b on airfoil:
+# eight leave 6 to 9 % to chance, twelve 4 to 6 %.
 PLAN = Plan(n_chains=12, n_warmup=100, n_draws=50)
 
 
