@@ -43,7 +43,7 @@ def numpyro(case: Case, n_steps: int) -> None:
     from numpyro.infer import SVI, Trace_ELBO
     from numpyro.infer.autoguide import AutoNormal
 
-    x, y = (t.numpy() for t in random_data(case))
+    x, y = (jax.numpy.asarray(t.numpy()) for t in random_data(case))
     sizes = network(case).sizes
     batch = None if case.batch_size >= case.n_rows else case.batch_size
 

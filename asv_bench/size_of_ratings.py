@@ -93,7 +93,7 @@ def one(part: float, k: int, solver: str) -> str:
     n, m, n_entries = int(rows.max()) + 1, int(columns.max()) + 1, len(values)
     a_sweep, rest = sweep(triplets, k, solver)
     return (
-        f"{n:>7} x {m:<6} {n_entries:>9} {k:>3}  {solver:<11}{a_sweep:10.2f}{rest:10.2f}"
+        f"{n:>7} x {m:<6} {n_entries:>9} {k:>3}  {solver:<11}{a_sweep:10.3f}{rest:10.2f}"
         f"{peak():9.2f}{floor:8.2f}"
     )
 

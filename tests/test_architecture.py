@@ -1,8 +1,6 @@
 """The dependency rules, parsed from the imports; figures of the house that are promises."""
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -68,18 +66,6 @@ def test_there_is_something_to_check(house: House) -> None:
     floors = {floor_of(place(PACKAGE / name, PACKAGE)) for name in house.file_lines}
     assert floors >= set(ORDER) - {"callbacks"}
     assert len(house.functions) > 1000
-
-
-def test_importing_the_package_touches_no_gpu_and_no_compiler() -> None:
-    """`torch._dynamo` costs over a second; it comes with torch.optim, which nothing here uses."""
-    code = (
-        "import sys, skbayes_sym, torch; "
-        "from skbayes_sym import SymmetrizedVIRegressor; import numpy as np; "
-        "SymmetrizedVIRegressor((2,), max_iter=2, tol=None).fit(np.eye(3), np.arange(3.0)); "
-        "assert not torch.cuda.is_initialized(); "
-        "assert 'torch._dynamo' not in sys.modules; assert 'matplotlib' not in sys.modules"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_what_scikit_learn_keeps_private_comes_through_one_file(imports: list[Import]) -> None:

@@ -16,7 +16,8 @@ SCRIPTS = sorted(EXAMPLES.rglob("*.py"))
 LONGER = {
     "plot_compare_models.py", "plot_functional_modes.py", "plot_implicit_regularization.py",
     "plot_invariance.py", "plot_invariance_data_efficiency.py", "plot_invariance_of_a_table.py",
-    "plot_learned_invariance.py", "plot_matrix_factorization.py", "plot_noise_of_the_input.py",
+    "plot_learned_invariance.py", "plot_matrix_factorization.py", "plot_mode_seeking.py",
+    "plot_noise_of_the_input.py",
     "plot_symmetry_removal.py", "plot_two_weight_network.py", "reproduce_gelberg_mnist.py",
     "reproduce_gelberg_small_data.py", "reproduce_immer_augerino.py", "reproduce_immer_claims.py",
     "reproduce_immer_curvature.py", "reproduce_immer_mnist.py", "reproduce_immer_table1.py",
@@ -34,6 +35,10 @@ LESS = {
     "plot_compare_models.py": {
         "max_iter=1500": "max_iter=20", "max_iter=1000": "max_iter=20", "cv=5": "cv=2",
         '"n_chains": 32, "n_warmup": 300': '"n_chains": 8, "n_warmup": 10, "n_draws": 8',
+    },
+    "plot_elbo.py": {
+        "max_iter=1500": "max_iter=50",
+        "LaplaceRegressor((10,), random": "LaplaceRegressor((10,), n_restarts=1, random",
     },
     "plot_functional_modes.py": {
         '"n_chains": 64, "n_warmup": 300': '"n_chains": 8, "n_warmup": 10, "n_draws": 8',

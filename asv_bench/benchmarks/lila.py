@@ -67,7 +67,7 @@ NETWORKS = {
     "mlp-256": Case("mlp", 256, 4, 64),
     "cnn-256": Case("cnn", 256, 4, 64),
     "resnet-8-8": Case("resnet-8-8", 256, 4, 64),
-    "resnet-8-16": Case("resnet-8-16", 256, 4, 64),
+    "resnet-8-16": Case("resnet-8-16", 64, 2, 32),
     "wrn-16-4": Case("wrn-16-4", 16, 2, 8),
 }
 

@@ -14,7 +14,7 @@ from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.curvature import CURVATURES
-from skbayes_sym.estimators.laplace.method import Laplace, Rates, Updates
+from skbayes_sym.estimators.laplace.method import Laplace, Online, Rates, Updates
 from skbayes_sym.estimators.laplace.networks import chosen_network, layer_prior, recording
 from skbayes_sym.estimators.laplace.predict import (
     N_OUTPUT_DRAWS,
@@ -74,7 +74,7 @@ CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-_ONLINE = {"auto": None, "online": True, "exact": False}
+_ONLINE: dict[str, Online] = {"auto": "batches", "online": "always", "exact": "never"}
 
 
 class LaplaceEstimator(NetworkEstimator):

@@ -121,7 +121,7 @@ class LILAEstimator(LaplaceEstimator):
             refuse(self, ["hyper"], why, "evidence='full'")
         return Updates(
             self.n_hyper_updates, self.burn_in, self.keep_best,
-            online=not by_subset and self.hyper != "exact",
+            online="never" if by_subset or self.hyper == "exact" else "gradients",
             n_rows=(self.subset_size or SUBSET_SIZE) if by_subset else None,
         )  # fmt: skip
 

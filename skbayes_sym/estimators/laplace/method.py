@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import pi
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -71,14 +71,18 @@ class Rates(NamedTuple):
     half_widths: float | str = "auto"
 
 
+# Whether an update's sums come from the training steps themselves: "batches", where a step sees a
+# part of the rows; "gradients", where more than the prior's precisions is learned.
+Online = Literal["never", "always", "batches", "gradients"]
+
+
 class Updates(NamedTuple):
     """When the hyperparameters move, and what is kept of it."""
 
     n: int | str  # "auto"
     burn_in: float | str  # share of them that is left out at the start, or "auto"
     keep_best: bool
-    # Sums from the training steps themselves; None: where a step sees a part of the rows.
-    online: bool | None = False
+    online: Online = "never"
     n_rows: int | None = None  # the evidence of a subset of so many; None: of all rows
 
 
@@ -186,9 +190,10 @@ class Laplace:
         return 0.0 if is_empirical(self.curvature) else _BURN_IN
 
     def _is_online(self, problem: Problem) -> bool:
-        """Whether the sums of an update come from the training steps themselves."""
-        online = self.updates.online
-        return problem.batch_size < problem.data.n_rows if online is None else online
+        """Whether the sums of an update may come from the training steps themselves."""
+        if self.updates.online == "batches":
+            return problem.batch_size < problem.data.n_rows
+        return self.updates.online != "never"
 
     def _pace(self, total_weight: float, *, until_sure: bool = False) -> Pace:
         block = max(1, self.max_iter // self._n_updates)
@@ -198,7 +203,7 @@ class Laplace:
 
     def _training(self, problem: Problem) -> Alternation:
         # Online, the curve is that of weights that still move: its noise isn't to end a fit.
-        until_sure = self.invariances is None and self._is_online(problem)
+        until_sure = self.updates.online != "gradients" and self._is_online(problem)
         data, pace = problem.data, self._pace(problem.data.total_weight, until_sure=until_sure)
         x, network = data.data.x, problem.model.network
         theta = network.init(1, generator=generator_from(problem.seeds.start))[0]
@@ -226,8 +231,8 @@ class Laplace:
         if not any(rates):
             return None
         evidence, online = problem.evidence, None
-        if self._is_online(problem):
-            learns_more = rates.half_width > 0 or rates.likelihood > 0
+        learns_more = rates.half_width > 0 or rates.likelihood > 0
+        if self._is_online(problem) and (learns_more or self.updates.online != "gradients"):
             online = OnlineEvidence(evidence, needs_gradient=learns_more)
             epoch = -(-problem.data.n_rows // problem.batch_size)
             layers = problem.model.network.weight_layers

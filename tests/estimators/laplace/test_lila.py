@@ -182,8 +182,8 @@ def test_images_in_every_network(network, channels):
     X, y = small_images(channels=channels)
     sizes = {"hidden_layer_sizes": (10,)} if network == "mlp" else {}
     clf = LILAClassifier(
-        **sizes, image_shape=(6, 5) if channels == 1 else (3, 6, 5), network=network, max_iter=60,
-        n_hyper_updates=12, invariances=Invariances(n_augmentations=3), tol=None, random_state=0,
+        **sizes, image_shape=(6, 5) if channels == 1 else (3, 6, 5), network=network, max_iter=30,
+        n_hyper_updates=6, invariances=Invariances(n_augmentations=3), tol=None, random_state=0,
     ).fit(X.astype(np.float32), y)  # fmt: skip
     assert list(clf.invariance_) == [
         "translation_x", "translation_y", "rotation", "scale", "aspect", "shear",

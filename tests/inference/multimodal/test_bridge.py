@@ -5,6 +5,7 @@ from math import log, pi
 import numpy as np
 import pytest
 import torch
+from scipy.signal import lfilter
 
 from skbayes_sym.inference.multimodal.bridge import Integrand, bridge_evidence, can_bridge
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture, fit_gaussian_mixture
@@ -151,9 +152,8 @@ def test_errors_allow_for_autocorrelation(n_chains):
         generator = generator_from(seed)
         shape = (n_chains, 2400 // n_chains, 2)
         noise = torch.randn(shape, generator=generator, dtype=torch.float64)
-        x = noise.clone()
-        for t in range(1, shape[1]):
-            x[:, t] = 0.9 * x[:, t - 1] + (1 - 0.81) ** 0.5 * noise[:, t]
+        noise[:, 1:] *= (1 - 0.81) ** 0.5
+        x = torch.as_tensor(lfilter([1.0], [1.0, -0.9], noise.numpy(), axis=1))  # an AR(1)
         draws = (0.5 + 0.5 * torch.special.erf(x / 2**0.5)).clamp(1e-12, 1 - 1e-12).logit()
         chains = torch.arange(n_chains).repeat_interleave(shape[1])
         found = bridge_evidence(

@@ -15,8 +15,9 @@ from skbayes_sym.inference.factorization.vi import fit_factors, mean_field_elbo
 from skbayes_sym.inference.reference.analytic_mean_field import analytic_mean_field
 
 
-@pytest.mark.parametrize("shape", [(40, 40), (25, 40), (40, 25)])
-@pytest.mark.parametrize("prior_scale", [1.0, 0.8])
+@pytest.mark.parametrize(
+    ("shape", "prior_scale"), [((40, 40), 1.0), ((25, 40), 0.8), ((40, 25), 0.8)]
+)
 def test_analytic_solution_is_the_end_of_coordinate_ascent(shape, prior_scale):
     """For a complete matrix, in value; all random starts lie below."""
     matrix, k = noisy_matrices()[0, : shape[0], : shape[1]].contiguous(), 10
