@@ -500,6 +500,8 @@ class Unfinished:
         raise AssertionError("never asked")
 
 
+# Few sweeps on purpose.
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_auto_takes_the_components_that_predict_best():
     auto = SymVIMatrixFactorization(random_state=0, max_iter=60, tol=1e-3)
     assert auto.fit(X[:8, :6]).components_.shape[0] <= 6
