@@ -1,4 +1,4 @@
-"""Evidence-trained modes and ensemble members, pooled equally."""
+"""Evidence-trained modes, ensemble members and a linear model, pooled by left-out rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -130,9 +130,10 @@ class PoolFit(Pooled):
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Laplace modes of a small network and members of a deep ensemble, all counted alike.
+    """Laplace modes of a small network, members of a deep ensemble, and the linear model.
 
-    Beside them stands the linear model, with the share that left-out rows give it.
+    Left-out rows say what the linear model counts for, and which kind of networks; where modes find
+    much noise there are no members.
 
     Parameters
     ----------
