@@ -38,7 +38,7 @@ LESS = {
     },
     "plot_elbo.py": {
         "max_iter=1500": "max_iter=50",
-        "LaplaceRegressor((10,), random": "LaplaceRegressor((10,), n_restarts=1, random",
+        'optimizer="adam", random': 'optimizer="adam", max_iter=100, random',
     },
     "plot_functional_modes.py": {
         '"n_chains": 64, "n_warmup": 300': '"n_chains": 8, "n_warmup": 10, "n_draws": 8',
