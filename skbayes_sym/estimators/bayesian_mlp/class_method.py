@@ -17,9 +17,12 @@ from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.linear_part import linear_network
 from skbayes_sym.estimators.bayesian_mlp.method import (
+    INTERRUPTED,
+    LINEAR_SHARE,
     Ended,
     Pooled,
     ensemble,
+    has_ended,
     member_model,
     member_network,
 )
@@ -45,9 +48,6 @@ _TRIES = 2.5  # times the work, where labels are noisy
 # Share of the labels' entropy, on rows that modes leave out, up to which members count as trained:
 # beyond they don't know that classes overlap, and lose up to half a nat per row.
 _MOST_UNEXPLAINED = 0.2
-_LINEAR_SHARE = 0.01  # of the fit's blocks
-
-_INTERRUPTED = "what had been found when the fit was interrupted"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +75,7 @@ class ClassPoolFit(Pooled):
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         shares = self.shares
-        attributes: dict[str, Any] = {
-            "choice_": self.choice,
-            "linear_share_": shares.linear,
-            "modes_share_": shares.modes,
-            "members_share_": shares.members,
-        }
+        attributes: dict[str, Any] = {"choice_": self.choice, **shares.attributes()}
         if self.modes is not None:
             attributes |= self.modes.attributes(data, model)
         if self.members is not None:
@@ -130,17 +125,17 @@ class ClassPool:
             how = EvidenceLaplaceClasses(
                 n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries
             )
-            stage = Stage(run, share, lambda m: ClassPoolFit(m, None, wide, _INTERRUPTED))
+            stage = Stage(run, share, lambda m: ClassPoolFit(m, None, wide, INTERRUPTED))
             modes = how.fit(data, model, stage)
-        if not _ended(modes):
+        if not has_ended(modes):
             is_due = refitting.is_due(self.n_members, data, own)
             if modes is None or is_due or _is_explained(modes, data.double_data):
-                left = share - _LINEAR_SHARE
-                stage = Stage(run, left, lambda m: ClassPoolFit(modes, m, wide, _INTERRUPTED))
+                left = share - LINEAR_SHARE
+                stage = Stage(run, left, lambda m: ClassPoolFit(modes, m, wide, INTERRUPTED))
                 members = ensemble(self.n_members, refitting).fit(data, own, stage)
-            if not _ended(members):
-                so_far = ClassPoolFit(modes, members, wide, _INTERRUPTED)
-                linear = self._linear(data, model, Stage(run, _LINEAR_SHARE, lambda _: so_far))
+            if not has_ended(members):
+                so_far = ClassPoolFit(modes, members, wide, INTERRUPTED)
+                linear = self._linear(data, model, Stage(run, LINEAR_SHARE, lambda _: so_far))
                 by_left_out = _shares(linear, modes, members, data)
         found = ClassPoolFit(modes, members, wide, "", linear, by_left_out)
         found = replace(found, choice=self._choice(data, network, found))
@@ -192,11 +187,6 @@ class ClassPool:
             kinds.append(f"a linear model, {shares.linear:.0%}")
         rows = f"{data.n_rows:,} distinct rows of {data.n_features} features"
         return f"{rows}, {self.n_classes} classes: {'; '.join(kinds)}{''.join(reasons)}"
-
-
-def _ended(part: ClassModesFit | Members | None) -> bool:
-    """Whether it was told to end, and with it the fit."""
-    return part is not None and part.stop_reason in ("interrupted", "callback")
 
 
 def _is_explained(modes: ClassModesFit, data: Data) -> bool:

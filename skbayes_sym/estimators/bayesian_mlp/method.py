@@ -37,8 +37,8 @@ from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.symmetry.base import Trivial
 
 _MODE_TOL = 5e-6
-_LINEAR_SHARE = 0.01  # of the fit's blocks
-_INTERRUPTED = "what had been found when the fit was interrupted"
+LINEAR_SHARE = 0.01  # of the fit's blocks
+INTERRUPTED = "what had been found when the fit was interrupted"
 
 _MEMBER_WIDTH = (50,)
 # The ensemble's own defaults: relu under a fixed prior of 1 is what tanh modes lack.
@@ -54,6 +54,11 @@ class Ended(Protocol):
     def n_iter(self) -> int: ...
     @property
     def stop_reason(self) -> Stopped: ...
+
+
+def has_ended(part: Ended | None) -> bool:
+    """Whether a part was told to end, and with it the fit."""
+    return part is not None and part.stop_reason in ("interrupted", "callback")
 
 
 class Pooled:
@@ -100,12 +105,7 @@ class PoolFit(Pooled):
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         assert data.y_scaling is not None
         shares = self.shares
-        attributes: dict[str, Any] = {
-            "choice_": self.choice,
-            "linear_share_": shares.linear,
-            "modes_share_": shares.modes,
-            "members_share_": shares.members,
-        }
+        attributes: dict[str, Any] = {"choice_": self.choice, **shares.attributes()}
         variance = np.zeros(len(data.y_scaling.scale))
         if self.modes is not None:
             own = self.modes.attributes(data, model)
@@ -159,20 +159,20 @@ class Pool:
         share, modes = 1.0, None
         if affordable_modes(self.n_modes, data.n_rows, network):
             share = 0.5
-            stage = Stage(run, share, lambda m: PoolFit(None, m, None, wide, _INTERRUPTED))
+            stage = Stage(run, share, lambda m: PoolFit(None, m, None, wide, INTERRUPTED))
             modes = self._modes(data, model, stage)
         members = linear = by_left_out = None
-        if modes is None or modes.stop_reason not in ("interrupted", "callback"):
+        if not has_ended(modes):
             own = member_model(wide, model.likelihood)
             if modes is None or noise_share(modes.modes, data.double_data.y.cpu()) <= MOST_NOISE:
                 # As many members as modes: neither kind outvotes the other.
                 n = self.n_members if modes is None else min(self.n_members, len(modes.modes.theta))
-                left = share - _LINEAR_SHARE
-                stage = Stage(run, left, lambda m: PoolFit(None, modes, m, wide, _INTERRUPTED))
+                left = share - LINEAR_SHARE
+                stage = Stage(run, left, lambda m: PoolFit(None, modes, m, wide, INTERRUPTED))
                 members = ensemble(n).fit(data, own, stage)
             if is_affordable(data, network.n_outputs, USUAL_WORK):
-                so_far = PoolFit(None, modes, members, wide, _INTERRUPTED)
-                linear = fit_linear(data, model, Stage(run, _LINEAR_SHARE, lambda _: so_far))
+                so_far = PoolFit(None, modes, members, wide, INTERRUPTED)
+                linear = fit_linear(data, model, Stage(run, LINEAR_SHARE, lambda _: so_far))
                 by_left_out = shares(linear, modes, members, model, own, data)
         found = PoolFit(linear, modes, members, wide, "", by_left_out)
         found = replace(found, choice=self._choice(data, found))

@@ -22,6 +22,10 @@ class Shares(NamedTuple):
     modes: float
     members: float
 
+    def attributes(self) -> dict[str, float]:
+        """As fitted attributes."""
+        return {f"{kind}_share_": share for kind, share in self._asdict().items()}
+
 
 def equal_shares(n_modes: int, n_members: int) -> Shares:
     """All networks alike, without a linear model."""
