@@ -66,6 +66,7 @@ def test_a_round_that_would_take_longer_than_the_rest_is_not_begun(bench):
     store.add("one", {"r": 1.0}, minutes=5.0)
     never = source(bench, bench.Ratio("r"), measure=lambda seed: pytest.fail("begun"))
     bench.measure([never], 4.0, store)
+    assert store.figures == {"one": {"r": [1.0]}}
 
 
 def test_missed_promises_end_with_an_error(bench, tmp_path, monkeypatch, capsys):
