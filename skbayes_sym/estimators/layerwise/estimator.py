@@ -25,11 +25,13 @@ from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOut
 from skbayes_sym.inference.layerwise.posterior import ConditionedDraws, LayerwisePosterior
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.predictive import NormalMixture
+from skbayes_sym.models.priors import UnboundPrior
 from skbayes_sym.numerics.random import generator_from
 
 RandomState = int | np.random.RandomState | None
 
 _LOG_VARIANCE_RATE = 5.0  # relative to the means': they travel from narrow to the prior
+_OF_FEATURES = 3  # float64 arrays of their size at once in draws, by tests/memory_peaks.py
 
 
 class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
@@ -62,9 +64,13 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         activations sampled below it, so that layers are correlated.
     n_inducing : int or "auto", default="auto"
         Inducing points of "global_inducing", at most one per row. "auto" is 100.
-    prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
+    prior : Prior, optional
+        Prior of the weights and biases, in standardised units; by default ``LayerScales()``,
+        one learned scale per layer's weights and per layer's biases. ``ARD()`` learns one per
+        column of ``X`` besides: `relevance_`. Of normals, the same for all units of a layer.
+    prior_scale : "learn", float, sequence of float or ndarray of shape (P,), default="learn"
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        per layer, or one per parameter. It must be the same for all weights of a layer.
+        per layer, or one per parameter. "learn" is ``LayerScales()``.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says. The formulas of the last layer know no other.
@@ -101,7 +107,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     Attributes
     ----------
     elbo_ : float
-        Evidence lower bound, nats, by fresh draws at the better of the two starts.
+        Evidence lower bound, nats, by fresh draws at the better of the two starts: on log p(y | X)
+        at the noise and the prior's scales found.
     elbo_std_error_ : float
         Monte Carlo standard error of `elbo_`.
     elbo_curve_ : ndarray
@@ -112,6 +119,12 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         Why training ended.
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in the units of ``y``.
+    prior_scale_ : ndarray of shape (n_groups,)
+        Prior standard deviation of every group of weights, where scales are learned.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share one.
+    relevance_ : ndarray of shape (n_features,)
+        Scale of the weights from every column of ``X``; only under ``ARD()``.
     posterior_ : LayerwisePosterior
         Posterior of the network's P weights, acting on standardised inputs and targets:
         ``posterior_.sample(n, generator=...)``. The flat order is layer by layer,
@@ -137,10 +150,12 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     Notes
     -----
     Training starts once concentrated and once at the prior, with a KL weight that rises over the
-    first fifth of the steps, and keeps the higher ELBO. A step costs O(S N r^2) with "collapsed",
-    r = min(N, H + 1) for H units below the last layer and S = ``n_weight_samples``; training is in
-    float64 whatever ``dtype``. Nothing is averaged over exchanges of units here: the sampled layers
-    below tell units apart.
+    first fifth of the steps, and keeps the higher ELBO. Scales that are learned are parameters of
+    the bound; their hyperprior, a Gamma law of precisions, takes part in training and in the choice
+    of the start, not in `elbo_`. A step costs O(S N r^2) with "collapsed", r = min(N, H + 1) for H
+    units below the last layer and S = ``n_weight_samples``; training is in float64 whatever
+    ``dtype``. Nothing is averaged over exchanges of units here: the sampled layers below tell units
+    apart.
 
     References
     ----------
@@ -184,6 +199,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         **{k: v for k, v in STEP_CONSTRAINTS.items() if k != "log_variance_rate"},
         "last_layer": [StrOptions(LAST_LAYERS)],
         "hidden_posterior": [StrOptions(HIDDEN_POSTERIORS)],
+        "prior": OBJECT_CONSTRAINTS["prior"],
+        "prior_scale": [StrOptions({"learn"}), *NETWORK_CONSTRAINTS["prior_scale"]],
         "n_inducing": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "likelihood": OBJECT_CONSTRAINTS["likelihood"],
         "normalize_y": ["boolean"],
@@ -197,7 +214,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         last_layer: str = "collapsed",
         hidden_posterior: str = "mean_field",
         n_inducing: int | str = "auto",
-        prior_scale: float | Sequence[float] = 1.0,
+        prior: UnboundPrior | None = None,
+        prior_scale: Any = "learn",
         likelihood: str | Likelihood = "auto",
         noise_std: str | float | Sequence[float] = "learn",
         max_iter: int = 2000,
@@ -218,6 +236,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         self.last_layer = last_layer
         self.hidden_posterior = hidden_posterior
         self.n_inducing = n_inducing
+        self.prior = prior
         self.prior_scale = prior_scale
         self.likelihood = likelihood
         self.noise_std = noise_std
@@ -264,6 +283,12 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         noise_variance = torch.as_tensor(np.atleast_1d(self.noise_std_) / self.y_scale_).to(x) ** 2
         mean, variance = self._draws(x.device).moments(x.double())
         return NormalMixture(mean.to(x), variance.to(x), noise_variance)
+
+    def _function_bytes(self, n_rows: int) -> int:
+        """Or the last layer's inputs at the training data, from which that layer is drawn."""
+        width = self.posterior_.parts.network.sizes[-2] + 1
+        inputs = 8 * _OF_FEATURES * len(self.posterior_.x) * width
+        return max(super()._function_bytes(n_rows), inputs)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         theta = self.posterior_.sample(n, generator=generator).to(x)

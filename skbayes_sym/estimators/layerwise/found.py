@@ -1,17 +1,20 @@
 """What layerwise training found, and how well each of its starts did."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.model import scale_attributes
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.inference.layerwise.base import Layerwise
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
+from skbayes_sym.inference.layerwise.scales import PriorOfLayers
 from skbayes_sym.models.data import Data
+from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import rows_within
@@ -37,7 +40,7 @@ class Climb(NamedTuple):
     """Where one start led."""
 
     result: OptimiseResult
-    reached: Estimate  # of what it was trained on: the ELBO, unless that was a heuristic
+    reached: float  # of what it was trained on: the ELBO, or a heuristic, and the hyperprior
     elbo: Estimate  # scaled units
 
 
@@ -47,6 +50,7 @@ class LayerwiseFit:
 
     posterior: LayerwisePosterior
     noise_std: Array  # (T,)
+    prior: ScalesByGroup  # at the scales found
     predict_seed: int
     elbo: Estimate | None = None  # once training has ended
     loss_curve: list[float] | None = None
@@ -61,6 +65,8 @@ class LayerwiseFit:
             "noise_std_": float(noise[0]) if len(noise) == 1 else noise,
             "_predict_seed_": self.predict_seed,
         }
+        if self.prior.is_learned:
+            attributes |= scale_attributes(self.prior)
         if self.elbo is not None:
             attributes["elbo_"] = data.log_jacobian + self.elbo.value
             attributes["elbo_std_error_"] = self.elbo.standard_error
@@ -70,9 +76,10 @@ class LayerwiseFit:
 
 
 class Setting(NamedTuple):
-    """What stays the same through a fit: the posterior's form, the rows in float64, the seeds."""
+    """What stays the same through a fit: forms of posterior and prior, rows in float64, seeds."""
 
     posterior: Layerwise
+    prior: PriorOfLayers
     rows: Data
     seeds: Seeds
 
@@ -87,25 +94,28 @@ class Setting(NamedTuple):
         if likelihood.n_params:
             spread = rows.y.std(0) if len(rows.y) > 1 else torch.ones_like(log_noise)
             log_noise = torch.where(spread > 0.0, _FIRST_NOISE * spread, 1.0).log()
-        return torch.cat([hidden, last, log_noise]).clone()
+        return torch.cat([hidden, last, log_noise, self.prior.start.to(rows.x)]).clone()
 
     def climb(self, result: OptimiseResult) -> Climb:
         """What a start has reached, by fresh draws."""
-        reached = elbo = self._bound(result.params, training=True)
+        objective = elbo = self._bound(result.params, training=True)
         if not self.posterior.last.trains_on_elbo:
             elbo = self._bound(result.params, training=False)
-        return Climb(result, reached, elbo)
+        log_hyperprior = self.prior.log_hyperprior(self.prior.split(result.params)[1])
+        return Climb(result, objective.value + float(log_hyperprior), elbo)
 
     def _bound(self, params: Tensor, *, training: bool) -> Estimate:
         """The bound, or what training maximises."""
         generator = generator_from(self.seeds.bound, params.device)
+        own, hyper = self.prior.split(params)
+        posterior = self.posterior.under(self.prior.of_layers(hyper))
         widest = max(self.posterior.network.sizes)
         size = rows_within(_EVALUATION_NUMBERS, len(self.rows.x) * widest)
         values: list[Tensor] = []
         left = _EVALUATION_DRAWS
         while left > 0:
-            likelihood, kl = self.posterior.terms(
-                params, self.rows, min(size, left), generator=generator, training=training
+            likelihood, kl = posterior.terms(
+                own, self.rows, min(size, left), generator=generator, training=training
             )
             values.append(likelihood - kl)
             left -= len(kl)
@@ -115,12 +125,19 @@ class Setting(NamedTuple):
         self, params: Tensor, best: Climb | None = None, stopped: Stopped = "max_iter"
     ) -> LayerwiseFit:
         """As arrays, in the middle of training (for callbacks) or at its end."""
-        arrays = [t.detach().cpu().numpy().copy() for t in (params, *self.rows)]
-        kept = LayerwisePosterior(self.posterior, *arrays)
-        noise_std = self.posterior.split(params)[2].exp().cpu().numpy()
+        own, hyper = (t.cpu() for t in self.prior.split(params.detach()))
+        scales = [scale.numpy() for scale in self.prior.of_layers(hyper)]
+        arrays = [t.cpu().numpy().copy() for t in (own, *self.rows)]
+        kept = LayerwisePosterior(self.posterior.under(scales), *arrays)
+        noise_std = self.posterior.split(own)[2].exp().numpy()
+        prior = self.prior.scales
+        if prior.is_learned:
+            prior = replace(prior, hyper=hyper.clone())
+        found = LayerwiseFit(kept, noise_std, prior, self.seeds.predict)
         if best is None:
-            return LayerwiseFit(kept, noise_std, self.seeds.predict)
-        elbo, result = best.elbo, best.result
-        return LayerwiseFit(
-            kept, noise_std, self.seeds.predict, elbo, result.loss_curve, result.n_iter, stopped
-        )
+            return found
+        result = best.result
+        return replace(
+            found, elbo=best.elbo, loss_curve=result.loss_curve, n_iter=result.n_iter,
+            stop_reason=stopped,
+        )  # fmt: skip

@@ -10,18 +10,19 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.compatibility import (
     FULLY_CONNECTED,
     NORMAL_NOISE,
-    NORMAL_PRIOR,
+    NORMAL_OR_LEARNED,
     Needs,
 )
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.memory import prior_part, rows_part
-from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
+from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.steps import Steps
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
 from skbayes_sym.estimators.layerwise.found import Climb, LayerwiseFit, Seeds, Setting
 from skbayes_sym.estimators.layerwise.parts import Parts
-from skbayes_sym.inference.layerwise.base import Layerwise, LayerwiseElbo
+from skbayes_sym.inference.layerwise.base import LayerwiseElbo
+from skbayes_sym.inference.layerwise.scales import PriorOfLayers
 from skbayes_sym.models.data import Batches
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
@@ -32,7 +33,7 @@ _RATE = 3e-2  # learning_rate="auto"; a tenth of it loses some 100 nats on small
 _WARM_UP = 0.2  # share of the steps over which the KL's weight rises to 1
 _PARAM_RANGE = (-40.0, 40.0)
 _ENDS_THE_FIT = {"callback", "interrupted"}  # the other start isn't tried then
-_OF_FEATURES = 8  # arrays of their size at once, by tests/memory_peaks.py
+_OF_FEATURES = 9  # arrays of their size at once, by tests/memory_peaks.py
 _DOUBLE = 8  # bytes: the linear algebra needs float64
 
 
@@ -49,7 +50,7 @@ class LayerwiseVI:
     steps : Steps
     """
 
-    needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_PRIOR)
+    needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     parts: Parts
     steps: Steps
@@ -57,11 +58,10 @@ class LayerwiseVI:
     def fit(self, data: Training, model: Model, run: Run) -> LayerwiseFit:
         batch_size = self._batch_size(data.n_rows)
         self._require_memory(data, model, batch_size)
-        posterior = self.parts.posterior(
-            fully_connected(model.network), independent_normals(model.prior), data.n_rows
-        )
+        prior = PriorOfLayers(fully_connected(model.network), scales_by_group(model.prior))
+        posterior = self.parts.posterior(prior, data.n_rows)
         seeds = Seeds(*spawn_seeds(data.seed, len(Seeds._fields)))
-        setting = Setting(posterior, data.double_data, seeds)
+        setting = Setting(posterior, prior, data.double_data, seeds)
         climbs: list[Climb] = []
         with torch.no_grad():
             starts = [setting.start(model.likelihood, at_prior=wide) for wide in (False, True)]
@@ -69,7 +69,7 @@ class LayerwiseVI:
             run.begin(2 * n_blocks(self.steps.max_iter), lambda: setting.found(params))
             for params in starts:
                 objective = self._objective(setting, data, params, batch_size)
-                groups = self._groups(posterior, model, data, len(params))
+                groups = self._groups(setting, model, data)
                 result = run.minimise(
                     objective, groups, self._schedule(data.total_weight),
                     report=lambda loss: ("training ELBO", data.log_jacobian - loss),
@@ -77,7 +77,7 @@ class LayerwiseVI:
                 climbs.append(setting.climb(result))
                 if climbs[-1].result.stopped in _ENDS_THE_FIT:
                     break
-            best = max(climbs, key=lambda climb: climb.reached.value)
+            best = max(climbs, key=lambda climb: climb.reached)
             last = climbs[-1].result.stopped
             stopped = last if last in _ENDS_THE_FIT else best.result.stopped
             found = setting.found(best.result.params, best, stopped)
@@ -106,17 +106,16 @@ class LayerwiseVI:
         generator = generator_from(setting.seeds.training, data.device)
         return LayerwiseElbo(
             setting.posterior,
+            setting.prior,
             Batches(setting.rows, batch_size, generator),
             params,
             n_draws=self.steps.n_weight_samples,
             warm_up=int(_WARM_UP * self.steps.max_iter),
         )
 
-    def _groups(
-        self, posterior: Layerwise, model: Model, data: Training, n_params: int
-    ) -> list[ParamGroup]:
+    def _groups(self, setting: Setting, model: Model, data: Training) -> list[ParamGroup]:
         """One group a named parameter: variances have further to travel than the others."""
-        rate = self.steps.rate(_RATE)
+        rate, posterior = self.steps.rate(_RATE), setting.posterior
         groups, start = [], 0
         for layout in (posterior.hidden.layout, posterior.last.layout):
             for name, where in layout.slices.items():
@@ -125,8 +124,11 @@ class LayerwiseVI:
                 shifted = slice(start + where.start, start + where.stop)
                 groups.append(ParamGroup(shifted, rate * factor, *_PARAM_RANGE))
             start += layout.n_params
+        after = start + posterior.network.n_outputs
         if model.likelihood.n_params:
-            groups.append(ParamGroup(slice(start, n_params), rate, *data.log_noise_range))
+            groups.append(ParamGroup(slice(start, after), rate, *data.log_noise_range))
+        if len(setting.prior.start):
+            groups.append(ParamGroup(slice(after, None), rate, *_PARAM_RANGE))
         return groups
 
     def _schedule(self, total_weight: float) -> Schedule:
@@ -136,10 +138,10 @@ class LayerwiseVI:
     def _require_memory(self, data: Training, model: Model, batch_size: int) -> None:
         """Draws of the hidden layers' weights, and the last layer's features, in float64.
 
-            8 P + 8 S (P' + 8 B K),     S = n_weight_samples, K = units below the last layer
+            8 P + 8 S (P' + 9 B K),     S = n_weight_samples, K = units below the last layer
 
-        with P' weights below the last layer and B rows a step, whose features are there with their
-        products, factors and gradients.
+        with P' weights below the last layer and B rows a step, whose features are there, also
+        times the prior's scale, with their products, factors and gradients.
         """
         network, n_draws = fully_connected(model.network), self.steps.n_weight_samples
         n_params, n_features = network.layout.n_params, network.sizes[-2] + 1

@@ -2,14 +2,11 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from skbayes_sym.inference.layerwise.base import HiddenPosterior, LastLayer, Layerwise
 from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
 from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
+from skbayes_sym.inference.layerwise.scales import PriorOfLayers
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior
 
 LAST_LAYERS = {"collapsed", "variational", "averaged_kl_heuristic"}
 HIDDEN_POSTERIORS = {"mean_field", "global_inducing"}
@@ -50,11 +47,15 @@ class Parts:
         """Whether every step needs every row: a last layer integrated out is theirs together."""
         return self.last_layer == "collapsed"
 
-    def posterior(self, network: MLP, prior: GaussianPrior, n_rows: int) -> Layerwise:
-        """The posterior of a network's layers, with at most one inducing point per row."""
+    def posterior(self, prior: PriorOfLayers, n_rows: int) -> Layerwise:
+        """The posterior of a network's layers, with at most one inducing point per row.
+
+        Under the scales at which a prior that learns them starts.
+        """
+        network = prior.network
         asked = _N_INDUCING if isinstance(self.n_inducing, str) else int(self.n_inducing)
         m = min(asked, n_rows)
-        *hidden_scales, last_scale = layer_scales(network, prior)
+        *hidden_scales, last_scale = prior.of_layers(prior.start)
         hidden: HiddenPosterior = MeanFieldHidden(network, tuple(hidden_scales))
         if self.hidden_posterior == "global_inducing":
             hidden = InducingHidden(network, tuple(hidden_scales), m)
@@ -65,17 +66,3 @@ class Parts:
             "averaged_kl_heuristic": AveragedKlLast(last_scale, n_features, n_outputs),
         }
         return Layerwise(network, hidden, lasts[self.last_layer])
-
-
-def layer_scales(network: MLP, prior: GaussianPrior) -> list[float]:
-    """One prior scale per layer."""
-    scales = []
-    for weight, bias in network.layers(prior.scale):
-        values = torch.cat([weight.flatten(), bias])
-        if not bool((values == values[0]).all()):
-            raise ValueError(
-                "prior_scale must be the same for all weights and biases of a layer in "
-                "LayerwiseVIRegressor: give a number, or one per layer."
-            )
-        scales.append(float(values[0]))
-    return scales

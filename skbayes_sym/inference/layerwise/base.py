@@ -9,19 +9,24 @@ activations it gets (Kurle et al. 2022, section 5; their average over activation
 is not a posterior).
 
 A layer's weights are a matrix (D + 1, H), the biases in the last row; a layer's inputs get a
-column of ones.
+column of ones. Its prior scale is one number, or one per input, (D + 1,).
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.layerwise.scales import PriorOfLayers
 from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.ridge import RidgePosterior
+
+# Of a layer's prior: one number, or one per input, (D + 1,); an array in what is kept of a fit.
+Scale = float | Tensor | npt.NDArray[Any]
 
 
 class HiddenDraws(NamedTuple):
@@ -45,6 +50,10 @@ class HiddenPosterior(Protocol):
     @property
     def layout(self) -> ParamLayout:
         """Its variational parameters."""
+        ...
+
+    def under(self, prior_scale: tuple[Scale, ...]) -> Self:
+        """The same with other prior scales, one a layer."""
         ...
 
     def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
@@ -75,6 +84,10 @@ class LastLayer(Protocol):
         """Whether `objective` is `elbo`."""
         ...
 
+    def under(self, prior_scale: Scale) -> Self:
+        """The same with another prior scale."""
+        ...
+
     def start(self, data: Data, *, generator: torch.Generator) -> Tensor: ...
 
     def elbo(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
@@ -101,26 +114,41 @@ class LastLayer(Protocol):
 class Conditional(NamedTuple):
     """Normal posteriors of the last layer's weights, one a draw of the hidden layers.
 
-    The variance of an output at features ``phi`` is ``prior_scale^2 |root phi|^2``, or with
-    ``complement`` what that leaves of the prior: ``prior_scale^2 (|phi|^2 - |root phi|^2)``.
+    The variance of an output at features ``phi`` is ``|root z|^2`` with ``z = prior_scale phi``, or
+    with ``complement`` what that leaves of the prior: ``|z|^2 - |root z|^2``.
     """
 
     mean: Tensor  # (S, H + 1, T)
     root: Tensor  # (S, T, r, H + 1)
-    prior_scale: float
+    prior_scale: Tensor  # () or (H + 1,)
     complement: bool
 
     def moments(self, features: Tensor) -> Moments:
         """Outputs at features (S, N, H + 1)."""
-        seen = ((self.root @ features.mT.unsqueeze(1)) ** 2).sum(-2).mT
+        scaled = features * self.prior_scale
+        seen = ((self.root @ scaled.mT.unsqueeze(1)) ** 2).sum(-2).mT
         if self.complement:
-            seen = ((features**2).sum(-1, keepdim=True) - seen).clamp_min(0.0)
-        return Moments(features @ self.mean, self.prior_scale**2 * seen)
+            seen = ((scaled**2).sum(-1, keepdim=True) - seen).clamp_min(0.0)
+        return Moments(features @ self.mean, seen)
 
 
-def conditional(ridge: RidgePosterior, prior_scale: float) -> Conditional:
-    """The last layer's posterior from the regressions of all draws and targets, (S, T) of them."""
-    return Conditional(prior_scale * ridge.mean.mT, ridge.root, prior_scale, ridge.is_wide)
+def conditional(ridge: RidgePosterior, prior_scale: Scale) -> Conditional:
+    """The last layer's posterior from the regressions of all draws and targets, (S, T) of them.
+
+    Their features are those of the layer times ``prior_scale``.
+    """
+    mean = per_input(prior_scale, ridge.y) * ridge.mean.mT
+    return Conditional(mean, ridge.root, as_tensor(prior_scale, ridge.y), ridge.is_wide)
+
+
+def as_tensor(prior_scale: Scale, like: Tensor) -> Tensor:
+    """A layer's prior scale, by which its inputs may be multiplied: () or (D + 1,)."""
+    return torch.as_tensor(prior_scale, dtype=like.dtype, device=like.device)
+
+
+def per_input(prior_scale: Scale, like: Tensor) -> Tensor:
+    """A layer's prior scale, by which its weights may be multiplied: (1,) or (D + 1, 1)."""
+    return as_tensor(prior_scale, like).unsqueeze(-1)
 
 
 def with_ones(h: Tensor) -> Tensor:
@@ -128,9 +156,9 @@ def with_ones(h: Tensor) -> Tensor:
     return torch.cat([h, h.new_ones(*h.shape[:-1], 1)], dim=-1)
 
 
-def starting_scale(network: MLP, n_inputs: int, prior_scale: float) -> float:
+def starting_scale(network: MLP, n_inputs: int, prior_scale: Tensor) -> Tensor:
     """Of a layer's weights at the start: the prior's, unless that saturates the units."""
-    return min(prior_scale, network.activation.gain / (n_inputs + 1) ** 0.5)
+    return prior_scale.clamp_max(network.activation.gain / (n_inputs + 1) ** 0.5)
 
 
 def propagate(network: MLP, weights: Sequence[Tensor], x: Tensor) -> Tensor:
@@ -147,6 +175,11 @@ class Layerwise(NamedTuple):
     network: MLP
     hidden: HiddenPosterior
     last: LastLayer
+
+    def under(self, prior_scale: Sequence[Scale]) -> "Layerwise":
+        """The same with other prior scales, one a layer."""
+        *hidden, last = prior_scale
+        return self._replace(hidden=self.hidden.under(tuple(hidden)), last=self.last.under(last))
 
     def split(self, params: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``[hidden | last | log noise]``."""
@@ -178,13 +211,16 @@ class Layerwise(NamedTuple):
 class LayerwiseElbo:
     """Negative ELBO and its gradient over one flat vector; an `Objective`.
 
+    The log density of scales that are learned takes part in the gradient only.
+
     Parameters
     ----------
     posterior : Layerwise
+    prior : PriorOfLayers
     batches : Batches
         Rows of every step; draws come from their generator, too.
     params : Tensor
-        See `Layerwise.split`; read at every call.
+        See `Layerwise.split`, then log precisions of the prior; read at every call.
     n_draws : int
         Of the hidden layers, a step.
     warm_up : int
@@ -197,6 +233,7 @@ class LayerwiseElbo:
     def __init__(
         self,
         posterior: Layerwise,
+        prior: PriorOfLayers,
         batches: Batches,
         params: Tensor,
         *,
@@ -204,19 +241,22 @@ class LayerwiseElbo:
         warm_up: int,
     ) -> None:
         self.params, self.gradient = params, torch.zeros_like(params)
-        self._posterior, self._batches, self._n_draws = posterior, batches, n_draws
-        self._warm_up = warm_up
+        self._posterior, self._prior, self._batches = posterior, prior, batches
+        self._n_draws, self._warm_up = n_draws, warm_up
 
     def __call__(self, step: int) -> Tensor:
         share = min(1.0, step / self._warm_up) if self._warm_up else 1.0
         temperature = self._COLD + (1.0 - self._COLD) * share
         with torch.enable_grad():
             at = self.params.detach().requires_grad_()
+            own, hyper = self._prior.split(at)
+            posterior = self._posterior.under(self._prior.of_layers(hyper))
             batch, generator = self._batches.next(), self._batches.generator
-            likelihood, kl = self._posterior.terms(
-                at, batch, self._n_draws, generator=generator, training=True
+            likelihood, kl = posterior.terms(
+                own, batch, self._n_draws, generator=generator, training=True
             )
-            loss = (temperature * kl - likelihood).mean()
+            log_hyperprior = self._prior.log_hyperprior(hyper)
+            loss = (temperature * kl - likelihood).mean() - log_hyperprior
             (gradient,) = torch.autograd.grad(loss, at)
         self.gradient.copy_(gradient)
         return (kl - likelihood).mean().detach()

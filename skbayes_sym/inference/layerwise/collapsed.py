@@ -7,10 +7,9 @@ linear model, and its posterior (the product of one site per row) abides by the 
 no row sees. Costs O(N r^2) a draw, r = min(N, H + 1).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from math import log
 
 import torch
 from torch import Tensor
@@ -19,7 +18,10 @@ from skbayes_sym.inference.layerwise.base import (
     Conditional,
     HiddenDraws,
     LayerInputs,
+    Scale,
+    as_tensor,
     conditional,
+    per_input,
     starting_scale,
 )
 from skbayes_sym.models.data import Data
@@ -39,12 +41,13 @@ class MeanFieldHidden:
     Parameters
     ----------
     network : MLP
-    prior_scale : tuple of float
-        Prior standard deviation of the weights and biases of every hidden layer.
+    prior_scale : tuple of float or Tensor of shape (D + 1,)
+        Prior standard deviation of the weights of every hidden layer: one number, or one per input
+        and, last, that of the biases.
     """
 
     network: MLP
-    prior_scale: tuple[float, ...]
+    prior_scale: tuple[Scale, ...]
 
     @cached_property
     def layout(self) -> ParamLayout:
@@ -53,41 +56,46 @@ class MeanFieldHidden:
             shapes[f"loc{layer}"] = shapes[f"log_variance{layer}"] = (n_in + 1, n_out)
         return ParamLayout(shapes)
 
+    def under(self, prior_scale: tuple[Scale, ...]) -> "MeanFieldHidden":
+        return replace(self, prior_scale=prior_scale)
+
     def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
         values: dict[str, Tensor] = {}
-        for layer, scale in enumerate(self.prior_scale, start=1):
+        for layer, given in enumerate(self.prior_scale, start=1):
             shape = self.layout.shapes[f"loc{layer}"]
             draw = float64_normal(shape, generator=generator).to(data.x)
+            scale = per_input(given, draw)
             start = starting_scale(self.network, shape[0] - 1, scale)
             width = scale if at_prior else _NARROW * start
             values[f"loc{layer}"] = draw * (1e-2 * scale if at_prior else start)
-            values[f"log_variance{layer}"] = torch.full_like(draw, 2.0 * log(width))
+            values[f"log_variance{layer}"] = (2.0 * width.log()).expand(shape)
         return self.layout.flatten(values) if values else data.x.new_zeros(0)
 
     def draw(self, params: Tensor, n: int, *, generator: torch.Generator) -> HiddenDraws:
         values = self.layout.unflatten(params)
         weights, kl = [], params.new_zeros(())
-        for layer, scale in enumerate(self.prior_scale, start=1):
+        for layer, given in enumerate(self.prior_scale, start=1):
             loc, log_variance = values[f"loc{layer}"], values[f"log_variance{layer}"]
             noise = normal_like((n, *loc.shape), generator=generator, like=params)
             weights.append(torch.addcmul(loc, (0.5 * log_variance).exp(), noise))
-            prior_log_variance = loc.new_full((), 2.0 * log(scale))
+            prior_log_variance = 2.0 * per_input(given, loc).log()
             kl = kl + kl_elementwise(loc, log_variance, prior_log_variance).sum()
         width = self.network.sizes[-2] + 1
         return HiddenDraws(weights, kl.expand(n), params.new_zeros(n, 0, width))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CollapsedLast:
     """The last layer given the hidden ones, exactly.
 
     Parameters
     ----------
-    prior_scale : float
-        Prior standard deviation of its weights and biases.
+    prior_scale : float or Tensor of shape (H + 1,)
+        Prior standard deviation of its weights: one number, or one per input and, last, that of
+        the biases.
     """
 
-    prior_scale: float
+    prior_scale: Scale
 
     @property
     def trains_on_elbo(self) -> bool:
@@ -96,6 +104,9 @@ class CollapsedLast:
     @property
     def layout(self) -> ParamLayout:
         return ParamLayout({})
+
+    def under(self, prior_scale: Scale) -> "CollapsedLast":
+        return replace(self, prior_scale=prior_scale)
 
     def start(self, data: Data, *, generator: torch.Generator) -> Tensor:
         return data.x.new_zeros(0)
@@ -114,12 +125,12 @@ class CollapsedLast:
         """Of all targets, (S, T) of them, in units in which noise and prior are standard."""
         data = inputs.data
         root = data.weight.sqrt() * (-inputs.log_noise).exp().unsqueeze(-1)  # (T, N)
-        return RidgePosterior(
-            inputs.features.unsqueeze(1), self.prior_scale * root, root * data.y.T
-        )  # fmt: skip
+        scaled = inputs.features * as_tensor(self.prior_scale, root)
+        return RidgePosterior(scaled.unsqueeze(1), root, root * data.y.T)
 
     def condition(self, inputs: LayerInputs) -> Conditional:
         return conditional(self._ridge(inputs), self.prior_scale)
 
     def sample(self, inputs: LayerInputs, *, generator: torch.Generator) -> Tensor:
-        return self.prior_scale * self._ridge(inputs).draw(generator=generator).mT
+        drawn = self._ridge(inputs).draw(generator=generator).mT
+        return per_input(self.prior_scale, drawn) * drawn

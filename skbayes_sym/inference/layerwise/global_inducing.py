@@ -12,7 +12,7 @@ With ``A = s diag(e^{b/2}) U`` all H units share the matrix ``A A'`` (or ``A' A`
 eigendecomposition a layer and draw serves them all (`skbayes_sym.numerics.resolvent`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log
 from typing import NamedTuple
@@ -24,7 +24,10 @@ from skbayes_sym.inference.layerwise.base import (
     Conditional,
     HiddenDraws,
     LayerInputs,
+    Scale,
+    as_tensor,
     conditional,
+    per_input,
     starting_scale,
     with_ones,
 )
@@ -49,7 +52,7 @@ def draw_layer(
     values: Tensor,
     log_gain: Tensor,
     log_precision: Tensor,
-    prior_scale: float,
+    prior_scale: Scale,
     *,
     generator: torch.Generator,
 ) -> LayerDraw:
@@ -65,8 +68,8 @@ def draw_layer(
         a.
     log_precision : Tensor of shape (M,)
         b.
-    prior_scale : float
-        s.
+    prior_scale : float or Tensor of shape (D,)
+        s, one number or one per input.
 
     Notes
     -----
@@ -74,7 +77,8 @@ def draw_layer(
     """
     n, m, d = inducing.shape
     gain, root = log_gain.exp(), (0.5 * log_precision).exp()
-    design = prior_scale * root.unsqueeze(-1) * inducing  # A, (S, M, D)
+    scaled = inducing * as_tensor(prior_scale, inducing)
+    design = root.unsqueeze(-1) * scaled  # A, (S, M, D)
     target = root.unsqueeze(-1) * values  # (M, H)
 
     n_units = values.shape[1]
@@ -97,7 +101,7 @@ def draw_layer(
         moved, trace = gain.sqrt() * back, solved.trace + (d - m)
     shift, mean = moved.unbind(-2)
     kl = kl_from_standard(trace, mean.square().sum(-2), -solved.log_det, d).sum(-1)
-    return LayerDraw(prior_scale * (prior + shift), kl)
+    return LayerDraw(per_input(prior_scale, inducing) * (prior + shift), kl)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,14 +111,14 @@ class InducingHidden:
     Parameters
     ----------
     network : MLP
-    prior_scale : tuple of float
-        Prior standard deviation of the weights and biases of every hidden layer.
+    prior_scale : tuple of float or Tensor of shape (D + 1,)
+        As of `MeanFieldHidden`.
     n_inducing : int
         M.
     """
 
     network: MLP
-    prior_scale: tuple[float, ...]
+    prior_scale: tuple[Scale, ...]
     n_inducing: int
 
     @cached_property
@@ -126,6 +130,9 @@ class InducingHidden:
             shapes[f"log_gain{layer}"], shapes[f"log_precision{layer}"] = (width,), (m,)
         return ParamLayout(shapes)
 
+    def under(self, prior_scale: tuple[Scale, ...]) -> "InducingHidden":
+        return replace(self, prior_scale=prior_scale)
+
     def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
         """Random training rows, and a draw of the weights at them as the values."""
         rows = torch.randperm(len(data.x), generator=generator)[: self.n_inducing]
@@ -134,7 +141,7 @@ class InducingHidden:
         for layer, scale in enumerate(self.prior_scale, start=1):
             width = self.network.hidden_layer_sizes[layer - 1]
             weights = float64_normal((h.shape[-1] + 1, width), generator=generator)
-            size = starting_scale(self.network, h.shape[-1], scale)
+            size = starting_scale(self.network, h.shape[-1], per_input(scale, h))
             values = with_ones(h) @ (size * weights.to(h))
             start[f"values{layer}"] = values
             start[f"log_gain{layer}"] = h.new_zeros(width)
@@ -157,17 +164,18 @@ class InducingHidden:
         return HiddenDraws(weights, kl, u)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class InducingLast:
     """Product-form sites for the last layer, its Gaussian expectation in closed form.
 
     Parameters
     ----------
-    prior_scale : float
+    prior_scale : float or Tensor of shape (H + 1,)
+        As of `CollapsedLast`.
     n_inducing, n_outputs : int
     """
 
-    prior_scale: float
+    prior_scale: Scale
     n_inducing: int
     n_outputs: int
 
@@ -179,6 +187,9 @@ class InducingLast:
     def layout(self) -> ParamLayout:
         m, t = self.n_inducing, self.n_outputs
         return ParamLayout({"values": (m, t), "log_gain": (t,), "log_precision": (m,)})
+
+    def under(self, prior_scale: Scale) -> "InducingLast":
+        return replace(self, prior_scale=prior_scale)
 
     def start(self, data: Data, *, generator: torch.Generator) -> Tensor:
         """Targets of the rows that `InducingHidden.start` takes with a generator of equal seed.
@@ -198,9 +209,8 @@ class InducingLast:
         """Of all targets, (S, T) of them, in units in which sites and prior are standard."""
         p = self.layout.unflatten(inputs.params)
         root = (0.5 * (p["log_precision"] + p["log_gain"].unsqueeze(-1))).exp()  # (T, M)
-        return RidgePosterior(
-            inputs.draws.inducing.unsqueeze(1), self.prior_scale * root, root * p["values"].T
-        )  # fmt: skip
+        scaled = inputs.draws.inducing * as_tensor(self.prior_scale, root)
+        return RidgePosterior(scaled.unsqueeze(1), root, root * p["values"].T)
 
     def elbo(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
         ridge, data = self._ridge(inputs), inputs.data
@@ -216,4 +226,5 @@ class InducingLast:
         return conditional(self._ridge(inputs), self.prior_scale)
 
     def sample(self, inputs: LayerInputs, *, generator: torch.Generator) -> Tensor:
-        return self.prior_scale * self._ridge(inputs).draw(generator=generator).mT
+        drawn = self._ridge(inputs).draw(generator=generator).mT
+        return per_input(self.prior_scale, drawn) * drawn

@@ -78,7 +78,8 @@ class LayerwisePosterior:
         draws = self.parts.hidden.draw(hidden, n, generator=generator)
         train = propagate(self.parts.network, draws.weights, data.x).expand(n, -1, -1)
         given = self.parts.last.condition(LayerInputs(last, train, draws, data, log_noise))
-        given = given._replace(mean=given.mean.to(device), root=given.root.to(device))
+        mean, root, prior_scale = (t.to(device) for t in given[:3])
+        given = Conditional(mean, root, prior_scale, given.complement)
         return ConditionedDraws(self.parts, _moved(draws, device), given)
 
 

@@ -12,6 +12,8 @@ from sklearn.model_selection import train_test_split
 
 from skbayes_sym import LayerwiseVIRegressor, SymmetrizedVIRegressor, invariance_gap
 from skbayes_sym.datasets import load_dataset, make_sinusoidal
+from skbayes_sym.inspection import RelevanceDisplay
+from skbayes_sym.models import ARD, LayerScales, Normal
 
 KINDS = {
     "collapsed": {"last_layer": "collapsed"},
@@ -96,6 +98,56 @@ def test_without_hidden_layers_it_is_bayesian_linear_regression(diabetes):
     np.testing.assert_allclose(reg.predict(X), mean, rtol=1e-9)
 
 
+@pytest.mark.parametrize("prior", [LayerScales(), ARD()], ids=["layers", "columns"])
+def test_the_bound_is_that_of_the_scales_found_without_their_hyperprior(prior, diabetes):
+    """Without hidden layers it is the evidence of the linear model under them."""
+    X, y = diabetes
+    reg = quick(hidden_layer_sizes=(), prior=prior, max_iter=200).fit(X, y)
+    Z = np.column_stack([(X - X.mean(0)) / X.std(0), np.ones(60)]) * y.std()
+    columns = reg.relevance_ if prior == ARD() else np.full(10, reg.prior_scale_[0])
+    scale = np.append(columns, reg.prior_scale_[-1])
+    covariance = Z * scale**2 @ Z.T + reg.noise_std_**2 * np.eye(60)
+    evidence = stats.multivariate_normal(np.full(60, y.mean()), covariance).logpdf(y)
+    assert reg.elbo_ == pytest.approx(evidence, abs=1e-8)
+    assert reg.prior_groups_[-1] == "b1"
+    assert len(reg.prior_groups_) == len(reg.prior_scale_)
+
+
+@every_kind
+def test_scales_are_learned_given_or_one_per_column(kind, diabetes):
+    X, y = diabetes
+    learned = quick(**kind).fit(X, y)
+    assert learned.prior_groups_.tolist() == ["W1", "b1", "W2", "b2"]
+    assert not hasattr(learned, "relevance_")
+    start = np.array([1.5 / 10**0.5, 1.0, 4**-0.5, 1.0])
+    assert (learned.prior_scale_ != start).all()
+    ard = quick(**kind, prior=ARD()).fit(X, y)
+    assert ard.relevance_.shape == (10,)
+    given = quick(**kind, prior_scale=1.0).fit(X, y)
+    assert not hasattr(given, "prior_scale_")
+    same = quick(**kind, prior=Normal(1.0)).fit(X, y)
+    assert np.array_equal(given.predict(X), same.predict(X))
+    by_column = np.ones(given.network_.layout.n_params)
+    by_column[given.network_.layout.positions("W1")[:, 3]] = 0.1  # of all units alike
+    assert not np.allclose(
+        quick(**kind, prior_scale=by_column).fit(X, y).predict(X), given.predict(X)
+    )
+
+
+@pytest.mark.parametrize("hidden_posterior", ["mean_field", "global_inducing"])
+def test_columns_without_use_are_irrelevant(hidden_posterior):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((150, 4))
+    y = np.sin(2.0 * X[:, 0]) + np.cos(2.0 * X[:, 2]) + 0.1 * rng.standard_normal(150)
+    reg = LayerwiseVIRegressor(
+        (10,), "tanh", hidden_posterior=hidden_posterior, prior=ARD(), max_iter=600, tol=None,
+        n_predict_samples=20, random_state=0,
+    ).fit(X, y)  # fmt: skip
+    assert reg.relevance_[[1, 3]].max() < 0.5 * reg.relevance_[[0, 2]].min()
+    display = RelevanceDisplay.from_estimator(reg)
+    assert set(display.order[:2]) == {0, 2}
+
+
 def test_the_better_start_is_kept(diabetes, caplog):
     with caplog.at_level("INFO", logger="skbayes_sym"):
         reg = quick(max_iter=200).fit(*diabetes)
@@ -123,7 +175,7 @@ def test_wide_networks_dont_collapse():
 def test_what_does_not_apply_says_what_to_do(kind, diabetes):
     X, y = diabetes
     n = quick().fit(X, y).network_.layout.n_params
-    with pytest.raises(ValueError, match="prior_scale must be the same for all weights"):
+    with pytest.raises(ValueError, match=r"the same for all units of a layer: .*prior_scale"):
         quick(**kind, prior_scale=np.linspace(1, 2, n)).fit(X, y)
     with pytest.raises(TypeError, match="permutation gap of a layerwise posterior isn't known"):
         invariance_gap(quick(**kind).fit(X, y))

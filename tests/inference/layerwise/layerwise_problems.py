@@ -1,6 +1,6 @@
 """Small data, features and posteriors, shared by the tests of layers."""
 
-from math import log
+from math import log, pi
 
 import numpy as np
 import pytest
@@ -15,11 +15,15 @@ from skbayes_sym.inference.layerwise.base import (
 )
 from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
 from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
+from skbayes_sym.inference.layerwise.scales import PriorOfLayers
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
 from skbayes_sym.models.data import Batches, Data
+from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
 
-SCALE, LOG_NOISE = 0.7, torch.tensor([log(0.4)], dtype=torch.float64)
+# One prior scale for a layer, and one per input.
+SCALE, SCALES = 0.7, torch.tensor([0.7, 0.2, 1.6, 0.4], dtype=torch.float64)
+LOG_NOISE = torch.tensor([log(0.4)], dtype=torch.float64)
 
 
 def make_data(n=8, d=3, n_targets=1):
@@ -45,12 +49,11 @@ def one_unit_evidence(x, y, noise):
     """log p(y) of a one-unit tanh network with N(0, 1) priors, the outer layer integrated out."""
     grid = np.linspace(-5, 5, 81)
     w, b = (g.ravel() for g in np.meshgrid(grid, grid))
-    total = []
-    for i in range(len(w)):
-        h = np.column_stack([np.tanh(w[i] * x + b[i]), np.ones_like(x)])
-        covariance = h @ h.T + noise**2 * np.eye(len(x))
-        log_lik = stats.multivariate_normal(np.zeros(len(x)), covariance).logpdf(y)
-        total.append(log_lik + stats.norm.logpdf([w[i], b[i]]).sum())
+    h = np.tanh(w[:, None] * x + b[:, None])
+    covariance = h[:, :, None] * h[:, None] + 1.0 + noise**2 * np.eye(len(x))
+    squares = y @ np.linalg.solve(covariance, np.broadcast_to(y, h.shape)[..., None])[..., 0].T
+    log_lik = -0.5 * (squares + np.linalg.slogdet(2 * pi * covariance)[1])
+    total = log_lik + stats.norm.logpdf(w) + stats.norm.logpdf(b)
     return np.logaddexp.reduce(total) + 2 * log(grid[1] - grid[0])
 
 
@@ -63,6 +66,12 @@ def parts_of(name, network, scale=1.0, m=6):
         "a": AveragedKlLast(scale, network.sizes[-2] + 1, network.n_outputs),
     }
     return Layerwise(network, hidden[name[0]], last[name[1]])
+
+
+def given_prior(network, scale=1.0):
+    """One scale for all weights."""
+    everywhere = torch.full((network.layout.n_params,), scale, dtype=torch.float64)
+    return PriorOfLayers(network, ScalesByGroup.given(everywhere))
 
 
 every_posterior = pytest.mark.parametrize("name", ["mc", "gc", "gg", "ma"])
@@ -78,9 +87,11 @@ def train(parts, data, log_noise, steps, *, warm_up=0, seed=0):
         torch.tensor([log_noise], dtype=torch.float64),
     ]
     params = torch.cat(start)
+    scale = parts.last.prior_scale
     objective = LayerwiseElbo(
-        parts, Batches(data, 10**6, generator()), params, n_draws=2, warm_up=warm_up
-    )
+        parts, given_prior(parts.network, scale), Batches(data, 10**6, generator()), params,
+        n_draws=2, warm_up=warm_up,
+    )  # fmt: skip
     groups = [ParamGroup(slice(0, -1), 0.03, -30, 30)]  # the noise is given
     minimise(objective, groups=groups, max_iter=steps, block_size=steps,
              on_step=lambda step, info: False)  # fmt: skip

@@ -7,6 +7,7 @@ import pytest
 import torch
 from inference.layerwise.layerwise_problems import (
     every_posterior,
+    given_prior,
     make_data,
     one_unit_evidence,
     parts_of,
@@ -52,9 +53,9 @@ def test_gradient_is_that_of_the_tempered_bound(name):
         return float((0.02 * kl - likelihood).mean())
 
     generator = torch.Generator().manual_seed(3)
-    objective = LayerwiseElbo(
-        parts, Batches(data, 10**6, generator), params.clone(), n_draws=2, warm_up=100
-    )
+    batches = Batches(data, 10**6, generator)
+    prior = given_prior(parts.network)
+    objective = LayerwiseElbo(parts, prior, batches, params.clone(), n_draws=2, warm_up=100)
     objective(0)
     for i in range(0, len(params), 3):
         step = torch.zeros_like(params)
@@ -71,7 +72,8 @@ def test_minibatches_are_unbiased():
     def objective(batch_size, seed):
         generator = torch.Generator().manual_seed(seed)
         batches = Batches(data, batch_size, generator)
-        return LayerwiseElbo(parts, batches, params, n_draws=8, warm_up=0)
+        prior = given_prior(parts.network)
+        return LayerwiseElbo(parts, prior, batches, params, n_draws=8, warm_up=0)
 
     full = torch.stack([objective(6, s)(0) for s in range(100)])
     small = torch.stack([objective(2, s)(0) for s in range(400)])

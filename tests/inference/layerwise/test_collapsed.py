@@ -9,6 +9,7 @@ from inference.layerwise.layerwise_problems import (
     EMPTY,
     LOG_NOISE,
     SCALE,
+    SCALES,
     both_shapes,
     make_data,
     no_draws,
@@ -20,20 +21,34 @@ from torch.testing import assert_close
 from skbayes_sym.inference.layerwise.base import (
     LayerInputs,
 )
-from skbayes_sym.inference.layerwise.collapsed import CollapsedLast
+from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
 from skbayes_sym.models.data import Data
+from skbayes_sym.models.networks.activations import TANH
+from skbayes_sym.models.networks.mlp import MLP
+
+both_scales = pytest.mark.parametrize("is_one", [True, False], ids=["one scale", "one an input"])
 
 
+def prior_scale(width, is_one):
+    """Of a last layer, as it is given, and as an array."""
+    if is_one:
+        return SCALE, np.full(width + 1, SCALE)
+    given = SCALES.repeat(4)[: width + 1]
+    return given, given.numpy()
+
+
+@both_scales
 @both_shapes
-def test_collapsed_layer_is_the_evidence_of_a_linear_model(width, generator):
+def test_collapsed_layer_is_the_evidence_of_a_linear_model(width, is_one, generator):
     data = make_data(n_targets=2)
     features = some_features(data, width, generator)
     noise = torch.tensor([log(0.4), log(0.9)], dtype=torch.float64)
-    value, kl = CollapsedLast(SCALE).elbo(LayerInputs(EMPTY, features, no_draws(), data, noise))
+    given, scale = prior_scale(width, is_one)
+    value, kl = CollapsedLast(given).elbo(LayerInputs(EMPTY, features, no_draws(), data, noise))
     for phi, got in zip(features.numpy(), value, strict=True):
         expected = 0.0
         for y, s in zip(data.y.numpy().T, noise.exp().numpy(), strict=True):
-            covariance = SCALE**2 * phi @ phi.T + s**2 * np.eye(8)
+            covariance = phi * scale**2 @ phi.T + s**2 * np.eye(8)
             expected += stats.multivariate_normal(np.zeros(8), covariance).logpdf(y)
         assert float(got) == pytest.approx(expected, rel=1e-12)
     assert torch.equal(kl, torch.zeros(2).double())
@@ -61,20 +76,21 @@ def test_collapsed_layer_takes_weights_as_repetitions(width, generator):
     assert_close(first.variance, second.variance, rtol=1e-8, atol=1e-11)
 
 
+@both_scales
 @both_shapes
-def test_collapsed_layer_predicts_as_bayesian_regression(width, generator):
+def test_collapsed_layer_predicts_as_bayesian_regression(width, is_one, generator):
     data = make_data()
     features = some_features(data, width, generator)
     new = some_features(make_data(5), width, generator)
-    last, noise = CollapsedLast(SCALE), float(LOG_NOISE.exp())
+    given, scale = prior_scale(width, is_one)
+    last, noise = CollapsedLast(given), float(LOG_NOISE.exp())
     moments = last.condition(LayerInputs(EMPTY, features, no_draws(), data, LOG_NOISE)).moments(new)
     draws = torch.stack([
         last.sample(LayerInputs(EMPTY, features, no_draws(), data, LOG_NOISE), generator=generator)
         for _ in range(4000)
     ])  # fmt: skip
     for s, phi in enumerate(features.numpy()):
-        d = phi.shape[1]
-        covariance = np.linalg.inv(np.eye(d) / SCALE**2 + phi.T @ phi / noise**2)
+        covariance = np.linalg.inv(np.diag(scale**-2) + phi.T @ phi / noise**2)
         mean = covariance @ phi.T @ data.y.numpy()[:, 0] / noise**2
         star = new[s].numpy()
         np.testing.assert_allclose(moments.mean[s, :, 0], star @ mean, rtol=1e-9, atol=1e-11)
@@ -85,3 +101,26 @@ def test_collapsed_layer_predicts_as_bayesian_regression(width, generator):
         assert (error < 5 * sd / 4000**0.5).all()
         spread = np.cov(draws[:, s, :, 0].numpy().T)
         assert (np.abs(spread - covariance) < 5 * (2 / 4000) ** 0.5 * np.outer(sd, sd)).all()
+
+
+def test_hidden_weights_have_the_kl_of_their_normals_from_the_prior(generator):
+    network, data = MLP(3, (5,), 1, TANH), make_data()
+    hidden = MeanFieldHidden(network, (SCALES,))
+    wide, narrow = (
+        hidden.start(data, at_prior=at_prior, generator=generator) for at_prior in (True, False)
+    )
+    scale = SCALES.unsqueeze(-1).expand(4, 5)
+    for params in (wide, narrow):
+        values = hidden.layout.unflatten(params)
+        loc, std = values["loc1"], (0.5 * values["log_variance1"]).exp()
+        normal = torch.distributions.Normal
+        kl = torch.distributions.kl_divergence(normal(loc, std), normal(0.0, scale)).sum()
+        drawn = hidden.draw(params, 20_000, generator=generator)
+        assert_close(drawn.kl, kl.expand(20_000), rtol=1e-12, atol=0)
+        error = (drawn.weights[0].mean(0) - loc).abs()
+        assert bool((error < 5 * std / 20_000**0.5).all())
+        assert_close(drawn.weights[0].std(0), std, rtol=0.03, atol=0)
+        if params is wide:
+            assert_close(std, scale)
+    kls = (hidden.draw(params, 1, generator=generator).kl for params in (wide, narrow))
+    assert float(next(kls)) < 0.01 < float(next(kls))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from inference.layerwise.layerwise_problems import (
     SCALE,
+    SCALES,
     make_data,
 )
 from scipy import stats
@@ -29,12 +30,14 @@ def layer_problem(d, generator, m=5, h=3):
     return normal(2, m, d), normal(m, h), normal(h), normal(m)
 
 
+@pytest.mark.parametrize("is_one", [True, False], ids=["one scale", "one an input"])
 @pytest.mark.parametrize("d", [3, 9], ids=["D<=M", "D>M"])
-def test_inducing_layer_equals_one_dense_gaussian_a_unit(d, generator):
+def test_inducing_layer_equals_one_dense_gaussian_a_unit(d, is_one, generator):
     inducing, values, log_gain, log_precision = layer_problem(d, generator)
     repeated = inducing[:1].expand(20_000, -1, -1)
-    drawn = draw_layer(repeated, values, log_gain, log_precision, SCALE, generator=generator)
-    u, kl, prior = inducing[0], 0.0, torch.eye(d).double() * SCALE**2
+    scale = SCALE if is_one else SCALES.repeat(3)[:d]
+    drawn = draw_layer(repeated, values, log_gain, log_precision, scale, generator=generator)
+    u, kl, prior = inducing[0], 0.0, torch.eye(d).double() * scale**2
     for h in range(3):
         site = (log_gain[h] + log_precision).exp()
         covariance = torch.linalg.inv(torch.linalg.inv(prior) + u.T @ (site[:, None] * u))

@@ -5,6 +5,7 @@ from math import log
 import pytest
 import torch
 from inference.layerwise.layerwise_problems import (
+    SCALES,
     every_posterior,
     make_data,
     parts_of,
@@ -18,6 +19,11 @@ from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 
 
+def one_per_input(parts):
+    """The same posterior under a prior with a scale of its own for every input of every layer."""
+    return parts.under([SCALES.repeat(2)[: n + 1] for n in parts.network.sizes[:-1]])
+
+
 @every_posterior
 @pytest.mark.parametrize("widths", [(4,), (4, 3), (3, 2, 4)], ids=str)
 def test_predictions_are_the_moments_of_draws(name, widths, generator):
@@ -25,6 +31,8 @@ def test_predictions_are_the_moments_of_draws(name, widths, generator):
     network = MLP(3, widths, 1, TANH)
     parts = parts_of(name, network)
     params = train(parts, data, log(0.3), 30)
+    if widths == (4, 3):
+        parts = one_per_input(parts)
     posterior = LayerwisePosterior(parts, params.numpy(), *(t.numpy() for t in data))
     n = 6000
     theta = posterior.sample(n, generator=generator)
@@ -39,11 +47,13 @@ def test_predictions_are_the_moments_of_draws(name, widths, generator):
 
 
 @every_posterior
-def test_draws_of_the_last_layer_have_the_covariance_of_its_law(name, generator):
+@pytest.mark.parametrize("under", [lambda parts: parts, one_per_input], ids=["one", "one an input"])
+def test_draws_of_the_last_layer_have_the_covariance_of_its_law(name, under, generator):
     """Given one draw of the hidden layers: all moments of 40,000 draws, to 5 standard errors."""
     n, data = 40_000, make_data()
     parts = parts_of(name, MLP(3, (4,), 1, TANH))
     hidden, last, log_noise = parts.split(train(parts, data, log(0.3), 30))
+    parts = under(parts)
     draw = parts.hidden.draw(hidden, 1, generator=generator)
     features = propagate(parts.network, draw.weights, data.x)
     law = parts.last.condition(LayerInputs(last, features, draw, data, log_noise))
@@ -54,9 +64,10 @@ def test_draws_of_the_last_layer_have_the_covariance_of_its_law(name, generator)
     inputs = LayerInputs(last, features.expand(n, -1, -1), many, data, log_noise)
     drawn = parts.last.sample(inputs, generator=generator)[..., 0]
     root = law.root[0, 0]
-    cov = law.prior_scale**2 * root.mT @ root
+    scale = law.prior_scale.expand(5)
+    cov = torch.outer(scale, scale) * (root.mT @ root)
     if law.complement:
-        cov = law.prior_scale**2 * torch.eye(5, dtype=torch.float64) - cov
+        cov = (scale**2).diag() - cov
     sd = cov.diagonal().sqrt()
     assert bool(((drawn.mean(0) - law.mean[0, :, 0]).abs() < 5 * sd / n**0.5).all())
     # Of Gaussian draws: var of an entry of the sample covariance is (c_ij^2 + c_ii c_jj) / n.
