@@ -16,6 +16,7 @@ from skbayes_sym.estimators._fit.model import layer_sizes, network_prior
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
+from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.model import Model
@@ -97,7 +98,13 @@ class NetworkEstimator(RowEstimator):
             )
         return names.get(given)
 
+    def _learned_scales(self, network: Network) -> UnboundPrior:
+        """What ``prior_scale="learn"`` stands for."""
+        return LayerScales()
+
     def _prior(self, network: Network) -> Prior:
+        if self.prior is None and isinstance(self.prior_scale, str):
+            return self._learned_scales(network).bind(network.layout)
         if self.prior is None:
             return network_prior(self.prior_scale, network)
         refuse(self, ("prior_scale",), "prior= is given", "its own scales")

@@ -1,4 +1,4 @@
-r"""Where chains start: modes found by Gauss-Newton and the evidence, each with a metric.
+r"""Where chains and ascents start: modes found by Gauss-Newton and the evidence, with their widths.
 
 The metric of chains that start at a mode is the inverse of its damped curvature,
 
@@ -31,15 +31,18 @@ _STEPS, _CLASS_STEPS = 100, 60  # Gauss-Newton steps of a start, at most
 
 
 class Starts(NamedTuple):
-    """R modes, where chains may start, and the metric there."""
+    """R modes, where chains or an ascent may start, and their widths."""
 
     position: Tensor  # (R, D), float64
     metric: Tensor  # (R, D, D): ``L`` with ``L L'`` the inverse of the damped curvature
+    # (R, D), standard deviations of the independent normals q of least KL[q || Laplace's]: one over
+    # the root of the curvature's diagonal.
+    spread: Tensor
 
     def chains(self, n: int, like: Tensor) -> tuple[Tensor, DensePreconditioner]:
         """Positions and metrics of ``n`` chains, the modes in turn, in the dtype of ``like``."""
         mode = torch.arange(n) % len(self.position)
-        position, metric = (t[mode.to(t.device)].to(like) for t in self)
+        position, metric = (t[mode.to(t.device)].to(like) for t in (self.position, self.metric))
         return position, DensePreconditioner(metric)
 
 
@@ -88,14 +91,18 @@ def regression_starts(
     if search.stopped == "interrupted":
         raise KeyboardInterrupt
     modes = search.modes
-    metric = _metric(modes, prior)
+    starts = _starts(modes, prior)
     if not learns_noise:
-        return Starts(modes.theta, metric)
+        return starts
     log_noise = -0.5 * modes.noise_precision.log()
     # The curvature by the log noise at a mode: twice the number of rows.
     spread = (2.0 * data.weight.sum()).rsqrt()
-    own = spread * torch.eye(log_noise.shape[1]).to(log_noise).expand(n, -1, -1)
-    return Starts(torch.cat([modes.theta, log_noise], 1), _block_diagonal(metric, own))
+    own = spread.expand_as(log_noise)
+    return Starts(
+        torch.cat([starts.position, log_noise], 1),
+        _block_diagonal(starts.metric, torch.diag_embed(own)),
+        torch.cat([starts.spread, own], 1),
+    )
 
 
 def class_starts(network: MLP, data: Data, prior: ScalesByGroup, *, n: int, seed: int) -> Starts:
@@ -105,19 +112,21 @@ def class_starts(network: MLP, data: Data, prior: ScalesByGroup, *, n: int, seed
     modes = search.search(ClassEvidence(network, data, prior), theta)
     if "interrupted" in modes.stopped:
         raise KeyboardInterrupt
-    return Starts(modes.theta, _metric(modes, prior))
+    return _starts(modes, prior)
 
 
-def _metric(modes: _Found, prior: ScalesByGroup) -> Tensor:
-    """``L`` of every mode, from the Cholesky factor of the curvature with the prior's own."""
+def _starts(modes: _Found, prior: ScalesByGroup) -> Starts:
+    """From the Cholesky factor of every mode's curvature with the prior's own."""
     precision = modes.factor @ modes.factor.mT
+    spread = precision.diagonal(dim1=1, dim2=2).rsqrt()
     more = (_DAMPING - 1.0) * modes.hyper.exp()[:, prior.group]
     precision.diagonal(dim1=1, dim2=2).add_(more)
     factor = cholesky(
-        precision, what="The curvature at a mode", remedy="Standardise X, or use init='prior'."
+        precision, what="The curvature at a mode", remedy="Standardise X, or use another init."
     )
     eye = torch.eye(precision.shape[1]).to(precision).expand_as(precision)
-    return torch.linalg.solve_triangular(factor, eye, upper=False).mT
+    metric = torch.linalg.solve_triangular(factor, eye, upper=False).mT
+    return Starts(modes.theta, metric, spread)
 
 
 def _block_diagonal(a: Tensor, b: Tensor) -> Tensor:

@@ -75,6 +75,11 @@ class ScalesByGroup:
         return len(self.names)
 
     @property
+    def columns(self) -> list[int]:
+        """Groups of the weights from one column of the input."""
+        return [i for i, name in enumerate(self.names) if "[" in name]
+
+    @property
     def sizes(self) -> Tensor:
         """Number of parameters in every group, float64 (G,)."""
         return torch.bincount(self.group, minlength=self.n_groups).double()

@@ -42,7 +42,7 @@ class ParamLayout:
             start += prod(shape)
         return slices
 
-    @property
+    @cached_property
     def n_params(self) -> int:
         """Length P of the flat vector."""
         return sum(prod(shape) for shape in self.shapes.values())

@@ -33,11 +33,14 @@ def test_regression(learn, generator):
         spread = (2.0 * rows.weight.sum()).rsqrt() * torch.eye(2).double()
         assert_close(starts.metric[:, p:, p:], spread.expand(3, 2, 2))
         assert bool((starts.metric[:, :p, p:] == 0).all())
+        assert_close(starts.spread[:, p:], spread[0, 0].expand(3, 2))
     for k in range(3):
         jacobian = jacobian_of(lambda t: network.forward(t, rows.x), theta[k])
         precision = (-2.0 * noise[k]).exp()
         curvature = torch.einsum("n,o,nop,noq->pq", rows.weight, precision, jacobian, jacobian)
-        curvature.diagonal().add_(1000.0 / SCALE**2)
+        curvature.diagonal().add_(1.0 / SCALE**2)
+        assert_close(starts.spread[k, :p], curvature.diagonal().rsqrt())
+        curvature.diagonal().add_(999.0 / SCALE**2)
         inverse = starts.metric[k, :p, :p] @ starts.metric[k, :p, :p].T
         assert_close(inverse @ curvature, torch.eye(p).double(), rtol=0, atol=1e-8)
         where = torch.stack([theta[k], torch.randn(p, generator=generator).double()])

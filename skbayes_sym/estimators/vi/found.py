@@ -7,10 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.model import scale_attributes
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.inference.mean_field.elbo import GaussianMLP, learned_scales
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
+from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Model
+from skbayes_sym.models.priors import Moments
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import Stopped
 
@@ -50,6 +54,7 @@ class MeanFieldFit:
     log_variance: Array
     likelihood_params: Array  # (n_params of the likelihood,)
     predict_seed: int
+    prior: ScalesByGroup | None = None  # at the scales found, where they are learned
     bounds: Bounds | None = None  # once training has ended
     loss_curve: list[float] | None = None
     n_iter: int = 0
@@ -67,6 +72,8 @@ class MeanFieldFit:
             if len(noise):  # counts have none
                 noise = noise * data.y_scaling.scale
                 attributes["noise_std_"] = float(noise[0]) if len(noise) == 1 else noise
+        if self.prior is not None:
+            attributes |= scale_attributes(self.prior)
         if self.bounds is not None:
             attributes.update(self.bounds.attributes(data.log_jacobian))
         if self.loss_curve is not None:
@@ -74,9 +81,20 @@ class MeanFieldFit:
         return attributes
 
 
-def found_so_far(params: Tensor, n: int, predict_seed: int) -> MeanFieldFit:
-    """Read the optimiser's vector of ``n`` means, ``n`` log variances and the likelihood's."""
+def found_so_far(params: Tensor, model: GaussianMLP, predict_seed: int) -> MeanFieldFit:
+    """Read the optimiser's vector: means, log variances and what the likelihood learns."""
+    n = model.network.layout.n_params
     loc, log_variance, own = (
         t.detach().cpu().numpy().copy() for t in (params[:n], params[n : 2 * n], params[2 * n :])
     )
-    return MeanFieldFit(loc, log_variance, own, predict_seed)
+    return MeanFieldFit(loc, log_variance, own, predict_seed, _scales_at(params, model))
+
+
+def _scales_at(params: Tensor, model: GaussianMLP) -> ScalesByGroup | None:
+    """The prior at the scales that this posterior asks for, where they are learned."""
+    scales = learned_scales(model.prior, torch.device("cpu"))
+    if scales is None:
+        return None
+    n = model.network.layout.n_params
+    final = params.detach().double().cpu()
+    return scales.update(Moments(final[:n], final[n : 2 * n].exp()))

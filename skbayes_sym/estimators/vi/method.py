@@ -1,7 +1,6 @@
 """Symmetrised variational inference as a method: objective, steps, then the bounds."""
 
 from dataclasses import dataclass, replace
-from math import log
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -10,18 +9,19 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.compatibility import (
     EXPECTED_LIKELIHOOD,
     FULLY_CONNECTED,
-    NORMAL_PRIOR,
+    NORMAL_OR_LEARNED,
     Needs,
 )
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.memory import prior_part, rows_part
-from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
+from skbayes_sym.estimators._fit.model import fully_connected, normals_or_learned
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.steps import Steps
 from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
 from skbayes_sym.estimators.vi.collapse import noise_excess, warn_of_collapse
 from skbayes_sym.estimators.vi.found import Bounds, MeanFieldFit, found_so_far
 from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
+from skbayes_sym.estimators.vi.starts import INITS
 from skbayes_sym.inference.mean_field.bounds import evaluation_bytes, expected_log_likelihood
 from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gated import GatedGap
@@ -38,7 +38,6 @@ from skbayes_sym.symmetry.gaps.units import SETTLED
 FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
 SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
 
-_INITIAL_SCALE = 0.02  # posterior standard deviation at the start: narrow, then it widens
 _LOG_VARIANCE_RANGE = (-30.0, 10.0)
 _EVALUATION_DRAWS = 128  # of the bounds reported after training, fewer where there are many rows:
 _EVALUATION_ROWS = 1 << 20  # rows times draws; the rows' noise is independent and averages out
@@ -66,21 +65,25 @@ class MeanFieldVI:
     gap : str, PermanentEstimate or Gap
         See `gaps.SymmetryGap`.
     steps : Steps
+    init : str
+        Where to start, by its name in `starts.INITS`.
     start : MeanFieldGaussian, optional
-        Where to go on from, in the scaled units of this fit.
+        Where to go on from instead, in the scaled units of this fit.
     """
 
-    needs: ClassVar[Needs] = Needs(EXPECTED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_PRIOR)
+    needs: ClassVar[Needs] = Needs(EXPECTED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     gap: GivenGap
     steps: Steps
+    init: str = "random"
     start: MeanFieldGaussian | None = None
 
     def fit(self, data: Training, model: Model, run: Run) -> MeanFieldFit:
+        INITS[self.init].needs.check(model)
         known = GaussianMLP(
             fully_connected(model.network),
             model.likelihood,
-            independent_normals(model.prior),
+            normals_or_learned(model.prior),
             model.group,
         )
         seeds = _Seeds(*spawn_seeds(data.seed, len(_Seeds._fields)))
@@ -100,7 +103,7 @@ class MeanFieldVI:
             )
             run.begin(
                 n_blocks(self.steps.max_iter),
-                lambda: found_so_far(objective.params, n, seeds.predict),
+                lambda: found_so_far(objective.params, known, seeds.predict),
             )
             result = run.minimise(
                 objective,
@@ -109,9 +112,12 @@ class MeanFieldVI:
                 report=lambda loss: ("training ELBO", data.log_jacobian - loss),
             )
             run.end()
+            found = found_so_far(result.params, known, seeds.predict)
+            if found.prior is not None:
+                known = known._replace(prior=found.prior)
             bounds = _bounds(data, known, symmetry_gap, result.params, seeds)
         found = replace(
-            found_so_far(result.params, n, seeds.predict),
+            found,
             bounds=bounds, loss_curve=result.loss_curve,
             n_iter=result.n_iter, stop_reason=result.stopped,
         )  # fmt: skip
@@ -139,24 +145,17 @@ class MeanFieldVI:
         return GatedGap(trained, gap.certificate, generator=generator)
 
     def _position(self, data: Training, model: GaussianMLP, seed: int) -> Tensor:
-        """Starting point: random and narrow, or the posterior to go on from."""
+        """Starting point: as ``init`` says, or the posterior to go on from."""
+        if self.start is None:
+            return INITS[self.init].position(model, data, seed).to(data.data.x)
         n_params = model.network.layout.n_params
-        if self.start is not None:
-            if len(self.start.loc) != n_params:
-                raise ValueError(
-                    f"warm_start=True, but the previous fit has {len(self.start.loc)} parameters "
-                    f"and this one {n_params}: data or hidden_layer_sizes changed."
-                )
-            loc = torch.as_tensor(self.start.loc, dtype=torch.float64)
-            log_variance = 2.0 * torch.as_tensor(self.start.scale, dtype=torch.float64).log()
-        else:
-            loc = model.network.init(1, generator=generator_from(seed))[0]
-            log_variance = torch.full_like(loc, 2.0 * log(_INITIAL_SCALE))
-            # Inputs that are always 0 leave their weights at the prior: start them there.
-            silent = (data.data.x == 0.0).all(dim=0).cpu()
-            where = model.network.layout.positions("W1")[:, silent].flatten()
-            loc[where] = 0.0
-            log_variance[where] = 2.0 * model.prior.scale[where].log()
+        if len(self.start.loc) != n_params:
+            raise ValueError(
+                f"warm_start=True, but the previous fit has {len(self.start.loc)} parameters "
+                f"and this one {n_params}: data or hidden_layer_sizes changed."
+            )
+        loc = torch.as_tensor(self.start.loc, dtype=torch.float64)
+        log_variance = 2.0 * torch.as_tensor(self.start.scale, dtype=torch.float64).log()
         return pack(loc, log_variance, model.likelihood).to(data.data.x)
 
     def _groups(
@@ -196,7 +195,8 @@ class MeanFieldVI:
             evaluation_bytes(model.network, data.n_rows, _evaluation_draws(data.n_rows)),
             "Use fewer rows, or lower hidden_layer_sizes.",
         )
-        parts = [rows_part(data), prior_part(n_params), weights, activations, closing]
+        starting = [] if self.start else INITS[self.init].memory(model)
+        parts = [rows_part(data), prior_part(n_params), weights, activations, closing, *starting]
         require_memory(parts, data.device)
 
 

@@ -8,6 +8,7 @@ every other random number.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -15,11 +16,14 @@ from torch import Tensor
 
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.models.data import Batches
+from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, LayerViews
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.priors import GaussianPrior, Moments
 from skbayes_sym.symmetry.base import SymmetryGroup
+
+_EVERY = 10  # steps between updates of learned scales: they cost as much as a small step
 
 
 class GaussianMLP(NamedTuple):
@@ -27,13 +31,23 @@ class GaussianMLP(NamedTuple):
 
     network: MLP
     likelihood: Likelihood
-    prior: GaussianPrior
+    prior: GaussianPrior | ScalesByGroup
     group: SymmetryGroup
 
 
 def pack(loc: Tensor, log_variance: Tensor, likelihood: Likelihood) -> Tensor:
     """The optimiser's vector ``[loc | log variance | likelihood parameters]``."""
     return torch.cat([loc, log_variance, likelihood.params.to(loc)])
+
+
+def learned_scales(
+    prior: GaussianPrior | ScalesByGroup, device: torch.device
+) -> ScalesByGroup | None:
+    """The prior, there, if its scales are learned."""
+    if not isinstance(prior, ScalesByGroup) or not prior.is_learned:
+        return None
+    reference = prior.reference_variance.to(device)
+    return replace(prior, group=prior.group.to(device), reference_variance=reference)
 
 
 class SymmetrizedElbo:
@@ -50,6 +64,11 @@ class SymmetrizedElbo:
         Local reparametrisation draws averaged a step.
     gap : GatedGap, optional
         Adds the symmetrisation gap; without it this is plain mean-field variational inference.
+
+    Notes
+    -----
+    Scales of the prior that are learned go, every tenth step, to where the bound plus their
+    hyperprior is highest for the posterior of that step, in closed form (`ScalesByGroup.update`).
     """
 
     def __init__(
@@ -76,7 +95,9 @@ class SymmetrizedElbo:
         self._precision = prior.precision.to(params)
         log_scale = float(prior.scale.double().log().sum())
         self._kl_constant = params.new_tensor(log_scale - 0.5 * n_params)
+        self._scales = learned_scales(prior, params.device)
         self._minus_half = params.new_tensor(-0.5)
+        self._inference_mode = torch.inference_mode()
         self._batches = batches
         self._log_lik = ElboLikelihood(network, n_rows, n_draws, params)
         self._noise = _NoiseBuffer(
@@ -87,11 +108,19 @@ class SymmetrizedElbo:
         )
 
     def __call__(self, step: int) -> Tensor:
-        with torch.inference_mode():  # spares a twelfth of the time of tensors this small
+        if self._scales is not None and step % _EVERY == 0:
+            self._learn(self._scales)
+        with self._inference_mode:  # spares a twelfth of the time of tensors this small
             loss = self._mean_field()
         if self._gap is not None:
             loss = loss - self._gap.add_gradient(self._loc, self._log_variance, self.gradient, step)
         return loss
+
+    def _learn(self, scales: ScalesByGroup) -> None:
+        """Move the prior to the scales of the present posterior."""
+        found = scales.update(Moments(self._loc, self._log_variance.exp()))
+        self._precision.copy_(found.precision)
+        self._kl_constant.copy_(found.scale.log().sum() - 0.5 * len(self._loc))
 
     def _mean_field(self) -> Tensor:
         """Negative ELBO of the posterior itself; overwrites the gradient."""

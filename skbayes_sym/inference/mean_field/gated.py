@@ -60,18 +60,24 @@ class GatedGap:
         self, loc: Tensor, log_variance: Tensor, gradient: Tensor, step: int
     ) -> Tensor:
         """Subtract the gap's gradient from that of the loss; returns the estimate (nats)."""
+        is_due = self.certificate is not None and step >= self._next_check
+        if self._closed and not is_due:
+            return self._skipped(loc)
         posterior = _Normals(loc.double(), (0.5 * log_variance.double()).exp())
-        if self.certificate is not None and step >= self._next_check:
+        if self.certificate is not None and is_due:
             self._check(posterior, self.certificate, step)
-        if self._closed:
-            self.n_skipped += 1
-            return loc.new_full((), self._settled)
+            if self._closed:
+                return self._skipped(loc)
         found = self.gap.value_and_gradients(posterior, generator=self._generator)
         # By log variances: the variance times the derivative by it.
         d_log_variance = -0.5 * posterior.scale.square() * found.added_precision
         gradient[: len(loc)].sub_(found.d_mean.to(gradient.dtype))
         gradient[len(loc) : 2 * len(loc)].sub_(d_log_variance.to(gradient.dtype))
         return found.value.to(gradient.dtype)
+
+    def _skipped(self, like: Tensor) -> Tensor:
+        self.n_skipped += 1
+        return like.new_full((), self._settled)
 
     def _check(self, posterior: MeanField, certificate: Gap[MeanField], step: int) -> None:
         below = certificate.estimate(posterior, 1, generator=self._generator).value

@@ -12,14 +12,20 @@ it often predicts well, and where it matters it overfits. The bound reported aft
 of ``q_0``, with its own KL.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.layerwise.base import Conditional, LayerInputs
+from skbayes_sym.inference.layerwise.base import (
+    Conditional,
+    LayerInputs,
+    Scale,
+    as_tensor,
+    per_input,
+)
 from skbayes_sym.models.data import Data
 from skbayes_sym.numerics.gaussian import kl_elementwise, log_normal
 from skbayes_sym.numerics.layout import ParamLayout
@@ -28,7 +34,7 @@ from skbayes_sym.numerics.random import float64_normal, normal_like
 _FIRST_VARIANCE = 1e-2  # of a site, in units of the prior's
 
 
-def single_datum_kl(loc: Tensor, variance: Tensor, x: Tensor, prior_scale: float) -> Tensor:
+def single_datum_kl(loc: Tensor, variance: Tensor, x: Tensor, prior_scale: Scale) -> Tensor:
     """``KL[q_mix || p]`` of the rank-one site that one row makes of ``N(loc, variance)``.
 
     Parameters
@@ -37,7 +43,7 @@ def single_datum_kl(loc: Tensor, variance: Tensor, x: Tensor, prior_scale: float
         Of the mean-field likelihood (`skbayes_sym.inference.reference.repeated_datum`).
     x : Tensor of shape (*B, N, D)
         The row's features.
-    prior_scale : float
+    prior_scale : float or Tensor of shape (D,)
 
     Returns
     -------
@@ -45,26 +51,27 @@ def single_datum_kl(loc: Tensor, variance: Tensor, x: Tensor, prior_scale: float
         ``1/2 [-r - log(1 - r) + (x' m)^2 x' S x / (x' (V + S) x)^2]`` with
         ``r = x' S x / (x' (V + S) x)`` and S the prior covariance.
     """
-    prior = prior_scale**2 * (x**2).sum(-1, keepdim=True)
+    prior = ((x * as_tensor(prior_scale, x)) ** 2).sum(-1, keepdim=True)
     total = prior + x**2 @ variance
     share = prior / total
     explained = (x @ loc) ** 2 * prior / total**2
     return 0.5 * (explained - share - torch.log1p(-share))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AveragedKlLast:
     """Mean-field last layer trained on the averaged heuristic.
 
     Parameters
     ----------
-    prior_scale : float
+    prior_scale : float or Tensor of shape (H + 1,)
+        As of `CollapsedLast`.
     n_features : int
         H + 1.
     n_outputs : int
     """
 
-    prior_scale: float
+    prior_scale: Scale
     n_features: int
     n_outputs: int
 
@@ -77,18 +84,22 @@ class AveragedKlLast:
         shape = (self.n_features, self.n_outputs)
         return ParamLayout({"loc": shape, "log_variance": shape})
 
+    def under(self, prior_scale: Scale) -> "AveragedKlLast":
+        return replace(self, prior_scale=prior_scale)
+
     def start(self, data: Data, *, generator: torch.Generator) -> Tensor:
         shape = self.layout.shapes["loc"]
         loc = float64_normal(shape, generator=generator).to(data.x)
-        variance = _FIRST_VARIANCE * self.prior_scale**2
-        start = {"loc": self.prior_scale * loc, "log_variance": torch.full_like(loc, log(variance))}
+        scale = per_input(self.prior_scale, loc)
+        log_variance = log(_FIRST_VARIANCE) + 2.0 * scale.log()
+        start = {"loc": scale * loc, "log_variance": log_variance.expand(shape)}
         return self.layout.flatten(start)
 
     def _posterior(self, params: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of ``q_0``, prior times mean-field likelihood, (D, T)."""
         p = self.layout.unflatten(params)
         precision = p["log_variance"].neg().exp()
-        variance = 1.0 / (precision + self.prior_scale**-2)
+        variance = 1.0 / (precision + per_input(self.prior_scale, precision) ** -2)
         return variance * precision * p["loc"], variance
 
     def _expected(self, inputs: LayerInputs) -> Tensor:
@@ -104,18 +115,17 @@ class AveragedKlLast:
 
     def elbo(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
         mean, variance = self._posterior(inputs.params)
-        prior_log_variance = mean.new_tensor(2.0 * log(self.prior_scale))
+        prior_log_variance = 2.0 * per_input(self.prior_scale, mean).log()
         kl = kl_elementwise(mean, variance.log(), prior_log_variance).sum()
         likelihood = self._expected(inputs)
         return likelihood, kl.expand_as(likelihood)
 
     def condition(self, inputs: LayerInputs) -> Conditional:
         mean, variance = self._posterior(inputs.params)
-        root = torch.diag_embed(variance.sqrt().T / self.prior_scale)
+        scale = as_tensor(self.prior_scale, mean)
+        root = torch.diag_embed(variance.sqrt().T / scale)
         n = len(inputs.features)
-        return Conditional(
-            mean.expand(n, -1, -1), root.expand(n, -1, -1, -1), self.prior_scale, False
-        )
+        return Conditional(mean.expand(n, -1, -1), root.expand(n, -1, -1, -1), scale, False)
 
     def sample(self, inputs: LayerInputs, *, generator: torch.Generator) -> Tensor:
         mean, variance = self._posterior(inputs.params)

@@ -98,10 +98,12 @@ class MLPChainLikelihood:
 
         Cost ``6 N P`` multiplications and about 5 passes over its hidden units a chain.
         """
-        with torch.no_grad():
+        value = position.new_empty(len(position))
+        with torch.inference_mode():  # spares a twentieth of the time of tensors this small
             blocks = zip(self._blocks(position), self._blocks(out), strict=True)
             values = [self._passes(len(block)).gradient(block, d) for block, d in blocks]
-            return values[0] if len(values) == 1 else torch.cat(values)
+            torch.cat(values, out=value)
+        return value
 
     def _blocks(self, position: Tensor) -> Sequence[Tensor]:
         """Blocks of equal size, but for the last."""
@@ -114,9 +116,10 @@ class MLPChainLikelihood:
         if n_chains not in scratch.passes:
             with torch.inference_mode(False):  # tensors made in that mode can't be reused outside
                 if n_chains > scratch.n_chains:
+                    units, gradients = self._problem.units(n_chains)
                     scratch.passes.clear()
-                    scratch.n_chains = n_chains
-                    scratch.units, scratch.gradients = self._problem.units(n_chains)
+                    scratch.units, scratch.gradients = units, gradients
+                    scratch.n_chains = n_chains  # last: an interrupt may come before
                 units, gradients = (
                     [t[:n_chains] for t in arrays] for arrays in (scratch.units, scratch.gradients)
                 )

@@ -54,6 +54,8 @@ class ElboLikelihood:
     def __init__(self, network: MLP, n_rows: int, n_draws: int, like: Tensor) -> None:
         self._network, self._n_draws = network, n_draws
         self._x2 = like.new_empty(n_rows, network.n_inputs)
+        # Of the last call: a batch of all rows is the same at every step.
+        self._squared = self._negated = self._minus = self._twice_minus = like.new_empty(0)
         # The inputs are no draws: the first layer has moments per row, the others per row and draw.
         n_moments = [n_rows, *(n_rows * n_draws for _ in network.hidden_layer_sizes[1:])]
         self._hidden = [
@@ -104,10 +106,12 @@ class ElboLikelihood:
             y = y.repeat(self._n_draws, *(1,) * (y.ndim - 1))
             weight = (weight / self._n_draws).repeat(self._n_draws)
         expected = likelihood.expected_log_prob(mean, var, y, noise[-1])
-        minus = weight.neg().unsqueeze(1)
+        if weight is not self._negated:
+            self._negated, self._minus = weight, weight.neg().unsqueeze(1)
+            self._twice_minus = 2.0 * self._minus
         if likelihood.n_params:
-            torch.sum(expected.d_params * minus, 0, out=d_params)
-        d_mean, d_variance = expected.d_mean * minus, expected.d_variance * (2.0 * minus)
+            torch.sum(expected.d_params * self._minus, 0, out=d_params)
+        d_mean, d_variance = expected.d_mean * self._minus, expected.d_variance * self._twice_minus
         if shares_moments:
             by_draw = self._n_draws, -1
             d_mean, d_variance = (d.unflatten(0, by_draw).sum(0) for d in (d_mean, d_variance))
@@ -118,7 +122,10 @@ class ElboLikelihood:
         self, views: LayerViews, x: Tensor, noise: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Moments of the outputs; the draws are folded into the rows."""
-        h, h2 = x, torch.mul(x, x, out=self._x2)
+        if x is not self._squared:
+            self._squared = x
+            torch.mul(x, x, out=self._x2)
+        h, h2 = x, self._x2
         pairs = list(zip(views.loc, views.variance, strict=True))
         for (loc, variance), units, eps in zip(pairs[:-1], self._hidden, noise, strict=False):
             affine(loc[1], h, loc[0], out=units.mean)
@@ -141,8 +148,10 @@ class ElboLikelihood:
             torch.sum(dv, 0, out=views.d_variance[layer][1])
             if below is None:
                 return
-            torch.mm(dm, views.loc[layer][0], out=below.dm)
-            product = torch.mm(dv, views.variance[layer][0], out=below.product)
+            # With one output a product of matrices is one of numbers.
+            product_of = torch.mul if dm.shape[1] == 1 else torch.mm
+            product_of(dm, views.loc[layer][0], out=below.dm)
+            product = product_of(dv, views.variance[layer][0], out=below.product)
             dm = below.dm.addcmul_(below.h, product)
             self._network.activation.backward_(dm, below.h)
             dv = torch.mul(dm, noise[layer - 1], out=below.dv)

@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.models import ARD
 from skbayes_sym.symmetry.gaps.permanent_estimates import ExactUpTo, Importance, InfoNCE
 
 
@@ -357,3 +358,28 @@ def test_posterior_contract(fitted):
     theta = fitted.posterior_.sample(7, generator=generator)
     assert theta.shape == (7, n)
     assert fitted.posterior_.log_prob(theta).shape == (7,)
+
+
+def test_learned_prior_scales_are_where_the_bound_is_highest(diabetes):
+    """A fit at the scales found reaches the same bound; at twice or half of them, a lower one."""
+    settings = {"max_iter": 400, "init": "laplace"}
+    learned = quick(prior_scale="learn", **settings).fit(*diabetes)
+    assert learned.prior_groups_.tolist() == ["W1", "b1", "W2", "b2"]
+    sizes = [40, 4, 4, 1]
+
+    def at(factor):
+        scale = np.repeat(factor * learned.prior_scale_, sizes)
+        return quick(prior_scale=scale, **settings).fit(*diabetes).elbo_
+
+    assert at(1.0) == pytest.approx(learned.elbo_, abs=2.0)
+    assert max(at(2.0), at(0.5)) < learned.elbo_ - 3.0
+    assert learned.elbo_ > quick(**settings).fit(*diabetes).elbo_ + 3.0
+
+
+def test_a_column_that_says_nothing_is_found_irrelevant():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((150, 2))
+    y = np.sin(2.0 * X[:, 0]) + 0.1 * rng.standard_normal(150)
+    reg = quick(prior=ARD(), init="laplace", max_iter=300, activation="tanh").fit(X, y)
+    strong, weak = reg.relevance_
+    assert strong > 2.0 * weak

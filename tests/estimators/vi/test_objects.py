@@ -86,7 +86,7 @@ def test_a_prior_is_normal_or_refused():
     assert reg.elbo_ == regressor(prior_scale=[0.5, 2.0]).fit(X, Y).elbo_
     with pytest.raises(ValueError, match=r"prior_scale=3.0 does not apply: prior= is given"):
         regressor(prior=Normal(1.0), prior_scale=3.0).fit(X, Y)
-    with pytest.raises(ValueError, match=r"prior=HeavyTails.*normals.*prior_scale"):
+    with pytest.raises(ValueError, match=r"prior=HeavyTails.*normals.*LayerScales"):
         regressor(prior=HeavyTails()).fit(X, Y)
     uneven = np.linspace(1.0, 2.0, 16)
     with pytest.raises(ValueError, match=r"the prior is not invariant.*symmetry=None"):

@@ -10,10 +10,11 @@ from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, 
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.data import Batches, Data
+from skbayes_sym.models.learned_scales import ARD
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.priors import GaussianPrior, Moments
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Exact,
@@ -69,6 +70,35 @@ def test_mean_loss_is_minus_the_bound(generator):
     error = np.hypot(float(losses.std()) / 1000**0.5, log_lik.standard_error)
     error = np.hypot(error, expected_gap.standard_error)
     assert abs(float(losses.mean()) + bound) < 4 * error
+
+
+def test_learned_scales_are_those_of_the_present_posterior(generator):
+    """At step 0 the loss is that of the normal prior which the posterior asks for."""
+    network, likelihood = MLP(2, (4,), 1, TANH), Gaussian(torch.full((1,), -1.0).double())
+    data, _ = problem(network, generator)
+    params = params_of(network, likelihood, generator)
+    n = network.layout.n_params
+    learned = ARD().bind(network.layout)
+    moments = Moments(params[:n].clone(), params[n : 2 * n].exp())
+    fixed = learned.update(moments).gaussian()
+    one, other = (
+        objective_of(network, data, prior, params.clone(), likelihood) for prior in (learned, fixed)
+    )
+    assert_close(one(0), other(0))
+    assert_close(one.gradient, other.gradient)
+    # Of all scales these make the KL and the hyperprior least.
+    posterior = posterior_of(params, n)
+
+    def cost(hyper):
+        kl = posterior.kl_from(learned.at(hyper).scale.numpy())
+        return kl - float(learned.log_hyperprior(hyper))
+
+    best = learned.update(moments).hyper
+    for i in range(len(best)):
+        for step in (-0.1, 0.1):
+            moved = best.clone()
+            moved[i] += step
+            assert cost(moved) > cost(best)
 
 
 @pytest.mark.parametrize("with_gap", [False, True], ids=["mean-field", "symmetrised"])

@@ -7,6 +7,7 @@ import pytest
 import torch
 from inference.layerwise.layerwise_problems import (
     SCALE,
+    SCALES,
     make_data,
     parts_of,
     train,
@@ -18,13 +19,14 @@ from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 
 
-def test_single_datum_kl_is_that_of_the_closed_form_posterior():
+@pytest.mark.parametrize("scale", [SCALE, SCALES], ids=["one scale", "one an input"])
+def test_single_datum_kl_is_that_of_the_closed_form_posterior(scale):
     rng = np.random.default_rng(0)
     x, loc, variance = rng.normal(size=4), rng.normal(size=4), rng.gamma(2.0, size=4)
-    model = RepeatedDatum(x, np.zeros(1), 1.0, np.full(4, SCALE**2))
+    model = RepeatedDatum(x, np.zeros(1), 1.0, np.broadcast_to(np.asarray(scale) ** 2, 4))
     expected = model.q_mix(MeanFieldLikelihood(loc, variance)).kl(model.prior)
     tensors = (torch.as_tensor(a) for a in (loc[:, None], variance[:, None], x[None]))
-    got = single_datum_kl(*tensors, SCALE)
+    got = single_datum_kl(*tensors, scale)
     assert got.shape == (1, 1)
     assert float(got) == pytest.approx(expected, rel=1e-12)
 
