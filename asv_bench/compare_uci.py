@@ -36,6 +36,7 @@ from timing import mean_and_error
 
 import skbayes_sym as sk
 from skbayes_sym.datasets import load_dataset
+from skbayes_sym.models import Gaussian
 
 SETS = ("concrete", "energy", "yacht", "airfoil")
 AIRFOIL_SPLITS = 5
@@ -108,14 +109,19 @@ OURS: dict[str, Callable[[], Any]] = {
         "LayerwiseVIRegressor", "SymmetrizedVIRegressor", "MCMCRegressor",
     )
     if hasattr(sk, name)
-} | {"BayesianLinearRegressor": lambda: sk.BayesianLinearRegressor()}  # fmt: skip
+} | {
+    "BayesianLinearRegressor": lambda: sk.BayesianLinearRegressor(),
+    "BayesianMLP, one noise": lambda: sk.BayesianMLPRegressor(
+        likelihood=Gaussian(), random_state=0
+    ),
+}  # fmt: skip
 THEIRS: dict[str, Callable[[], Any]] = {
     "GaussianProcess": GaussianProcess,
     "HistGradientBoosting": BoostingWithSigma,
     "NGBoost": _ngboost,
     "BayesianRidge": lambda: make_pipeline(StandardScaler(), BayesianRidge()),
 }
-SLOW = {"MCMCRegressor"}  # only where asked for by name
+SLOW = {"MCMCRegressor", "BayesianMLP, one noise"}  # only where asked for by name
 
 
 def splits(name: str, n_rows: int, n_splits: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
+from skbayes_sym.estimators._fit.memory import units_bytes
 from skbayes_sym.estimators._fit.model import gaussian_noise
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.run import PREDICT_ROWS
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.networks import NetworkEstimator
 from skbayes_sym.estimators.predictors import (
@@ -22,6 +24,7 @@ from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetPredictive
+from skbayes_sym.numerics.memory import Part
 from skbayes_sym.numerics.random import generator_from
 
 
@@ -87,6 +90,18 @@ class WeightedDraws(NetworkEstimator):
         if own is None:
             own = np.log(self.noise_std_samples_ / self.y_scale_)
         return np.asarray(own).reshape(int(np.prod(own.shape[:-1])), 1, own.shape[-1])
+
+    def _prediction_parts(self, n_rows: int) -> list[Part]:
+        """Every draw's units at a block of rows."""
+        n_draws, n_rows = int(np.prod(self.samples_.shape[:-1])), min(n_rows, PREDICT_ROWS)
+        size = np.dtype(self.dtype_).itemsize
+        return [
+            Part(
+                f"the units of {n_draws:,} draws at {n_rows} rows",
+                n_draws * units_bytes(self.network_, n_rows, size),
+                "Keep fewer draws (n_draws, n_chains or n_members), or ask for fewer rows at once.",
+            )
+        ]
 
     def _draws_on(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """All draws (S, P) and their log weights (S,), on the device of ``like``."""

@@ -5,7 +5,7 @@ from); `network_posterior` (both, of a network), `map` (its modes). Then a folde
 `mean_field`, `layerwise`, `linear`, `laplace`, `factorization`; `kernels` (moves of chains), used
 by `mcmc`, `smc` and `mode_sampling`; `laplace_starts` (where chains may start) and `allowance`
 (what they may spend); `multimodal` (what each mode weighs), `diagnostics`, `effective_noise`,
-`left_out` (rows that a linearised fit leaves out).
+`left_out` (rows that a linearised fit leaves out), `noise_shape` (what these say of the noise).
 `samplers` and `solvers` are what a user gives to an estimator; `reference` is what papers printed
 and only comparisons use.
 

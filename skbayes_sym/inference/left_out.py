@@ -11,6 +11,7 @@ too favourable: the features themselves have seen the row.
 """
 
 from math import log, pi
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,22 +22,41 @@ _HALVINGS = 60
 _NODES = 64  # of a share's expectation; denser towards 0 and 1
 
 
-def left_out_log_density(residual: Tensor, leverage: Tensor, noise_variance: Tensor) -> Tensor:
-    """Log density of every row given all others, all targets together.
+class LeftOut(NamedTuple):
+    """What models say of every row given all others: normals, (*B, N, T).
 
     Parameters
     ----------
-    residual, leverage : Tensor of shape (*B, N, T)
-        Of the fit to all rows; a row of weight w is one of w repetitions.
+    mean : Tensor of shape (*B, N, T)
+        Of the function.
+    variance : Tensor of shape (*B, N, T)
+        Of the function, noise apart.
     noise_variance : Tensor broadcastable to (*B, N, T)
-
-    Returns
-    -------
-    Tensor of shape (*B, N), nats
     """
-    left = 1.0 - leverage.clamp(0.0, _MOST_LEVERAGE)
-    squares = residual.square() / (left * noise_variance)
-    return -0.5 * (squares + (2.0 * pi * noise_variance / left).log()).sum(-1)
+
+    mean: Tensor
+    variance: Tensor
+    noise_variance: Tensor
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log density (*B, N) of every row, all targets together, nats."""
+        total = self.variance + self.noise_variance
+        return -0.5 * ((y - self.mean).square() / total + (2.0 * pi * total).log()).sum(-1)
+
+
+def left_out(y: Tensor, fitted: Tensor, leverage: Tensor, noise_variance: Tensor) -> LeftOut:
+    """Every row given all others.
+
+    Parameters
+    ----------
+    y : Tensor of shape (N, T)
+    fitted, leverage : Tensor of shape (*B, N, T)
+        Means and leverages of the fit to all rows; a row of weight w is one of w repetitions.
+    noise_variance : Tensor broadcastable to (*B, N, T)
+    """
+    leverage = leverage.clamp(0.0, _MOST_LEVERAGE)
+    left = 1.0 - leverage
+    return LeftOut(y - (y - fitted) / left, noise_variance * leverage / left, noise_variance)
 
 
 def mixed(log_density: Tensor) -> Tensor:

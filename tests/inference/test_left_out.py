@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.left_out import (
     expected_share,
-    left_out_log_density,
+    left_out,
     mixed,
     stacked_share,
 )
@@ -24,16 +24,16 @@ def test_left_out_rows_are_those_of_refits(generator):
         return torch.linalg.solve(precision, x[rows].T @ y[rows, t]) / noise[t], precision.inverse()
 
     expected = torch.zeros(9, dtype=torch.float64)
-    residual, leverage = torch.empty_like(y), torch.empty_like(y)
+    fitted, leverage = torch.empty_like(y), torch.empty_like(y)
     for t in range(2):
         mean, covariance = posterior(list(range(9)), t)
-        residual[:, t] = y[:, t] - x @ mean
+        fitted[:, t] = x @ mean
         leverage[:, t] = (x @ covariance * x).sum(1) / noise[t]
         for n in range(9):
             mean, covariance = posterior([m for m in range(9) if m != n], t)
             scale = (x[n] @ covariance @ x[n] + noise[t]).sqrt()
             expected[n] += torch.distributions.Normal(x[n] @ mean, scale).log_prob(y[n, t])
-    assert_close(left_out_log_density(residual, leverage, noise), expected)
+    assert_close(left_out(y, fitted, leverage, noise).log_prob(y), expected)
 
 
 def test_share_is_the_best_of_a_grid(generator):

@@ -21,6 +21,7 @@ from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
+from skbayes_sym.inference.noise_shape import NoiseShape
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
@@ -67,8 +68,10 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         Members of the ensemble; not more than there are modes, if there are any, and none where
         these call a fifth of the targets' variance noise.
     likelihood : str or Likelihood, default="auto"
-        Distribution of a target given the network's outputs; "auto" is normal noise. The evidence
-        that sets the modes knows no other.
+        Distribution of a target given the network's outputs; "auto" is normal noise, whose width
+        may change with the level of the target and whose tails may be wide where left-out rows say
+        so, `noise_shape_`. ``Gaussian()`` is the same noise for all rows. The evidence that sets
+        the modes knows no other.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     normalize_y : bool, default=True
@@ -120,6 +123,10 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         Standard deviation of its noise, in the units of ``y``, if it counts.
     noise_std_ : float or ndarray of shape (n_targets,)
         Root of the mean noise variance of the mixture, in the units of ``y``.
+    noise_shape_ : NoiseShape
+        How the noise changes: its logarithm's ``slope`` per standard deviation of the predicted
+        means, the ``wide_share`` of it that is wide, and by how much (``wide_ratio`` of the
+        variances). Only where left-out rows prefer that to the same noise for all.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``.
     n_iter_ : int
@@ -153,6 +160,10 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     don't count where they gain less than .85 of what the other kind gains over the linear model.
     Members have a fixed prior: in much noise they follow it, and left-out rows, which their hidden
     units have seen, don't tell.
+
+    The width of the noise and its tails are those of the highest density of the same left-out
+    rows: a factor on the noise, log-linear in the predicted mean, and a share of wider noise. They
+    are kept where the Bayesian information criterion prefers them, and change no mean.
 
     References
     ----------
@@ -246,7 +257,8 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
             why = "n_modes=0 leaves the members, which have a width and a prior of their own"
             refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=10")
         widens = isinstance(self.hidden_layer_sizes, str)
-        return Pool(self.n_modes, self.n_members, widens, self.prior)
+        is_free = isinstance(self.likelihood, str) and self.likelihood == "auto"
+        return Pool(self.n_modes, self.n_members, widens, self.prior, is_free)
 
     def _members(self, x: Tensor) -> Tensor:
         """Every member's outputs, (n_members, N, T)."""
@@ -278,8 +290,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
             shares += [getattr(self, share) / n] * n if n else []
         return torch.tensor(shares, dtype=torch.float64)
 
-    def _predictive(self, x: Tensor) -> NormalMixture:
-        kinds = []  # in the order of `_noise`
+    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Means (R + M + 1, N, T) and covariances of the function values, in `_noise`'s order."""
+        kinds = []
         if hasattr(self, "posterior_"):
             kinds.append(self._modes(x).outputs(x))
         if hasattr(self, "samples_"):  # an interrupt may have come first
@@ -288,12 +301,41 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         linear = self._linear(x)
         if linear is not None:
             kinds.append(linear.outputs(x))
-        mean, covariance = (
-            torch.cat([t.to(x) for t in parts]) for parts in zip(*kinds, strict=True)
-        )
+        mean, covariance = (torch.cat([t.to(x) for t in part]) for part in zip(*kinds, strict=True))
+        return mean, covariance
+
+    def _noise_factor(self, shape: NoiseShape, mean: Tensor) -> Tensor:
+        """On the noise's standard deviation (N, T), where the parts' means are ``mean``."""
+        return shape.factor(torch.einsum("s,snt->nt", self._shares().to(mean), mean))
+
+    def _predictive(self, x: Tensor) -> NormalMixture:
+        mean, covariance = self._outputs(x)
         noise = torch.as_tensor(self._noise()).to(x).square().unsqueeze(1)
+        shares, shape = self._shares().to(x), self._noise_shape()
+        if shape is not None:
+            noise = noise * self._noise_factor(shape, mean).square()
+            states, of_states = (t.to(x) for t in shape.states)
+            noise = torch.cat([noise * v for v in states.unbind()])
+            shares = of_states.outer(shares).flatten()
+            mean, covariance = (torch.cat([t, t]) for t in (mean, covariance))
         variance = covariance.diagonal(dim1=-2, dim2=-1)
-        return NormalMixture(mean, variance, noise, self._shares().log().to(x), covariance)
+        return NormalMixture(mean, variance, noise, shares.log(), covariance)
+
+    def _noise_shape(self) -> NoiseShape | None:
+        """How the noise changes, where left-out rows say that it does."""
+        return getattr(self, "noise_shape_", None)
+
+    def _adds_normal_noise(self) -> bool:
+        """Noise of every row and draw takes as many copies as a likelihood's law."""
+        return self._noise_shape() is None and super()._adds_normal_noise()
+
+    def _observe(self, functions: Array, noise_std: Array, rng: np.random.Generator) -> Array:
+        shape = self._noise_shape()
+        if shape is not None:
+            variance = shape.states[0].numpy()
+            is_wide = rng.random((*functions.shape[:2], 1)) < shape.wide_share
+            noise_std = noise_std * np.sqrt(np.where(is_wide, *variance[::-1]))
+        return super()._observe(functions, noise_std, rng)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         noise, linear = self._noise(), self._linear(x)
@@ -311,4 +353,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         is_member = ~(is_mode | is_linear)
         if bool(is_member.any()):
             outputs[is_member] = self._members(x)[chosen[is_member] - n_modes]
-        return SampledOutputs(outputs, noise[chosen.numpy()][:, None, :] * self.y_scale_)
+        noise_std = noise[chosen.numpy()][:, None, :] * self.y_scale_
+        shape = self._noise_shape()
+        if shape is not None:
+            factor = self._noise_factor(shape, self._outputs(x)[0])
+            noise_std = noise_std * factor.double().cpu().numpy()
+        return SampledOutputs(outputs, noise_std)

@@ -15,12 +15,8 @@ from skbayes_sym.estimators._fit.compatibility import (
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.bayesian_mlp.linear_part import (
-    LinearPart,
-    fit_linear,
-    is_affordable,
-    shares,
-)
+from skbayes_sym.estimators.bayesian_mlp.left_out import Parts, judged
+from skbayes_sym.estimators.bayesian_mlp.linear_part import LinearPart, fit_linear, is_affordable
 from skbayes_sym.estimators.bayesian_mlp.shares import Shares, equal_shares
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
@@ -28,6 +24,7 @@ from skbayes_sym.estimators.laplace.effort import MOST_NOISE, STEPS, USUAL_WORK,
 from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
 from skbayes_sym.estimators.laplace.modes import ModesFit
 from skbayes_sym.inference.laplace.mode_search import noise_share
+from skbayes_sym.inference.noise_shape import NoiseShape, fit_noise_shape
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import RELU
@@ -88,6 +85,7 @@ class PoolFit(Pooled):
     member_network: MLP
     choice: str
     by_left_out: Shares | None = None  # once they are known
+    noise: NoiseShape | None = None
 
     @property
     def shares(self) -> Shares:
@@ -123,6 +121,9 @@ class PoolFit(Pooled):
             attributes["linear_posterior_"] = own["posterior_"]
             attributes["noise_std_linear_"] = own["noise_std_modes_"]
             variance += shares.linear * own["noise_std_modes_"][0] ** 2
+        if self.noise is not None:
+            attributes["noise_shape_"] = self.noise
+            variance *= self.noise.mean_square
         overall = np.sqrt(variance)
         attributes["noise_std_"] = float(overall[0]) if len(overall) == 1 else overall
         return attributes
@@ -132,8 +133,8 @@ class PoolFit(Pooled):
 class Pool:
     """Laplace modes of a small network, members of a deep ensemble, and the linear model.
 
-    Left-out rows say what the linear model counts for, and which kind of networks; where modes find
-    much noise there are no members.
+    Left-out rows say what the linear model counts for, which kind of networks, and whether the
+    noise changes with the level; where modes find much noise there are no members.
 
     Parameters
     ----------
@@ -143,6 +144,8 @@ class Pool:
     widens : bool, default=False
         As of `EvidenceLaplace`, like the next.
     wide_prior : unbound prior, optional
+    shapes_noise : bool, default=True
+        Whether left-out rows may say that the noise isn't the same for all.
     """
 
     needs: ClassVar[Needs] = Needs(LEARNED_NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
@@ -151,6 +154,7 @@ class Pool:
     n_members: int
     widens: bool = False
     wide_prior: UnboundPrior | None = None
+    shapes_noise: bool = True
 
     def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
         network = fully_connected(model.network)
@@ -161,7 +165,7 @@ class Pool:
             share = 0.5
             stage = Stage(run, share, lambda m: PoolFit(None, m, None, wide, INTERRUPTED))
             modes = self._modes(data, model, stage)
-        members = linear = by_left_out = None
+        members = linear = by_left_out = noise = None
         if not has_ended(modes):
             own = member_model(wide, model.likelihood)
             if modes is None or noise_share(modes.modes, data.double_data.y.cpu()) <= MOST_NOISE:
@@ -173,8 +177,10 @@ class Pool:
             if is_affordable(data, network.n_outputs, USUAL_WORK):
                 so_far = PoolFit(None, modes, members, wide, INTERRUPTED)
                 linear = fit_linear(data, model, Stage(run, LINEAR_SHARE, lambda _: so_far))
-                by_left_out = shares(linear, modes, members, model, own, data)
-        found = PoolFit(linear, modes, members, wide, "", by_left_out)
+                parts = Parts(linear, modes, members)
+                by_left_out, rows = judged(parts, model, own, data)
+                noise = fit_noise_shape(rows) if self.shapes_noise else None
+        found = PoolFit(linear, modes, members, wide, "", by_left_out, noise)
         found = replace(found, choice=self._choice(data, found))
         logger.info("%s", found.choice)
         run.end(found)
@@ -200,6 +206,8 @@ class Pool:
             text += f"; {self.n_modes} modes would take too long"
         if found.by_left_out is not None:
             text += _of_shares(found.by_left_out, found)
+        if found.noise is not None:
+            text += f"; {found.noise}"
         return text
 
 

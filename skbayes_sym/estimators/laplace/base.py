@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
+from skbayes_sym.estimators._fit.memory import weights_bytes
 from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, gaussian_noise, layer_sizes
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
@@ -34,6 +35,7 @@ from skbayes_sym.estimators.predictors import (
 )
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior, LinearisedNetwork
+from skbayes_sym.inference.laplace.precision import KroneckerPrecision
 from skbayes_sym.models.augmentations.base import Identity, ImageShape
 from skbayes_sym.models.augmentations.objectives import OBJECTIVES
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -191,6 +193,11 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
         if self._given_likelihood is not None:
             return super()._output_covariance(x)
         return self._linearised(x).covariance(x)
+
+    def _function_bytes(self, n_rows: int) -> int:
+        if isinstance(getattr(self.posterior_, "precision", None), KroneckerPrecision):
+            return 0  # one draw's weights at a time
+        return weights_bytes(self.network_.layout.n_params)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         functions = self._linearised(x).functions(x, n, generator=generator)

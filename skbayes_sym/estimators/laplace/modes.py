@@ -165,7 +165,6 @@ def learned_scales(prior: ScalesByGroup, hyper: torch.Tensor) -> dict[str, Array
         "prior_scale_modes_": scale,
         "prior_groups_": np.array(prior.names),
     }
-    columns = [i for i, name in enumerate(prior.names) if "[" in name]
-    if columns:
-        found["relevance_"] = scale[:, columns]
+    if prior.columns:
+        found["relevance_"] = scale[:, prior.columns]
     return found

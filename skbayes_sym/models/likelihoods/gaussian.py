@@ -1,6 +1,6 @@
 """Normal noise, one standard deviation per target."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import log, pi
 from typing import ClassVar
@@ -37,7 +37,7 @@ class Gaussian(TargetLikelihood):
         return self.log_noise if self.learn else self.log_noise[..., :0]
 
     def at(self, params: Tensor) -> "Gaussian":
-        return replace(self, log_noise=params) if self.learn else self
+        return Gaussian(params) if self.learn else self
 
     @property
     def noise_scale(self) -> Tensor:
@@ -69,7 +69,8 @@ class Gaussian(TargetLikelihood):
         precision = (-2.0 * self.log_noise).exp()
         residual = y - mean
         scaled = torch.addcmul(variance, residual, residual) * precision
-        value = -0.5 * scaled.sum(-1) - (self.log_noise + 0.5 * log(2 * pi)).sum()
+        constant = (self.log_noise + 0.5 * log(2 * pi)).sum()
+        value = scaled.sum(-1).mul_(-0.5).sub_(constant)
         d_variance = (-0.5 * precision).expand_as(mean)
         d_params = scaled - 1.0 if self.learn else scaled[:, :0]
         return ExpectedLogProb(value, residual * precision, d_variance, d_params)

@@ -6,10 +6,11 @@ import torch
 from habits import Watch
 from sklearn.base import clone
 
-from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor
+from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor, load, save
+from skbayes_sym.estimators import base
 from skbayes_sym.estimators.bayesian_mlp import method
 from skbayes_sym.estimators.laplace import effort
-from skbayes_sym.models import ARD
+from skbayes_sym.models import ARD, Gaussian
 
 X = np.random.default_rng(4).standard_normal((80, 10))
 Y = X[:, 0] - X[:, 1] + 0.2 * np.sin(3.0 * X[:, 2]) + 0.3 * X[:, 3:].mean(axis=1) ** 2
@@ -138,3 +139,70 @@ def test_no_modes_is_the_ensemble_alone():
     assert len(alone.samples_) == 2
     with pytest.raises(ValueError, match=r"hidden_layer_sizes=.* does not apply: n_modes=0"):
         BayesianMLPRegressor((4,), n_modes=0).fit(X, Y)
+
+
+def in_growing_noise(n, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2.0, 2.0, (n, 2))
+    f = np.sin(x[:, 0]) + 0.5 * x[:, 1]
+    return x, f + 0.3 * np.exp(f) * rng.standard_normal(n)
+
+
+@pytest.fixture(scope="module")
+def shaped():
+    return BayesianMLPRegressor((6,), n_modes=2, n_members=1, random_state=0).fit(
+        *in_growing_noise(300, 0)
+    )
+
+
+def test_noise_that_grows_with_the_level_is_predicted(shaped):
+    """By its true slope in the level, and better than one noise for all."""
+    x, y = in_growing_noise(400, 1)
+    f = np.sin(x[:, 0]) + 0.5 * x[:, 1]
+    noise = np.sqrt(shaped.predict_uncertainty(x).aleatoric)
+    slope = np.polyfit(f, np.log(noise), 1)[0]
+    assert slope == pytest.approx(1.0, abs=0.2)
+    one = clone(shaped).set_params(likelihood=Gaussian()).fit(*in_growing_noise(300, 0))
+    assert not hasattr(one, "noise_shape_")
+    gain = shaped.log_predictive_density(x, y) - one.log_predictive_density(x, y)
+    assert gain.mean() > 0.1
+    assert "times as wide per standard deviation of the mean" in shaped.choice_
+
+
+def test_noise_std_is_the_root_mean_square_of_the_noise(shaped):
+    x, _ = in_growing_noise(300, 0)
+    aleatoric = shaped.predict_uncertainty(x).aleatoric
+    assert shaped.noise_std_ == pytest.approx(np.sqrt(aleatoric.mean()), rel=0.05)
+
+
+def test_draws_of_shaped_noise_have_the_law_that_is_predicted(shaped):
+    """Each row by the probability integral transform of its own draws, 0.5 and 1/12."""
+    x, _ = in_growing_noise(3, 2)
+    draws = shaped.sample_y(x, 3000, random_state=0)
+    u = shaped.predictive_cdf(np.repeat(x, 3000, axis=0), draws.reshape(-1)).reshape(3, 3000)
+    np.testing.assert_allclose(u.mean(axis=1), 0.5, atol=4.5 * (1.0 / 12 / 3000) ** 0.5)
+    np.testing.assert_allclose(u.var(axis=1), 1.0 / 12.0, rtol=0.1)
+    ends = shaped.predict_interval(x, 0.8)
+    inside = (draws > ends[:, :1]) & (draws < ends[:, 1:])
+    np.testing.assert_allclose(inside.mean(axis=1), 0.8, atol=4.5 * (0.16 / 3000) ** 0.5)
+
+
+def test_rows_of_one_draw_have_their_own_noise(shaped, monkeypatch):
+    """By blocks of rows as at once: a row's noise is as wide as its level says."""
+    x, _ = in_growing_noise(5, 3)
+    order = np.argsort(shaped.predict(x))
+    draws = shaped.sample_y(x, 1500, random_state=0)
+    std = shaped.predict(x, return_std=True)[1]
+    np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.15)
+    assert std[order[-1]] > 2.0 * std[order[0]]
+    monkeypatch.setattr(base, "PREDICT_ROWS", 2)
+    np.testing.assert_allclose(shaped.sample_y(x, 1500, random_state=0), draws)
+
+
+def test_shaped_noise_is_kept_in_a_file(shaped, tmp_path):
+    x, y = in_growing_noise(20, 4)
+    save(shaped, tmp_path / "pool.safetensors")
+    loaded = load(tmp_path / "pool.safetensors")
+    np.testing.assert_array_equal(
+        loaded.log_predictive_density(x, y), shaped.log_predictive_density(x, y)
+    )
