@@ -1,7 +1,7 @@
 """The one gradient loop of the package, and its searches over a few numbers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -299,7 +299,7 @@ class _Stretch(NamedTuple):
 
 
 class FlatAdam:
-    """Adam on stretches of one flat vector: one fused kernel a stretch.
+    """Adam on stretches of one flat vector: one call of a fused kernel for equal step sizes.
 
     ``beta2`` decides how long it remembers the sizes of past gradients, 1 / (1 - beta2) steps.
     """
@@ -314,36 +314,60 @@ class FlatAdam:
     ) -> None:
         self._beta2 = beta2
         first, second = torch.zeros_like(params), torch.zeros_like(params)
-        self._stretches = [
-            _Stretch(
-                g, params[g.where], gradient[g.where], first[g.where], second[g.where]
-            )
-            for g in groups
-            if params[g.where].numel()
+        self._by_rate: dict[float, list[_Stretch]] = {}
+        for g in groups:
+            if params[g.where].numel():
+                stretch = _Stretch(g, *(t[g.where] for t in (params, gradient, first, second)))
+                self._by_rate.setdefault(g.learning_rate, []).append(stretch)
+        self._confined = [
+            (s.p, s.group.lower, s.group.upper)
+            for stretches in self._by_rate.values() for s in stretches
+            if s.group.lower > -float("inf") or s.group.upper < float("inf")
         ]  # fmt: skip
         self._t = params.new_zeros((), dtype=torch.float32)  # steps made
-        self._is_fused = _has_fused_adam(params)
+        self._fused = {}
+        if _has_fused_adam(params):
+            self._fused = {r: _Fused.of(s, self._t) for r, s in self._by_rate.items()}
 
     def step(self, factor: float) -> None:
         self._t.add_(1)
-        for s in self._stretches:
-            self._update(s, s.group.learning_rate * factor)
-            if s.group.lower > -float("inf") or s.group.upper < float("inf"):
-                s.p.clamp_(s.group.lower, s.group.upper)
+        for rate, stretches in self._by_rate.items():
+            if self._fused:
+                _fused_adam(self._fused[rate], lr=rate * factor, beta2=self._beta2)
+                continue
+            for s in stretches:
+                self._update(s, rate * factor)
+        for p, lower, upper in self._confined:
+            p.clamp_(lower, upper)
 
     def _update(self, s: _Stretch, lr: float) -> None:
-        if self._is_fused:
-            _fused_adam(s, self._t, lr=lr, beta2=self._beta2)
-            return
         s.m.lerp_(s.grad, 1 - _BETA1)
         s.v.mul_(self._beta2).addcmul_(s.grad, s.grad, value=1 - self._beta2)
         bias1, bias2 = 1 - _BETA1 ** float(self._t), 1 - self._beta2 ** float(self._t)
         s.p.addcdiv_(s.m, (s.v / bias2).sqrt_().add_(_EPS), value=-lr / bias1)
 
 
-def _fused_adam(s: _Stretch, n_steps: Tensor, *, lr: float, beta2: float) -> None:
+class _Fused(NamedTuple):
+    """Stretches as the fused kernel takes them."""
+
+    p: list[Tensor]
+    grad: list[Tensor]
+    m: list[Tensor]
+    v: list[Tensor]
+    n_steps: list[Tensor]
+
+    @classmethod
+    def of(cls, stretches: Sequence[_Stretch], n_steps: Tensor) -> Self:
+        """All updated together."""
+        return cls(
+            [s.p for s in stretches], [s.grad for s in stretches], [s.m for s in stretches],
+            [s.v for s in stretches], [n_steps] * len(stretches),
+        )  # fmt: skip
+
+
+def _fused_adam(s: _Fused, *, lr: float, beta2: float) -> None:
     torch._fused_adam_(
-        [s.p], [s.grad], [s.m], [s.v], [], [n_steps], lr=lr, beta1=_BETA1, beta2=beta2,
+        s.p, s.grad, s.m, s.v, [], s.n_steps, lr=lr, beta1=_BETA1, beta2=beta2,
         weight_decay=0.0, eps=_EPS, amsgrad=False, maximize=False,
     )  # fmt: skip
 
@@ -355,8 +379,9 @@ def _has_fused_adam(like: Tensor) -> bool:
     """
     group = ParamGroup(slice(None), 0.0)
     numbers = _Stretch(group, *(like.new_zeros(1) for _ in range(4)))
+    one = like.new_ones((), dtype=torch.float32)
     try:
-        _fused_adam(numbers, like.new_ones((), dtype=torch.float32), lr=0.0, beta2=_BETA2)
+        _fused_adam(_Fused.of([numbers], one), lr=0.0, beta2=_BETA2)
     except (AttributeError, TypeError, RuntimeError, NotImplementedError):
         return False
     return True

@@ -7,6 +7,8 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
+from skbayes_sym.estimators._fit.scikit_learn import callback_context
+
 logger = logging.getLogger("skbayes_sym")
 
 Reconstruct = Callable[[], Mapping[str, Any]]
@@ -36,7 +38,7 @@ class FitTask:
         self._data = {"X": X, "y": y, "metadata": metadata}
         self._n_blocks = self._left = n_blocks
         self._start: float | None = perf_counter()  # None once the time has been told
-        self._context = estimator._init_callback_context(max_subtasks=n_blocks)
+        self._context = callback_context(estimator, n_blocks)
         self._context.call_on_fit_task_begin(estimator=estimator, **self._data)
         self._block: Any = None
         self._begin_block()

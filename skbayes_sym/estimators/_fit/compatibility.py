@@ -99,7 +99,7 @@ class Need:
             If it has all and yet isn't what is needed.
         """
         require_members(given, self.members, parameter=parameter, remedy=self.remedy)
-        if not self.is_met(given):
+        if self.holds is not None and not self.holds(given):
             raise ValueError(
                 f"{parameter}={given!r} doesn't go with this estimator, which asks for: "
                 f"{self.words}. {self.remedy}"
@@ -152,6 +152,13 @@ SOFTMAX = Need(
     "MCMCClassifier, DeepEnsembleClassifier, SymmetrizedVIClassifier, LILAClassifier and "
     "LaplaceClassifier(optimizer='adam') take any likelihood.",
     holds=lambda likelihood: hasattr(likelihood, "n_points"),  # of the rule of its expectations
+)
+
+NORMAL_OR_SOFTMAX = Need(
+    "Normal noise or softmax",
+    "Only their modes are looked for: with others, chains start with init='prior', and mean-field "
+    "inference with init='random'.",
+    holds=lambda likelihood: NORMAL_NOISE.is_met(likelihood) or SOFTMAX.is_met(likelihood),
 )
 
 ANY_NETWORK = Need(

@@ -73,7 +73,7 @@ def _sorted_by(columns: Iterable[Array]) -> tuple[Array, Array]:
     ties = _equals_previous(first[order])  # with the row before, in all columns so far
     for column in columns:
         if not ties.any():
-            break
+            return order, ties
         tied, group = _tied(ties)
         values = column[order[tied]]
         if (_equals_previous(values) >= ties[tied]).all():

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sklearn.base import BaseEstimator
 from sklearn.base import _fit_context as fit_context
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils._param_validation import (
@@ -16,23 +17,30 @@ from sklearn.utils.validation import _num_samples as num_samples
 
 try:
     from sklearn.callback import CallbackSupportMixin
-except ImportError:  # before 1.9 there are no callbacks: a fit has no one to tell
-
-    class _Unwatched:
-        def subcontext(self, task_name: str) -> "_Unwatched":
-            return self
-
-        def call_on_fit_task_begin(self, **task: Any) -> None:
-            pass
-
-        def call_on_fit_task_end(self, **task: Any) -> bool:
-            return False
+except ImportError:  # before 1.9 there are no callbacks
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """No ``set_callbacks``."""
 
-        def _init_callback_context(self, max_subtasks: int | None = None) -> _Unwatched:
-            return _Unwatched()
+
+class _Unwatched:
+    """The context of a fit that has no one to tell."""
+
+    def subcontext(self, task_name: str) -> "_Unwatched":
+        return self
+
+    def call_on_fit_task_begin(self, **task: Any) -> None:
+        pass
+
+    def call_on_fit_task_end(self, **task: Any) -> bool:
+        return False
+
+
+def callback_context(estimator: BaseEstimator, n_blocks: int) -> Any:
+    """What tells the callbacks of an estimator, or of one around it, of so many blocks of a fit."""
+    if any(hasattr(estimator, name) for name in ("_skl_callbacks", "_parent_callback_ctx")):
+        return estimator._init_callback_context(max_subtasks=n_blocks)
+    return _Unwatched()
 
 
 __all__ = [
@@ -40,6 +48,7 @@ __all__ = [
     "HasMethods",
     "Interval",
     "StrOptions",
+    "callback_context",
     "check_matplotlib_support",
     "check_sample_weight",
     "fit_context",

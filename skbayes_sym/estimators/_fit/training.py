@@ -88,10 +88,12 @@ class Training:
         """Validate everything before the first array is allocated for the fit."""
         device = resolve_device(estimator.device)
         X_checked, y_checked = estimator._check_targets(X, y)
-        with numbers_due("sample_weight"):
-            weight = check_sample_weight(
-                sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
-            )
+        weight = np.ones(len(X_checked))
+        if sample_weight is not None:
+            with numbers_due("sample_weight"):
+                weight = check_sample_weight(
+                    sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
+                )
         present = weight > 0  # a row of zero weight is a row that isn't there
         X_present, y_present, own = X_checked, y_checked, weight
         if not present.all():
@@ -148,8 +150,10 @@ class Training:
     def target_spread(self) -> Array:
         """Standard deviation of every scaled target, (n_targets,); 1 where it is constant."""
         assert self.y_scaling is not None
-        spread = column_scaling(self.rows.y, self.rows.weight, enabled=True).scale
-        return np.asarray(spread / self.y_scaling.scale)
+        unit = self.y_scaling.scale
+        if (unit != 1.0).any():  # this very spread: scaling is on
+            return np.ones_like(unit)
+        return column_scaling(self.rows.y, self.rows.weight, enabled=True).scale
 
     @cached_property
     def log_noise_range(self) -> tuple[float, float]:

@@ -83,11 +83,11 @@ class LinearEstimator(RowEstimator):
 
     def _prior(self, network: MLP) -> GaussianPrior:
         """Of the coefficients; where their scale is learned, in its unit. Intercepts have none."""
-        scale, unbounded = self._given_scale(network.n_inputs), torch.full([], torch.inf)
-        rows = torch.as_tensor(np.ones(1) if scale is None else scale)
-        shapes = network.layout.shapes
-        scales = {"W1": rows.expand(shapes["W1"]), "b1": unbounded.expand(shapes["b1"])}
-        return GaussianPrior(network.layout.flatten(scales))
+        scale, layout = self._given_scale(network.n_inputs), network.layout
+        scales = np.full(layout.n_params, np.inf)
+        rows = scales[layout.slices["W1"]].reshape(layout.shapes["W1"])
+        rows[:] = 1.0 if scale is None else scale
+        return GaussianPrior(torch.as_tensor(scales))
 
     def _given_scale(self, n_features: int) -> Array | None:
         """``prior_scale`` as checked, None if it is learned."""

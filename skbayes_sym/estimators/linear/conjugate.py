@@ -5,8 +5,6 @@ from math import exp
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import LINEAR, NORMAL_NOISE, NORMAL_PRIOR, Needs
 from skbayes_sym.estimators._fit.rows import Array
@@ -23,9 +21,9 @@ from skbayes_sym.numerics.optimise import Stopped
 class Solution(NamedTuple):
     """The posterior in the row space, and how much its independence would cost."""
 
-    loc: Tensor  # (1, r)
-    covariance: Tensor  # (r, r)
-    prior_variance: Tensor
+    loc: Array  # (1, r)
+    covariance: Array  # (r, r)
+    prior_variance: float
     intercept: float
     noise_std: float
     log_evidence: float  # of scaled targets, nats
@@ -52,7 +50,9 @@ class ConjugateFit:
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         solution, offset = self.solution, data.log_jacobian
-        posterior = self.design.posterior(solution)
+        posterior = self.design.posterior(
+            solution.loc, solution.covariance, solution.prior_variance
+        )
         at, noise = np.array([solution.intercept]), np.array([solution.noise_std])
         log_evidence = solution.log_evidence + offset
         return {
@@ -97,10 +97,9 @@ class ConjugateRegression:
     def fit(self, data: Training, model: Model, run: Run) -> ConjugateFit:
         require_rows_and_covariance(data, 1)
         run.begin(1)
-        with torch.no_grad():
-            unit = 1.0 if self.prior_scale is None else self.prior_scale
-            design = Design.of(data, np.broadcast_to(unit, (data.n_features,)).astype(float))
-            found = ConjugateFit(design, self._solve(data, model, design), self.prior_scale)
+        unit = np.ones(data.n_features)
+        design = Design.of(data, unit if self.prior_scale is None else unit * self.prior_scale)
+        found = ConjugateFit(design, self._solve(data, model, design), self.prior_scale)
         run.end(found)
         logger.info(
             "log evidence %.6g (mean-field %.6g lower)",
@@ -110,10 +109,13 @@ class ConjugateRegression:
 
     def _solve(self, data: Training, model: Model, design: Design) -> Solution:
         _, y, weight = data.double_data
-        targets = y[:, 0]
-        intercept = float(weight @ targets / weight.sum()) if self.fit_intercept else 0.0
+        targets, each = y[:, 0], None if (data.rows.weight == 1.0).all() else weight
+        intercept = 0.0
+        if self.fit_intercept:
+            intercept = float(weight @ targets) / data.total_weight
+            targets = targets - intercept
         diagonal = None if design.basis is None else weight @ design.inputs.square()
-        rows = Statistics.of(design.features, targets - intercept, weight, diagonal)
+        rows = Statistics.of(design.features, targets, each, diagonal)
         typical = float(rows.values.sum()) / rows.weight
         start = Start.of(data, model.likelihood, typical, self.prior_scale)
         given = float(model.likelihood.noise_scale.log())
@@ -122,9 +124,8 @@ class ConjugateRegression:
         )
         log_noise = scales.log_noise
         warn_of_ends(scales.log_variance, [log_noise] * self.learns_noise, start.learning)
-        loc, covariance = (torch.as_tensor(a) for a in rows.posterior(*scales))
-        variance = loc.new_tensor(exp(scales.log_variance))
-        evidence, gap = rows.log_evidence(*scales), rows.gap(*scales)
+        loc, covariance = rows.posterior(*scales)
         return Solution(
-            loc.unsqueeze(0), covariance, variance, intercept, exp(log_noise), evidence, gap
-        )
+            loc[None], covariance, exp(scales.log_variance), intercept, exp(log_noise),
+            rows.log_evidence(*scales), rows.gap(*scales),
+        )  # fmt: skip

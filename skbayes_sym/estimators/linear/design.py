@@ -1,8 +1,7 @@
 """Inputs of a linear model in the units of its prior, and the space they span."""
 
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,19 +12,6 @@ from skbayes_sym.inference.linear.sites import LinearData
 from skbayes_sym.numerics.memory import Part, require_memory
 
 _DOUBLE = 8  # bytes
-
-
-class Solved(Protocol):
-    """A posterior in the row space."""
-
-    @property
-    def loc(self) -> Tensor: ...
-
-    @property
-    def covariance(self) -> Tensor: ...
-
-    @property
-    def prior_variance(self) -> Tensor: ...
 
 
 class Design(NamedTuple):
@@ -39,10 +25,9 @@ class Design(NamedTuple):
     @classmethod
     def of(cls, data: Training, prior_unit: Array) -> Self:
         """O(K r^2) where there are more features K than rows, else nothing to compute."""
-        unit = torch.as_tensor(prior_unit, device=data.device)
         inputs = data.double_data.x
-        if not bool((unit == 1.0).all()):
-            inputs = inputs * unit
+        if (prior_unit != 1.0).any():
+            inputs = inputs * torch.as_tensor(prior_unit, device=data.device)
         if inputs.shape[1] <= inputs.shape[0]:
             return cls(prior_unit, inputs, None, inputs)
         # QR never divides by a singular value: repeated rows and constant columns are welcome.
@@ -54,15 +39,14 @@ class Design(NamedTuple):
         _, y, weight = data.double_data
         return LinearData(self.features, y, weight, n_outputs, self.inputs.shape[1], fit_intercept)
 
-    def posterior(self, state: Solved) -> LowRankGaussian:
-        """Of the coefficients of scaled inputs and targets, as NumPy arrays."""
-        loc = state.loc if self.basis is None else state.loc.to(self.basis) @ self.basis.T
+    def posterior(self, loc: Array, covariance: Array, prior_variance: float) -> LowRankGaussian:
+        """Of the coefficients of scaled inputs and targets; from that in the row space."""
+        basis = None
+        if self.basis is not None:
+            basis = self.basis.cpu().numpy()
+            loc = (torch.as_tensor(loc).to(self.basis) @ self.basis.T).cpu().numpy()
         return LowRankGaussian(
-            np.asarray(loc.cpu().numpy() * self.prior_unit),
-            self.prior_unit,
-            None if self.basis is None else self.basis.cpu().numpy(),
-            state.covariance.cpu().numpy(),
-            float(state.prior_variance),
+            loc * self.prior_unit, self.prior_unit, basis, covariance, prior_variance
         )
 
 

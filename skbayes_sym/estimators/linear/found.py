@@ -39,7 +39,7 @@ def coefficients(
         "intercept_": float(intercept[0]) if is_single else intercept,
         "prior_scale_": learned if prior_scale is None else prior_scale[()],
         "_offset_": offset,
-        "_predict_seed_": spawn_seeds(data.seed, 1)[0],
+        **({} if is_single else {"_predict_seed_": spawn_seeds(data.seed, 1)[0]}),
         **({"noise_std_": float(noise[0])} if len(noise) else {}),
     }
 
@@ -81,9 +81,11 @@ class SiteFit:
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         targets = data.y_scaling or Scaling(np.zeros(1), np.ones(1))
         state = self.state
+        loc, covariance = (t.cpu().numpy() for t in (state.loc, state.covariance))
         attributes = coefficients(
-            data, self.design.posterior(state), state.intercept.cpu().numpy(),
-            state.likelihood.noise_scale.cpu().numpy(), self.prior_scale,
+            data, self.design.posterior(loc, covariance, float(state.prior_variance)),
+            state.intercept.cpu().numpy(), state.likelihood.noise_scale.cpu().numpy(),
+            self.prior_scale,
         )  # fmt: skip
         if self.bounds is None or self.elbo_curve is None:
             return attributes

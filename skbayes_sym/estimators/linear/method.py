@@ -15,7 +15,7 @@ from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.linear.conjugate import ConjugateFit, ConjugateRegression
 from skbayes_sym.estimators.linear.design import Design, require_rows_and_covariance
 from skbayes_sym.estimators.linear.found import Bounds, SiteFit
-from skbayes_sym.estimators.linear.start import Start, mean_square, warn_of_ends
+from skbayes_sym.estimators.linear.start import Start, best_constant, mean_square, warn_of_ends
 from skbayes_sym.inference.linear.expectations import ScalarSites, SiteLikelihood, SoftmaxSites
 from skbayes_sym.inference.linear.hyperparameters import (
     Learning,
@@ -25,6 +25,7 @@ from skbayes_sym.inference.linear.hyperparameters import (
 )
 from skbayes_sym.inference.linear.sites import (
     LinearData,
+    Sites,
     State,
     converge,
     first_sites,
@@ -76,7 +77,9 @@ class SiteInference:
             problem = design.problem(data, n_outputs, self.fit_intercept)
             sites, *replicates = self._rules(model.likelihood, n_outputs, data.seed)
             start = Start.of(data, model.likelihood, mean_square(problem), self.prior_scale)
-            fitted = self._update(problem, sites, start, design, run)
+            constant = best_constant(data, model.likelihood) * self.fit_intercept
+            first = first_sites(problem, sites, torch.as_tensor(constant, device=data.device))
+            fitted = self._update(problem, sites, first, start, design, run)
             bounds = self._bounds(design, problem, fitted.state, replicates)
         self._report(fitted, bounds, start.learning, data.log_jacobian)
         return SiteFit(
@@ -100,8 +103,9 @@ class SiteInference:
         return [SoftmaxSites(sobol_normal(n_points, n_outputs - 1, seed=s)) for s in seeds]
 
     def _update(
-        self, problem: LinearData, sites: SiteLikelihood, start: Start, design: Design, run: Run
-    ) -> SitesFit:
+        self, problem: LinearData, sites: SiteLikelihood, first: Sites, start: Start,
+        design: Design, run: Run,
+    ) -> SitesFit:  # fmt: skip
         last: list[State] = []
 
         def on_step(state: State) -> bool:
@@ -109,11 +113,9 @@ class SiteInference:
             return run.end_block()
 
         run.begin(self.max_iter, lambda: SiteFit(design, last[0], self.prior_scale))
-        constant = start.constant * self.fit_intercept
-        intercept = torch.as_tensor(constant, device=problem.weight.device)
         fitted = fit_sites(
-            problem, sites, first_sites(problem, sites, intercept), start.log_prior_variance,
-            start.learning, Until(self.tol or 0.0, self.max_iter, on_step),
+            problem, sites, first, start.log_prior_variance, start.learning,
+            Until(self.tol or 0.0, self.max_iter, on_step),
         )  # fmt: skip
         run.end(SiteFit(design, fitted.state, self.prior_scale))
         return fitted

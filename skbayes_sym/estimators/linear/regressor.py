@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
+from skbayes_sym.estimators._fit.memory import weights_bytes
 from skbayes_sym.estimators._fit.model import gaussian_noise
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
@@ -267,6 +268,12 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         if not self._is_normal():
             return super()._output_covariance(x)
         return self.posterior_.output_covariance(x.double()).unsqueeze(-1)
+
+    def _adds_normal_noise(self) -> bool:
+        return self._is_normal()
+
+    def _function_bytes(self, n_rows: int) -> int:
+        return weights_bytes(self.posterior_.n_weights + n_rows)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         weights = self.posterior_.sample(n, generator=generator).to(x.device)

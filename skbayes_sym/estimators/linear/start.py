@@ -28,14 +28,13 @@ class Start(NamedTuple):
     """Where the updates begin."""
 
     log_prior_variance: float
-    constant: Array  # (C,) or (1,), the best function without features, about
     learning: Learning
 
     @classmethod
     def of(
         cls, data: Training, likelihood: Likelihood, typical: float, prior_scale: Array | None
     ) -> Self:
-        """Prior variance at which the outputs have the scale expected of them, best constant.
+        """Prior variance at which the outputs have the scale expected of them.
 
         ``typical`` is the mean squared length of the inputs.
         """
@@ -49,7 +48,6 @@ class Start(NamedTuple):
         learns_prior = prior_scale is None and typical > 0.0
         return cls(
             start if prior_scale is None else 0.0,
-            _constant(data, likelihood),
             Learning(prior_range if learns_prior else None, noise_range),
         )
 
@@ -77,8 +75,11 @@ def warn_of_ends(log_variance: float, log_noise: Sequence[float], learning: Lear
         )
 
 
-def _constant(data: Training, likelihood: Likelihood) -> Array:
-    """The likelihood's own, or the targets' mean; nothing known of classes."""
+def best_constant(data: Training, likelihood: Likelihood) -> Array:
+    """The best function without features, about, (C,) or (1,).
+
+    The likelihood's own, or the targets' mean; nothing known of classes.
+    """
     own = getattr(likelihood, "constant_outputs", None)
     y, weight = data.rows.y, data.rows.weight
     if own is not None:
