@@ -98,7 +98,43 @@ def _cases() -> dict[str, Callable[[], Case]]:
         "linear-classes": lambda: rows(
             600, 300, sk.BayesianLinearClassifier(variance_scale=1.0, max_iter=2)
         ),
-        "sample_y": lambda: (vi((5,), **steps), *_rows(50, 5)[:2]),
+    }  # fmt: skip
+
+
+def _sampled() -> dict[str, Callable[[], tuple[Any, int, int]]]:
+    """Models to draw targets of, how many (none: to predict), and at how many times 50 rows."""
+    import skbayes_sym as sk
+
+    steps = {"max_iter": 3, "tol": None, "random_state": 0}
+    chains = {"n_warmup": 2, "mode_weights": "uniform", "init": "prior", "prior_scale": 1.0}
+    chains |= {"n_draws": 5, "n_chains": 4, "random_state": 0}
+    laplace = {**steps, "n_hyper_updates": 1, "optimizer": "adam"}
+    vi = sk.SymmetrizedVIRegressor
+    return {
+        "vi-rows": lambda: (vi((5,), **steps), 2000, 40),
+        "vi-draws": lambda: (vi((50,), **steps), 100_000, 1),
+        "vi-likelihood": lambda: (vi((5,), likelihood="student_t", **steps), 20_000, 4),
+        "layerwise": lambda: (sk.LayerwiseVIRegressor((30,), **steps), 30_000, 1),
+        "ensemble": lambda: (
+            sk.DeepEnsembleRegressor((50,), noise_std=1.0, n_members=3, **steps), 100_000, 1
+        ),
+        "predict-members": lambda: (
+            sk.DeepEnsembleRegressor((50,), noise_std=1.0, n_members=2000, **steps), 0, 3
+        ),
+        "mcmc": lambda: (sk.MCMCRegressor((50,), **chains), 100_000, 1),
+        "laplace-kron": lambda: (sk.LaplaceRegressor((50,), **laplace), 10_000, 20),
+        "laplace-full": lambda: (
+            sk.LaplaceRegressor((50,), curvature="full", **laplace), 200_000, 1
+        ),
+        "laplace-modes": lambda: (
+            sk.LaplaceRegressor((20,), n_restarts=2, max_iter=3, tol=None, random_state=0),
+            200_000, 1,
+        ),
+        "bayesian-mlp": lambda: (
+            sk.BayesianMLPRegressor((20,), n_modes=2, n_members=2, random_state=0), 200_000, 1
+        ),
+        "linear": lambda: (sk.BayesianLinearRegressor(), 200_000, 1),
+        "linear-student": lambda: (sk.BayesianLinearRegressor("student-t"), 200_000, 1),
     }  # fmt: skip
 
 
@@ -117,27 +153,35 @@ def measure(name: str) -> tuple[float, float]:
     asked: list[int] = []
     given = memory.require_memory
 
-    def note(parts: Any, device: Any) -> None:
+    def note(parts: Any, device: Any, **task: str) -> None:
         asked.append(sum(part.n_bytes for part in parts))
-        given(parts, device)
+        given(parts, device, **task)
 
-    estimator, X, y = _cases()[name]()
+    sampled = _sampled().get(name.removeprefix("sample_y-"))
+    n_draws, n_times = 0, 1
+    if sampled is None:
+        estimator, X, y = _cases()[name]()
+    else:
+        estimator, n_draws, n_times = sampled()
+        X, y, _ = _rows(50, 5)
     small = (X[:20, :3] + 0.0, None if y is None else y[:20])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if y is not None:  # libraries and caches that any fit loads
             is_chains = hasattr(estimator, "n_warmup")
             few = {"n_warmup": 2, "n_draws": 2} if is_chains else {"max_iter": 2}
+            few = {name: n for name, n in few.items() if hasattr(estimator, name)}
             type(estimator)(random_state=0, **few).fit(*small)
         for module in list(sys.modules.values()):
             if getattr(module, "require_memory", None) is given:
                 module.require_memory = note
         before = _peak()
         model = estimator.fit(X, y)
-        if name == "sample_y":
+        if sampled is not None:
+            model.sample_y(X, 2)
             asked.clear()
-            before = _peak()
-            model.sample_y(np.repeat(X, 40, 0), 2000)
+            before, rows = _peak(), np.repeat(X, n_times, 0)
+            model.sample_y(rows, n_draws) if n_draws else model.predict(rows)
     return max(asked, default=0) / 1e6, (_peak() - before) / 1e6
 
 
@@ -145,7 +189,7 @@ def main(names: list[str]) -> int:
     """How many are off by more than a factor of two."""
     print(f"{'':22}{'asked, MB':>10}{'peak, MB':>10}{'ratio':>8}")
     wrong = 0
-    for name in names or list(_cases()):
+    for name in names or [*_cases(), *(f"sample_y-{name}" for name in _sampled())]:
         done = subprocess.run(
             [sys.executable, __file__, "one", name], capture_output=True, text=True
         )

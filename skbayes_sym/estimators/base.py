@@ -28,7 +28,7 @@ from skbayes_sym.estimators._fit.training import Training, automatic_batch
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.linalg import decompositions_in_words
-from skbayes_sym.numerics.memory import memory_in_words
+from skbayes_sym.numerics.memory import Part, memory_in_words
 
 
 class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
@@ -194,6 +194,10 @@ class RowEstimator(BayesianEstimator):
         for start in range(0, len(scaled), PREDICT_ROWS):
             block = np.ascontiguousarray(scaled[start : start + PREDICT_ROWS])
             yield torch.as_tensor(block).to(self._predict_device(), getattr(torch, self.dtype_))
+
+    def _prediction_parts(self, n_rows: int) -> list[Part]:
+        """Of a prediction at rows, what may not fit."""
+        return []
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "posterior_")

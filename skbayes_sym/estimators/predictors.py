@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.device import one_thread
+from skbayes_sym.estimators._fit.memory import covariance_part, function_bytes, sampling_parts
 from skbayes_sym.estimators._fit.model import gaussian_noise
 from skbayes_sym.estimators._fit.rows import (
     ENCODE,
@@ -30,7 +31,7 @@ from skbayes_sym.estimators._fit.rows import (
     numbers_due,
     require_rows,
 )
-from skbayes_sym.estimators._fit.run import FLOATS
+from skbayes_sym.estimators._fit.run import FLOATS, PREDICT_ROWS
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
@@ -41,15 +42,24 @@ from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetMixture
 from skbayes_sym.numerics.arguments import check_count, seed_of, shown
 from skbayes_sym.numerics.linalg import decompositions_in_words
-from skbayes_sym.numerics.memory import memory_in_words
+from skbayes_sym.numerics.memory import memory_in_words, require_memory
 from skbayes_sym.numerics.random import generator_from
+
+# Copies of draws of targets, by tests/memory_peaks.py, that drawing them by a likelihood takes.
+_BY_LIKELIHOOD = 4
 
 
 class SampledOutputs(NamedTuple):
     """Functions drawn from a posterior, each with the noise that goes with it."""
 
     outputs: Tensor  # (n, N, T), in scaled target units
-    noise_std: Array  # broadcastable to (n, N, T), in target units; the same for every x
+    noise_std: Array  # broadcastable to (n, N, T), in target units
+
+
+def _noise_of_all(noise: Sequence[Array]) -> Array:
+    """Of the rows of all blocks; the first block's where it doesn't depend on the row."""
+    depends = noise[0].ndim == 3 and noise[0].shape[1] > 1
+    return np.concatenate(noise, axis=1) if depends else noise[0]
 
 
 def noise_stream(seed: int) -> np.random.Generator:
@@ -331,28 +341,57 @@ class BayesianRegressorMixin(RegressorMixin):
         Returns
         -------
         ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
+
+        Raises
+        ------
+        MemoryError
+            Before anything is drawn, if the draws can't fit.
         """
         X = self._check_inputs(X)
         n_samples = check_count("n_samples", n_samples)
         seed = seed_of(random_state)
+        parts = sampling_parts(
+            (n_samples, len(X), len(self.y_scale_)),
+            each=self._function_bytes(min(len(X), PREDICT_ROWS)),
+            n_copies=1 if self._adds_normal_noise() else _BY_LIKELIHOOD,
+        )
+        require_memory(parts, self._predict_device(), task="sample_y")
         with one_thread(), torch.no_grad(), memory_in_words(), decompositions_in_words():
             values = self._sample_targets(list(self._input_blocks(X)), n_samples, seed)
         return self._shaped(np.moveaxis(values, 0, -1), extra=1)
 
+    def _adds_normal_noise(self) -> bool:
+        """Whether `sample_y` draws targets so, rather than by a likelihood's law."""
+        return getattr(self, "_given_likelihood", None) is None
+
+    def _function_bytes(self, n_rows: int) -> int:
+        """What a function drawn takes, besides its values, while it is found at rows."""
+        size = np.dtype(self.dtype_).itemsize
+        return function_bytes(self.network_, n_rows, size)
+
     def _sample_targets(self, blocks: list[Tensor], n: int, seed: int) -> Array:
         """Draws (n, N, T) in target units at all rows of the blocks."""
-        draws = [self._sample_outputs(x, n, generator_from(seed)) for x in blocks]
-        outputs = np.concatenate([d.outputs.cpu().double().numpy() for d in draws], axis=1)
-        functions = outputs * self.y_scale_ + self.y_mean_
-        return self._observe(functions, draws[0].noise_std, noise_stream(seed))
+        functions = np.empty((n, sum(map(len, blocks)), len(self.y_scale_)))
+        start, noise = 0, []
+        for x in blocks:
+            outputs, noise_std = self._sample_outputs(x, n, generator_from(seed))
+            noise.append(noise_std)
+            functions[:, start : start + len(x)] = outputs.cpu().numpy()
+            start += len(x)
+        functions *= self.y_scale_
+        functions += self.y_mean_
+        return self._observe(functions, _noise_of_all(noise), noise_stream(seed))
 
     def _mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
-        with one_thread(), torch.no_grad():
-            x = torch.cat(list(self._input_blocks(self._check_inputs(X))))
+        rows = self._check_inputs(X)
+        parts = [covariance_part(len(rows), len(self.y_scale_))]
+        require_memory(parts, self._predict_device(), task="return_cov=True")
+        with one_thread(), torch.no_grad(), memory_in_words():
+            x = torch.cat(list(self._input_blocks(rows)))
             functions = self._output_covariance(x).cpu().numpy() * self.y_scale_**2
         mean, noise = self._reduce(X, lambda p: [p.mean(), p.uncertainty().aleatoric])
-        rows = np.arange(len(noise))
-        functions[rows, rows] += noise
+        diagonal = np.arange(len(noise))
+        functions[diagonal, diagonal] += noise
         return self._shaped(mean), self._shaped(functions)
 
     def _output_covariance(self, x: Tensor) -> Tensor:
@@ -376,8 +415,11 @@ class BayesianRegressorMixin(RegressorMixin):
         return targets
 
     def _observe(self, functions: Array, noise_std: Array, rng: np.random.Generator) -> Array:
-        """Targets drawn given function values (n, N, T), all in target units."""
-        return functions + rng.standard_normal(functions.shape) * noise_std
+        """Targets drawn given function values (n, N, T), all in target units, in their place."""
+        noise = rng.standard_normal(functions.shape)
+        noise *= noise_std
+        functions += noise
+        return functions
 
     def _reduce(
         self, X: Any, functional: Callable[..., list[Tensor]], y: Array | None = None
@@ -387,6 +429,7 @@ class BayesianRegressorMixin(RegressorMixin):
         if y is not None and len(y) != len(X):
             raise ValueError(f"X has {len(X)} rows and y {len(y)}: they must match.")
         parts, start = [], 0
+        require_memory(self._prediction_parts(len(X)), self._predict_device(), task="a prediction")
         with one_thread(), torch.no_grad(), memory_in_words(), decompositions_in_words():
             for x in self._input_blocks(X):
                 extra = () if y is None else (torch.as_tensor(y[start : start + len(x)]).to(x),)
@@ -497,8 +540,10 @@ class BayesianClassifierMixin(ClassifierMixin):
     ) -> list[Array]:
         """Functionals of the predictive, or of another ``law`` of rows, block by block."""
         parts, start, of_rows = [], 0, law or self._predictive
+        X = self._check_inputs(X)
+        require_memory(self._prediction_parts(len(X)), self._predict_device(), task="a prediction")
         with one_thread(), torch.no_grad(), memory_in_words(), decompositions_in_words():
-            for x in self._input_blocks(self._check_inputs(X)):
+            for x in self._input_blocks(X):
                 of = slice(start, start + len(x))
                 extra = () if codes is None else (torch.as_tensor(codes[of], device=x.device),)
                 parts.append([t.cpu().numpy() for t in functional(of_rows(x), *extra)])

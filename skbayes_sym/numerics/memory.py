@@ -26,6 +26,11 @@ _NO_LIMIT = 2.0**60  # the first version's word for none is the largest number i
 
 _HOST = torch.device("cpu")
 
+_COUNTLESS = 10**300  # bytes: more are no floating-point number
+
+# So few bytes are there wherever Python runs; asking takes a fifth of a millisecond.
+ALWAYS_THERE = 1 << 20
+
 # What torch's allocators say, of a host and of a GPU.
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
@@ -64,14 +69,16 @@ def memory_in_words() -> Iterator[None]:
         ) from error
 
 
-def require_memory(parts: Sequence[Part], device: torch.device) -> None:
+def require_memory(parts: Sequence[Part], device: torch.device, *, task: str = "this fit") -> None:
     """Check that the parts together don't exceed what is free where each will be held.
 
     Parameters
     ----------
     parts : sequence of Part
     device : torch.device
-        Of the fit, for parts that aren't ``on_host``.
+        Of the model, for parts that aren't ``on_host``.
+    task : str, default="this fit"
+        What takes the memory, for the message.
 
     Raises
     ------
@@ -79,19 +86,21 @@ def require_memory(parts: Sequence[Part], device: torch.device) -> None:
         Naming the total, the bytes of the largest part, and what to change.
     """
     there = [part for part in parts if not part.on_host or device.type == "cpu"]
-    _require(there, device)
-    _require([part for part in parts if part not in there], _HOST)
+    _require(there, device, task)
+    _require([part for part in parts if part not in there], _HOST, task)
 
 
-def _require(parts: Sequence[Part], device: torch.device) -> None:
-    if not parts:
+def _require(parts: Sequence[Part], device: torch.device, task: str) -> None:
+    needed = sum(part.n_bytes for part in parts)
+    if needed <= ALWAYS_THERE:
         return
-    needed, available = sum(part.n_bytes for part in parts), available_bytes(device)
+    available = available_bytes(device)
     if needed <= available:
         return
     largest = max(parts, key=lambda part: part.n_bytes)
+    needed = min(needed, _COUNTLESS)
     raise MemoryError(
-        f"this fit takes at least {needed / 1e9:,.3g} GB, but {available / 1e9:,.3g} GB are free "
+        f"{task} takes at least {needed / 1e9:,.3g} GB, but {available / 1e9:,.3g} GB are free "
         f"on {device}; {largest.n_bytes:,} bytes are for {largest.what}. {largest.remedy}"
     )
 

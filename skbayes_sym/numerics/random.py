@@ -18,7 +18,7 @@ def generator_from(seed: int, device: torch.device | str = "cpu") -> torch.Gener
 
 def spawn_seeds(seed: int, n: int) -> list[int]:
     """Split one seed into ``n`` statistically independent ones (`numpy.random.SeedSequence`)."""
-    children = np.random.SeedSequence(seed).spawn(n)
+    children = (np.random.SeedSequence(seed, spawn_key=(i,)) for i in range(n))
     return [int(child.generate_state(1, np.uint64)[0]) >> 1 for child in children]
 
 

@@ -66,9 +66,19 @@ OF_COUNTS_OF_NOTHING: list[tuple[Mapping[str, Any], str]] = [
 ]
 
 REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
-    sk.SymmetrizedVIRegressor: OF_NOISE + OF_PRIORS + OF_GAPS,
-    sk.SymmetrizedVIClassifier: OF_PRIORS + OF_GAPS,
+    sk.SymmetrizedVIRegressor: [
+        *OF_NOISE,
+        *OF_PRIORS,
+        *OF_GAPS,
+        ({"init": "laplace", "likelihood": "poisson"}, "likelihood=Poisson.*init='random'"),
+    ],
+    sk.SymmetrizedVIClassifier: [
+        *OF_PRIORS,
+        *OF_GAPS,
+        ({"init": "laplace", "likelihood": "bernoulli"}, "likelihood=Bernoulli.*init='random'"),
+    ],
     sk.LayerwiseVIRegressor: [
+        *OF_PRIORS,
         ({"n_inducing": 5}, "n_inducing=5 is for hidden_posterior='global_inducing'"),
         ({"batch_size": 4}, "batch_size=4, but last_layer='collapsed' needs all 12"),
         ({"last_layer": "variational"}, "last_layer='variational' .*use it with hidden_posterior"),

@@ -22,6 +22,7 @@ def free(monkeypatch):
     def set_to(n_bytes):
         monkeypatch.setattr(memory, "available_bytes", lambda device: n_bytes)
 
+    monkeypatch.setattr(memory, "ALWAYS_THERE", 0)
     return set_to
 
 
@@ -34,6 +35,13 @@ def test_what_fits_to_the_byte_passes(free):
     free(999)
     with pytest.raises(MemoryError):
         require_memory(PARTS, CPU)
+
+
+def test_nobody_is_asked_about_what_is_always_there(monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 0.0)
+    require_memory([Part("few", memory.ALWAYS_THERE, "Lower this.")], CPU)
+    with pytest.raises(MemoryError):
+        require_memory([Part("more", memory.ALWAYS_THERE + 1, "Lower this.")], CPU)
 
 
 def test_what_does_not_fit_names_total_largest_part_and_remedy(free):
@@ -49,6 +57,8 @@ def test_sizes_beyond_any_float_are_compared(free):
     free(1e12)
     with pytest.raises(MemoryError, match="Lower this"):
         require_memory([Part("more than there are atoms", 10**90, "Lower this.")], CPU)
+    with pytest.raises(MemoryError, match="Lower this"):
+        require_memory([Part("more than any float", 10**400, "Lower this.")], CPU)
 
 
 def test_free_memory_lies_between_none_and_all_there_is():

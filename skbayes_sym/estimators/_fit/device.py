@@ -89,5 +89,6 @@ def gradient_flops(network: Network, n_rows: int, n_networks: float = 1.0) -> fl
 
 def resolve_dtype(dtype: str, X: np.ndarray) -> torch.dtype:
     """The torch dtype; ``"auto"`` follows ``X`` (float32 stays float32)."""
-    name = str(X.dtype) if dtype == "auto" else dtype
-    return {"float32": torch.float32, "float64": torch.float64}[name]
+    if dtype == "auto":
+        return torch.float32 if X.dtype == np.float32 else torch.float64
+    return {"float32": torch.float32, "float64": torch.float64}[dtype]

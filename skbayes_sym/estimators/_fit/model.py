@@ -117,6 +117,27 @@ def independent_normals(prior: Prior) -> GaussianPrior:
     return cast(GaussianPrior, prior.gaussian())
 
 
+def normals_or_learned(prior: Prior) -> GaussianPrior | ScalesByGroup:
+    """The prior, for methods whose formulas need zero-mean normals, of scales given or learned.
+
+    Raises
+    ------
+    ValueError
+        If it is another law.
+    """
+    is_learned = isinstance(prior, ScalesByGroup) and prior.is_learned
+    return cast(ScalesByGroup, prior) if is_learned else independent_normals(prior)
+
+
+def scale_attributes(prior: ScalesByGroup) -> dict[str, Array]:
+    """Learned standard deviations of the weights: of groups, and of input columns."""
+    scale = (-0.5 * prior.hyper).exp().double().cpu().numpy()
+    found = {"prior_scale_": scale, "prior_groups_": np.array(prior.names)}
+    if prior.columns:
+        found["relevance_"] = scale[prior.columns]
+    return found
+
+
 def scales_by_group(prior: Prior) -> ScalesByGroup:
     """The prior as scales by group; one that learns nothing keeps its own.
 

@@ -40,10 +40,9 @@ from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence, Kernel
 from skbayes_sym.models.data import Data
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.base import Network
-from skbayes_sym.models.priors import GaussianPrior, Prior, UnboundPrior
+from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.arguments import seed_of
 from skbayes_sym.symmetry.base import NotInvariantError, SymmetryGroup, Trivial, check_invariant
 from skbayes_sym.symmetry.units import split_units
@@ -195,16 +194,9 @@ class SampledEstimator(WeightedDraws):
         by_size = isinstance(self.sampler, str) and self.sampler == "auto"
         return by_size and not has_modes_to_find(model, n_rows) and asks_for_it(model)
 
-    def _learned_scales(self, network: Network) -> UnboundPrior:
-        """The prior whose scales are learned, by default."""
-        return LayerScales()
-
     def _prior(self, network: Network) -> Prior:
         """Scales that are learned are integrated out."""
-        if self.prior is None and isinstance(self.prior_scale, str):
-            prior = self._learned_scales(network).bind(network.layout)
-        else:
-            prior = super()._prior(network)
+        prior = super()._prior(network)
         collapsed: Callable[[], Prior] | None = getattr(prior, "collapsed", None)
         return prior if collapsed is None else collapsed()
 

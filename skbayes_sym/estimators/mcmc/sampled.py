@@ -127,9 +127,8 @@ class Sampled:
             "prior_scale_": np.exp(self.draws.chain_weights @ log_scale),
             "prior_groups_": np.array(prior.scales.names),
         }
-        columns = [i for i, name in enumerate(prior.scales.names) if "[" in name]
-        if columns:
-            found["relevance_"] = np.exp(log_scale[:, columns])
+        if prior.scales.columns:
+            found["relevance_"] = np.exp(log_scale[:, prior.scales.columns])
         return found
 
 

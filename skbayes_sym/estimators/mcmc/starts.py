@@ -11,10 +11,9 @@ from skbayes_sym.estimators._fit.compatibility import (
     ANY_NETWORK,
     ANY_PRIOR,
     FULLY_CONNECTED,
-    NORMAL_NOISE,
     NORMAL_OR_LEARNED,
+    NORMAL_OR_SOFTMAX,
     SOFTMAX,
-    Need,
     Needs,
 )
 from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
@@ -103,12 +102,6 @@ def _draws_of_the_prior(setting: Setting) -> Tensor:
         own.copy_(torch.maximum(own, (_LEAST_NOISE * spread).log().to(own)))
     return position.to(posterior.data.x)
 
-
-NORMAL_OR_SOFTMAX = Need(
-    "Normal noise or softmax",
-    "Chains of other likelihoods start with init='prior'.",
-    holds=lambda likelihood: NORMAL_NOISE.is_met(likelihood) or SOFTMAX.is_met(likelihood),
-)
 
 # By the name that ``init=`` takes.
 INITS: dict[str, Init] = {

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from fits import FITS, IMAGES, LABELS, MATRIX, NUMBERS, THREE, X
+from fits import FITS, IMAGES, LABELS, MATRIX, NUMBERS, THREE, X, fitted
 from sklearn.base import clone
 
 from skbayes_sym import (
@@ -23,6 +23,7 @@ from skbayes_sym import (
     SymmetrizedVIRegressor,
     SymVIMatrixFactorization,
 )
+from skbayes_sym.estimators import predictors
 from skbayes_sym.estimators.base import is_fitted_name
 from skbayes_sym.inference.samplers import Evidence
 from skbayes_sym.inference.solvers import Gibbs
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 def test_every_estimator_asks_before_it_starts(name, monkeypatch):
     case = FITS[name]
     monkeypatch.setattr(memory, "available_bytes", lambda device: 50.0)
+    monkeypatch.setattr(memory, "ALWAYS_THERE", 0)
     model = clone(case.estimator).set_params(device="cpu")
     with pytest.raises(MemoryError) as caught:
         model.fit(case.X, case.y)
@@ -50,6 +52,7 @@ def test_a_refused_fit_leaves_the_previous_one(monkeypatch):
     model = clone(FITS["vi-regressor"].estimator).fit(X, NUMBERS)
     before = model.predict(X)
     monkeypatch.setattr(memory, "available_bytes", lambda device: 50.0)
+    monkeypatch.setattr(memory, "ALWAYS_THERE", 0)
     with pytest.raises(MemoryError):
         model.fit(X[:, :2], NUMBERS)
     assert np.array_equal(model.predict(X), before)
@@ -62,6 +65,9 @@ ABSURD = {
     "vi-classifier": (SymmetrizedVIClassifier(HUGE), X, LABELS, "hidden_layer_sizes"),
     "vi-samples": (
         SymmetrizedVIClassifier((9,), n_weight_samples=10**12), X, LABELS, "n_weight_samples",
+    ),
+    "vi-laplace": (
+        SymmetrizedVIRegressor((10**5,), init="laplace"), X, NUMBERS, "init='random'",
     ),
     "vi-collapsed": (
         LayerwiseVIRegressor(HUGE), X, NUMBERS, "hidden_layer_sizes",
@@ -181,3 +187,41 @@ def test_variational_parameters_are_those_that_are_kept(asked):
     model = clone(FITS["vi-classifier"].estimator).fit(X, LABELS)
     kept = model.posterior_.loc.nbytes + model.posterior_.scale.nbytes
     assert n_bytes(asked, "means and variances") == 4 * kept
+
+
+REGRESSORS = [name for name, case in FITS.items() if hasattr(case.estimator, "sample_y")]
+
+
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_draws_that_cannot_fit_are_refused_at_once(name, monkeypatch):
+    model = fitted(name)
+    monkeypatch.setattr(type(model), "_sample_targets", None)  # nothing is drawn
+    with pytest.raises(MemoryError, match=r"sample_y takes .* for 10,000,000,000 .*n_samples"):
+        model.sample_y(FITS[name].X, 10**10)
+
+
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_draws_ask_for_no_more_than_what_they_hold(name, monkeypatch):
+    """The result is the least of it; so small a request isn't refused for much more."""
+    asked = []
+    monkeypatch.setattr(predictors, "require_memory", lambda parts, *_, **__: asked.extend(parts))
+    drawn = fitted(name).sample_y(FITS[name].X, 100)
+    assert drawn.nbytes < sum(part.n_bytes for part in asked) < 400 * drawn.nbytes
+
+
+@pytest.mark.parametrize("name", ["mcmc-regressor", "mcmc-classifier", "ensemble-classifier"])
+def test_predictions_by_all_draws_ask_for_their_units(name, monkeypatch):
+    model = fitted(name)
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 50.0)
+    monkeypatch.setattr(memory, "ALWAYS_THERE", 0)
+    with pytest.raises(MemoryError, match=r"a prediction .* the units of .* draws at 24 rows"):
+        model.predict(FITS[name].X)
+
+
+@pytest.mark.parametrize("name", ["linear-gaussian", "laplace-modes"])
+def test_a_covariance_that_cannot_fit_is_refused(name, monkeypatch):
+    model = fitted(name)
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 50.0)
+    monkeypatch.setattr(memory, "ALWAYS_THERE", 0)
+    with pytest.raises(MemoryError, match=r"return_cov=True takes .* the covariance of 24 rows"):
+        model.predict(FITS[name].X, return_cov=True)
