@@ -64,6 +64,8 @@ def _vi() -> Iterator[Option]:
     yield "vi-float32", fit(**small, dtype="float32"), X, NUMBERS
     yield "vi-minibatches", fit(**_DEEP, **_STEPS, batch_size=7), X, NUMBERS
     yield "vi-linear", fit((), **_STEPS, **_SEED), X, NUMBERS
+    yield "vi-laplace", fit(**small, init="laplace"), X, TWO_NUMBERS
+    yield "vi-laplace-classes", classify(**small, init="laplace"), X, THREE
     yield "vi-three", classify(**small, n_weight_samples=2), X, THREE
     yield "vi-bernoulli", classify(**small, likelihood="bernoulli"), X, LABELS
 
@@ -74,6 +76,8 @@ def _layerwise() -> Iterator[Option]:
     averaged = {"last_layer": "averaged_kl_heuristic"}
     yield "layerwise-averaged", fit(**small, **averaged), X, TWO_NUMBERS
     yield "layerwise-deep", fit(**deep), X, TWO_NUMBERS
+    yield "layerwise-ard", fit(**deep, prior=ARD()), X, TWO_NUMBERS
+    yield "layerwise-given", fit(**deep, prior_scale=[0.5, 1.0, 1.5]), X, NUMBERS
     yield "layerwise-inducing", fit(**deep, **inducing), X, NUMBERS
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.inference.samplers import Annealing, Evidence
+from skbayes_sym.inference.samplers import HMC, Annealing, Evidence
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import (
     Affine,
@@ -55,6 +55,7 @@ LABELS = np.array(["low", "high"])[(NUMBERS + _rng.standard_normal(24) > 0).asty
 THREE = np.digitize(NUMBERS + _rng.standard_normal(24), [-0.5, 0.5])
 IMAGES = _rng.random((24, 36))
 MATRIX = np.where(_rng.random((24, 8)) < 0.8, _rng.standard_normal((24, 8)), np.nan)
+GROWING = 2.0 * X[:, 0] + 0.2 * np.exp(2.0 * X[:, 0]) * _rng.standard_normal(24)
 
 
 class FitCase(NamedTuple):
@@ -70,11 +71,18 @@ FITS: dict[str, FitCase] = {
         sk.LayerwiseVIRegressor(**_STEPS, n_predict_samples=20),
         X, NUMBERS,
     ),
+    "vi-collapsed-ard": FitCase(
+        sk.LayerwiseVIRegressor(**_STEPS, prior=ARD(), n_predict_samples=20), X, TWO_NUMBERS
+    ),
     "vi-inducing": FitCase(
         sk.LayerwiseVIRegressor(**_STEPS, last_layer="variational",
                                 hidden_posterior="global_inducing", n_inducing=5,
                                 n_predict_samples=20),
         X, NUMBERS,
+    ),
+    "vi-ard": FitCase(sk.SymmetrizedVIRegressor(prior=ARD(), **_STEPS), X, NUMBERS),
+    "vi-learned-scales": FitCase(
+        sk.SymmetrizedVIClassifier(prior_scale="learn", **_STEPS), X, THREE
     ),
     "ensemble-regressor": FitCase(
         sk.DeepEnsembleRegressor(**_MEMBERS, noise_std="learn"), X, TWO_NUMBERS
@@ -88,6 +96,9 @@ FITS: dict[str, FitCase] = {
     "bayesian-mlp-ard": FitCase(
         sk.BayesianMLPRegressor((3,), prior=ARD(), n_modes=2, n_members=1, random_state=0),
         X, NUMBERS,
+    ),
+    "bayesian-mlp-growing-noise": FitCase(
+        sk.BayesianMLPRegressor((3,), n_modes=2, n_members=1, random_state=0), X, GROWING
     ),
     "bayesian-mlp-classes": FitCase(
         sk.BayesianMLPClassifier((3,), n_modes=2, n_members=2, random_state=0), X, THREE
@@ -105,7 +116,8 @@ FITS: dict[str, FitCase] = {
     "mcmc-classifier": FitCase(sk.MCMCClassifier(**_CHAINS, sampler="nuts"), X, LABELS),
     "mcmc-annealed": FitCase(
         sk.MCMCRegressor((3, 3), likelihood="heteroscedastic", init=Annealing(10, 20, n_settle=10),
-                         n_chains=5, n_warmup=40, n_draws=5, random_state=0),
+                         sampler=HMC(max_leapfrog=8), n_chains=5, n_warmup=40, n_draws=5,
+                         random_state=0),
         X, TWO_NUMBERS,
     ),
     "mcmc-evidence": FitCase(

@@ -78,8 +78,9 @@ HABITUAL = TRAINED | LINEAR | CHAINS
 
 # What scikit-learn's checks fit, one of each class, some 50 times: as small as they let pass.
 _VARIATIONAL = {**_VI, "max_iter": 150}
-_TINY = {"hidden_layer_sizes": (3,), "max_iter": 40, "n_hyper_updates": 8, "tol": None,
-         "invariances": Invariances([ColumnShift()], 2), "random_state": 0}  # fmt: skip
+_TINY = {"hidden_layer_sizes": (3,), "max_iter": 40, "n_hyper_updates": 2, "tol": None,
+         "invariances": Invariances([ColumnShift()], 2, n_predict_augmentations=2),
+         "random_state": 0}  # fmt: skip
 _MODES = {"hidden_layer_sizes": (2,), "n_restarts": 2, "max_iter": 10, "random_state": 0}
 _MEMBERS = {"hidden_layer_sizes": (5,), "n_members": 2, "max_iter": 50, "random_state": 0}
 _FEW = {"hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 10, "n_draws": 4,

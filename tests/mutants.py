@@ -159,6 +159,10 @@ MUTANTS = [
            "scale).double()).to(like)", "inference/mean_field/test_bounds.py"),
     Mutant("inference/layerwise/collapsed.py", "(LOG_2PI + 2.0 * inputs.log_noise)",
            "(LOG_2PI - 2.0 * inputs.log_noise)", "inference/layerwise/test_collapsed.py"),
+    Mutant("inference/layerwise/base.py", "- likelihood).mean() - log_hyperprior",
+           "- likelihood).mean() + log_hyperprior", "inference/layerwise/test_scales.py"),
+    Mutant("inference/layerwise/collapsed.py", "2.0 * per_input(given, loc).log()",
+           "per_input(given, loc).log()", "inference/layerwise/test_collapsed.py"),
     Mutant("inference/linear/sites.py", "spread.kl + 0.5 * (loc * loc).sum() / prior_variance",
            "spread.kl - 0.5 * (loc * loc).sum() / prior_variance",
            "inference/linear/test_sites.py"),
@@ -239,7 +243,6 @@ def _run(folder: Path, tests: str) -> int:
 
 def _preload() -> None:
     """What every test imports, and no mutant changes."""
-    import pandas  # noqa: F401
     import pytest  # noqa: F401
     import scipy.stats  # noqa: F401
     import sklearn.model_selection  # noqa: F401

@@ -184,6 +184,7 @@ def test_entries_of_another_day_may_come_to_another_device(cuda):
 def test_memory_is_asked_of_the_device_that_holds_it(full, said, cuda, monkeypatch):
     free = {"cpu": 1e12, "cuda": 1e12, full: 50.0}
     monkeypatch.setattr(memory, "available_bytes", lambda device: free[device.type])
+    monkeypatch.setattr(memory, "ALWAYS_THERE", 0)
     model = clone(FITS["mcmc-regressor"].estimator)
     with pytest.raises(MemoryError, match=said):
         model.set_params(device="cuda").fit(X, NUMBERS)

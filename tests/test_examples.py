@@ -17,9 +17,9 @@ LONGER = {
     "plot_compare_models.py", "plot_functional_modes.py", "plot_implicit_regularization.py",
     "plot_invariance.py", "plot_invariance_data_efficiency.py", "plot_invariance_of_a_table.py",
     "plot_learned_invariance.py", "plot_matrix_factorization.py", "plot_mode_seeking.py",
-    "plot_noise_of_the_input.py",
-    "plot_symmetry_removal.py", "plot_two_weight_network.py", "reproduce_gelberg_mnist.py",
-    "reproduce_gelberg_small_data.py", "reproduce_immer_augerino.py", "reproduce_immer_claims.py",
+    "plot_noise_of_the_input.py", "plot_symmetry_removal.py", "plot_two_weight_network.py",
+    "reproduce_gelberg_mnist.py", "reproduce_gelberg_small_data.py",
+    "reproduce_gelberg_two_weights.py", "reproduce_immer_augerino.py", "reproduce_immer_claims.py",
     "reproduce_immer_curvature.py", "reproduce_immer_mnist.py", "reproduce_immer_table1.py",
     "reproduce_moore_figures.py", "reproduce_ratings.py",
 }  # fmt: skip
@@ -81,6 +81,10 @@ LESS = {
         '"n_chains": 64, "n_warmup": 300': '"n_chains": 8, "n_warmup": 20, "n_draws": 8',
     },
     "plot_predictive.py": {"n_warmup=300": "n_warmup=20", "max_iter=2000": "max_iter=20"},
+    "plot_singular_values.py": {
+        "3000": "20", "600": "20", '"mean_field"': '"mean_field", "max_iter": 20',
+        '"symmetrised": {}': '"symmetrised": {"max_iter": 20}',
+    },
     "plot_symmetry.py": {"n_warmup=300": "n_warmup=20", "max_iter=3000": "max_iter=20"},
 }  # fmt: skip
 

@@ -473,7 +473,7 @@ REFUSED = {
     "vi-network": (sk.SymmetrizedVIRegressor, {"network": Sines()}, "'network'"),
     "vi-prior": (
         sk.SymmetrizedVIRegressor, {"prior": Logistic(1.0)},
-        r"prior=Logistic\(.*Independent zero-mean normals. Use prior_scale, or Normal\(scale\)",
+        r"prior=Logistic\(.*Independent zero-mean normals, scales given or learned. Use LayerScal",
     ),
     "bayesian-mlp-prior": (
         sk.BayesianMLPRegressor, {"prior": Logistic(1.0)},

@@ -19,7 +19,7 @@ def matrix(seed=0, noise=0.4, n=50, m=40, k=2):
 
 X = matrix()
 N = int(np.sum(~np.isnan(X)))
-MODEL = SymVIMatrixFactorization(2, random_state=0)
+MODEL = SymVIMatrixFactorization(2, tol=0.01, random_state=0)
 
 
 @pytest.mark.parametrize("n_splits", [2, 3, 7])

@@ -12,7 +12,7 @@ from skbayes_sym.models import StudentT
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
 
-MODEL = SymVIMatrixFactorization(2, random_state=0, tol=3e-4)
+MODEL = SymVIMatrixFactorization(2, random_state=0, tol=3e-3)
 
 
 def ratings(n=60, m=40, seed=0, noise=0.4, seen=0.4, offsets=1.0):
