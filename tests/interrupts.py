@@ -1,5 +1,6 @@
 """Ctrl-C at the n-th call of a function of this package: the same moment on any machine."""
 
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,9 @@ _PACKAGE = str(Path(skbayes_sym.__file__).parent)
 class Counter:
     """Counts calls of the package's functions in the ``with`` block; raises at one of them.
 
+    A generator isn't counted: its frame is entered once more where Python closes it, and what is
+    raised there Python reports and drops, whoever wrote it.
+
     Parameters
     ----------
     strike : int, optional
@@ -24,7 +28,10 @@ class Counter:
         self.strike, self.n_calls = strike, 0
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event != "call" or not frame.f_code.co_filename.startswith(_PACKAGE):
+        code = frame.f_code
+        if event != "call" or code.co_flags & inspect.CO_GENERATOR:
+            return
+        if not code.co_filename.startswith(_PACKAGE):
             return
         self.n_calls += 1
         if self.n_calls == self.strike:
