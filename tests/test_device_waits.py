@@ -108,12 +108,13 @@ def test_particles_wait_once_a_move(cuda):
 
 
 @pytest.mark.parametrize(
-    ("name", "budget"), [("factorisation, VI", 17), ("factorisation, Gibbs", 17)]
+    ("name", "budget", "uploads"),
+    [("factorisation, VI", 17, 0.0), ("factorisation, Gibbs", 17, 3.0)],
 )
-def test_a_sweep_of_factors(name, budget, cuda):
+def test_a_sweep_of_factors(name, budget, uploads, cuda):
     step = more(name, 4, 8)
     assert 0 < step.waits <= budget
-    assert step.uploads <= 2.5
+    assert step.uploads <= uploads + 0.5  # gamma variables of Gibbs are drawn on the host
 
 
 def test_constants_are_made_once(cuda):
