@@ -1,5 +1,7 @@
 """Ensembles whose prior learns its scales: one law with VI, Laplace and chains."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,10 +10,13 @@ from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.estimators.ensemble import method
+from skbayes_sym.inference import member_scales
 from skbayes_sym.inference.laplace.class_refit import LinearisedMember, refit
 from skbayes_sym.inference.map import MapObjective
+from skbayes_sym.inspection import RelevanceDisplay
 from skbayes_sym.models import ARD, LayerScales, StudentT
 from skbayes_sym.models.data import Data
+from skbayes_sym.models.priors import Moments
 
 FAST = {
     "hidden_layer_sizes": (4,), "activation": "tanh", "n_members": 3, "max_iter": 400, "tol": None,
@@ -66,6 +71,9 @@ def test_relevance_says_which_columns_matter():
     np.testing.assert_array_equal(reg.relevance_, reg.prior_scale_samples_[:, :5])
     assert np.all(reg.relevance_[:, :2].min(1) > 1.3 * reg.relevance_[:, 2:].max(1))
     assert reg.prior_groups_[0] == "W1[:, 0]"
+    display = RelevanceDisplay.from_estimator(reg)
+    assert sorted(display.order[:2].tolist()) == [0, 1]
+    assert display.relevance.shape == (3, 5)  # the spread over members
     given = quick(hidden_layer_sizes=(10,), max_iter=1500).fit(X, y)
     assert not hasattr(given, "prior_scale_")
 
@@ -80,6 +88,23 @@ def test_noise_doesn_t_follow_the_residuals_where_weights_have_taken_the_rows():
     learned = quick(**settings, prior_scale="learn").fit(X, y)
     assert np.all(given.noise_std_samples_ < 0.5)
     assert np.all(learned.noise_std_samples_ > 0.7)
+
+
+def test_modes_of_weights_and_scales_together_collapse(monkeypatch):
+    """Negative control: without the weights' variances nothing is left of the function."""
+    X, y = bent(50)
+    wide = quick(hidden_layer_sizes=(50,), max_iter=1500, prior_scale="learn")
+    found = clone(wide).fit(X, y)
+    assert found.score(X, y) > 0.8
+
+    def together(prior, theta, variance):
+        each = [prior.update(Moments(one, torch.zeros_like(one))).hyper for one in theta]
+        return replace(prior, hyper=torch.stack(each))
+
+    monkeypatch.setattr(member_scales, "learned", together)
+    collapsed = clone(wide).fit(X, y)
+    assert collapsed.score(X, y) < 0.1
+    assert collapsed.prior_scale_[2] < 0.1 * found.prior_scale_[2]
 
 
 @pytest.mark.parametrize("likelihood", ["heteroscedastic", StudentT()], ids=str)
