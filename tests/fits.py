@@ -38,7 +38,7 @@ _CHAINS = {
     "n_draws": 5,
     "mode_weights": "uniform",
 }
-_LAPLACE = {**_STEPS, "n_hyper_updates": 4}
+_LAPLACE = {**_STEPS, "max_iter": 10, "n_hyper_updates": 4}
 _MODES = {"n_restarts": 2, "max_iter": 10}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6)}
 _AS_GIVEN = {"standardize": False, "normalize_y": False}
@@ -148,9 +148,9 @@ FITS: dict[str, FitCase] = {
         sk.LaplaceRegressor(**_NET, **_MODES, prior=ARD()), X, NUMBERS
     ),
     "laplace-classes": FitCase(
-        sk.LaplaceClassifier(**_NET, **_MODES, prior=ARD(8.0, 64.0)), X, THREE
+        sk.LaplaceClassifier(**_NET, prior=ARD(8.0, 64.0), n_restarts=2), X, THREE
     ),
-    "laplace-two-classes": FitCase(sk.LaplaceClassifier(**_NET, **_MODES), X, LABELS),
+    "laplace-two-classes": FitCase(sk.LaplaceClassifier(**_NET, n_restarts=2), X, LABELS),
     "lila-regressor": FitCase(
         sk.LILARegressor(**_LAPLACE, invariances=Invariances([ColumnShift((1,)), LogScale()], 2)),
         X, NUMBERS,

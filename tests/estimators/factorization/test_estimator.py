@@ -226,7 +226,7 @@ SCALAR = SymVIMatrixFactorization(
 )
 
 
-# With one component the orthogonal group is the sign flip, whose gap at full covariances is a bound.
+# With one component the orthogonal group is the sign flip (at full covariances only bounded).
 OF_ONE = {
     "orthogonal": ["isotropic", "row", "diag", "full"],
     "sign_flip": ["isotropic", "row", "diag"],

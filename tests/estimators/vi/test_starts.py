@@ -71,7 +71,7 @@ def test_of_classes_the_start_is_stationary():
 
 def test_a_fit_from_a_mode_is_closer_at_a_lower_bound():
     X, y = make_sinusoidal(120, random_state=0)
-    reg = SymmetrizedVIRegressor((20,), "tanh", max_iter=400, tol=None, random_state=0)
+    reg = SymmetrizedVIRegressor((20,), "tanh", max_iter=200, tol=None, random_state=0)
     from_mode = clone(reg).set_params(init="laplace").fit(X, y)
     reg.fit(X, y)
     assert from_mode.score(X, y) > reg.score(X, y)
