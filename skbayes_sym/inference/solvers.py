@@ -29,6 +29,7 @@ from skbayes_sym.inference.factorization.problem import (
     FactorState,
     OnSweep,
 )
+from skbayes_sym.inference.factorization.shared_size import balancing
 from skbayes_sym.inference.factorization.vi import (
     FactorFit,
     best_laws,
@@ -236,7 +237,7 @@ class Gibbs(_Unsymmetrised):
             n_kept=self.n_kept(problem.max_iter),
             on_step=on_step,
         )
-        aligned = _align(draws.rows, problem.model.n_components)
+        aligned = _align(problem, draws.rows)
         noise = float(draws.noise_variance.double().mean())
         posterior = FactorState(*_moments(aligned), noise, problem.start.laws)
         return Factors(best_laws(problem, posterior), draws.n_sweeps, draws.stopped, draws=aligned)
@@ -265,14 +266,21 @@ def _one_draw(rows: Tensor, noise_variance: float, laws: tuple[RowLaw, RowLaw]) 
     return FactorState(rows, rows.new_zeros(len(rows), k, k), noise_variance, laws)
 
 
-def _align(draws: Tensor, n_components: int) -> Tensor:
-    """Rotate the factors of draws (S, n + m, D), in place, to the last one's: as good as any."""
-    n_rows, k = draws.shape[1], n_components
+def _align(problem: FactorProblem, draws: Tensor) -> Tensor:
+    """Factors of draws (S, n + m, D), in place: equally large on both sides, turned to the last."""
+    n, k = problem.data.n_rows, problem.model.n_components
+    factors = draws[:, :, :k]
+    for draw in factors:
+        shared = balancing(problem.priors, draw[:n], draw[n:])
+        if shared is not None:
+            draw[:n] = (draw[:n].double() @ shared.a).to(draw)
+            draw[n:] = (draw[n:].double() @ shared.inverse).to(draw)
+    n_rows = draws.shape[1]
     group = Orthogonal(torch.arange(n_rows * k, device=draws.device).view(n_rows, k))
-    last = draws[-1, :, :k].double().flatten()
-    for draw in draws:
-        moved, _ = group.align(draw[:, :k].double().flatten().unsqueeze(0), last)
-        draw[:, :k] = moved.view(n_rows, k)
+    last = factors[-1].double().flatten()
+    for draw in factors:
+        moved, _ = group.align(draw.double().flatten().unsqueeze(0), last)
+        draw.copy_(moved.view(n_rows, k))
     return draws
 
 

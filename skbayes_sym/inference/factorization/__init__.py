@@ -7,6 +7,7 @@
 * `rows`: a row's conditional given the other side
 * `covariance`: families of covariances
 * `scale_step`: how large factors should be, all rows of a side at once
+* `shared_size`: how size is shared between the sides, in Gibbs sampling
 * `gap_looks`: how often a gap is looked at
 * `vi`: sweeps of variational inference, symmetrised or not
 * `gibbs`: sweeps of Gibbs sampling

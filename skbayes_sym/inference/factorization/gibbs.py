@@ -18,6 +18,7 @@ from skbayes_sym.inference.factorization.data import (
 )
 from skbayes_sym.inference.factorization.problem import FactorProblem, FactorState
 from skbayes_sym.inference.factorization.rows import Noise, row_conditionals
+from skbayes_sym.inference.factorization.shared_size import draw_shared, moved
 from skbayes_sym.inference.factorization.vi import OnStep
 from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import matrix_blocks
@@ -71,6 +72,7 @@ def sample_factors(
             state = state._replace(mean=state.mean.clone())
             for index in (0, 1):
                 state = _draw_side(problem, index, state, generator)
+            state = _draw_sizes(problem, state, generator)
             mean = state.mean
             fitted = products(mean[:n], mean[n:], data.by_row) / model.n_components**0.5
             off = data.by_row._replace(value=data.by_row.value - fitted)
@@ -116,6 +118,21 @@ def _draw_side(
         for i, at in free.runs:
             values[side.own.start + begin : side.own.start + end, at] = drawn[:, i, 0]
     return state._replace(laws=(laws[0], laws[1]))
+
+
+def _draw_sizes(
+    problem: FactorProblem, state: FactorState, generator: torch.Generator
+) -> FactorState:
+    """Draw how size is shared between the sides; factors in place."""
+    k, laws = problem.model.n_components, problem.laws(state)
+    shared = draw_shared(problem.priors, laws, k, generator)
+    if shared is None:
+        return state
+    a, inverse = shared
+    for side, by in zip(problem.data.sides, (a, inverse), strict=True):
+        factors = state.mean[side.own, :k]
+        factors.copy_(factors @ by.to(factors))
+    return state._replace(laws=(moved(laws[0], a, inverse), moved(laws[1], inverse, a)))
 
 
 def _draw_noise(

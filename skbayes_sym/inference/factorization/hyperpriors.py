@@ -133,6 +133,16 @@ class SidePrior:
         """Whether anything of it is."""
         return self.features.n_penalised > 0 or any(block.scale is None for block in self.blocks)
 
+    def factor_dof(self, n_components: int) -> float | None:
+        """Of the Wisharts of the first coordinates; None where a scale of theirs is given."""
+        blocks = [block for block in self.blocks if min(block.coordinates) < n_components]
+        given = any(block.scale is not None for block in blocks)
+        return None if given else float(len(blocks[0].coordinates))
+
+    def is_rotatable(self, n_components: int) -> bool:
+        """Whether the first coordinates share a block: turning them leaves the prior as it is."""
+        return any(set(block.coordinates) >= set(range(n_components)) for block in self.blocks)
+
     def moments(self, mean: Tensor, cov: Tensor) -> SideMoments:
         """Of rows with these means (n, d), whose covariances have this sum (d, d)."""
         mean = mean.double()

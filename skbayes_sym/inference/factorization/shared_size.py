@@ -1,0 +1,115 @@
+r"""How the size of the factors is shared between rows and columns: draws, and one of its orbit.
+
+Entries tell of :math:`u_i^\top v_j` alone, so :math:`u_i \to A u_i, v_j \to A^{-\top} v_j` leaves
+their density as it is; where priors are learned, only what Wisharts know beforehand says how large
+either side is, and rows drawn given columns move along that ridge by small steps. For
+:math:`A = Q\,\mathrm{diag}(c)\,Q^\top` with a basis Q that is drawn first, the priors follow with
+:math:`B_U \to B_U A, \Lambda_U \to A^{-1} \Lambda_U A^{-1}` and the inverse for columns. Under the
+invariant measure :math:`\prod_p dc_p / c_p` (Liu & Sabatti 2000, theorem 1) all powers of c cancel
+but those of the Wisharts: with :math:`s_p = c_p^2`,
+
+.. math:: p(s_p \mid \ldots) \propto s_p^{(\nu_V - \nu_U) / 2 - 1}
+   \exp\bigl(-\tfrac12 (w_U t_{U,p} / s_p + w_V t_{V,p} s_p)\bigr), \qquad
+   t_p = q_p^\top \Lambda q_p,
+
+a generalised inverse Gaussian for each direction p, drawn exactly. Offsets stay.
+
+`balancing` picks one A for every draw, so that moments of several draws are of factors of one size.
+"""
+
+from typing import NamedTuple
+
+import torch
+from scipy.stats import geninvgauss
+from torch import Tensor
+
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SidePrior
+from skbayes_sym.numerics.random import float64_normal, numpy_generator
+
+
+class Shared(NamedTuple):
+    """What both sides' factors are multiplied by, (k, k) float64: ``U @ a`` and ``V @ inverse``."""
+
+    a: Tensor
+    inverse: Tensor
+
+
+def draw_shared(
+    priors: tuple[SidePrior, SidePrior],
+    laws: tuple[RowLaw, RowLaw],
+    n_components: int,
+    generator: torch.Generator,
+) -> Shared | None:
+    """One draw of A given factors and priors; None where a side's scales are given.
+
+    Parameters
+    ----------
+    priors, laws : of the rows and of the columns
+    n_components : int
+        The first free coordinates k.
+    generator : torch.Generator
+
+    Returns
+    -------
+    Shared or None
+        Symmetric matrices.
+    """
+    k, dofs = n_components, [prior.factor_dof(n_components) for prior in priors]
+    if dofs[0] is None or dofs[1] is None:
+        return None
+    basis = torch.eye(k, dtype=torch.float64)
+    if _are_rotatable(priors, k):
+        basis, _ = torch.linalg.qr(float64_normal((k, k), generator=generator).cpu())
+    row, column = (
+        prior.scatter * ((law.precision[:k, :k].cpu() @ basis) * basis).sum(0).numpy()
+        for prior, law in zip(priors, laws, strict=True)
+    )
+    drawn = geninvgauss.rvs(
+        0.5 * (dofs[1] - dofs[0]), (row * column) ** 0.5, random_state=numpy_generator(generator)
+    )
+    c = torch.as_tensor((row / column) ** 0.5 * drawn).sqrt()
+    a, inverse = ((basis * scales) @ basis.mT for scales in (c, 1.0 / c))
+    like = laws[0].precision
+    return Shared(a.to(like), inverse.to(like))
+
+
+def balancing(priors: tuple[SidePrior, SidePrior], rows: Tensor, columns: Tensor) -> Shared | None:
+    """The A that makes factors (n, k) and (m, k) equally large in every direction.
+
+    With second moments ``G_U`` and ``G_V``, to which the prior adds what it knows, ``A A`` is the
+    geometric mean of ``G_U^-1`` and ``G_V``; coordinate by coordinate where they can't be turned.
+    None where a side's scales are given.
+    """
+    k = rows.shape[1]
+    if any(prior.factor_dof(k) is None for prior in priors):
+        return None
+    first, second = (
+        (prior.scatter * torch.eye(k).to(own) + own.mT @ own) / (len(own) + 1.0)
+        for prior, own in zip(priors, (rows.double(), columns.double()), strict=True)
+    )
+    if not _are_rotatable(priors, k):
+        c = (second.diagonal() / first.diagonal()) ** 0.25
+        return Shared(c.diag(), c.reciprocal().diag())
+    root, back = _power(first, 0.5), _power(first, -0.5)
+    mean = back @ _power(root @ second @ root, 0.5) @ back
+    return Shared(_power(mean, 0.5), _power(mean, -0.5))
+
+
+def _are_rotatable(priors: tuple[SidePrior, SidePrior], k: int) -> bool:
+    return all(prior.is_rotatable(k) for prior in priors)
+
+
+def _power(matrix: Tensor, power: float) -> Tensor:
+    """Of a symmetric positive definite one."""
+    values, vectors = torch.linalg.eigh(0.5 * (matrix + matrix.mT))
+    least = values[-1] * torch.finfo(values.dtype).eps
+    return (vectors * values.clamp(min=least) ** power) @ vectors.mT
+
+
+def moved(law: RowLaw, a: Tensor, inverse: Tensor) -> RowLaw:
+    """The prior of rows whose factors are multiplied by symmetric ``a`` (k, k)."""
+    k, precision, coefficients = len(a), law.precision.clone(), law.coefficients.clone()
+    precision[:k] = inverse @ precision[:k]
+    precision[:, :k] = precision[:, :k] @ inverse
+    coefficients[:, :k] = coefficients[:, :k] @ a
+    return law._replace(precision=precision, coefficients=coefficients)
