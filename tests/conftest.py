@@ -1,6 +1,8 @@
 """Settings of the whole suite, and the device that it runs on besides the CPU."""
 
+import ast
 import os
+from pathlib import Path
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # else scikit-learn skips some of its checks
 
@@ -36,6 +38,41 @@ def pytest_collection_modifyitems(config, items):
         import pretend_cuda
 
         pretend_cuda.prepare()
+
+
+def starting_processes(path: Path) -> set[str]:
+    """Names of the tests of a file that are marked so."""
+    text = path.read_text(encoding="utf-8") if path.suffix == ".py" else ""
+    if "mark.processes" not in text:
+        return set()
+    found = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    return {
+        test.name
+        for test in found
+        if any("mark.processes" in ast.unparse(each) for each in test.decorator_list)
+    }
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Under `pytest -n` the tests of a file share a worker, and those that start processes do.
+
+    So a fit that many tests read is made once, and so are those processes.
+    """
+    if config.getvalue("dist") != "load":
+        return None  # asked for otherwise
+    from xdist.scheduler import LoadFileScheduling
+
+    found: dict[str, set[str]] = {}
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path, _, test = nodeid.partition("::")
+            if path not in found:
+                found[path] = starting_processes(config.rootpath / path)
+            return "processes" if test.partition("[")[0] in found[path] else path
+
+    return ByFile(config, log)
 
 
 @pytest.fixture

@@ -38,7 +38,8 @@ _CHAINS = {
     "n_draws": 5,
     "mode_weights": "uniform",
 }
-_LAPLACE = {**_STEPS, "n_hyper_updates": 10}
+_LAPLACE = {**_STEPS, "max_iter": 10, "n_hyper_updates": 4}
+_MODES = {"n_restarts": 2, "max_iter": 10}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6)}
 _AS_GIVEN = {"standardize": False, "normalize_y": False}
 _FACTORS = {
@@ -91,17 +92,17 @@ FITS: dict[str, FitCase] = {
         sk.DeepEnsembleRegressor(**_MEMBERS, batch_size=10), X, NUMBERS
     ),
     "bayesian-mlp": FitCase(
-        sk.BayesianMLPRegressor((3,), n_modes=2, n_members=2, random_state=0), X, TWO_NUMBERS
+        sk.BayesianMLPRegressor((3,), n_modes=2, n_members=1, random_state=0), X, TWO_NUMBERS
     ),
     "bayesian-mlp-ard": FitCase(
-        sk.BayesianMLPRegressor((3,), prior=ARD(), n_modes=2, n_members=1, random_state=0),
+        sk.BayesianMLPRegressor((3,), prior=ARD(), n_modes=1, n_members=1, random_state=0),
         X, NUMBERS,
     ),
     "bayesian-mlp-growing-noise": FitCase(
-        sk.BayesianMLPRegressor((3,), n_modes=2, n_members=1, random_state=0), X, GROWING
+        sk.BayesianMLPRegressor((3,), n_modes=1, n_members=1, random_state=0), X, GROWING
     ),
     "bayesian-mlp-classes": FitCase(
-        sk.BayesianMLPClassifier((3,), n_modes=2, n_members=2, random_state=0), X, THREE
+        sk.BayesianMLPClassifier((2,), n_modes=2, n_members=1, random_state=0), X, THREE
     ),
     "bayesian-mlp-two-classes": FitCase(
         sk.BayesianMLPClassifier((3,), prior=ARD(8.0, 64.0), n_modes=1, n_members=1,
@@ -112,17 +113,21 @@ FITS: dict[str, FitCase] = {
         sk.DeepEnsembleClassifier(**_MEMBERS, correction=None), X, LABELS
     ),
     "ensemble-refitted": FitCase(sk.DeepEnsembleClassifier(**_MEMBERS), X, THREE),
+    "ensemble-ard": FitCase(sk.DeepEnsembleRegressor(**_MEMBERS, prior=ARD()), X, TWO_NUMBERS),
+    "ensemble-refitted-learned-scales": FitCase(
+        sk.DeepEnsembleClassifier(**_MEMBERS, prior_scale="learn"), X, THREE
+    ),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
     "mcmc-classifier": FitCase(sk.MCMCClassifier(**_CHAINS, sampler="nuts"), X, LABELS),
     "mcmc-annealed": FitCase(
-        sk.MCMCRegressor((3, 3), likelihood="heteroscedastic", init=Annealing(10, 20, n_settle=10),
-                         sampler=HMC(max_leapfrog=8), n_chains=5, n_warmup=40, n_draws=5,
+        sk.MCMCRegressor((3, 3), likelihood="heteroscedastic", init=Annealing(4, 6, n_settle=4),
+                         sampler=HMC(max_leapfrog=8), n_chains=5, n_warmup=14, n_draws=4,
                          random_state=0),
         X, TWO_NUMBERS,
     ),
     "mcmc-evidence": FitCase(
-        sk.MCMCRegressor((1,), **_FROM_THE_PRIOR, n_chains=4, n_warmup=40, n_draws=20,
-                         mode_weights=Evidence(2, 32), random_state=0),
+        sk.MCMCRegressor((1,), **_FROM_THE_PRIOR, n_chains=3, n_warmup=20, n_draws=10,
+                         mode_weights=Evidence(2, 16), evidence_effort=0.0, random_state=0),
         X, NUMBERS,
     ),
     "mcmc-laplace": FitCase(
@@ -142,9 +147,9 @@ FITS: dict[str, FitCase] = {
         sk.LaplaceClassifier(**_LAPLACE, optimizer="adam", curvature="diag", layers="last"),
         X, THREE,
     ),
-    "laplace-modes": FitCase(sk.LaplaceRegressor(**_NET, n_restarts=2), X, TWO_NUMBERS),
+    "laplace-modes": FitCase(sk.LaplaceRegressor(**_NET, **_MODES), X, TWO_NUMBERS),
     "laplace-modes-ard": FitCase(
-        sk.LaplaceRegressor(**_NET, prior=ARD(), n_restarts=2), X, NUMBERS
+        sk.LaplaceRegressor(**_NET, **_MODES, prior=ARD()), X, NUMBERS
     ),
     "laplace-classes": FitCase(
         sk.LaplaceClassifier(**_NET, prior=ARD(8.0, 64.0), n_restarts=2), X, THREE

@@ -48,7 +48,10 @@ A_STEP = {
     "Laplace, Kronecker": 0.0, "Laplace, full": 0.0, "LILA, rotation": 0.05, "LILA, columns": 0.05,
 }  # fmt: skip
 UPLOADS = {"ensemble, minibatches": 4.0}  # constants of a batch's density
-LONG = {"VI, inducing points, both starts", "VI, last layer collapsed, both starts"}  # seconds
+# Seconds, and another family of transformations.
+LONG = {
+    "VI, inducing points, both starts", "VI, last layer collapsed, both starts", "LILA, columns",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

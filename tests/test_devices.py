@@ -11,6 +11,7 @@ are `python -m pytest -m slow tests/test_devices.py`.
 
 import pickle
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,14 @@ def moved(model: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 EVERY = FITS | OPTIONS
 
 
+@cache
+def fitted_there(name: str) -> Any:
+    """On the device, as compared with a fit on the CPU; read only."""
+    case = EVERY[name]
+    there = clone(case.estimator).set_params(device="cuda", **ALIKE.get(name, {}))
+    return there.fit(case.X, case.y)
+
+
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=pytest.mark.slow) if n in OPTIONS or n in LONG else n for n in EVERY],
@@ -109,7 +118,7 @@ def test_a_fit_is_the_same_and_moves(name, cuda, monkeypatch):
     changed = ALIKE.get(name, {})
     if "anneal" in name:  # whose chains double any rounding at every step
         monkeypatch.setattr(heteroscedastic, "collapsed_weight", lambda weight: weight)
-    there = clone(estimator).set_params(device="cuda", **changed).fit(rows, y)
+    there = fitted_there(name)
     assert there.device_.startswith("cuda")
     predicted = everything_predicted(there, rows)
     if not REAL:
@@ -124,10 +133,13 @@ def test_a_fit_is_the_same_and_moves(name, cuda, monkeypatch):
     assert_all_close(everything_predicted(there, rows), predicted)  # the same object, too
 
 
-@pytest.mark.parametrize("name", SMALL)
+# The first of each class.
+FIRST = [next(n for n, case in FITS.items() if case.estimator is e) for e in SMALL.values()]
+
+
+@pytest.mark.parametrize("name", FIRST)
 def test_a_file_of_one_device_is_read_on_the_other(name, cuda, tmp_path, monkeypatch):
-    rows, y = (MATRIX, None) if target(SMALL[name]) is None else (X, target(SMALL[name]))
-    there = clone(SMALL[name]).set_params(device="cuda").fit(rows, y)
+    rows, there = FITS[name].X, fitted_there(name)
     expected = everything_predicted(there, rows)
     save(there, tmp_path / "model")
     assert_all_close(everything_predicted(load(tmp_path / "model"), rows), expected)
@@ -138,24 +150,34 @@ def test_a_file_of_one_device_is_read_on_the_other(name, cuda, tmp_path, monkeyp
 WARM = [n for n, e in SMALL.items() if "warm_start" in e.get_params()]
 
 
+def warm(name: str, *devices: str) -> Any:
+    """Fitted on one device after the other."""
+    model = clone(SMALL[name]).set_params(warm_start=True)
+    for device in devices:
+        model.set_params(device=device).fit(X, target(model))
+    return model
+
+
+@cache
+def warm_here(name: str) -> Any:
+    """On the CPU twice; read only."""
+    return warm(name, "cpu", "cpu")
+
+
 @pytest.mark.parametrize("name", WARM)
 @pytest.mark.parametrize(("first", "second"), [("cpu", "cuda"), ("cuda", "cpu")])
 def test_a_warm_start_goes_on_on_the_other_device(name, first, second, cuda):
-    def on(*devices: str) -> Any:
-        model = clone(SMALL[name]).set_params(warm_start=True)
-        for device in devices:
-            model.set_params(device=device).fit(X, target(model))
-        return model
-
-    found = on(first, second)
+    found = warm(name, first, second)
     assert found.device_.startswith(second)
     if name.startswith("MCMC"):  # a stream can't go on elsewhere: another one, the same each time
-        again = on(first, second)
+        again = warm(name, first)
+        before = again.samples_
+        again.set_params(device=second).fit(X, target(again))
         assert np.array_equal(found.samples_, again.samples_)
-        assert not np.array_equal(found.samples_, on(first).samples_)
+        assert not np.array_equal(found.samples_, before)
         assert np.isfinite(found.samples_).all()
     elif not REAL:
-        assert_all_close(figures_of(found), figures_of(on("cpu", "cpu")))
+        assert_all_close(figures_of(found), figures_of(warm_here(name)))
 
 
 def test_chains_go_on_where_they_stopped_on_the_other_device(cuda):

@@ -37,7 +37,7 @@ LABELS = np.where(Y > 3.0, "high", "low")
 RADIUS = np.hypot(X[:, 0], X[:, 1])
 
 NET = {"hidden_layer_sizes": (3,), "activation": "tanh"}
-STEPS = {"max_iter": 200, "tol": None, "random_state": 0}
+STEPS = {"max_iter": 120, "tol": None, "random_state": 0}
 CHAINS = {
     "n_chains": 4, "n_warmup": 60, "n_draws": 10, "mode_weights": "uniform", "random_state": 0,
     "sampler": HMC(max_leapfrog=8), "init": "prior",

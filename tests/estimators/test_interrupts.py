@@ -53,7 +53,7 @@ def strikes(name, how_many):
 
 @pytest.mark.parametrize("name", FIRST)
 def test_wherever_it_strikes(name):
-    n, places = strikes(name, 3 if name in SLOW_ONES else 5)
+    n, places = strikes(name, 2 if name in SLOW_ONES else 4)
     for place in places:
         assert_kept(name, place, n)
 

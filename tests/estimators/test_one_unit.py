@@ -160,16 +160,18 @@ def quadrature(name, own=None, n_grid=45, n_nodes=5):
     nodes = torch.tensor(list(product(z, repeat=inner.n)))
     log_w = torch.tensor(list(product(np.log(w), repeat=inner.n))).sum(1)
     log_w = log_w + 0.5 * (nodes**2).sum(1)
+    prior = -0.5 * (unit**2).sum(1) - np.log(2.0 * np.pi)
+    log_area = root.diagonal(dim1=1, dim2=2).log().sum(1) + 2.0 * (grid[1] - grid[0]).log()
     terms, means = [], []
-    for g in range(len(unit)):
-        p = at[g] + nodes @ root[g].mT  # (M, n)
-        prior = -0.5 * (unit[g] ** 2).sum() - np.log(2.0 * np.pi)
-        log_area = root[g].diagonal().log().sum() + 2.0 * (grid[1] - grid[0]).log()
-        terms.append(inner.log_joint(p, hidden[g].expand(len(p), -1)) + prior + log_w + log_area)
-        means.append(case.mean(inner.outputs(p, new[g].expand(len(p), -1))))
-    terms = torch.stack(terms)
+    for g in torch.arange(len(unit)).split(max(1, 20_000 // len(nodes))):
+        p = at[g].unsqueeze(1) + nodes @ root[g].mT  # (g, M, n)
+        joint = inner.log_joint(p, hidden[g].unsqueeze(1).expand(-1, len(nodes), -1))
+        terms.append(joint + (prior + log_area)[g].unsqueeze(1) + log_w)
+        outputs = inner.outputs(p, new[g].unsqueeze(1).expand(-1, len(nodes), -1))
+        means.append(case.mean(outputs))
+    terms = torch.cat(terms)
     log_evidence = terms.logsumexp((0, 1))
-    mean = torch.einsum("gm,gmj->j", (terms - log_evidence).exp(), torch.stack(means))
+    mean = torch.einsum("gm,gmj->j", (terms - log_evidence).exp(), torch.cat(means))
     return float(log_evidence), mean.numpy()
 
 

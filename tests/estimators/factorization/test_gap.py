@@ -1,6 +1,7 @@
 """What a factorisation pays for its rotations: closed forms and sums over the group."""
 
 import itertools
+from functools import cache
 
 import numpy as np
 import pytest
@@ -34,8 +35,9 @@ FITS = {
 every_fit = pytest.mark.parametrize(("symmetry", "covariance", "side"), FITS.values(), ids=FITS)
 
 
+@cache
 def fitted(symmetry, covariance, k=2):
-    """A finite group gets less to see: its gap would be log |G| otherwise."""
+    """Read only. A finite group gets less to see: its gap would be log |G| otherwise."""
     model = clone(MODEL).set_params(n_components=k, symmetry=symmetry, solver=VI(covariance))
     model.set_params(prior_scale=1.0, offsets=False)
     if symmetry in {"sign_flip", "signed_permutation"}:
@@ -187,11 +189,13 @@ def test_symmetrising_afterwards_gives_less_than_with_it():
         assert plain.elbo_ < plain.elbo_ + gap.value < model.elbo_ + slack
 
 
-def test_more_components_are_a_bound():
-    gap = invariance_gap(fitted("orthogonal", "row", k=3))
-    assert gap.side == "exact"
-    gap = invariance_gap(fitted("orthogonal", "row", k=4))
-    assert gap.side == "lower"  # conjectured: rests on the large-rank saddle
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # at any posterior
+@pytest.mark.parametrize(("k", "side"), [(3, "exact"), (4, "lower")])
+def test_more_components_are_a_bound(k, side):
+    """Conjectured from four on: it rests on the large-rank saddle."""
+    model = clone(MODEL).set_params(n_components=k, solver=VI("row"), max_iter=3)
+    gap = invariance_gap(model.set_params(prior_scale=1.0, offsets=False).fit(X), n_draws=50)
+    assert gap.side == side
 
 
 def test_of_the_analytic_solution():

@@ -21,7 +21,7 @@ every = pytest.mark.parametrize(("model", "y"), BOTH.items(), ids=lambda a: type
 def test_fits_are_as_good_as_by_passes_of_their_own(model, y):
     """To a hundredth of a nat per row, the batches' noise included; started 0.2 above it."""
     exact, online = (
-        clone(model).set_params(max_iter=400, tol=None, hyper=hyper).fit(X, y)
+        clone(model).set_params(max_iter=240, tol=None, hyper=hyper).fit(X, y)
         for hyper in ("exact", "auto")
     )
     assert online.log_evidence_ == pytest.approx(exact.log_evidence_, abs=0.01 * len(X))
@@ -54,6 +54,6 @@ def test_a_batch_of_all_rows_makes_passes_of_its_own(model, y):
 
 def test_noise_of_the_curve_does_not_end_a_fit():
     """A gain below tol counts once it is below by more than the curve's own scatter."""
-    model = clone(next(iter(BOTH))).set_params(max_iter=400, tol=1e-9)
+    model = clone(next(iter(BOTH))).set_params(max_iter=200, tol=1e-9)
     assert model.fit(X, Y).stop_reason_ == "max_iter"
     assert clone(model).set_params(tol=10.0).fit(X, Y).stop_reason_ == "tol"

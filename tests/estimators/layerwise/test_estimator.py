@@ -102,7 +102,7 @@ def test_without_hidden_layers_it_is_bayesian_linear_regression(diabetes):
 def test_the_bound_is_that_of_the_scales_found_without_their_hyperprior(prior, diabetes):
     """Without hidden layers it is the evidence of the linear model under them."""
     X, y = diabetes
-    reg = quick(hidden_layer_sizes=(), prior=prior, max_iter=200).fit(X, y)
+    reg = quick(hidden_layer_sizes=(), prior=prior, max_iter=60).fit(X, y)
     Z = np.column_stack([(X - X.mean(0)) / X.std(0), np.ones(60)]) * y.std()
     columns = reg.relevance_ if prior == ARD() else np.full(10, reg.prior_scale_[0])
     scale = np.append(columns, reg.prior_scale_[-1])
@@ -140,7 +140,7 @@ def test_columns_without_use_are_irrelevant(hidden_posterior):
     X = rng.standard_normal((150, 4))
     y = np.sin(2.0 * X[:, 0]) + np.cos(2.0 * X[:, 2]) + 0.1 * rng.standard_normal(150)
     reg = LayerwiseVIRegressor(
-        (10,), "tanh", hidden_posterior=hidden_posterior, prior=ARD(), max_iter=600, tol=None,
+        (10,), "tanh", hidden_posterior=hidden_posterior, prior=ARD(), max_iter=300, tol=None,
         n_predict_samples=20, random_state=0,
     ).fit(X, y)  # fmt: skip
     assert reg.relevance_[[1, 3]].max() < 0.5 * reg.relevance_[[0, 2]].min()
@@ -276,7 +276,7 @@ def test_clone_and_refit_of_another_kind(diabetes):
 
 
 def test_tol_stops_both_climbs(diabetes):
-    reg = quick(max_iter=1000, tol=1e-2).fit(*diabetes)
+    reg = quick(max_iter=1000, tol=5e-2).fit(*diabetes)
     assert reg.stop_reason_ == "tol"
     assert len(reg.elbo_curve_) == reg.n_iter_ / 10 < 100
 

@@ -163,7 +163,7 @@ class LaplaceNoise(TargetLikelihood):
 
 def test_ones_own_likelihood(diabetes):
     """Laplace noise: its mean absolute deviation is the scale that is learned."""
-    X, _ = diabetes
+    X = diabetes[0][:300]
     rng = np.random.default_rng(0)
     y = 300.0 * X[:, 2] + rng.laplace(scale=5.0, size=len(X))
     own = BayesianLinearRegressor(LaplaceNoise()).fit(X, y)

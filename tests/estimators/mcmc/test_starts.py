@@ -17,7 +17,7 @@ from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.networks.modules import ModuleNetwork
 
 FAST = {
-    "n_chains": 12, "n_warmup": 150, "n_draws": 30, "random_state": 0,
+    "n_chains": 8, "n_warmup": 100, "n_draws": 30, "random_state": 0,
     "mode_weights": Evidence(2, 64),
 }  # fmt: skip
 VOTES = {**FAST, "n_chains": 4, "n_warmup": 60, "n_draws": 10, "mode_weights": "uniform"}
@@ -63,8 +63,7 @@ def test_one_hidden_unit_under_learned_scales_has_its_evidence(settings, exact):
 def test_both_starts_have_the_same_posterior(given):
     X, y = make_sinusoidal(40, random_state=0)
     one, two = (
-        MCMCRegressor((2,), init=init, **FAST | given | {"n_warmup": 100}).fit(X, y)
-        for init in ("prior", "laplace")
+        MCMCRegressor((2,), init=init, **FAST | given).fit(X, y) for init in ("prior", "laplace")
     )
     error = np.hypot(one.log_evidence_std_error_, two.log_evidence_std_error_)
     assert error < 0.2
@@ -91,10 +90,11 @@ def test_scales_and_relevances(prior):
 
 def test_learned_scales_by_name():
     X, y = DIABETES
-    given = MCMCRegressor((2,), prior=LayerScales(), **VOTES).fit(X, y)
-    named = MCMCRegressor((2,), prior_scale="learn", **VOTES).fit(X, y)
+    few = {**VOTES, "n_warmup": 5, "n_draws": 2}
+    given = MCMCRegressor((2,), prior=LayerScales(), **few).fit(X, y)
+    named = MCMCRegressor((2,), prior_scale="learn", **few).fit(X, y)
     assert np.array_equal(named.samples_, given.samples_)
-    assert not hasattr(MCMCRegressor((2,), prior_scale=1.0, **VOTES).fit(X, y), "prior_groups_")
+    assert not hasattr(MCMCRegressor((2,), prior_scale=1.0, **few).fit(X, y), "prior_groups_")
 
 
 def test_chains_start_at_modes_in_turn_with_the_metric_there():
@@ -109,7 +109,8 @@ def test_chains_start_at_modes_in_turn_with_the_metric_there():
 
 def test_a_warm_start_keeps_the_metric():
     X, y = DIABETES
-    reg = MCMCRegressor((2,), init="laplace", warm_start=True, **VOTES).fit(X, y)
+    few = {**VOTES, "n_warmup": 10, "n_draws": 2}
+    reg = MCMCRegressor((2,), init="laplace", warm_start=True, **few).fit(X, y)
     before = reg._blocks_[0].preconditioner.cholesky
     reg.set_params(n_warmup=0).fit(X, y)
     assert np.array_equal(reg._blocks_[0].preconditioner.cholesky, before)

@@ -362,7 +362,7 @@ def test_posterior_contract(fitted):
 
 def test_learned_prior_scales_are_where_the_bound_is_highest(diabetes):
     """A fit at the scales found reaches the same bound; at twice or half of them, a lower one."""
-    settings = {"max_iter": 400, "init": "laplace"}
+    settings = {"max_iter": 300, "init": "laplace"}
     learned = quick(prior_scale="learn", **settings).fit(*diabetes)
     assert learned.prior_groups_.tolist() == ["W1", "b1", "W2", "b2"]
     sizes = [40, 4, 4, 1]

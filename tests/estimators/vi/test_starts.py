@@ -71,14 +71,14 @@ def test_of_classes_the_start_is_stationary():
 
 def test_a_fit_from_a_mode_is_closer_at_a_lower_bound():
     X, y = make_sinusoidal(120, random_state=0)
-    reg = SymmetrizedVIRegressor((20,), "tanh", max_iter=600, tol=None, random_state=0)
+    reg = SymmetrizedVIRegressor((20,), "tanh", max_iter=200, tol=None, random_state=0)
     from_mode = clone(reg).set_params(init="laplace").fit(X, y)
-    again = clone(from_mode).fit(X, y)
     reg.fit(X, y)
-    assert np.array_equal(from_mode.posterior_.loc, again.posterior_.loc)
     assert from_mode.score(X, y) > reg.score(X, y)
     assert from_mode.elbo_ < reg.elbo_
     assert from_mode.noise_std_ != reg.noise_std_
+    few = [clone(from_mode).set_params(max_iter=20).fit(X, y).posterior_.loc for _ in range(2)]
+    assert np.array_equal(*few)
 
 
 def test_a_warm_start_goes_on_from_the_fit(rows):
