@@ -113,6 +113,10 @@ FITS: dict[str, FitCase] = {
         sk.DeepEnsembleClassifier(**_MEMBERS, correction=None), X, LABELS
     ),
     "ensemble-refitted": FitCase(sk.DeepEnsembleClassifier(**_MEMBERS), X, THREE),
+    "ensemble-ard": FitCase(sk.DeepEnsembleRegressor(**_MEMBERS, prior=ARD()), X, TWO_NUMBERS),
+    "ensemble-refitted-learned-scales": FitCase(
+        sk.DeepEnsembleClassifier(**_MEMBERS, prior_scale="learn"), X, THREE
+    ),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
     "mcmc-classifier": FitCase(sk.MCMCClassifier(**_CHAINS, sampler="nuts"), X, LABELS),
     "mcmc-annealed": FitCase(

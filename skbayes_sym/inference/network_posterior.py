@@ -38,8 +38,8 @@ class NetworkPosterior:
     likelihood : Likelihood
         Its own parameters, if any, are logarithms of scales.
     prior : Prior
-        Of ``theta``; a Gaussian one costs one pass over the positions, one with a ``kernel`` its
-        own, others take autograd.
+        Of ``theta``; a Gaussian one costs one pass over the positions (its scales may be the
+        chains' own, (C, P)), one with a ``kernel`` its own, others take autograd.
     data : Data
     noise_prior_scale : float or Tensor of shape (likelihood.n_params,), default=1.0
         The half-normal's ``s``, in the scale of ``data.y``.
@@ -156,11 +156,16 @@ class NetworkPosterior:
 
     @cached_property
     def _minus_precision(self) -> Tensor:
-        """By coordinate (D,); 0 where the prior isn't normal, as at the noise."""
+        """By coordinate; 0 where the prior isn't normal, as at the noise.
+
+        (D,), or (C, D) of chains with priors of their own.
+        """
         x = self.data.x
         if self._gaussian is None:
             return x.new_zeros(self.n_dims)
-        return torch.cat([-self._gaussian.precision.to(x), x.new_zeros(self.likelihood.n_params)])
+        precision = self._gaussian.precision.to(x)
+        of_noise = x.new_zeros(*precision.shape[:-1], self.likelihood.n_params)
+        return torch.cat([-precision, of_noise], -1)
 
     @cached_property
     def _noise_scale(self) -> Tensor:
@@ -181,12 +186,12 @@ class NetworkPosterior:
 
     @cached_property
     def _constant(self) -> Tensor:
-        """Log normalisers of the normal and half-normal priors, (1,)."""
+        """Log normalisers of the normal and half-normal priors, (1,) or (C,)."""
         noise = self._noise_scale
         scale = torch.ones(0) if self._gaussian is None else self._gaussian.scale.double()
-        normal = -scale.log().sum() - 0.5 * log(2 * pi) * len(scale)
+        normal = -scale.log().sum(-1) - 0.5 * log(2 * pi) * scale.shape[-1]
         half_normal = 0.5 * log(2 / pi) * len(noise) - noise.log().sum()
-        return (normal.cpu() + half_normal.cpu()).to(self.data.x).unsqueeze(0)
+        return (normal.cpu() + half_normal.cpu()).to(self.data.x).reshape(-1)
 
 
 def _finite_or_minus_inf(value: Tensor) -> Tensor:

@@ -40,8 +40,8 @@ class ScalesByGroup:
         The variances :math:`s_g^2` around which the hyperprior lies.
     shape : float
         Shape ``a`` of the Gamma hyperprior of the precisions.
-    hyper : Tensor of shape (G,)
-        Log precisions.
+    hyper : Tensor of shape (*B, G)
+        Log precisions; with leading axes they are those of several weight vectors, each its own.
     is_learned : bool, default=True
         False where the scales were given: the hyperprior then doesn't count.
     """
@@ -86,17 +86,17 @@ class ScalesByGroup:
 
     @property
     def scale(self) -> Tensor:
-        """Standard deviations (P,) at the present scales."""
-        return (-0.5 * self.hyper).exp()[self.group]
+        """Standard deviations (*B, P) at the present scales."""
+        return (-0.5 * self.hyper).exp()[..., self.group]
 
     @property
     def precision(self) -> Tensor:
-        """Inverse variances (P,) at the present scales."""
-        return self.hyper.exp()[self.group]
+        """Inverse variances (*B, P) at the present scales."""
+        return self.hyper.exp()[..., self.group]
 
     def at(self, hyper: Tensor) -> GaussianPrior:
-        """The normal prior at log precisions (G,)."""
-        return GaussianPrior((-0.5 * hyper).exp()[self.group])
+        """The normal prior at log precisions (*B, G)."""
+        return GaussianPrior((-0.5 * hyper).exp()[..., self.group])
 
     def squares(self, theta: Tensor) -> Tensor:
         """Sum of squares in every group, (*B, P) -> (*B, G)."""

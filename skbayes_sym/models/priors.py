@@ -93,7 +93,7 @@ class GaussianPrior:
     Parameters
     ----------
     scale : Tensor of shape (P,)
-        Standard deviations.
+        Standard deviations; (M, P) of M weight vectors, each with its own.
     """
 
     scale: Tensor

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import FULLY_CONNECTED, NORMAL_PRIOR
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
@@ -135,6 +136,24 @@ def scale_attributes(prior: ScalesByGroup) -> dict[str, Array]:
     found = {"prior_scale_": scale, "prior_groups_": np.array(prior.names)}
     if prior.columns:
         found["relevance_"] = scale[prior.columns]
+    return found
+
+
+def scale_attributes_of_several(
+    prior: ScalesByGroup, log_precision: Tensor, name: str
+) -> dict[str, Array]:
+    """Learned standard deviations of several weight vectors, (M, G) of them under ``name``.
+
+    ``prior_scale_`` is their geometric mean; ``relevance_`` keeps every one's, of input columns.
+    """
+    scale = (-0.5 * log_precision).exp().double().cpu().numpy()
+    found = {
+        "prior_scale_": np.exp(np.log(scale).mean(axis=0)),
+        name: scale,
+        "prior_groups_": np.array(prior.names),
+    }
+    if prior.columns:
+        found["relevance_"] = scale[:, prior.columns]
     return found
 
 

@@ -24,6 +24,7 @@ from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import SampledOutputs
 from skbayes_sym.inference.effective_noise import NoiseNodes, mixture_of_members, noise_nodes
 from skbayes_sym.inference.laplace.class_refit import RefittedMembers, refitted_mixture
+from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.predictive import CategoricalMixture, Predictive, TargetPredictive
@@ -33,6 +34,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
     **OBJECT_CONSTRAINTS,
+    "prior_scale": [StrOptions({"learn"}), *NETWORK_CONSTRAINTS["prior_scale"]],
     "n_members": [Interval(Integral, 1, None, closed="left")],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
@@ -78,6 +80,7 @@ class _DeepEnsemble(WeightedDraws):
             self.tol,
             self.batch_size,
             self._has_effective_noise(),
+            self._learns_noise(),
             start=self._previous() if self.warm_start and hasattr(self, "samples_") else None,
             refitting=self._refitting(),
         )
@@ -88,9 +91,17 @@ class _DeepEnsemble(WeightedDraws):
     def _has_effective_noise(self) -> bool:
         return False
 
+    def _learns_noise(self) -> bool:
+        return False
+
     def _previous(self) -> Members:
         """The members of the fit before."""
-        return Members(self.samples_, np.zeros((len(self.samples_), 0)))
+        return Members(self.samples_, np.zeros((len(self.samples_), 0)), self._log_precision())
+
+    def _log_precision(self) -> Array | None:
+        """Of the prior's groups, where they were learned."""
+        scales: Array | None = getattr(self, "prior_scale_samples_", None)
+        return None if scales is None else -2.0 * np.log(scales)
 
 
 class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
@@ -122,15 +133,18 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default normal with standard
-        deviation ``prior_scale``.
-    prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
+        deviation ``prior_scale``. ``LayerScales()`` learns one scale per layer's weights and one
+        per layer's biases, ``ARD()`` one per column of ``X`` besides: `relevance_`.
+    prior_scale : "learn", float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        per layer, or one per parameter.
+        per layer, or one per parameter. "learn" is ``LayerScales()``: every member's own, by the
+        evidence.
     noise_std : "effective", "learn", float or sequence of float, default="effective"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it, each member from its own residuals. "effective" corrects
         that for the freedoms the member's weights have taken of the rows, where the network is
-        "mlp" and the likelihood "auto".
+        "mlp" and the likelihood "auto"; where the prior's scales are learned it does so in
+        training, of any network.
     noise_prior_scale : float, default=1.0
         Scale of the half-normal prior of the noise's standard deviation, in scaled target units; of
         a noise that is learned.
@@ -175,9 +189,18 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     likelihood_ : Likelihood
         The one that was given, with what was learned of it, in standardised units; its parameters
         lead with an axis of draws where they were drawn. Not of "auto".
+    prior_scale_ : ndarray of shape (n_groups,)
+        Prior standard deviation of every group of weights, geometric mean over the members; only
+        where they are learned, like the next two.
+    prior_scale_samples_ : ndarray of shape (n_members, n_groups)
+        Of every member.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share one.
+    relevance_ : ndarray of shape (n_members, n_features)
+        Scale of the weights from every column of ``X``; only under ``ARD(...)``.
     log_posterior_samples_ : ndarray of shape (n_members,)
         Log joint density of targets (as given), weights and noise (as scaled) of every member,
-        nats.
+        nats; at the prior's scales that it has learned.
     log_posterior_curve_ : ndarray
         Its mean over the members in training, averaged over blocks of steps.
     n_iter_ : int
@@ -209,10 +232,19 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     more weights than data a mode may fit them exactly: its noise is then kept from falling below
     1e-3 standard deviations of the targets.
 
+    Scales that are learned move eighteen times in ``max_iter`` steps, to the maximum of Laplace's
+    evidence under their Gamma hyperprior (MacKay 1992, eq. 21), for which every member's
+    Gauss-Newton matrix is taken in the smaller of two dimensions: O(N K P m + m^3) a member, m the
+    smaller of N K and P for K outputs. Effective noise moves with them (eq. 22). In between they
+    stay, so that members are modes under the last ones. A mode of weights and scales together would
+    collapse: all weights of a group then count as determined by the rows.
+
     References
     ----------
     Lakshminarayanan, Pritzel & Blundell (2017). Simple and scalable predictive uncertainty
     estimation using deep ensembles.
+
+    MacKay (1992). A practical Bayesian framework for backpropagation networks.
 
     Wiese, Wimmer, Papamarkou, Bischl, Günnemann & Rügamer (2023). Towards efficient MCMC sampling
     in Bayesian neural networks by exploiting symmetry, appendix E.3.
@@ -283,9 +315,11 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         self.verbose = verbose
 
     def _has_effective_noise(self) -> bool:
-        plain = isinstance(self.network, str) and self._given_likelihood is None
+        return isinstance(self.network, str) and self._learns_noise()
+
+    def _learns_noise(self) -> bool:
         wanted = isinstance(self.noise_std, str) and self.noise_std == "effective"
-        return plain and wanted
+        return wanted and self._given_likelihood is None
 
     def _nodes(self) -> NoiseNodes | None:
         """Of every member's noise, where it is estimated from the rows its weights leave."""
@@ -325,9 +359,10 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
     def _previous(self) -> Members:
         if self._given_likelihood is not None:
-            return Members(self.samples_, self._likelihood_params()[:, 0])
+            return Members(self.samples_, self._likelihood_params()[:, 0], self._log_precision())
         noise_std = getattr(self, "noise_std_samples_", np.ones((len(self.samples_), 0)))
-        return Members(self.samples_, np.log(noise_std / self.y_scale_))
+        log_noise = np.log(noise_std / self.y_scale_)
+        return Members(self.samples_, log_noise, self._log_precision())
 
 
 class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
@@ -359,10 +394,13 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default normal with standard
-        deviation ``prior_scale``.
-    prior_scale : float, sequence of float or ndarray of shape (P,), default=1.0
+        deviation ``prior_scale``. ``LayerScales(8.0, 64.0)`` learns one scale per layer's weights
+        and one per layer's biases, ``ARD(8.0, 64.0)`` one per column of ``X`` besides:
+        `relevance_`.
+    prior_scale : "learn", float, sequence of float or ndarray of shape (P,), default=1.0
         Prior standard deviation of the weights and biases, in standardised units: one number, one
-        per layer, or one per parameter.
+        per layer, or one per parameter. "learn" is ``LayerScales(8.0, 64.0)``: every member's own,
+        by the evidence.
     correction : {"auto", "gaussian"} or None, default="auto"
         Whether members are refitted: "gaussian" for all of a "mlp" with the softmax of
         ``likelihood="auto"`` and a normal prior; "auto" where that is so and takes some seconds (up
@@ -401,8 +439,18 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         is layer by layer, W (out x in, row-major), then b.
     chain_weights_ : ndarray of shape (n_members,)
         What each member counts for: all alike.
+    prior_scale_ : ndarray of shape (n_groups,)
+        Prior standard deviation of every group of weights, geometric mean over the members; only
+        where they are learned, like the next two.
+    prior_scale_samples_ : ndarray of shape (n_members, n_groups)
+        Of every member.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share one.
+    relevance_ : ndarray of shape (n_members, n_features)
+        Scale of the weights from every column of ``X``; only under ``ARD(...)``.
     log_posterior_samples_ : ndarray of shape (n_members,)
-        Log joint density of labels and weights of every member, nats.
+        Log joint density of labels and weights of every member, nats; at the prior's scales that
+        it has learned.
     log_posterior_curve_ : ndarray
         Its mean over the members in training, averaged over blocks of steps.
     refitted_members_ : RefittedMembers
@@ -437,6 +485,13 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes
     found from random starts and count alike, however much of the posterior they stand for.
 
+    Scales that are learned move eighteen times in ``max_iter`` steps, to the maximum of Laplace's
+    evidence under their Gamma hyperprior (MacKay 1992, eq. 21), for which every member's
+    Gauss-Newton matrix is taken in the smaller of two dimensions: O(N K P m + m^3) a member, m the
+    smaller of N K and P for K outputs. In between they stay, so that members are modes under the
+    last ones. A mode of weights and scales together would collapse: all weights of a group then
+    count as determined by the rows.
+
     The refit takes O(N K P m + 30 N K m^2) a member, where m is the smaller of N K and P, and K the
     number of logits: 1 for two classes. `predict_uncertainty` counts the refitted logits' variance
     as epistemic; `log_likelihood_samples` is that of the weights as trained.
@@ -450,6 +505,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
 
     Lakshminarayanan, Pritzel & Blundell (2017). Simple and scalable predictive uncertainty
     estimation using deep ensembles.
+
+    MacKay (1992). A practical Bayesian framework for backpropagation networks.
 
     Wiese, Wimmer, Papamarkou, Bischl, Günnemann & Rügamer (2023). Towards efficient MCMC sampling
     in Bayesian neural networks by exploiting symmetry, appendix E.3.
@@ -518,6 +575,10 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+
+    def _learned_scales(self, network: Network) -> UnboundPrior:
+        """Weaker hyperpriors don't hold the scales of separable classes; without units they do."""
+        return LayerScales(8.0, 64.0) if network.symmetry().factors else LayerScales()
 
     def _refitting(self) -> Refitting | None:
         why = self._why_as_trained()

@@ -7,20 +7,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.compatibility import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Needs
+from skbayes_sym.estimators._fit.compatibility import (
+    ANY_LIKELIHOOD,
+    ANY_NETWORK,
+    ANY_PRIOR,
+    CURVED_LIKELIHOOD,
+    Needs,
+)
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.memory import prior_part, rows_part
-from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
+from skbayes_sym.estimators._fit.model import (
+    fully_connected,
+    independent_normals,
+    scale_attributes_of_several,
+)
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
 from skbayes_sym.estimators.ensemble.refit import Refitted, Refitting
 from skbayes_sym.inference.effective_noise import effective_noise
+from skbayes_sym.inference.laplace.determined import curvature_numbers
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.map import MapObjective, MinibatchDensity
+from skbayes_sym.inference.member_scales import ScaledModes, UpdateSteps
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.data import Batches
+from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Model
+from skbayes_sym.models.priors import Prior
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -32,6 +46,7 @@ _MINIBATCH_FACTOR = (
 )
 # Copies of what is optimised: values, gradient, two moments; and as many of a step and its end.
 _AT_ONCE = 8
+_DOUBLE = 8  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +55,7 @@ class Members:
 
     theta: Array  # (M, P)
     log_noise: Array  # (M, n_params of the likelihood), scaled units
+    log_precision: Array | None = None  # (M, G), of the prior's groups where they are learned
     log_posterior: Array | None = None  # (M,), nats; once training has ended
     loss_curve: Array | None = None
     n_iter: int = 0
@@ -52,6 +68,10 @@ class Members:
             "samples_": self.theta,
             "_likelihood_params_": self.log_noise,
         }
+        if self.log_precision is not None:
+            prior: ScalesByGroup = model.prior  # type: ignore[assignment]
+            hyper = torch.as_tensor(self.log_precision)
+            attributes |= scale_attributes_of_several(prior, hyper, "prior_scale_samples_")
         noise_scale = model.likelihood.at(torch.as_tensor(self.log_noise).double()).noise_scale
         if data.y_scaling is not None and noise_scale.shape[-1]:
             noise_std = noise_scale.expand(len(self.theta), -1).numpy() * data.y_scaling.scale
@@ -84,6 +104,8 @@ class DeepEnsemble:
     batch_size : int or "auto"
     has_effective_noise : bool
         Whether each member's noise is corrected for the freedoms its weights have taken.
+    learns_noise : bool
+        Whether the evidence sets the noise in training, too, where it sets the prior's scales.
     start : Members, optional
         Where to go on from, in the scaled units of this fit.
     refitting : Refitting, optional
@@ -99,6 +121,7 @@ class DeepEnsemble:
     tol: float | None
     batch_size: int | str = "auto"
     has_effective_noise: bool = False
+    learns_noise: bool = False
     start: Members | None = None
     refitting: Refitting | None = None
 
@@ -108,11 +131,8 @@ class DeepEnsemble:
             model.network, model.likelihood, model.prior, data.data,  # type: ignore[arg-type]
             self.noise_prior_scale,
         )  # fmt: skip
-        start_seed, batch_seed = data.seed, spawn_seeds(data.seed, 1)[0]
         with torch.no_grad():
-            position = self._position(model, start_seed).to(data.data.x)
-            density = self._density(posterior, data, batch_seed)
-            objective = MapObjective(density, model.network.layout.n_params, position)
+            objective = self._objective(posterior, data)
             run.begin(n_blocks(self.max_iter), lambda: _members(objective))
             tol = None if self.tol is None else self.tol * data.total_weight
             result = run.minimise(
@@ -140,11 +160,11 @@ class DeepEnsemble:
         how, ended = self.refitting, found.stop_reason
         if how is None or ended == "interrupted" or not how.is_due(self.n_members, data, model):
             return found
-        refitted = how.refitted(found.theta, data, model)
+        refitted = how.refitted(found.theta, prior_scales(found, model), data, model)
         logger.info("members refitted as linearised networks, variance scale %g", refitted[1])
         return replace(found, refitted=refitted)
 
-    def _position(self, model: Model, seed: int) -> Tensor:
+    def _position(self, model: Model | NetworkPosterior, seed: int) -> Tensor:
         """Starting points (M, D): random ones, or the members to go on from."""
         n, network = self.n_members, model.network
         if self.start is None:
@@ -162,16 +182,38 @@ class DeepEnsemble:
         parts = (self.start.theta, self.start.log_noise[:, :n_params])
         return torch.cat([torch.as_tensor(p, dtype=torch.float64) for p in parts], 1)
 
+    def _objective(self, posterior: NetworkPosterior, data: Training) -> MapObjective:
+        """What training minimises; scales of the prior that are learned are its own."""
+        start_seed, batch_seed = data.seed, spawn_seeds(data.seed, 1)[0]
+        position = self._position(posterior, start_seed).to(data.data.x)
+        batches = self._batches(data, batch_seed)
+
+        def density(posterior: NetworkPosterior) -> LogDensity:
+            return posterior if batches is None else MinibatchDensity(posterior, batches)
+
+        scales = learned_scales(posterior.prior)
+        if scales is None:
+            n_params = posterior.network.layout.n_params
+            return MapObjective(density(posterior), n_params, position)
+        CURVED_LIKELIHOOD.require(posterior.likelihood, "likelihood")
+        before = None if self.start is None else self.start.log_precision
+        if before is not None and before.shape == (self.n_members, scales.n_groups):
+            scales = replace(scales, hyper=torch.as_tensor(before))
+        start = replace(posterior, prior=scales)
+        steps = UpdateSteps(self.max_iter)
+        noise_range = data.log_noise_range if self.learns_noise else None
+        return ScaledModes(start, density, position, data.double_data, steps, noise_range)
+
     def _rows_per_step(self, data: Training) -> int:
         auto = data.n_rows if data.n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
         return rows_per_step(self.batch_size, data.n_rows, auto)
 
-    def _density(self, posterior: NetworkPosterior, data: Training, seed: int) -> LogDensity:
+    def _batches(self, data: Training, seed: int) -> Batches | None:
+        """None where every step sees all rows."""
         size = self._rows_per_step(data)
         if size >= data.n_rows:
-            return posterior
-        generator = generator_from(seed, data.device)
-        return MinibatchDensity(posterior, Batches(data.data, size, generator))
+            return None
+        return Batches(data.data, size, generator_from(seed, data.device))
 
     def _groups(self, n: int, data: Training, model: Model) -> list[ParamGroup]:
         """Weights, ``n`` of all members together, and what the likelihood learns."""
@@ -191,7 +233,16 @@ class DeepEnsemble:
             _AT_ONCE * self.n_members * n_params * data.dtype.itemsize,
             "Lower n_members or hidden_layer_sizes, or use dtype='float32'.",
         )
-        require_memory([rows_part(data), prior_part(n_params), members], data.device)
+        parts = [rows_part(data), prior_part(n_params), members]
+        if learned_scales(model.prior) is not None:
+            parts.append(
+                Part(
+                    f"the curvature of a member of {n_params:,} weights",
+                    _DOUBLE * curvature_numbers(data.n_rows, model.network.n_outputs, n_params),
+                    "Lower hidden_layer_sizes, or give prior_scale a number.",
+                )
+            )
+        require_memory(parts, data.device)
 
 
 def _members(
@@ -201,22 +252,36 @@ def _members(
 ) -> Members:
     position, n = objective.position, objective.n_theta // len(objective.position)
     theta, log_noise = (t.cpu().numpy().copy() for t in (position[:, :n], position[:, n:]))
+    scales = objective.prior.hyper.cpu().numpy() if isinstance(objective, ScaledModes) else None
     if log_posterior is None or result is None:
-        return Members(theta, log_noise)
+        return Members(theta, log_noise, scales)
     values = log_posterior.double().cpu().numpy()
     curve = np.array(result.loss_curve)
-    return Members(theta, log_noise, values, curve, result.n_iter, result.stopped)
+    return Members(theta, log_noise, scales, values, curve, result.n_iter, result.stopped)
+
+
+def learned_scales(prior: Prior) -> ScalesByGroup | None:
+    """The prior, if its scales are learned."""
+    return prior if isinstance(prior, ScalesByGroup) and prior.is_learned else None
+
+
+def prior_scales(members: Members, model: Model) -> Tensor:
+    """Standard deviations of the weights' prior: (P,), or (M, P) of members that learned them."""
+    scales, found = learned_scales(model.prior), members.log_precision
+    if scales is None or found is None:
+        return independent_normals(model.prior).scale
+    return replace(scales, hyper=torch.as_tensor(found)).scale
 
 
 def corrected(members: Members, data: Training, model: Model) -> Members:
     """The members with noise that counts the freedoms their weights have taken."""
-    network, prior = fully_connected(model.network), independent_normals(model.prior)
+    network = fully_connected(model.network)
     theta = torch.as_tensor(members.theta).to(data.device, torch.float64)
-    scale = prior.scale.to(theta)
+    scale = prior_scales(members, model).to(theta).expand_as(theta)
     trained = torch.as_tensor(members.log_noise).to(theta).exp()
     found = [
-        effective_noise(network, t, data.double_data, scale, noise)
-        for t, noise in zip(theta, trained, strict=True)
+        effective_noise(network, t, data.double_data, own, noise)
+        for t, own, noise in zip(theta, scale, trained, strict=True)
     ]
     std, taken = (torch.stack(t).cpu() for t in zip(*found, strict=True))
     left = (data.total_weight - taken).numpy()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
+from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.inference.laplace.class_predictive import (
@@ -64,14 +64,18 @@ class Refitting:
         work = n_members * (n * p * m + 60 * n * m**2 + 10 * m**3)
         return work <= _MOST_WORK and data.n_rows * model.network.n_outputs * p <= _MOST_NUMBERS
 
-    def refitted(self, theta: Array, data: Training, model: Model) -> Refitted:
-        """All members, ``theta`` (M, P), and the factor on the variance they have in common."""
+    def refitted(self, theta: Array, scale: Tensor, data: Training, model: Model) -> Refitted:
+        """All members, ``theta`` (M, P), and the factor on the variance they have in common.
+
+        ``scale`` (P,), or (M, P) of every member its own: the prior's standard deviations.
+        """
         network, rows = fully_connected(model.network), data.double_data
-        scale = independent_normals(model.prior).scale.to(rows.x)
+        scale = scale.to(rows.x)
         members: list[RefittedMember] = []
         left_out: list[LeftOut] = []
-        for one in torch.as_tensor(theta).to(rows.x):
-            found = refit(LinearisedMember.at(network, one, scale, rows.x), rows)
+        weights = torch.as_tensor(theta).to(rows.x)
+        for one, own in zip(weights, scale.expand_as(weights), strict=True):
+            found = refit(LinearisedMember.at(network, one, own, rows.x), rows)
             members.append(found.member)
             left_out.append(without_itself(found.logits, found.terms))
         together = RefittedMembers.of(members, scale)

@@ -8,7 +8,11 @@ import numpy as np
 import torch
 
 from skbayes_sym.estimators._fit.memory import rows_part
-from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
+from skbayes_sym.estimators._fit.model import (
+    fully_connected,
+    scale_attributes_of_several,
+    scales_by_group,
+)
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
@@ -159,12 +163,4 @@ def learned_scales(prior: ScalesByGroup, hyper: torch.Tensor) -> dict[str, Array
     """Standard deviations of the weights of R modes: of groups, and of input columns."""
     if not prior.is_learned:
         return {"prior_scale_": prior.scale.numpy()}
-    scale = (-0.5 * hyper).exp().numpy()
-    found = {
-        "prior_scale_": np.exp(np.log(scale).mean(axis=0)),
-        "prior_scale_modes_": scale,
-        "prior_groups_": np.array(prior.names),
-    }
-    if prior.columns:
-        found["relevance_"] = scale[:, prior.columns]
-    return found
+    return scale_attributes_of_several(prior, hyper, "prior_scale_modes_")

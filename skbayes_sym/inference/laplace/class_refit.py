@@ -167,8 +167,8 @@ class RefittedMembers:
         Means of the laws.
     root : ndarray of shape (M, P, r)
         Their covariances are ``scale^2 - root root'``.
-    scale : ndarray of shape (P,)
-        Prior standard deviations.
+    scale : ndarray of shape (P,) or (M, P)
+        Prior standard deviations: of all, or of every member.
     """
 
     theta: np.ndarray
@@ -184,10 +184,10 @@ class RefittedMembers:
         return cls(*(t.cpu().numpy() for t in (*parts, torch.stack(roots), scale)))
 
     def tensors(self, device: torch.device) -> tuple[list[RefittedMember], Tensor]:
-        """The laws and the prior's scales, float64."""
+        """The laws and the prior's scales (M, P), float64."""
         arrays = (torch.as_tensor(a).to(device) for a in (self.theta, self.loc, self.root))
         members = [RefittedMember(*one) for one in zip(*arrays, strict=True)]
-        return members, torch.as_tensor(self.scale).to(device)
+        return members, torch.as_tensor(self.scale).to(device).expand(self.theta.shape)
 
 
 def refitted_mixture(
@@ -198,12 +198,11 @@ def refitted_mixture(
     As `skbayes_sym.inference.laplace.class_predictive.class_mixture`; O(N K P r) a member.
     """
     draws, log_weights = [], []
-    members, scale = laws
-    for member in members:
+    for member, scale in zip(*laws, strict=True):
         logits = refitted_logits(network, member, scale, x)
         terms = scaled_terms(logits, variance_scale) if variance_scale else ClassTerms(logits.mean)
         draws.append(terms.log_probabilities().movedim(-1, 0))
-        log_weights.append(terms.weights.log() - log(len(members)))
+        log_weights.append(terms.weights.log() - log(len(laws[0])))
     return CategoricalMixture(torch.cat(draws), torch.cat(log_weights))
 
 
