@@ -96,8 +96,9 @@ def test_a_move_waits_for_its_length(kernel, budget, cuda):
 
 
 @pytest.mark.slow
-def test_chains_wait_for_lengths_and_every_tenth_move(cuda):
-    assert more("MCMC, hmc", 10, 20).waits <= 1.0 + 0.5
+def test_chains_wait_once_every_tenth_move_or_once_a_doubling(cuda):
+    """Hamiltonian ones for the lengths of ten moves, then for the draws and what is told."""
+    assert more("MCMC, hmc", 10, 20).waits <= 0.5
     trees = more("MCMC, nuts", 1, 2)
     assert trees.waits <= sum(DOUBLINGS) + 3
     assert trees.launches > 100.0 * trees.waits
@@ -111,12 +112,13 @@ def test_particles_wait_once_a_move(cuda):
 
 
 @pytest.mark.parametrize(
-    ("name", "budget"), [("factorisation, VI", 17), ("factorisation, Gibbs", 17)]
+    ("name", "budget", "uploads"),
+    [("factorisation, VI", 17, 0.0), ("factorisation, Gibbs", 17, 3.0)],
 )
-def test_a_sweep_of_factors(name, budget, cuda):
+def test_a_sweep_of_factors(name, budget, uploads, cuda):
     step = more(name, 4, 8)
     assert 0 < step.waits <= budget
-    assert step.uploads <= 2.5
+    assert step.uploads <= uploads + 0.5  # gamma variables of Gibbs are drawn on the host
 
 
 def test_constants_are_made_once(cuda):

@@ -80,7 +80,10 @@ LESS = {
     "plot_modes.py": {
         '"n_chains": 64, "n_warmup": 300': '"n_chains": 8, "n_warmup": 20, "n_draws": 8',
     },
-    "plot_predictive.py": {"n_warmup=300": "n_warmup=20", "max_iter=2000": "max_iter=20"},
+    "plot_predictive.py": {
+        "n_chains=32, n_warmup=300": "n_chains=8, n_warmup=10, n_draws=8",
+        "max_iter=2000": "max_iter=20",
+    },
     "plot_singular_values.py": {
         "3000": "20", "600": "20", '"mean_field"': '"mean_field", "max_iter": 20',
         '"symmetrised": {}': '"symmetrised": {"max_iter": 20}',

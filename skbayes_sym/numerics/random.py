@@ -28,6 +28,13 @@ def numpy_generator(generator: torch.Generator) -> np.random.Generator:
     return np.random.default_rng(int(seed))
 
 
+def copy_of(generator: torch.Generator) -> torch.Generator:
+    """A stream of the numbers that ``generator`` will give."""
+    copy = torch.Generator(generator.device)
+    copy.set_state(generator.get_state())
+    return copy
+
+
 def copies(generator: torch.Generator) -> Iterator[torch.Generator]:
     """Streams of the same numbers: ``generator`` itself first, then copies of what it was."""
     state = generator.get_state()

@@ -153,7 +153,7 @@ def test_grid_search_through_a_pipeline_is_the_same_in_two_processes(estimator):
 def test_grid_search_through_a_pipeline(estimator):
     X, y = data(estimator)
     grid = {f"{type(estimator).__name__.lower()}__prior_scale": ["learn", 1.0]}
-    search = GridSearchCV(make_pipeline(StandardScaler(), clone(estimator)), grid, cv=3).fit(X, y)
+    search = GridSearchCV(make_pipeline(StandardScaler(), clone(estimator)), grid, cv=2).fit(X, y)
     assert search.predict(X).shape == y.shape
 
 

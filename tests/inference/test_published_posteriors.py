@@ -301,7 +301,7 @@ def test_the_stream_of_r():
 @pytest.mark.parametrize("kernel", MIXING, ids=lambda k: type(k).__name__)
 def test_labels_of_a_mixture(kernel):
     """Chains end at either labelling; what removal of the symmetry leaves is Stan's ordered one."""
-    draws = chains(mixture(), kernel, group=COMPONENTS, n_chains=8, n_draws=150)
+    draws = chains(mixture(), kernel, group=COMPONENTS, n_chains=8, n_draws=100)
     switched = draws[:, :, 0].mean(1) > draws[:, :, 1].mean(1)
     assert 0 < switched.sum() < len(switched)
     values = labelled(draws)

@@ -24,7 +24,7 @@ from scipy.stats import geninvgauss
 from torch import Tensor
 
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SidePrior
-from skbayes_sym.numerics.random import float64_normal, numpy_generator
+from skbayes_sym.numerics.random import numpy_generator, random_orthogonal
 
 
 class Shared(NamedTuple):
@@ -57,20 +57,20 @@ def draw_shared(
     k, dofs = n_components, [prior.factor_dof(n_components) for prior in priors]
     if dofs[0] is None or dofs[1] is None:
         return None
-    basis = torch.eye(k, dtype=torch.float64)
+    like = laws[0].precision
+    basis = torch.eye(k, dtype=like.dtype, device=like.device)
     if _are_rotatable(priors, k):
-        basis, _ = torch.linalg.qr(float64_normal((k, k), generator=generator).cpu())
-    row, column = (
-        prior.scatter * ((law.precision[:k, :k].cpu() @ basis) * basis).sum(0).numpy()
+        basis = random_orthogonal((), k, generator=generator)
+    known = [
+        prior.scatter * ((law.precision[:k, :k] @ basis) * basis).sum(0)
         for prior, law in zip(priors, laws, strict=True)
-    )
+    ]
+    row, column = torch.stack(known).cpu().numpy()  # a GPU is waited for once
     drawn = geninvgauss.rvs(
         0.5 * (dofs[1] - dofs[0]), (row * column) ** 0.5, random_state=numpy_generator(generator)
     )
-    c = torch.as_tensor((row / column) ** 0.5 * drawn).sqrt()
-    a, inverse = ((basis * scales) @ basis.mT for scales in (c, 1.0 / c))
-    like = laws[0].precision
-    return Shared(a.to(like), inverse.to(like))
+    c = torch.as_tensor((row / column) ** 0.5 * drawn).to(like).sqrt()
+    return Shared((basis * c) @ basis.mT, (basis / c) @ basis.mT)
 
 
 def balancing(priors: tuple[SidePrior, SidePrior], rows: Tensor, columns: Tensor) -> Shared | None:
@@ -84,7 +84,7 @@ def balancing(priors: tuple[SidePrior, SidePrior], rows: Tensor, columns: Tensor
     if any(prior.factor_dof(k) is None for prior in priors):
         return None
     first, second = (
-        (prior.scatter * torch.eye(k).to(own) + own.mT @ own) / (len(own) + 1.0)
+        (prior.scatter * _identity(own) + own.mT @ own) / (len(own) + 1.0)
         for prior, own in zip(priors, (rows.double(), columns.double()), strict=True)
     )
     if not _are_rotatable(priors, k):
@@ -93,6 +93,10 @@ def balancing(priors: tuple[SidePrior, SidePrior], rows: Tensor, columns: Tensor
     root, back = _power(first, 0.5), _power(first, -0.5)
     mean = back @ _power(root @ second @ root, 0.5) @ back
     return Shared(_power(mean, 0.5), _power(mean, -0.5))
+
+
+def _identity(factors: Tensor) -> Tensor:
+    return torch.eye(factors.shape[1], dtype=factors.dtype, device=factors.device)
 
 
 def _are_rotatable(priors: tuple[SidePrior, SidePrior], k: int) -> bool:

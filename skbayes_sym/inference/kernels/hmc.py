@@ -20,7 +20,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.kernels.base import MAX_ENERGY_ERROR, Info, Preconditioner, State, where
 from skbayes_sym.inference.log_density import LogDensity, gradient_of
-from skbayes_sym.numerics.random import standard_normal
+from skbayes_sym.numerics.random import copy_of, standard_normal
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,11 @@ class HMC:
         step_size: Tensor,
         preconditioner: Preconditioner,
         generator: torch.Generator,
+        n_steps: int | None = None,
     ) -> tuple[State, Info]:
-        """Move every chain once; see `Kernel.step`."""
-        n_steps = self.n_leapfrog(step_size, generator)
+        """Move every chain once; see `Kernel.step`. ``n_steps`` if `foreseen` has said it."""
+        asked = self._asked(step_size, generator)
+        n_steps = self._n_leapfrog(*asked.tolist()) if n_steps is None else n_steps
         momentum = draw_momentum(state, generator)
         size = self.jittered(step_size, generator)
         proposal, end = leapfrog(state, log_density, momentum, size, preconditioner, n_steps)
@@ -76,9 +78,31 @@ class HMC:
 
     def n_leapfrog(self, step_size: Tensor, generator: torch.Generator) -> int:
         """Draw the number of steps that all chains make."""
-        low, high = self.jitter
+        return self._n_leapfrog(*self._asked(step_size, generator).tolist())
+
+    def foreseen(
+        self, n_moves: int, state: State, step_size: Tensor, generator: torch.Generator
+    ) -> list[int]:
+        """Leapfrog steps of the next moves with these step sizes; a GPU is waited for once.
+
+        Nothing that a move draws depends on where chains are, so a copy of the generator runs
+        ahead of them; ``generator`` is left as it is.
+        """
+        ahead, asked = copy_of(generator), []
+        for _ in range(n_moves):
+            asked.append(self._asked(step_size, ahead))
+            draw_momentum(state, ahead)
+            self.jittered(step_size, ahead)
+            _uniforms(state.value, ahead)
+        return [self._n_leapfrog(*numbers) for numbers in torch.stack(asked).tolist()]
+
+    def _asked(self, step_size: Tensor, generator: torch.Generator) -> Tensor:
+        """Two uniform numbers and the median step size, (3,), on the generator's device."""
         u = torch.rand(2, generator=generator, device=generator.device, dtype=torch.float64)
-        length, fallback, eps = torch.cat([u, step_size.median().reshape(1).to(u)]).tolist()
+        return torch.cat([u, step_size.median().reshape(1).to(u)])
+
+    def _n_leapfrog(self, length: float, fallback: float, eps: float) -> int:
+        low, high = self.jitter
         wanted = self.path_length * (low + (high - low) * length) / eps
         if wanted <= self.max_leapfrog:
             return max(1, ceil(wanted))
@@ -186,13 +210,15 @@ def metropolis(
     """
     finite = energy_error.isfinite()
     probability = torch.where(finite, (-energy_error).exp().clamp_max(1.0), 0.0)
-    u = torch.rand(
-        len(energy_error), generator=generator, device=energy_error.device, dtype=torch.float64
-    )
-    accepted = u < probability
+    accepted = _uniforms(energy_error, generator) < probability
     if allowed is not None:
         accepted &= allowed
     divergent = ~finite | (energy_error > MAX_ENERGY_ERROR)
     charged = torch.full_like(accepted, n_gradients, dtype=torch.int64)
     info = Info(probability, accepted, divergent, charged, energy_error)
     return where(accepted, proposal, state), info
+
+
+def _uniforms(like: Tensor, generator: torch.Generator) -> Tensor:
+    """One number a chain of ``like`` (C,), that a probability is compared with."""
+    return torch.rand(len(like), generator=generator, device=like.device, dtype=torch.float64)

@@ -5,8 +5,9 @@ computes in one thread, so that its draws depend on nothing but where it started
 in this process, in another, on another machine, or when run again after a machine was lost.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from skbayes_sym.inference.kernels.base import (
     State,
     initial_state,
 )
+from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.mcmc.adaptation import (
     DualAveraging,
@@ -266,15 +268,27 @@ class _Run:
         return moments
 
     def draw(self, n_draws: int, thin: int) -> None:
+        lengths = self._lengths(n_draws * thin)
         for n in range(n_draws):
             for _ in range(thin):
-                self._move(self._sampling)
+                self._move(self._sampling, **next(lengths))
             position, value, _ = self._state
             self._unread[n] = torch.cat([position, value.unsqueeze(1).to(position)], 1)
             self._n_draws = n + 1
             if len(self._unread) == REPORT_EVERY:
                 self._read()
             self._report(self._sampling)
+
+    def _lengths(self, n_moves: int) -> Iterator[dict[str, int]]:
+        """What moves are told of their lengths: on a GPU those of several at once are asked for."""
+        kernel = self._sampler.kernel
+        if not isinstance(kernel, HMC) or self._generator.device.type == "cpu":
+            yield from repeat({}, n_moves)
+            return
+        for begin in range(0, n_moves, REPORT_EVERY):
+            n_next = min(REPORT_EVERY, n_moves - begin)
+            foreseen = kernel.foreseen(n_next, self._state, self._step_size, self._generator)
+            yield from ({"n_steps": n_steps} for n_steps in foreseen)
 
     def _read(self) -> None:
         """Bring the last draws to the host, which waits once."""
@@ -284,10 +298,10 @@ class _Run:
         self._draws[:, which], self._log_density[:, which] = drawn[..., :-1], drawn[..., -1]
         self._unread = {}
 
-    def _move(self, tally: Tally) -> Info:
+    def _move(self, tally: Tally, **told: int) -> Info:
         self._state, info = self._sampler.kernel.step(
             self._state, self._sampler.log_density, step_size=self._step_size,
-            preconditioner=self._preconditioner, generator=self._generator,
+            preconditioner=self._preconditioner, generator=self._generator, **told,
         )  # fmt: skip
         tally.add_(info)
         self._n_moves += 1

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from inference.factorization.factorization_problems import complete, incomplete, problem_of
+from thin import some
 
 from skbayes_sym.inference.factorization.gibbs import _draw_noise, sample_factors
 
@@ -15,11 +16,13 @@ def exact_mean(r):
 
 
 # Moore's Figure 3: the exact posterior mean, by tests/oracles/gaps.py.
-@pytest.mark.parametrize(
-    ("r", "expected"), [(0.5, 0.14609664), (2.0, 0.83339463), (4.0, 2.80367299)]
-)
-def test_gibbs_has_the_posterior_of_one_number(r, expected):
+EXACT = {0.5: 0.14609664, 2.0: 0.83339463, 4.0: 2.80367299}
+
+
+@some("r", EXACT, keep={2.0})
+def test_gibbs_has_the_posterior_of_one_number(r):
     """Within 3 standard errors of independent chains."""
+    expected = EXACT[r]
     assert exact_mean(r) == pytest.approx(expected, abs=1e-7)
     data = complete(torch.tensor([[r]], dtype=torch.float64))
     means = []

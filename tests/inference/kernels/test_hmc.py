@@ -230,3 +230,26 @@ def test_number_of_steps_at_the_cap(cap, generator):
     kernel = HMC(jitter=(0.5, 1.5), max_leapfrog=cap)
     n = {kernel.n_leapfrog(torch.tensor([1e-4]), generator) for _ in range(1000)}
     assert n == set(range((cap + 1) // 2, cap + 1))
+
+
+@pytest.mark.parametrize("step", [0.1, 0.008])  # the second one wants more steps than it may make
+def test_lengths_are_foreseen(step, generator):
+    """Those that the moves then make, and asking for them draws nothing."""
+    target, kernel = quartic(), HMC(max_leapfrog=64, least_step=0.5)
+    state = initial_state(torch.zeros(5, 3, dtype=torch.float64), target)
+    step_size = torch.full((5,), step, dtype=torch.float64)
+    arguments = {
+        "step_size": step_size, "preconditioner": DiagonalPreconditioner(torch.ones(5, 3)),
+        "generator": generator,
+    }  # fmt: skip
+    foreseen = kernel.foreseen(12, state, step_size, generator)
+    assert len(set(foreseen)) > 5
+    before = generator.get_state()
+    told = [initial_state(state.position, target)]
+    for n_steps in foreseen:
+        told.append(kernel.step(told[-1], target, n_steps=n_steps, **arguments)[0])
+    generator.set_state(before)
+    for n_steps, there in zip(foreseen, told[1:], strict=True):
+        state, info = kernel.step(state, target, **arguments)
+        assert info.n_gradients.tolist() == [n_steps] * 5
+        assert_close(state, there, rtol=0.0, atol=0.0)

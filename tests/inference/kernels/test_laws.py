@@ -218,7 +218,7 @@ def z_scores(kernel, target, precondition):
     start = (start if target.start is None else target.start).repeat(N_CHAINS, 1)
     draws = sample(
         kernel, target.log_density, start, preconditioner=precondition(target.covariance, N_CHAINS),
-        step_size=target.step_size, n_warmup=60, n_draws=60,
+        step_size=target.step_size, n_warmup=50, n_draws=40,
     )  # fmt: skip
     per_chain = target.statistics(draws).mean(0).numpy()
     return (per_chain.mean(0) - target.expected) / (per_chain.std(0, ddof=1) / N_CHAINS**0.5)

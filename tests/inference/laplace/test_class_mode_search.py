@@ -14,7 +14,7 @@ from skbayes_sym.models.learned_scales import LayerScales
 HOW = ClassModeSearch(max_iter=30)
 
 
-def noisy(n=400, n_inputs=8):
+def noisy(n=250, n_inputs=8):
     """A line in one column, and labels that hardly follow it."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, n_inputs, generator=generator, dtype=torch.float64)

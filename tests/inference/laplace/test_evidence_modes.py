@@ -43,7 +43,7 @@ def exact_log_evidence(problem, hyper):
 def test_of_a_linear_model_the_evidence_is_exact_and_at_its_maximum_in_the_scales(prior):
     problem = problem_of(linear_data(), prior=prior)
     start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
-    modes = EvidenceModes(max_iter=400, tol=None).search(problem, start).modes
+    modes = EvidenceModes(max_iter=200, tol=None).search(problem, start).modes
     hyper = Hyper(modes.hyper[:1], modes.noise_precision[:1])
     exact = exact_log_evidence(problem, hyper)
     np.testing.assert_allclose(modes.log_evidence[0].item(), exact, rtol=1e-10)
@@ -59,7 +59,7 @@ def test_of_a_linear_model_the_evidence_is_exact_and_at_its_maximum_in_the_scale
 def test_restarts_agree_on_a_convex_problem_and_stop():
     problem = problem_of(linear_data(n_targets=2))
     start = problem.network.init(3, generator=torch.Generator().manual_seed(0))
-    modes = EvidenceModes(max_iter=500, tol=None).search(problem, start).modes
+    modes = EvidenceModes(max_iter=200, tol=None).search(problem, start).modes
     torch.testing.assert_close(modes.theta, modes.theta[:1].expand(3, -1), atol=1e-6, rtol=0.0)
     torch.testing.assert_close(modes.log_evidence, modes.log_evidence[:1].expand(3))
     stopped = EvidenceModes(max_iter=500).search(problem, start)

@@ -13,7 +13,7 @@ from skbayes_sym.symmetry.gaps.units import UnitGap
 from skbayes_sym.symmetry.units import Units
 
 every_gap = pytest.mark.parametrize("case", GAPS.values(), ids=GAPS)
-N_DRAWS = 2000
+N_DRAWS = 1000
 
 
 @pytest.mark.parametrize("permanent", [Exact(), Soules(), DoublyStochastic()], ids=repr)

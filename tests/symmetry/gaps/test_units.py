@@ -191,7 +191,7 @@ def test_deep_network_is_sandwiched(spread, activation, generator):
     group, n = network.symmetry(), network.layout.n_params
     base = torch.randn(2, n, generator=generator, dtype=torch.float64)
     loc, scale = spread * base[0], (0.3 * base[1]).exp()
-    noise = torch.randn(400, n, generator=generator, dtype=torch.float64)
+    noise = torch.randn(200, n, generator=generator, dtype=torch.float64)
     elements = all_signed(3) if activation is TANH else all_permutations(3)
     exact = enumerate_log_density_ratio(group, list(product(elements, elements)), loc, scale, noise)
     lower = UnitGap(group, Exact()).values(loc, scale, noise, generator=generator)
