@@ -192,7 +192,8 @@ class BayesianRegressorMixin(RegressorMixin):
     def _scale_targets(self, rows: Rows) -> Scaling | None:
         given: Likelihood | None = getattr(self, "_given_likelihood", None)
         scales = given is None or given.scales_targets
-        return column_scaling(rows.y, rows.weight, enabled=self.normalize_y and scales)
+        enabled = self.normalize_y and scales
+        return column_scaling(rows.y, rows.weight, enabled=enabled, ends=rows.y_ends)
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise("learn", data)

@@ -203,7 +203,7 @@ class Training:
                 f"from {largest**-2:g} to {largest**2:g} are in this arithmetic's range. Rescale "
                 "the weights, or use dtype='float64'."
             )
-        wide = self.x_scaling.largest(self.rows.X)
+        wide = self.x_scaling.largest(self.rows.x_ends)
         remedy = "rescale it, or use dtype='float64'."
         if wide.max() > largest:
             place = int(wide.argmax())
@@ -213,7 +213,7 @@ class Training:
             )
         if self.y_scaling is None:
             return
-        spread, wide = self.target_spread, self.y_scaling.largest(self.rows.y)
+        spread, wide = self.target_spread, self.y_scaling.largest(self.rows.y_ends)
         wrong = (wide > largest) | (spread * largest < 1.0)
         if wrong.any():
             place = int(wrong.argmax())

@@ -118,7 +118,7 @@ class LinearEstimator(RowEstimator):
 
     def _scale_inputs(self, rows: Rows) -> Scaling:
         """Centred where there is an intercept to make up for it."""
-        full = column_scaling(rows.X, rows.weight, enabled=True)
+        full = column_scaling(rows.X, rows.weight, enabled=True, ends=rows.x_ends)
         n = rows.X.shape[1]
         return Scaling(
             full.mean if self.fit_intercept else np.zeros(n),
