@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
-from skbayes_sym.numerics.arguments import check_count
+from skbayes_sym.numerics.arguments import check_count, labels_of
 
 
 def interval_calibration_error(cdf: Any) -> float:
@@ -109,7 +109,7 @@ def expected_calibration_error(
     y_true = column_or_1d(y_true)
     proba = check_array(y_proba, dtype=np.float64, input_name="y_proba")
     check_consistent_length(y_true, proba)
-    classes = np.unique(y_true) if labels is None else np.atleast_1d(labels)
+    classes = labels_of(y_true) if labels is None else np.atleast_1d(labels)
     if proba.shape[1] != len(classes):
         raise ValueError(
             f"y_proba has {proba.shape[1]} columns for {len(classes)} classes: give their labels."

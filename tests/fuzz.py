@@ -24,8 +24,9 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from fits import FITS, MATRIX, SMALL
+from matplotlib import pyplot
 from sklearn.base import clone, is_classifier
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import FitFailedWarning, NotFittedError
 from sklearn.utils._param_validation import Interval, StrOptions
 
 import skbayes_sym as sk
@@ -553,13 +554,17 @@ def _is_in_words(error: BaseException) -> bool:
 
 def _is_of_words(caught: warnings.WarningMessage) -> bool:
     """Not NumPy's of arithmetic, unless in a metric of scikit-learn's."""
-    return not issubclass(caught.category, RuntimeWarning) or "sklearn" in caught.filename
+    is_raw = issubclass(caught.category, RuntimeWarning)
+    return (
+        not is_raw or issubclass(caught.category, FitFailedWarning) or "sklearn" in caught.filename
+    )
 
 
 def judge(call: Call) -> str | None:
     """What is wrong with the call, or None."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        pyplot.close("all")  # or matplotlib warns of how many there are
         try:
             answer = call.run()
         except OURS as error:

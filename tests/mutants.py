@@ -197,6 +197,18 @@ MUTANTS = [
            "inference/factorization/test_hyperpriors.py"),
     Mutant("inference/factorization/hyperpriors.py", "0.5 * dof * b * log(2.0) - 0.5 * dof",
            "0.5 * dof * b * log(2.0) + 0.5 * dof", "inference/factorization/test_hyperpriors.py"),
+    # Scales and noise by the evidence.
+    Mutant("inference/laplace/determined.py", "root = (share * weight[chosen]).sqrt()",
+           "root = share * weight[chosen]", "inference/laplace/test_determined.py"),
+    Mutant("inference/laplace/determined.py", "leverage = 1.0 - torch.cholesky_inverse",
+           "leverage = torch.cholesky_inverse", "inference/laplace/test_determined.py"),
+    Mutant("inference/member_scales.py", "left = (rows.weight.sum() - taken)",
+           "left = (rows.weight.sum() - 0.5 * taken)", "inference/test_member_scales.py"),
+    Mutant("inference/member_scales.py", "self._holds_noise = True", "self._holds_noise = False",
+           "inference/test_member_scales.py"),
+    Mutant("estimators/ensemble/refit.py", "zip(weights, scale.expand_as(weights), strict=True)",
+           "zip(weights, scale.expand_as(weights).flip(0), strict=True)",
+           "estimators/ensemble/test_scales.py"),
     # Units of the data, in the estimators.
     Mutant("estimators/_fit/training.py", "return -float(self.rows.weight.sum() * np.log",
            "return float(self.rows.weight.sum() * np.log", "estimators/vi/test_estimator.py"),

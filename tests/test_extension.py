@@ -203,6 +203,10 @@ TAKE_A_NETWORK = {
     "mcmc-module": (sk.MCMCRegressor(**CHAINS), SinesModule()),
     "ensemble": (sk.DeepEnsembleRegressor(**STEPS, n_members=4, noise_std="learn"), Sines()),
     "ensemble-classifier": (sk.DeepEnsembleClassifier(**STEPS, n_members=4), Sines(n_outputs=2)),
+    "ensemble-learned-scales": (
+        sk.DeepEnsembleRegressor(**STEPS, n_members=4, prior_scale="learn"),
+        Sines(),
+    ),
     "laplace": (sk.LaplaceRegressor(**UPDATES), SinesModule()),
     "laplace-classifier": (sk.LaplaceClassifier(**UPDATES), SinesModule(2)),
     "lila": (sk.LILARegressor(**UPDATES, invariances=None), SinesModule()),

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from skbayes_sym.numerics.arguments import check_count, check_number, check_random_state
+from skbayes_sym.numerics.arguments import check_count, check_flag, check_number, check_random_state
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -77,7 +77,7 @@ def make_absolute_value(
     """
     check_count("n_samples", n_samples)
     check_number("alpha", alpha, -_LARGEST, _LARGEST)
-    if spaced:
+    if check_flag("spaced", spaced):
         x = -10.0 + 20.0 * (np.arange(n_samples) + 0.5) / n_samples
     else:
         x = check_random_state(random_state).uniform(-10.0, 10.0, size=n_samples)

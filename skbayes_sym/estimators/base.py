@@ -186,7 +186,7 @@ class RowEstimator(BayesianEstimator):
         }
 
     def _scale_inputs(self, rows: Rows) -> Scaling:
-        return column_scaling(rows.X, rows.weight, enabled=self.standardize)
+        return column_scaling(rows.X, rows.weight, enabled=self.standardize, ends=rows.x_ends)
 
     def _input_blocks(self, X: Array) -> Iterator[Tensor]:
         """Scaled inputs in blocks of rows, on the device, in the precision of the fit."""

@@ -10,6 +10,7 @@ from skbayes_sym.estimators._fit.compatibility import (
     ANY_NETWORK,
     ANY_PRIOR,
     refuse,
+    require_kind,
 )
 from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.model import layer_sizes, network_prior
@@ -50,6 +51,7 @@ class NetworkEstimator(RowEstimator):
     prior: UnboundPrior | None = None
     network_: Network
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]]
+    _foreign_likelihoods: ClassVar[tuple[type, ...]]
 
     def _model(self, data: Training) -> Model:
         likelihood = self._likelihood(data)
@@ -80,6 +82,7 @@ class NetworkEstimator(RowEstimator):
         if given is None:
             return self._default_likelihood(data)
         refuse(self, ("noise_std",), "likelihood= is given", "its own parameters")
+        require_kind(self, given, self._foreign_likelihoods)
         ANY_LIKELIHOOD.require(given, "likelihood")
         return given
 

@@ -37,10 +37,12 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.crps import crps
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
 from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetMixture
-from skbayes_sym.numerics.arguments import check_count, seed_of, shown
+from skbayes_sym.numerics.arguments import check_count, labels_of, seed_of, shown
 from skbayes_sym.numerics.linalg import decompositions_in_words
 from skbayes_sym.numerics.memory import memory_in_words, require_memory
 from skbayes_sym.numerics.random import generator_from
@@ -144,6 +146,7 @@ class BayesianRegressorMixin(RegressorMixin):
     normalize_y: bool
     likelihood: Any = "auto"
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = OF_NUMBERS
+    _foreign_likelihoods: ClassVar[tuple[type, ...]] = (Bernoulli, Categorical)
     y_mean_: Array
     y_scale_: Array
 
@@ -189,7 +192,8 @@ class BayesianRegressorMixin(RegressorMixin):
     def _scale_targets(self, rows: Rows) -> Scaling | None:
         given: Likelihood | None = getattr(self, "_given_likelihood", None)
         scales = given is None or given.scales_targets
-        return column_scaling(rows.y, rows.weight, enabled=self.normalize_y and scales)
+        enabled = self.normalize_y and scales
+        return column_scaling(rows.y, rows.weight, enabled=enabled, ends=rows.y_ends)
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise("learn", data)
@@ -454,6 +458,7 @@ class BayesianClassifierMixin(ClassifierMixin):
 
     classes_: Array
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = OF_CLASSES
+    _foreign_likelihoods: ClassVar[tuple[type, ...]] = (TargetLikelihood,)
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         require_rows(X)
@@ -485,6 +490,11 @@ class BayesianClassifierMixin(ClassifierMixin):
         """The most probable class of every row, (n_samples,)."""
         winners = self.predict_proba(X).argmax(axis=1)
         return self.classes_[winners]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy of `predict`: the share of rows, or of ``sample_weight``, whose class it is."""
+        labels_of(np.asarray(y), "y")
+        return float(super().score(X, y, sample_weight=sample_weight))
 
     def predict_proba(self, X: Any) -> Array:
         """Posterior predictive probabilities, (n_samples, n_classes), columns as in `classes_`."""

@@ -13,6 +13,7 @@ from skbayes_sym.inspection._fitted import fitted_model, observations, of_target
 from skbayes_sym.numerics.arguments import check_count
 
 _MARGIN = 0.05  # a grid over a feature goes so much of its range beyond the data, to either side
+_FARTHEST = 1e300  # from zero, that a grid with its margin may reach
 
 
 def _levels(coverages: Sequence[float]) -> Array:
@@ -88,6 +89,11 @@ def grid_of(grid: Any, values: Array) -> Array:
     if np.ndim(grid):
         return np.asarray(grid, dtype=float)
     low, high = values.min(), values.max()
+    if not np.isfinite(0.5 * high - 0.5 * low) or max(abs(low), abs(high)) > _FARTHEST:
+        raise ValueError(
+            f"the feature reaches from {low:.3g} to {high:.3g}, too far for a grid: rescale it, or "
+            "give grid= its values."
+        )
     margin = _MARGIN * (high - low)
     return np.linspace(low - margin, high + margin, check_count("grid", grid))
 

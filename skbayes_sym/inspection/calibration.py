@@ -11,7 +11,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import GREY, has_label, next_series, no_box, open_axes
 from skbayes_sym.inspection._fitted import of_target, regression_law
 from skbayes_sym.metrics import interval_calibration_error
-from skbayes_sym.numerics.arguments import check_arrays, check_count, check_number
+from skbayes_sym.numerics.arguments import check_arrays, check_count, check_name, check_number
 
 _CHANCE = 0.95  # of the band within which a perfect model falls, at each coverage by itself
 _DIAGONAL = "perfect"
@@ -136,10 +136,10 @@ class IntervalCalibrationDisplay:
         """
         check_consistent_length(X, y)
         model, law = regression_law(estimator, X, cls.__name__)
+        name = check_name(cls.__name__, "name", name, type(model).__name__)
         return cls.from_predictions(
-            of_target(law.cdf(y), target, ndim=1),
-            coverages=coverages, name=name or type(model).__name__, ax=ax, **kwargs,
-        )  # fmt: skip
+            of_target(law.cdf(y), target, ndim=1), coverages=coverages, name=name, ax=ax, **kwargs
+        )
 
     @classmethod
     def from_predictions(

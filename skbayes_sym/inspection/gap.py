@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, legend_on_top, no_box, open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
-from skbayes_sym.numerics.arguments import check_arrays, check_names, shown
+from skbayes_sym.numerics.arguments import check_arrays, check_name, check_names, shown
 
 
 class GapDisplay:
@@ -106,7 +106,8 @@ class GapDisplay:
         TypeError
             If it has no bounds.
         """
-        name = name or type(fitted_model(estimator).model).__name__
+        usual = type(fitted_model(estimator).model).__name__
+        name = check_name("GapDisplay", "name", name, usual)
         return cls.from_estimators({name: estimator}, ax=ax, **kwargs)
 
     @classmethod

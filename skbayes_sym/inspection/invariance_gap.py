@@ -16,7 +16,7 @@ from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.posteriors import MatrixPosterior, MeanFieldGaussian
-from skbayes_sym.numerics.arguments import seed_of
+from skbayes_sym.numerics.arguments import seed_of, shown
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import SymmetryGroup
@@ -115,12 +115,16 @@ def invariance_gap(
             f"{type(model).__name__} has no variational posterior with a known symmetry: "
             "invariance_gap takes the fitted variational estimators of skbayes_sym."
         )
-    if n_draws != "auto" and not (isinstance(n_draws, Integral) and int(n_draws) >= 1):
-        raise ValueError(f"n_draws must be 'auto' or a positive integer, got {n_draws!r}.")
+    is_count = isinstance(n_draws, Integral) and not isinstance(n_draws, bool)
+    if not (n_draws >= 2 if is_count else isinstance(n_draws, str) and n_draws == "auto"):
+        raise ValueError(
+            "n_draws must be 'auto' or an int of at least 2, since one draw has no standard error; "
+            f"got {shown(n_draws)}."
+        )
     generator = generator_from(seed_of(random_state))
     with one_thread(), torch.no_grad():
         gap, posterior = known(model)
-        given = None if n_draws == "auto" else int(n_draws)
+        given = None if isinstance(n_draws, str) else int(n_draws)
         found = gap.estimate(posterior, given, generator=generator)
     kind = "difference of optima" if known is _of_weights else "KL at this posterior"
     return Bunch(**found._asdict(), kind=kind, side=gap.side)

@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, GREY, no_box, open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
-from skbayes_sym.numerics.arguments import check_arrays, check_names
+from skbayes_sym.numerics.arguments import check_arrays, check_name, check_names
 
 _ROW = 0.28  # inches a column takes, beside `_MARGIN` for the axis
 _MARGIN = 1.2
@@ -116,7 +116,8 @@ class RelevanceDisplay:
         given = getattr(model, "feature_names_in_", None)
         numbers = [f"x{j}" for j in range(relevance.shape[1])]
         names = numbers if given is None else [str(one) for one in given]
-        return cls(relevance, names, name=name or type(model).__name__).plot(ax=ax, **kwargs)
+        name = check_name(cls.__name__, "name", name, type(model).__name__)
+        return cls(relevance, names, name=name).plot(ax=ax, **kwargs)
 
     def plot(self, ax: Any = None, **kwargs: Any) -> "RelevanceDisplay":
         """Draw it.

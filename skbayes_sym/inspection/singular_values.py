@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import GREY, has_label, next_series, no_box, open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
-from skbayes_sym.numerics.arguments import check_arrays
+from skbayes_sym.numerics.arguments import check_arrays, check_name
 
 _OFF = 1e-3  # of the largest: a component below it is switched off
 _DATA, _NOISE = "data", "noise level"
@@ -147,7 +147,7 @@ class SingularValueDisplay:
             _values(model),
             data_values=data_values,
             noise_level=_noise_level(model),
-            name=name or type(model).__name__,
+            name=check_name(cls.__name__, "name", name, type(model).__name__),
         )
         return display.plot(ax=ax, **kwargs)
 

@@ -12,6 +12,8 @@ from skbayes_sym.numerics.gaussian import log_normal
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import normal_like
 
+_LEAST_SCALE = 1e-100
+
 
 class UnboundPrior(Protocol):
     """A prior given before the network is known."""
@@ -170,6 +172,11 @@ def checked_scales(given: npt.ArrayLike, **sizes: int) -> npt.NDArray[np.float64
         )
     if not np.all(np.isfinite(scale) & (scale > 0)):
         raise ValueError(f"prior_scale must be positive and finite, got {given!r}.")
+    if not np.all((scale >= _LEAST_SCALE) & (scale <= 1.0 / _LEAST_SCALE)):
+        raise ValueError(
+            f"prior_scale must lie between {_LEAST_SCALE:g} and {1.0 / _LEAST_SCALE:g}, where its "
+            f"square and the inverse of that are numbers; got {given!r}."
+        )
     return scale
 
 

@@ -129,6 +129,49 @@ def check_names(owner: str, name: str, value: Any, n: int) -> list[str]:
     return names
 
 
+def check_name(owner: str, name: str, value: Any, default: str = "") -> str:
+    """A string; ``default`` where None is given.
+
+    Raises
+    ------
+    ValueError
+        Naming the owner, the argument, what it must be and what it is.
+    """
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise ValueError(f"{owner}: {name} must be a string or None, got {shown(value)}.")
+    return value
+
+
+def labels_of(y: NDArray[Any], name: str = "y_true") -> NDArray[Any]:
+    """The different labels, sorted.
+
+    Raises
+    ------
+    TypeError
+        If they can't be: labels of several kinds.
+    """
+    try:
+        return np.unique(y)
+    except TypeError as error:
+        some = shown(y.ravel()[:10].tolist())
+        raise TypeError(f"{name} must hold labels of one kind, got {some}.") from error
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """True or False.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument and what it is.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False, got {shown(value)}.")
+    return bool(value)
+
+
 def shown(value: Any, most: int = 60) -> str:
     """A value as an error message shows it: in one line, and not too long."""
     text = " ".join(repr(value).split())
@@ -140,6 +183,8 @@ def _numbers(value: Any) -> NDArray[Any] | None:
         return None
     try:
         array = np.asarray(value)
+        if array.dtype.kind == "c":
+            return None
         return array if array.dtype.kind in "iufb" else np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         return None

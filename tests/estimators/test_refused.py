@@ -10,7 +10,15 @@ from torch import nn
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import SMC, Evidence
 from skbayes_sym.inference.solvers import VI, Gibbs
-from skbayes_sym.models import Affine, Categorical, Normal, Poisson
+from skbayes_sym.models import (
+    Affine,
+    Bernoulli,
+    Categorical,
+    ColumnShift,
+    Normal,
+    Poisson,
+    StudentT,
+)
 from skbayes_sym.symmetry import DoublyStochastic, Importance, InfoNCE, Soules, Trivial, UnitGap
 
 rng = np.random.default_rng(0)
@@ -131,6 +139,47 @@ def test_what_does_not_apply_is_refused_by_name(
 def test_every_estimator_is_asked() -> None:
     public = {found for name in sk.__all__ if hasattr(found := getattr(sk, name), "fit")}
     assert public - NOTHING_TO_REFUSE == set(REFUSED)
+
+
+KINDS = [
+    kind for kind in REFUSED
+    if "likelihood" in kind._get_param_names() and not issubclass(kind, sk.SymVIMatrixFactorization)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_likelihood_of_the_other_kind_is_refused(kind: type) -> None:
+    is_classifier = hasattr(kind, "predict_proba")
+    own, other = ("classes", "numbers") if is_classifier else ("numbers", "classes")
+    for given in [Poisson(), StudentT()] if is_classifier else [Categorical(), Bernoulli()]:
+        message = rf"^likelihood=\w+\(.*\) is of {other}, but {kind.__name__} predicts {own}"
+        with pytest.raises(ValueError, match=message):
+            kind(likelihood=given).fit(X, LABELS if is_classifier else COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("given", "sample_weight", "message"),
+    [
+        ({"noise_std": 1e300}, None, r"^noise_std=1e\+300 is .* between 1e-100 and 1e\+100"),
+        ({"noise_std": 1e20, "dtype": "float32"}, None, "between 1e-12 and"),
+        ({}, 1e300, r"^sample_weight lies between 1e\+300 and 1e\+300"),
+        ({"dtype": "float32"}, 1e-30, "^sample_weight lies between .* or use dtype='float64'"),
+        ({"prior_scale": 1e-200}, None, "^prior_scale must lie between 1e-100 and"),
+    ],
+)
+def test_numbers_beyond_arithmetic_are_refused(
+    given: Mapping[str, Any], sample_weight: float | None, message: str
+) -> None:
+    weight = None if sample_weight is None else np.full(len(X), sample_weight)
+    for kind in (sk.SymmetrizedVIRegressor, sk.BayesianLinearRegressor):
+        with pytest.raises(ValueError, match=message):
+            kind(**given).fit(X, COUNTS, sample_weight=weight)
+
+
+def test_inputs_too_wide_to_shift_are_refused() -> None:
+    lila = sk.LILARegressor(invariances=ColumnShift())
+    with pytest.raises(ValueError, match=r"^column \d of X spreads by .* rescale it"):
+        lila.fit(1e200 * X, COUNTS)
 
 
 OBJECTS: list[Case] = [

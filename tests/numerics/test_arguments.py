@@ -6,9 +6,12 @@ import pytest
 from skbayes_sym.numerics.arguments import (
     check_arrays,
     check_count,
+    check_flag,
+    check_name,
     check_names,
     check_number,
     check_random_state,
+    labels_of,
     seed_of,
     shown,
 )
@@ -54,6 +57,25 @@ def test_axes_agree():
     ]:
         with pytest.raises(ValueError, match=message):
             check_arrays("D", shapes, **wrong)
+
+
+def test_a_name_a_flag_and_labels():
+    assert check_name("D", "name", "a") == "a"
+    assert check_name("D", "name", None, "b") == "b"
+    with pytest.raises(ValueError, match=r"^D: name must be a string or None, got array"):
+        check_name("D", "name", np.zeros(2))
+    assert check_flag("spaced", np.True_) is True
+    for value in (1, "yes", None, np.zeros(2)):
+        with pytest.raises(ValueError, match=r"^spaced must be True or False, got "):
+            check_flag("spaced", value)
+    assert labels_of(np.array(["b", "a", "b"])).tolist() == ["a", "b"]
+    with pytest.raises(TypeError, match=r"^y must hold labels of one kind, got \[1, 'a'\]"):
+        labels_of(np.array([1, "a"], dtype=object), "y")
+
+
+def test_complex_numbers_are_no_numbers():
+    with pytest.raises(ValueError, match=r"^D: x must be numbers of shape"):
+        check_arrays("D", {"x": "n"}, x=np.ones(2) + 1j)
 
 
 def test_names_and_long_values():

@@ -10,7 +10,7 @@ from inspect import getdoc, signature
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
@@ -59,6 +59,22 @@ def require_members(given: object, members: Sequence[str], *, parameter: str, re
         raise TypeError(
             f"{parameter}={given!r} has no {' and no '.join(missing)}, which this estimator asks "
             f"of it. {remedy}"
+        )
+
+
+def require_kind(estimator: BaseEstimator, likelihood: object, foreign: tuple[type, ...]) -> None:
+    """Refuse a likelihood of numbers for classes, and one of classes for numbers.
+
+    Raises
+    ------
+    ValueError
+        Naming both, and what to give.
+    """
+    if isinstance(likelihood, foreign):
+        own, other = ("classes", "numbers") if is_classifier(estimator) else ("numbers", "classes")
+        raise ValueError(
+            f"likelihood={likelihood!r} is of {other}, but {type(estimator).__name__} predicts "
+            f"{own}. Leave likelihood at its default, or give one of {own}."
         )
 
 

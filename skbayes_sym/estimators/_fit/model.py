@@ -10,13 +10,14 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.compatibility import FULLY_CONNECTED, NORMAL_PRIOR
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
-from skbayes_sym.estimators._fit.training import INITIAL_NOISE, Training
+from skbayes_sym.estimators._fit.training import INITIAL_NOISE, LARGEST, Training
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior, Normal, Prior, checked_scales
+from skbayes_sym.numerics.arguments import shown
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import (
     NotInvariantError,
@@ -83,6 +84,12 @@ def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None
     unit = data.y_scaling.scale
     if not isinstance(noise_std, str):
         fixed = given_noise(noise_std, len(unit)) / unit
+        largest = LARGEST[data.dtype]
+        if not ((fixed >= 1.0 / largest) & (fixed <= largest)).all():
+            raise ValueError(
+                f"noise_std={noise_std!r} is {shown(fixed.tolist())} in units of the targets' "
+                f"scale, and must lie between {1.0 / largest:g} and {largest:g} there."
+            )
         return Gaussian(torch.as_tensor(np.log(fixed)), learn=False)
     start = INITIAL_NOISE * data.target_spread if previous is None else previous / unit
     return Gaussian(torch.as_tensor(np.log(start)), learn=True)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +14,23 @@ Array = npt.NDArray[Any]
 _FOLDED = 512  # numbers side by side of which ends are sought
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Rows:
     """Distinct training rows in lexicographic order, each with the weight it carries."""
 
     X: Array  # (n, n_features)
     y: Array  # (n, n_targets) numbers, or (n,) class codes
     weight: Array  # (n,), positive
+
+    @cached_property
+    def x_ends(self) -> Array:
+        """`column_ends` of the inputs."""
+        return column_ends(self.X)
+
+    @cached_property
+    def y_ends(self) -> Array:
+        """`column_ends` of the targets."""
+        return column_ends(self.y)
 
 
 class Scaling(NamedTuple):
@@ -33,9 +46,9 @@ class Scaling(NamedTuple):
             scaled /= self.scale
             return scaled
 
-    def largest(self, values: Array) -> Array:
-        """Of the absolute scaled values, column by column: one of two ends."""
-        return np.asarray(np.abs(self.apply(column_ends(values))).max(axis=0))
+    def largest(self, ends: Array) -> Array:
+        """Of the absolute scaled values, column by column: one of two `column_ends`."""
+        return np.asarray(np.abs(self.apply(ends)).max(axis=0))
 
 
 def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
@@ -162,14 +175,19 @@ def column_ends(values: Array) -> Array:
     return np.stack([f(values, axis=0) if whole < 2 * fold else end(f) for f in ends])
 
 
-def column_scaling(values: Array, weight: Array, *, enabled: bool) -> Scaling:
-    """Weighted mean and standard deviation of every column; constant columns get scale 1."""
+def column_scaling(
+    values: Array, weight: Array, *, enabled: bool, ends: Array | None = None
+) -> Scaling:
+    """Weighted mean and standard deviation of every column; constant columns get scale 1.
+
+    ``ends`` are `column_ends` of the values, if they are known.
+    """
     n_columns = values.shape[1]
     if not enabled:
         return Scaling(np.zeros(n_columns), np.ones(n_columns))
     values = values.astype(np.float64, copy=False)
     share = weight / weight.sum()
-    mean, (low, high) = share @ values, column_ends(values)
+    mean, (low, high) = share @ values, column_ends(values) if ends is None else ends
     constant = low == high
     mean = np.where(constant, values[0], mean)
     # In units of a power of two near the largest, so that no square over- or underflows; exact.

@@ -35,7 +35,7 @@ NOISE_RANGE = (1e-3, 1e2)
 _SHAPE_RANGE = (1e-4, 1e2)
 
 # Of scaled numbers: products of a few of them stay within the arithmetic's range.
-_LARGEST = {torch.float32: 1e12, torch.float64: 1e100}
+LARGEST = {torch.float32: 1e12, torch.float64: 1e100}
 
 
 class TakesRows(Protocol):
@@ -195,8 +195,15 @@ class Training:
         ValueError
             Naming the column, its size and the remedy.
         """
-        largest = _LARGEST[self.dtype]
-        wide = self.x_scaling.largest(self.rows.X)
+        largest = LARGEST[self.dtype]
+        weight = self.rows.weight
+        if not largest**-2 <= weight.min() <= weight.max() <= largest**2:
+            raise ValueError(
+                f"sample_weight lies between {weight.min():.3g} and {weight.max():.3g}: numbers "
+                f"from {largest**-2:g} to {largest**2:g} are in this arithmetic's range. Rescale "
+                "the weights, or use dtype='float64'."
+            )
+        wide = self.x_scaling.largest(self.rows.x_ends)
         remedy = "rescale it, or use dtype='float64'."
         if wide.max() > largest:
             place = int(wide.argmax())
@@ -206,7 +213,7 @@ class Training:
             )
         if self.y_scaling is None:
             return
-        spread, wide = self.target_spread, self.y_scaling.largest(self.rows.y)
+        spread, wide = self.target_spread, self.y_scaling.largest(self.rows.y_ends)
         wrong = (wide > largest) | (spread * largest < 1.0)
         if wrong.any():
             place = int(wrong.argmax())

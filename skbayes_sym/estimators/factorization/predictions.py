@@ -22,6 +22,7 @@ from skbayes_sym.inference.factorization.likelihoods import EntryLikelihood, Noi
 from skbayes_sym.inference.factorization.predictive import Rows
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of
+from skbayes_sym.numerics.memory import Part, require_memory
 
 
 class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BayesianEstimator):
@@ -359,6 +360,10 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         self, i: Tensor, j: Tensor, rows: Rows | None, n_draws: int, random_state: Any
     ) -> Array:
         check_count("n_draws", n_draws)
+        what = f"{n_draws:,} draws of {len(i):,} entries"
+        remedy = "Lower n_draws, or ask for fewer entries at once."
+        part = Part(what, 3 * 8 * n_draws * (len(i) + 1), remedy, on_host=True)
+        require_memory([part], torch.device("cpu"), task="draws of entries")
         rng = np.random.default_rng(seed_of(random_state))
         return self._fitted().draws_of(i, j, rows, n_draws, rng)
 

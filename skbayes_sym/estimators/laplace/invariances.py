@@ -10,7 +10,7 @@ import torch
 
 from skbayes_sym.estimators._fit.compatibility import require_members
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
-from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators._fit.training import LARGEST, Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.base import (
@@ -100,6 +100,11 @@ class Families:
             return Identity()
         rows = data.rows
         spread = tuple(column_scaling(rows.X, rows.weight, enabled=True).scale.tolist())
+        if max(spread) > LARGEST[torch.float64]:
+            raise ValueError(
+                f"column {spread.index(max(spread))} of X spreads by {max(spread):.3g}, beyond the "
+                f"{LARGEST[torch.float64]:g} whose squares numbers hold: rescale it."
+            )
         bound = [family.bind(spread, self.image_shape) for family in self.families]
         for family in bound:
             _warn_if_standardised(family, rows)

@@ -9,7 +9,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.compatibility import require_members
+from skbayes_sym.estimators._fit.compatibility import require_kind, require_members
 from skbayes_sym.estimators._fit.method import Fitted
 from skbayes_sym.estimators._fit.model import scale_array
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
@@ -118,7 +118,7 @@ class LinearEstimator(RowEstimator):
 
     def _scale_inputs(self, rows: Rows) -> Scaling:
         """Centred where there is an intercept to make up for it."""
-        full = column_scaling(rows.X, rows.weight, enabled=True)
+        full = column_scaling(rows.X, rows.weight, enabled=True, ends=rows.x_ends)
         n = rows.X.shape[1]
         return Scaling(
             full.mean if self.fit_intercept else np.zeros(n),
@@ -127,6 +127,7 @@ class LinearEstimator(RowEstimator):
 
     def _check_likelihood(self, likelihood: Likelihood) -> Likelihood:
         """An object of the user's own has what sites and predictions ask for."""
+        require_kind(self, likelihood, self._foreign_likelihoods)
         members = ["params", "n_params", "at", "to", "expected_log_prob", "predictive"]
         require_members(
             likelihood, [*members, "noise_scale", "scales_targets", "n_outputs_per_target"],

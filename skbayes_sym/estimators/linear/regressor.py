@@ -232,7 +232,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         """Counts have no unit, and a likelihood without free scale comes in that of ``y``."""
         likelihood = self._chosen()
         enabled = self.normalize_y and likelihood.scales_targets and likelihood.n_params > 0
-        return column_scaling(rows.y, rows.weight, enabled=enabled)
+        return column_scaling(rows.y, rows.weight, enabled=enabled, ends=rows.y_ends)
 
     def _likelihood(self, data: Training) -> Likelihood:
         likelihood = self._chosen()

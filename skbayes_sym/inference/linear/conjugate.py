@@ -130,7 +130,8 @@ class Statistics(NamedTuple):
         volume = np.log1p(self.values / ratio).sum(1)
         if log_noise is None:
             return -0.5 * (self.weight * np.log(np.maximum(misfit, _TINY)) + volume)
-        return -0.5 * (self.weight * noise + misfit * np.exp(-noise) + volume)
+        with np.errstate(over="ignore"):  # minus infinity is right there
+            return -0.5 * (self.weight * noise + misfit * np.exp(-noise) + volume)
 
 
 class Scales(NamedTuple):

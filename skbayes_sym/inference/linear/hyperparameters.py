@@ -28,7 +28,7 @@ from skbayes_sym.inference.linear.sites import (
     weighted_precision,
 )
 from skbayes_sym.numerics.gaussian import kl_elementwise
-from skbayes_sym.numerics.optimise import Loop, Stopped, by_autograd, lbfgs
+from skbayes_sym.numerics.optimise import DivergenceError, Loop, Stopped, by_autograd, lbfgs
 
 # Sites are close enough for a round of learning if outputs move by less than this many std, or
 # than this share of the last round's step.
@@ -177,15 +177,16 @@ def fit_sites(
 
     Raises
     ------
-    ArithmeticError
+    DivergenceError
         If the starting point has no finite ELBO.
     """
     hyper = Hyper(log_prior_variance, tuple(likelihood.params.tolist()))
     variance = data.features.new_tensor(log_prior_variance).exp()
     state = solve(data, sites, variance, likelihood)
     if state is None or not bool(torch.isfinite(state.elbo)):
-        raise ArithmeticError(
-            "the starting point has no finite ELBO: standardize the features or lower prior_scale."
+        raise DivergenceError(
+            "the starting point has no finite ELBO: use standardize=True, a smaller prior_scale, "
+            "or sample_weight of fewer orders of magnitude."
         )
     rounds = _Rounds(data, hyper, learning, until.tol)
     curve: list[float] = []

@@ -141,9 +141,9 @@ def test_classes_are_refitted_under_every_member_s_own_scales():
     x = torch.as_tensor((X[::2] - clf.x_mean_) / clf.x_scale_)[order]
     rows = Data(x, torch.as_tensor(y[::2][order]), torch.ones(75, dtype=torch.float64))
     one = LinearisedMember.at(
-        network, torch.as_tensor(clf.samples_[1]), torch.as_tensor(members.scale[1]), x
+        network, torch.as_tensor(clf.samples_[0]), torch.as_tensor(members.scale[0]), x
     )
-    np.testing.assert_allclose(members.loc[1], refit(one, rows).member.loc, atol=0.02)
+    np.testing.assert_allclose(members.loc[0], refit(one, rows).member.loc, atol=0.02)
     linear = clone(clf).set_params(hidden_layer_sizes=()).fit(X, y)
     assert linear.prior_scale_.shape == (2,)
 
