@@ -51,6 +51,7 @@ UPLOADS = {"ensemble, minibatches": 4.0}  # constants of a batch's density
 # Seconds, and another family of transformations.
 LONG = {
     "VI, inducing points, both starts", "VI, last layer collapsed, both starts", "LILA, columns",
+    "VI, 50 units",
 }  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def stacked(model):
     return np.concatenate([rows.mean, columns.mean]), np.concatenate([rows.cov, columns.cov])
 
 
-def rotations(n=720):
+def rotations(n=180):
     """A fine uniform grid on O(2)."""
     angle = 2.0 * np.pi * np.arange(n) / n
     c, s = np.cos(angle), np.sin(angle)
@@ -111,7 +111,7 @@ def test_of_a_symmetrised_fit_it_is_the_one_reported(symmetry, covariance, side)
     assert (gap.value != other.value) == (gap.standard_error > 0.0)
 
 
-def turned_coordinates(n_angles=180):
+def turned_coordinates(n_angles=90):
     """O(2) on the factors of rows that have an offset too."""
     whole = np.tile(np.eye(3), (2 * n_angles, 1, 1))
     whole[:, :2, :2] = rotations(n_angles)
@@ -138,7 +138,7 @@ def test_offsets_leave_the_gap_as_it_is():
     mean = np.concatenate([side.mean[:, free] for side, free in sides])
     cov = np.concatenate([side.cov[:, free][:, :, free] for side, free in sides])
     noise = np.random.default_rng(1).normal(size=(N_DRAWS, *mean.shape, 1))
-    group, factors = turned_coordinates(), rotations(180)
+    group, factors = turned_coordinates(), rotations(90)
 
     def ratios(cov):
         draws = mean + (np.linalg.cholesky(cov) @ noise)[..., 0]

@@ -37,6 +37,8 @@ QUICK = {
     "sampler": HMC(max_leapfrog=6), "n_warmup": 30, "n_draws": 12, "random_state": 0,
 }  # fmt: skip
 NOISY = MCMCRegressor(**QUICK, likelihood="heteroscedastic")
+# Where two fits have to be the same, wherever they are.
+SHORT = clone(NOISY).set_params(init=Annealing(10, 6, n_settle=3), n_warmup=4, n_draws=3)
 
 
 def fitted(estimator, *data):
@@ -90,7 +92,7 @@ def test_what_is_known_of_every_chain(noisy):
 def test_weights_are_repetitions():
     weight = rng.integers(1, 3, 60)
     rows = np.repeat(np.arange(60), weight)
-    weighted, repeated = fitted(NOISY, X, Y, weight), fitted(NOISY, X[rows], Y[rows])
+    weighted, repeated = fitted(SHORT, X, Y, weight), fitted(SHORT, X[rows], Y[rows])
     np.testing.assert_array_equal(weighted.samples_, repeated.samples_)
 
 
@@ -174,15 +176,15 @@ def test_noise_of_repeated_rows_has_a_least(noisy):
     """Without it their likelihood has no bound; asked for as an object it is as given."""
     assert noisy.likelihood_.least == 0.0
     twice = np.concatenate([np.arange(60), [0, 1]])
-    repeated = fitted(NOISY, X[twice], Y[twice])
+    repeated = fitted(SHORT, X[twice], Y[twice])
     assert repeated.likelihood_.least == 0.02
     spread = repeated.predict_uncertainty(X).aleatoric
     assert (spread > (0.02 * repeated.y_scale_[0]) ** 2).all()
     given = Heteroscedastic(least=0.0)
     assert (
-        fitted(clone(NOISY).set_params(likelihood=given), X[twice], Y[twice]).likelihood_ == given
+        fitted(clone(SHORT).set_params(likelihood=given), X[twice], Y[twice]).likelihood_ == given
     )
-    again = fitted(NOISY, X, Y, np.where(np.arange(60) < 2, 2.0, 1.0))
+    again = fitted(SHORT, X, Y, np.where(np.arange(60) < 2, 2.0, 1.0))
     np.testing.assert_array_equal(again.predict(X), repeated.predict(X))
 
 
