@@ -125,7 +125,7 @@ def _draw_sizes(
 ) -> FactorState:
     """Draw how size is shared between the sides; factors in place."""
     k, laws = problem.model.n_components, problem.laws(state)
-    shared = draw_shared(problem.priors, laws, k, generator)
+    shared = draw_shared(problem.priors, laws, k, state.mean.dtype, generator)
     if shared is None:
         return state
     a, inverse = shared

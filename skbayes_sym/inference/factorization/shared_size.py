@@ -19,12 +19,15 @@ a generalised inverse Gaussian for each direction p, drawn exactly. Offsets stay
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from scipy.stats import geninvgauss
+from scipy.stats import geninvgauss, ortho_group
 from torch import Tensor
 
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SidePrior
-from skbayes_sym.numerics.random import numpy_generator, random_orthogonal
+from skbayes_sym.numerics.random import numpy_generator
+
+_TRIES = 20
 
 
 class Shared(NamedTuple):
@@ -38,15 +41,22 @@ def draw_shared(
     priors: tuple[SidePrior, SidePrior],
     laws: tuple[RowLaw, RowLaw],
     n_components: int,
+    dtype: torch.dtype,
     generator: torch.Generator,
 ) -> Shared | None:
     """One draw of A given factors and priors; None where a side's scales are given.
+
+    A draw under which a side's precision would have a condition number beyond ``eps ** (-2 / 3)``
+    is made anew, or after twenty of them left out: rows given such a prior can't be drawn. That is
+    Gibbs sampling of the posterior where it is kept to the other places.
 
     Parameters
     ----------
     priors, laws : of the rows and of the columns
     n_components : int
         The first free coordinates k.
+    dtype : torch.dtype
+        That rows are drawn in.
     generator : torch.Generator
 
     Returns
@@ -57,20 +67,25 @@ def draw_shared(
     k, dofs = n_components, [prior.factor_dof(n_components) for prior in priors]
     if dofs[0] is None or dofs[1] is None:
         return None
-    like = laws[0].precision
-    basis = torch.eye(k, dtype=like.dtype, device=like.device)
-    if _are_rotatable(priors, k):
-        basis = random_orthogonal((), k, generator=generator)
-    known = [
-        prior.scatter * ((law.precision[:k, :k] @ basis) * basis).sum(0)
-        for prior, law in zip(priors, laws, strict=True)
-    ]
-    row, column = torch.stack(known).cpu().numpy()  # a GPU is waited for once
-    drawn = geninvgauss.rvs(
-        0.5 * (dofs[1] - dofs[0]), (row * column) ** 0.5, random_state=numpy_generator(generator)
+    like, rng = laws[0].precision, numpy_generator(generator)
+    # A GPU is waited for once.
+    known = torch.stack([law.precision[:k, :k] for law in laws]).cpu().numpy()
+    basis = (
+        ortho_group.rvs(k, random_state=rng) if k > 1 and _are_rotatable(priors, k) else np.eye(k)
     )
-    c = torch.as_tensor((row / column) ** 0.5 * drawn).to(like).sqrt()
-    return Shared((basis * c) @ basis.mT, (basis / c) @ basis.mT)
+    row, column = (
+        prior.scatter * ((precision @ basis) * basis).sum(0)
+        for prior, precision in zip(priors, known, strict=True)
+    )
+    most = torch.finfo(dtype).eps ** (-2.0 / 3.0)
+    for _ in range(_TRIES):
+        drawn = geninvgauss.rvs(0.5 * (dofs[1] - dofs[0]), np.sqrt(row * column), random_state=rng)
+        c = np.sqrt(np.sqrt(row / column) * drawn)
+        a, inverse = (basis * c) @ basis.T, (basis / c) @ basis.T
+        there = inverse @ known[0] @ inverse, a @ known[1] @ a
+        if max(np.linalg.cond(precision) for precision in there) < most:
+            return Shared(*torch.as_tensor(np.stack([a, inverse])).to(like))
+    return None
 
 
 def balancing(priors: tuple[SidePrior, SidePrior], rows: Tensor, columns: Tensor) -> Shared | None:

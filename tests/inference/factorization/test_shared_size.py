@@ -91,7 +91,10 @@ def test_draws_have_that_law(generator):
     problem = problem_of(generator, "ard", (True, True))
     _, laws = drawn_laws(problem, generator)
     draws = torch.stack(
-        [draw_shared(problem.priors, laws, K, generator).a.diagonal() for _ in range(500)]
+        [
+            draw_shared(problem.priors, laws, K, torch.float64, generator).a.diagonal()
+            for _ in range(500)
+        ]
     )
     t = [
         prior.scatter * law.precision.diagonal()[:K]
@@ -109,7 +112,7 @@ def test_draws_have_that_law(generator):
 def test_products_and_priors_of_rows_stay(prior_scale, generator):
     problem = problem_of(generator, prior_scale)
     (rows, columns), laws = drawn_laws(problem, generator)
-    a, inverse = draw_shared(problem.priors, laws, K, generator)
+    a, inverse = draw_shared(problem.priors, laws, K, torch.float64, generator)
     assert float((a - torch.eye(K)).abs().max()) > 0.01
     assert_close((rows[:, :K] @ a) @ (columns[:, :K] @ inverse).mT, rows[:, :K] @ columns[:, :K].mT)
     # What a row deviates from its mean by, in units of the prior, is the same.
@@ -149,6 +152,25 @@ def test_balanced_factors_are_equally_large(prior_scale, generator):
 def test_given_scales_share_nothing(generator):
     problem = problem_of(generator, 1.0)
     laws = problem.laws(problem.start)
-    assert draw_shared(problem.priors, laws, K, generator) is None
+    assert draw_shared(problem.priors, laws, K, torch.float64, generator) is None
     rows, columns = torch.randn(12, K), torch.randn(9, K)
     assert balancing(problem.priors, rows, columns) is None
+
+
+def test_no_draw_leaves_priors_that_rows_cannot_be_drawn_from(generator):
+    """Laws so flat that nearly all shares are extreme: those drawn are the others, or none."""
+    problem = problem_of(generator, "learn", (False, False))
+    flat = torch.diag(torch.tensor([1e-12, 1e-13, 1e-12], dtype=torch.float64))
+    laws = tuple(law._replace(precision=flat) for law in problem.laws(problem.start))
+    conditions = []
+    for _ in range(50):
+        shared = draw_shared(problem.priors, laws, K, torch.float64, generator)
+        if shared is None:
+            continue
+        for law, a, inverse in ((laws[0], *shared), (laws[1], shared.inverse, shared.a)):
+            conditions.append(float(torch.linalg.cond(moved(law, a, inverse).precision)))
+    assert len(conditions) > 10
+    assert 1e3 < max(conditions) < 1e11
+    single = draw_shared(problem.priors, laws, K, torch.float32, generator)
+    if single is not None:
+        assert float(torch.linalg.cond(moved(laws[0], *single).precision)) < 1e5
