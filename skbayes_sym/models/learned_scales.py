@@ -10,7 +10,7 @@ the width these are: weights into a layer of ``n`` inputs have variance of order
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import log, pi
+from math import lgamma, log, pi
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.priors import GaussianPrior, Moments
+from skbayes_sym.numerics.constants import constant
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import normal_like
 
@@ -112,9 +113,10 @@ class ScalesByGroup:
         if not self.is_learned:
             return hyper.new_zeros(hyper.shape[:-1])
         a = self.shape
-        rate = a * self.reference_variance.to(hyper)
-        constant = (a * rate.log()).sum() - self.n_groups * torch.lgamma(hyper.new_tensor(a))
-        return (a * hyper - rate * hyper.exp()).sum(-1) + constant
+        rates = tuple((a * self.reference_variance).tolist())
+        normaliser = sum(a * log(rate) for rate in rates) - self.n_groups * lgamma(a)
+        rate = constant(rates, hyper.dtype, hyper.device)
+        return (a * hyper - rate * hyper.exp()).sum(-1) + normaliser
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log density in nats at the present scales, (*B, P) -> (*B,)."""

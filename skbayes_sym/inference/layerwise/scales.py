@@ -16,6 +16,7 @@ from torch import Tensor
 
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.constants import positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,15 +63,15 @@ class PriorOfLayers:
         if not self.scales.is_learned:
             return [s.to(hyper) for s in self._given]
         scale = (-0.5 * hyper).exp()
-        return [scale[group.to(hyper.device)] for group in self._groups]
+        return [scale[positions(group, hyper)] for group in self._groups]
 
     def log_hyperprior(self, hyper: Tensor) -> Tensor:
         """Density of the log precisions, nats; 0 of scales that are given."""
         return self.scales.log_hyperprior(hyper)
 
     @cached_property
-    def _groups(self) -> list[Tensor]:
-        return self._of_first_units(self.scales.group)
+    def _groups(self) -> list[tuple[int, ...]]:
+        return [tuple(group.tolist()) for group in self._of_first_units(self.scales.group)]
 
     @cached_property
     def _given(self) -> list[Tensor]:
