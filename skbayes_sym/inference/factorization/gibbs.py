@@ -124,8 +124,14 @@ def _draw_sizes(
     problem: FactorProblem, state: FactorState, generator: torch.Generator
 ) -> FactorState:
     """Draw how size is shared between the sides; factors in place."""
+    if not problem.model.learns_scales:
+        return state
     k, laws = problem.model.n_components, problem.laws(state)
-    shared = draw_shared(problem.priors, laws, k, state.mean.dtype, generator)
+    by_rows, by_columns = (
+        factors.mT @ factors / (k * state.noise_variance)
+        for factors in (state.mean[side.own, :k].double() for side in problem.data.sides)
+    )
+    shared = draw_shared(problem.priors, laws, (by_columns, by_rows), state.mean.dtype, generator)
     if shared is None:
         return state
     a, inverse = shared

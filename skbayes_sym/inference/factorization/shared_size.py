@@ -40,21 +40,22 @@ class Shared(NamedTuple):
 def draw_shared(
     priors: tuple[SidePrior, SidePrior],
     laws: tuple[RowLaw, RowLaw],
-    n_components: int,
+    told: tuple[Tensor, Tensor],
     dtype: torch.dtype,
     generator: torch.Generator,
 ) -> Shared | None:
     """One draw of A given factors and priors; None where a side's scales are given.
 
-    A draw under which a side's precision would have a condition number beyond ``eps ** (-2 / 3)``
-    is made anew, or after twenty of them left out: rows given such a prior can't be drawn. That is
-    Gibbs sampling of the posterior where it is kept to the other places.
+    A draw is made anew, or after twenty of them left out, under which a side's precision would have
+    a condition number beyond ``eps ** (-2 / 3)``, before or after a whole row was seen: such rows
+    can't be drawn. That is Gibbs sampling of the posterior where it is kept to the other places.
 
     Parameters
     ----------
     priors, laws : of the rows and of the columns
-    n_components : int
-        The first free coordinates k.
+    told : tuple of Tensor of shape (k, k)
+        What a row of U that is seen whole is told by V, ``V' V / (k noise variance)``, and the
+        other way round.
     dtype : torch.dtype
         That rows are drawn in.
     generator : torch.Generator
@@ -64,26 +65,27 @@ def draw_shared(
     Shared or None
         Symmetric matrices.
     """
-    k, dofs = n_components, [prior.factor_dof(n_components) for prior in priors]
+    k = len(told[0])
+    dofs = [prior.factor_dof(k) for prior in priors]
     if dofs[0] is None or dofs[1] is None:
         return None
     like, rng = laws[0].precision, numpy_generator(generator)
-    # A GPU is waited for once.
-    known = torch.stack([law.precision[:k, :k] for law in laws]).cpu().numpy()
+    own = torch.stack([law.precision[:k, :k] for law in laws])
+    known = torch.cat([own, own + torch.stack(told).to(own)]).cpu().numpy()  # a GPU waits once
     basis = (
         ortho_group.rvs(k, random_state=rng) if k > 1 and _are_rotatable(priors, k) else np.eye(k)
     )
     row, column = (
         prior.scatter * ((precision @ basis) * basis).sum(0)
-        for prior, precision in zip(priors, known, strict=True)
+        for prior, precision in zip(priors, known[:2], strict=True)
     )
     most = torch.finfo(dtype).eps ** (-2.0 / 3.0)
     for _ in range(_TRIES):
         drawn = geninvgauss.rvs(0.5 * (dofs[1] - dofs[0]), np.sqrt(row * column), random_state=rng)
         c = np.sqrt(np.sqrt(row / column) * drawn)
         a, inverse = (basis * c) @ basis.T, (basis / c) @ basis.T
-        there = inverse @ known[0] @ inverse, a @ known[1] @ a
-        if max(np.linalg.cond(precision) for precision in there) < most:
+        there = np.concatenate([inverse @ known[::2] @ inverse, a @ known[1::2] @ a])
+        if np.linalg.cond(there).max() < most:
             return Shared(*torch.as_tensor(np.stack([a, inverse])).to(like))
     return None
 

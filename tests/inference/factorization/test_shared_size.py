@@ -11,6 +11,7 @@ from skbayes_sym.inference.factorization.problem import Factorisation, FactorPro
 from skbayes_sym.inference.factorization.shared_size import balancing, draw_shared, moved
 
 K = 3
+NOTHING = (torch.zeros(K, K, dtype=torch.float64),) * 2  # told by the other side
 
 
 def problem_of(generator, prior_scale="learn", offsets=(True, False)):
@@ -92,7 +93,7 @@ def test_draws_have_that_law(generator):
     _, laws = drawn_laws(problem, generator)
     draws = torch.stack(
         [
-            draw_shared(problem.priors, laws, K, torch.float64, generator).a.diagonal()
+            draw_shared(problem.priors, laws, NOTHING, torch.float64, generator).a.diagonal()
             for _ in range(500)
         ]
     )
@@ -112,7 +113,7 @@ def test_draws_have_that_law(generator):
 def test_products_and_priors_of_rows_stay(prior_scale, generator):
     problem = problem_of(generator, prior_scale)
     (rows, columns), laws = drawn_laws(problem, generator)
-    a, inverse = draw_shared(problem.priors, laws, K, torch.float64, generator)
+    a, inverse = draw_shared(problem.priors, laws, NOTHING, torch.float64, generator)
     assert float((a - torch.eye(K)).abs().max()) > 0.01
     assert_close((rows[:, :K] @ a) @ (columns[:, :K] @ inverse).mT, rows[:, :K] @ columns[:, :K].mT)
     # What a row deviates from its mean by, in units of the prior, is the same.
@@ -152,7 +153,7 @@ def test_balanced_factors_are_equally_large(prior_scale, generator):
 def test_given_scales_share_nothing(generator):
     problem = problem_of(generator, 1.0)
     laws = problem.laws(problem.start)
-    assert draw_shared(problem.priors, laws, K, torch.float64, generator) is None
+    assert draw_shared(problem.priors, laws, NOTHING, torch.float64, generator) is None
     rows, columns = torch.randn(12, K), torch.randn(9, K)
     assert balancing(problem.priors, rows, columns) is None
 
@@ -164,13 +165,25 @@ def test_no_draw_leaves_priors_that_rows_cannot_be_drawn_from(generator):
     laws = tuple(law._replace(precision=flat) for law in problem.laws(problem.start))
     conditions = []
     for _ in range(50):
-        shared = draw_shared(problem.priors, laws, K, torch.float64, generator)
+        shared = draw_shared(problem.priors, laws, NOTHING, torch.float64, generator)
         if shared is None:
             continue
         for law, a, inverse in ((laws[0], *shared), (laws[1], shared.inverse, shared.a)):
             conditions.append(float(torch.linalg.cond(moved(law, a, inverse).precision)))
     assert len(conditions) > 10
     assert 1e3 < max(conditions) < 1e11
-    single = draw_shared(problem.priors, laws, K, torch.float32, generator)
+    single = draw_shared(problem.priors, laws, NOTHING, torch.float32, generator)
     if single is not None:
         assert float(torch.linalg.cond(moved(laws[0], *single).precision)) < 1e5
+
+
+def test_nor_what_rows_are_told(generator):
+    """Far from balanced, rows that are seen whole could be drawn under few shares only."""
+    problem = problem_of(generator, "learn", (False, False))
+    law = problem.laws(problem.start)[0]._replace(precision=torch.eye(K, dtype=torch.float64))
+    told = [torch.diag(torch.tensor(x, dtype=torch.float64)) for x in ([1e9, 1, 1], [1, 1, 1])]
+    arguments = problem.priors, (law, law), tuple(told), torch.float64, generator
+    drawn = [shared for shared in (draw_shared(*arguments) for _ in range(100)) if shared]
+    assert drawn
+    for _, inverse in drawn:
+        assert float(torch.linalg.cond(inverse @ (law.precision + told[0]) @ inverse)) < 1e11
