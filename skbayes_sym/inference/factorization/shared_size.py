@@ -47,7 +47,7 @@ def draw_shared(
     """One draw of A given factors and priors; None where a side's scales are given.
 
     A draw is made anew, or after twenty of them left out, under which a side's precision would have
-    a condition number beyond ``eps ** (-2 / 3)``, before or after a whole row was seen: such rows
+    a condition number beyond ``eps ** -0.5``, before or after a whole row was seen: such rows
     can't be drawn. That is Gibbs sampling of the posterior where it is kept to the other places.
 
     Parameters
@@ -79,7 +79,7 @@ def draw_shared(
         prior.scatter * ((precision @ basis) * basis).sum(0)
         for prior, precision in zip(priors, known[:2], strict=True)
     )
-    most = torch.finfo(dtype).eps ** (-2.0 / 3.0)
+    most = torch.finfo(dtype).eps ** -0.5
     for _ in range(_TRIES):
         drawn = geninvgauss.rvs(0.5 * (dofs[1] - dofs[0]), np.sqrt(row * column), random_state=rng)
         c = np.sqrt(np.sqrt(row / column) * drawn)

@@ -171,10 +171,10 @@ def test_no_draw_leaves_priors_that_rows_cannot_be_drawn_from(generator):
         for law, a, inverse in ((laws[0], *shared), (laws[1], shared.inverse, shared.a)):
             conditions.append(float(torch.linalg.cond(moved(law, a, inverse).precision)))
     assert len(conditions) > 10
-    assert 1e3 < max(conditions) < 1e11
+    assert 1e3 < max(conditions) < 1e8
     single = draw_shared(problem.priors, laws, NOTHING, torch.float32, generator)
     if single is not None:
-        assert float(torch.linalg.cond(moved(laws[0], *single).precision)) < 1e5
+        assert float(torch.linalg.cond(moved(laws[0], *single).precision)) < 1e4
 
 
 def test_nor_what_rows_are_told(generator):
@@ -186,4 +186,4 @@ def test_nor_what_rows_are_told(generator):
     drawn = [shared for shared in (draw_shared(*arguments) for _ in range(100)) if shared]
     assert drawn
     for _, inverse in drawn:
-        assert float(torch.linalg.cond(inverse @ (law.precision + told[0]) @ inverse)) < 1e11
+        assert float(torch.linalg.cond(inverse @ (law.precision + told[0]) @ inverse)) < 1e8
