@@ -37,7 +37,6 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.crps import crps
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
 from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
@@ -146,7 +145,7 @@ class BayesianRegressorMixin(RegressorMixin):
     normalize_y: bool
     likelihood: Any = "auto"
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = OF_NUMBERS
-    _foreign_likelihoods: ClassVar[tuple[type, ...]] = (Bernoulli, Categorical)
+    _foreign_likelihoods: ClassVar[tuple[type, ...]] = tuple(map(type, OF_CLASSES.values()))
     y_mean_: Array
     y_scale_: Array
 

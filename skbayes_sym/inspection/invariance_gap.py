@@ -62,6 +62,7 @@ def invariance_gap(
     n_draws : int or "auto", default="auto"
         Posterior draws of the average, where there is one. "auto" takes 1000 of a network, fewer
         for layers of more than 30 units, and 256 of a factorisation, fewer for large matrices.
+        One or two may have no standard error: it is nan then.
     random_state : int, RandomState instance or None, default=0
         Source of the draws.
 
@@ -116,11 +117,8 @@ def invariance_gap(
             "invariance_gap takes the fitted variational estimators of skbayes_sym."
         )
     is_count = isinstance(n_draws, Integral) and not isinstance(n_draws, bool)
-    if not (n_draws >= 2 if is_count else isinstance(n_draws, str) and n_draws == "auto"):
-        raise ValueError(
-            "n_draws must be 'auto' or an int of at least 2, since one draw has no standard error; "
-            f"got {shown(n_draws)}."
-        )
+    if not (n_draws >= 1 if is_count else isinstance(n_draws, str) and n_draws == "auto"):
+        raise ValueError(f"n_draws must be 'auto' or an int of at least 1, got {shown(n_draws)}.")
     generator = generator_from(seed_of(random_state))
     with one_thread(), torch.no_grad():
         gap, posterior = known(model)

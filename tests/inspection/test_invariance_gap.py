@@ -114,7 +114,7 @@ def test_strangers_and_the_unfitted():
         invariance_gap(quick())
 
 
-@pytest.mark.parametrize("n_draws", [0, 1, True, 2.5, "many"])
+@pytest.mark.parametrize("n_draws", [0, True, 2.5, "many"])
 def test_bad_number_of_draws(n_draws, diabetes):
-    with pytest.raises(ValueError, match="n_draws must be 'auto' or an int of at least 2"):
+    with pytest.raises(ValueError, match="n_draws must be 'auto' or an int of at least 1"):
         invariance_gap(quick(max_iter=5).fit(*diabetes), n_draws=n_draws)
