@@ -133,8 +133,12 @@ def normals_or_learned(prior: Prior) -> GaussianPrior | ScalesByGroup:
     ValueError
         If it is another law.
     """
-    is_learned = isinstance(prior, ScalesByGroup) and prior.is_learned
-    return cast(ScalesByGroup, prior) if is_learned else independent_normals(prior)
+    return learned_scales(prior) or independent_normals(prior)
+
+
+def learned_scales(prior: Prior) -> ScalesByGroup | None:
+    """The prior, if its scales are learned."""
+    return prior if isinstance(prior, ScalesByGroup) and prior.is_learned else None
 
 
 def scale_attributes(prior: ScalesByGroup) -> dict[str, Array]:

@@ -19,6 +19,7 @@ from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.model import (
     fully_connected,
     independent_normals,
+    learned_scales,
     scale_attributes_of_several,
 )
 from skbayes_sym.estimators._fit.rows import Array
@@ -34,7 +35,6 @@ from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.data import Batches
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.priors import Prior
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -258,11 +258,6 @@ def _members(
     values = log_posterior.double().cpu().numpy()
     curve = np.array(result.loss_curve)
     return Members(theta, log_noise, scales, values, curve, result.n_iter, result.stopped)
-
-
-def learned_scales(prior: Prior) -> ScalesByGroup | None:
-    """The prior, if its scales are learned."""
-    return prior if isinstance(prior, ScalesByGroup) and prior.is_learned else None
 
 
 def prior_scales(members: Members, model: Model) -> Tensor:

@@ -89,7 +89,7 @@ def determined(
 
 
 def chosen_rows(n: int, n_outputs: int, p: int) -> Tensor:
-    """Places of the rows that stand for all ``n``, int64: all of them if that isn't dear."""
+    """Places of the rows that stand for all ``n``, int64: all of them where work allows."""
     # (n K) P min(n K, P) multiplications
     most = max((_MOST_WORK / p) ** 0.5 if p**3 > _MOST_WORK else _MOST_WORK / p**2, 1.0)
     size = min(n, rows_within(int(most), n_outputs))
