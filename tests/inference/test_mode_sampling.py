@@ -1,6 +1,7 @@
 """Chains in modes: they stay there, draw what is there, and more where too little is known."""
 
-from math import isnan
+from math import ceil, isnan
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -135,6 +136,36 @@ def test_chains_have_the_precision_asked_for(generator):
         generator,
     )  # fmt: skip
     assert sampler(found, 0, 4, seed=0).draws.dtype == "float32"
+
+
+def warmed(step_size, a_move, n_chains=8):
+    """What is asked of chains that have warmed up."""
+    gradients = torch.full((n_chains,), a_move * PLAN.n_warmup)
+    block = SimpleNamespace(step_size=torch.full((n_chains,), step_size))
+    tally = SimpleNamespace(n_gradients=gradients)
+    return SimpleNamespace(blocks=[block], warmup=tally, n_draws=torch.zeros(n_chains))
+
+
+@pytest.mark.parametrize("a_draw", [5.0, 30.0, 200.0, 600.0, 3000.0, 1e6])
+@pytest.mark.parametrize("step_size", [0.2, 0.02, 0.003])
+def test_a_draw_costs_what_it_may_in_as_few_trajectories_as_that_takes(step_size, a_draw):
+    sampler, a_move = sampler_of(TWO, None), min(18, ceil(1.7 / step_size))
+    warm = warmed(step_size, a_move)
+    allowance = Allowance(1e4)
+    made = float(warm.warmup.n_gradients.max())
+    allowance.left = allowance.work(2.0 * made + a_draw * PLAN.n_draws, 8)
+    thin, kernel = sampler._spaced(warm, 4, allowance)
+    generator = torch.Generator().manual_seed(0)
+    moves = [kernel.n_leapfrog(torch.tensor([step_size]), generator) for _ in range(400)]
+    least = sum(HMC(max_leapfrog=64).n_leapfrog(torch.tensor([step_size]), generator)
+                for _ in range(400)) / 400  # fmt: skip
+    cost = thin * sum(moves) / 400
+    assert 1 <= thin <= 4
+    assert cost < 1.1 * max(a_draw, least)
+    whole = 1.025 * 1.5708 / step_size
+    if whole > 64 and a_draw > 64:  # one trajectory before several, until it is whole
+        assert thin == 1 or kernel.max_leapfrog > whole
+        assert cost > 0.5 * min(a_draw, whole, 768)
 
 
 def few_in_the_heavy_mode(generator):

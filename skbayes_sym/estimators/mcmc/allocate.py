@@ -4,15 +4,23 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from skbayes_sym.estimators.mcmc.draws import Draws, Explored, made
 from skbayes_sym.estimators.mcmc.explore import allowance_of, drawn_on, work_asked
+from skbayes_sym.estimators.mcmc.modes import where_they_ended
 from skbayes_sym.estimators.mcmc.setting import REFRESHING, Setting
 from skbayes_sym.estimators.mcmc.trust import decided_weights, why_not, why_not_weigh
 from skbayes_sym.inference.allowance import Allowance
 from skbayes_sym.inference.mode_sampling import ModeRun, ModeSampler, refine
 from skbayes_sym.inference.multimodal.bridge import MIN_DRAWS_PER_DIM
-from skbayes_sym.inference.multimodal.weights import Weighing, largest_remainders, pool_draws, weigh
+from skbayes_sym.inference.multimodal.weights import (
+    Weighing,
+    contending,
+    largest_remainders,
+    pool_draws,
+    weigh,
+)
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
@@ -53,13 +61,15 @@ def allocate_chains(setting: Setting, explored: Explored) -> Allocation:
         weighing = _weigh(setting, explored, generator)
         problems = tuple(why_not(weighing, setting.posterior.n_dims))
         weights = decided_weights(weighing)
+        decided = weights is not None
+        shares = _votes(weighing, explored) if weights is None else weights
         if weights is None:
+            weights = torch.where(contending(weighing.pool, weighing.modes), torch.nan, 0.0)
+        weighing = weighing._replace(weights=weighing.weights._replace(weights=weights))
+        if shares is None:
             return Allocation(drawn_on(setting, explored), weighing, problems)
-        total = weighing.weights._replace(weights=weights)
-        weighing = weighing._replace(weights=total)
-        return Allocation(
-            _refreshed(setting, explored, weighing, generator), weighing, problems, True
-        )
+        found = _refreshed(setting, explored, weighing, shares, generator)
+        return Allocation(found, weighing, problems, decided)
     except KeyboardInterrupt:
         return Allocation(draws._replace(stopped="interrupted"))
 
@@ -106,12 +116,27 @@ def _mode_sampler(setting: Setting, plan: ModeRun, generator: torch.Generator) -
     return ModeSampler(posterior, setting.model.group, plan, posterior.data.x, generator)
 
 
+def _votes(weighing: Weighing, explored: Explored) -> Tensor | None:
+    """Shares of the modes that may matter, by how many chains found each; None if no chain did."""
+    if explored.chains is None:
+        return None
+    modes = weighing.modes
+    ended = where_they_ended(weighing, explored.n_starts)
+    found = torch.bincount(ended, minlength=modes.regions.n_modes).double()
+    found *= contending(weighing.pool, modes)
+    return found / found.sum() if bool(found.any()) else None
+
+
 def _refreshed(
-    setting: Setting, explored: Explored, weighing: Weighing, generator: torch.Generator
+    setting: Setting,
+    explored: Explored,
+    weighing: Weighing,
+    shares: Tensor,
+    generator: torch.Generator,
 ) -> Draws:
-    """New chains in the modes, as many as their mass asks for, at about the cost of exploring."""
+    """New chains in the modes, as many as their shares (K,) say, at about what exploring cost."""
     n_chains, asked = setting.chains.n_chains, work_asked(setting, explored)
-    counts = largest_remainders(weighing.weights.weights, n_chains)
+    counts = largest_remainders(shares, n_chains)
     used = counts.nonzero().flatten().tolist()
     plan = _mode_run(setting)
     sample, n_moves = _mode_sampler(setting, plan, generator), plan.n_draws * plan.thin
@@ -128,7 +153,7 @@ def _refreshed(
         if not found.complete:
             break
     n_draws, home = min(p[0].shape[1] for p in parts), np.concatenate(homes)
-    weight = weighing.weights.weights.numpy()[home] / np.bincount(home)[home]
+    weight = shares.numpy()[home] / np.bincount(home)[home]
     return Draws(
         np.concatenate([p[0][:, :n_draws] for p in parts]),
         np.concatenate([p[1][:, :n_draws] for p in parts]),

@@ -79,9 +79,10 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         What a mode counts for. "evidence": its posterior mass, by bridge sampling of chains and
         particles; the chains are then allocated to the modes. `Evidence` says how many particles
         look for modes beside the chains. "uniform": one vote per chain, which weighs modes by
-        how many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it
-        with a `ConvergenceWarning` where doubts about the evidence leave the weights open, and
-        needs ``remove_symmetries``. "auto" is "evidence" with ``remove_symmetries`` and 30 draws a
+        how many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it,
+        with a `ConvergenceWarning`, where doubts about the evidence leave the weights open: but
+        for modes 30 nats below the highest, which count for nothing. It needs
+        ``remove_symmetries``. "auto" is "evidence" with ``remove_symmetries`` and 30 draws a
         parameter, of all chains together and up to 50 of each; "uniform" otherwise, and of
         annealed chains.
     evidence_effort : float, default=1.0
@@ -376,9 +377,10 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         What a mode counts for. "evidence": its posterior mass, by bridge sampling of chains and
         particles; the chains are then allocated to the modes. `Evidence` says how many particles
         look for modes beside the chains. "uniform": one vote per chain, which weighs modes by
-        how many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it
-        with a `ConvergenceWarning` where doubts about the evidence leave the weights open, and
-        needs ``remove_symmetries``. "auto" is "evidence" with ``remove_symmetries`` and 30 draws a
+        how many starts fall into their basins (Wiese et al. 2023). "evidence" falls back to it,
+        with a `ConvergenceWarning`, where doubts about the evidence leave the weights open: but
+        for modes 30 nats below the highest, which count for nothing. It needs
+        ``remove_symmetries``. "auto" is "evidence" with ``remove_symmetries`` and 30 draws a
         parameter, of all chains together and up to 50 of each; "uniform" otherwise, and of
         annealed chains.
     evidence_effort : float, default=1.0

@@ -141,12 +141,13 @@ def _findings(
     log_evidence = _UNKNOWN
     if weighing is not None:
         n_explorers = explored.n_starts if explored.chains else 0
-        modes = list_modes(weighing, n_explorers, draws.home, offset, decided)
+        modes = list_modes(weighing, n_explorers, draws.home, offset)
         if trusted:
             total = weighing.weights
             log_evidence = Estimate(total.log_evidence + offset, total.log_evidence_standard_error)
     found = diagnose(setting.posterior, explored, draws, samples)
-    warnings = no_evidence(problems, decided=decided) if weighing or problems else []
+    shared = draws.home is not None
+    warnings = no_evidence(problems, decided=decided, shared=shared) if weighing or problems else []
     if draws.home is None:
         warnings += stuck_chains(found["stuck"])
         if setting.chains.approach is not None:

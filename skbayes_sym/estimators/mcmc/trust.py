@@ -12,8 +12,8 @@ from skbayes_sym.inference.diagnostics import rank_rhat
 from skbayes_sym.inference.mcmc.chains import ChainDraws
 from skbayes_sym.inference.multimodal.bridge import MIN_DRAWS_PER_DIM, can_bridge
 from skbayes_sym.inference.multimodal.weights import (
-    NEGLIGIBLE_DEFICIT_NATS,
     Weighing,
+    contending,
     mean_log_density_by_mode,
 )
 from skbayes_sym.inference.network_posterior import NetworkPosterior
@@ -61,12 +61,10 @@ def decided_weights(weighing: Weighing) -> Tensor | None:
     wrong by as much as the sources disagree, or by its own error, no weight would change by more
     than a tenth.
     """
-    height = mean_log_density_by_mode(weighing.pool, weighing.modes)
-    highest = int(height.argmax())
-    others = height < height[highest] - NEGLIGIBLE_DEFICIT_NATS
-    if int(others.sum()) == len(height) - 1:
-        return torch.nn.functional.one_hot(height.argmax(), len(height)).double()
-    weights = weighing.weights.weights
+    may_matter = contending(weighing.pool, weighing.modes)
+    if int(may_matter.sum()) == 1:
+        return may_matter.double()
+    weights, others = weighing.weights.weights, ~may_matter
     errors = torch.tensor([e.standard_error for e in weighing.estimates], dtype=torch.float64)
     if not bool((errors.isfinite() | others).all()):
         return None  # one that may matter is unknown
@@ -125,10 +123,16 @@ def _named(chosen: Array, figures: Array) -> str:
     return f"of {len(chosen)} chains number {each}"
 
 
-def no_evidence(problems: tuple[str, ...], *, decided: bool) -> list[str]:
-    """One warning of what is missing, if anything is."""
+def no_evidence(problems: tuple[str, ...], *, decided: bool, shared: bool = False) -> list[str]:
+    """One warning of what is missing, if anything is.
+
+    Whether the modes' weights are ``decided``; if not, whether those that may matter have
+    ``shared`` the chains among them.
+    """
     votes = (
-        "every chain has one vote, which weighs modes by where chains start "
+        "the modes that may matter share the chains by how many found each."
+        if shared
+        else "every chain has one vote, which weighs modes by where chains start "
         "(mode_weights='uniform' asks for that)."
     )
     if problems:

@@ -57,6 +57,11 @@ class HMC:
     max_leapfrog: int = 256
     least_step: float = 1.0
 
+    @property
+    def mean_path(self) -> float:
+        """Length of a trajectory that isn't cut, on average."""
+        return self.path_length * sum(self.jitter) / 2.0
+
     def step(
         self,
         state: State,

@@ -114,13 +114,12 @@ def weigh(
     """
     integrand = Integrand(log_density, group)
     modes = find_modes(pool.draws, pool.values, pool.chains, group)
-    height = mean_log_density_by_mode(pool, modes)
-    hopeless = height < height.max() - NEGLIGIBLE_DEFICIT_NATS
+    may_matter = contending(pool, modes)
     estimates = [
-        NOT_ESTIMATED._replace(n_draws=int(modes.counts[k]))
-        if hopeless[k]
-        else _from_chains_or_all(integrand, pool, modes, k, generator)
-        for k in range(len(hopeless))
+        _from_chains_or_all(integrand, pool, modes, k, generator)
+        if may_matter[k]
+        else NOT_ESTIMATED._replace(n_draws=int(modes.counts[k]))
+        for k in range(len(may_matter))
     ]
     weights = weigh_modes(estimates)
     spread = _spread(integrand, pool, modes, weights, generator)
@@ -218,6 +217,12 @@ def largest_remainders(weights: Tensor, n_chains: int) -> Tensor:
         else:
             counts[remainder.where(counts > 1, torch.inf).argmin()] -= 1
     return counts
+
+
+def contending(pool: Pool, modes: Modes) -> Tensor:
+    """Which modes may hold mass worth a bridge, bool (K,): those that none is far above."""
+    height = mean_log_density_by_mode(pool, modes)
+    return height >= height.max() - NEGLIGIBLE_DEFICIT_NATS
 
 
 def mean_log_density_by_mode(pool: Pool, modes: Modes) -> Tensor:

@@ -89,6 +89,27 @@ def test_evidence_of_a_classifier():
     assert clf.modes_[0].log_evidence == clf.log_evidence_  # labels have no unit
 
 
+def test_where_weights_are_open_low_modes_have_none_all_the_same(monkeypatch):
+    """Some chains of 16 end where the log density is 60 nats lower; nobody restarts there."""
+    monkeypatch.setattr("skbayes_sym.estimators.mcmc.allocate.decided_weights", lambda found: None)
+    x = np.linspace(-3, 3, 120)
+    y = np.sin(2 * x) + 0.1 * np.random.default_rng(0).standard_normal(120)
+    reg = MCMCRegressor((2,), **FAST | {"mode_weights": Evidence(0)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        reg.fit(x[:, None], y)
+    assert "share the chains by how many found each." in " ".join(reg.diagnostics_.warnings)
+    high = max(m.mean_log_posterior for m in reg.modes_)
+    far = [m for m in reg.modes_ if m.mean_log_posterior < high - 30.0]
+    assert sum(m.n_explorers for m in far) > 0
+    assert all(m.weight == 0.0 and not len(m.members) for m in far)
+    near = [m for m in reg.modes_ if m.mean_log_posterior >= high - 30.0]
+    assert all(np.isnan(m.weight) for m in near)
+    votes = np.array([m.n_explorers for m in near])
+    got = [reg.chain_weights_[m.members].sum() for m in near]
+    np.testing.assert_allclose(got, votes / votes.sum())
+
+
 def test_one_vote_a_chain_on_request():
     X, y = make_sinusoidal(40, random_state=0)
     reg = MCMCRegressor((2,), **FAST | {"mode_weights": "uniform"}).fit(X, y)

@@ -144,12 +144,13 @@ def test_a_gaussian_a_chain_says_what_its_draws_say(noisy):
     condensed = noisy.approximate("low_rank", n_samples=400)
     assert condensed.samples_.shape == (1, 400, 53 + 12)
     own, theirs = (m.log_predictive_density(X, Y).mean() for m in (condensed, noisy))
-    assert abs(own - theirs) < 0.1
     law, generator = condensed.posterior_, generator_from(0)
-    alone = replace(law, factor=0.0 * law.factor, variance=law.factor.square().sum(2))
-    condensed.samples_ = alone.sample(400, generator=generator)[None].numpy()
+    scattered = replace(law, factor=0.0 * law.factor, variance=law.factor.square().sum(2))
+    condensed.samples_ = scattered.sample(400, generator=generator)[None].numpy()
     del condensed.__dict__["_cache"]
-    assert condensed.log_predictive_density(X, Y).mean() < theirs - 0.1
+    alone = condensed.log_predictive_density(X, Y).mean()
+    assert alone < theirs - 0.1
+    assert abs(own - theirs) < 0.5 * (theirs - alone)  # so few draws differ between machines
 
 
 def test_a_gaussian_needs_two_draws(noisy):
