@@ -56,11 +56,12 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     ----------
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
         Widths of the hidden layers of the modes' network; ``()`` is a linear model. "auto" is 20
-        units, and 40 for more than 1,000 distinct rows without much noise, if there is time.
+        units, and 40 for more than 1,000 distinct rows without much noise, if they are four a
+        weight and there is time.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units. ``LayerScales()``, the
-        default, learns one scale per layer; ``ARD()``, the default of the 40 units of "auto",
-        learns one per column of ``X``, `relevance_`.
+        default, learns one scale per layer; ``ARD()``, the default for more than 1,000 distinct
+        rows without much noise, learns one per column of ``X``, `relevance_`.
     n_modes : int, default=10
         Restarts of the small network; fewer, or none, where so many rows would take long. Modes
         alone are `LaplaceRegressor`'s.

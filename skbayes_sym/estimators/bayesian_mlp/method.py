@@ -20,7 +20,7 @@ from skbayes_sym.estimators.bayesian_mlp.linear_part import LinearPart, fit_line
 from skbayes_sym.estimators.bayesian_mlp.shares import Shares, equal_shares
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
-from skbayes_sym.estimators.laplace.effort import MOST_NOISE, STEPS, USUAL_WORK, affordable_modes
+from skbayes_sym.estimators.laplace.effort import MOST_NOISE, USUAL_WORK, affordable_modes
 from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
 from skbayes_sym.estimators.laplace.modes import ModesFit
 from skbayes_sym.inference.laplace.mode_search import noise_share
@@ -188,7 +188,7 @@ class Pool:
 
     def _modes(self, data: Training, model: Model, run: Run) -> ModesFit:
         how = EvidenceLaplace(
-            "auto", STEPS, _MODE_TOL, widens=self.widens, wide_prior=self.wide_prior,
+            "auto", "auto", _MODE_TOL, widens=self.widens, wide_prior=self.wide_prior,
             most=self.n_modes,
         )  # fmt: skip
         return how.fit(data, model, run)

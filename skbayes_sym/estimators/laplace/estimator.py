@@ -54,7 +54,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     ----------
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
         Widths of the hidden layers; ``()`` is a linear model. "auto" is 20 units, and 40 for
-        more than 1,000 rows without much noise, where Gauss-Newton steps can be made in time.
+        more than 1,000 rows without much noise, if they are four a weight and there is time.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     network : "mlp", torch.nn.Module or Network, default="mlp"
@@ -82,9 +82,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         Adam trains one.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default ``LayerScales()``,
-        one learned scale per layer's weights and per layer's biases, and for the 40 units of
-        "auto" ``ARD()``, which learns one per column of ``X``: `relevance_`. By Adam normal ones
-        only, with one scale a layer.
+        one learned scale per layer's weights and per layer's biases, and for more than 1,000 rows
+        without much noise ``ARD()``, which learns one per column of ``X``: `relevance_`. By Adam
+        normal ones only, with one scale a layer.
     prior_scale : "learn", float or sequence of float, default="learn"
         Prior standard deviation of the weights and biases, in standardised units: one number or
         one per layer. "learn" maximises the evidence over it, layer by layer; by Adam from 3.0.
@@ -92,7 +92,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
     max_iter : int or "auto", default="auto"
-        Largest number of optimiser steps; "auto" is 100, and 3000 by Adam.
+        Largest number of optimiser steps; "auto" is 100, at least 50 of systems that take long,
+        and 3000 by Adam.
     batch_size : int or "auto", default="auto"
         Rows per step of Adam; "auto" is all of them up to 1000 distinct rows, 200 beyond. Memory is
         that of one batch.
@@ -294,7 +295,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         tol = _TOL if isinstance(self.tol, str) else self.tol
         learns_scales = self.prior is not None or isinstance(self.prior_scale, str)
         return EvidenceLaplace(
-            self.n_restarts, self._steps_up_to(STEPS), tol, says_unconverged=True,
+            self.n_restarts, self.max_iter, tol, says_unconverged=True,
             widens=learns_scales and isinstance(self.hidden_layer_sizes, str),
             wide_prior=self.prior,
         )  # fmt: skip

@@ -19,16 +19,16 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.effort import (
     MOST_MODES,
     MOST_NOISE,
-    WIDE,
-    is_wide_worth,
+    STEPS,
     restarts,
+    richer,
+    steps,
 )
 from skbayes_sym.estimators.laplace.modes import ModesFit, ModeTask
 from skbayes_sym.inference.laplace.evidence_modes import EvidenceModes
 from skbayes_sym.inference.laplace.mode_search import noise_share
 from skbayes_sym.models.learned_scales import ARD
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import UnboundPrior
 
 
@@ -40,23 +40,23 @@ class EvidenceLaplace:
     ----------
     n_restarts : int or "auto"
         "auto" is what some seconds of one core are enough for, at most ``most``.
-    max_iter : int
-        Largest number of Gauss-Newton steps.
+    max_iter : int or "auto"
+        Largest number of Gauss-Newton steps; "auto" is fewer of large systems.
     tol : float or None
         Nats per unit of sample weight by which a log evidence still moves when it has settled.
     says_unconverged : bool, default=False
         Whether a best mode that still moved at the end is warned of.
     widens : bool, default=False
-        Whether many rows without much noise are given forty units.
+        Whether many rows without much noise are given more units and another prior.
     wide_prior : unbound prior, optional
-        Of forty units; by default ``ARD()``.
+        That other prior; by default ``ARD()``.
     most : int
     """
 
     needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_restarts: int | str
-    max_iter: int
+    max_iter: int | str
     tol: float | None
     says_unconverged: bool = False
     widens: bool = False
@@ -68,7 +68,8 @@ class EvidenceLaplace:
         with torch.no_grad():
             n_parts = 1 + task.begins_both_ways + (wide is not None)
             so_far: list[Callable[[], ModesFit]] = []
-            run.begin(n_parts * self.max_iter, lambda: so_far[-1]())
+            most = STEPS if isinstance(self.max_iter, str) else self.max_iter
+            run.begin(n_parts * most, lambda: so_far[-1]())
             found = None if wide is None else task.pilot(so_far)
             if found is None or found.stop_reason not in ("callback", "interrupted"):
                 if found is not None and noise_share(found.modes, data.double_data.y) <= MOST_NOISE:
@@ -80,20 +81,18 @@ class EvidenceLaplace:
         return found
 
     def _task(self, data: Training, model: Model, run: Run) -> ModeTask:
-        prior = scales_by_group(model.prior)
-        how = EvidenceModes(
-            self.max_iter, self.tol, model.likelihood.n_params > 0, prior.is_learned
-        )
-        network = fully_connected(model.network)
+        prior, network = scales_by_group(model.prior), fully_connected(model.network)
+        most = steps(data.n_rows, network) if isinstance(self.max_iter, str) else self.max_iter
+        how = EvidenceModes(most, self.tol, model.likelihood.n_params > 0, prior.is_learned)
         n_restarts = restarts(self.n_restarts, data.n_rows, network, self.most)
         return ModeTask.of(model, how, n_restarts, data, run)
 
     def _wide(self, data: Training, model: Model) -> Model | None:
-        """The same with more units, if so many rows may be worth them."""
-        narrow = fully_connected(model.network)
-        network = MLP(narrow.n_inputs, (WIDE,), narrow.n_outputs, narrow.activation)
-        learns_noise = model.likelihood.n_params > 0
-        if not (self.widens and learns_noise and is_wide_worth(data.n_rows, network)):
+        """What so many rows may be worth."""
+        if not self.widens or model.likelihood.n_params == 0:
+            return None
+        network = richer(data.n_rows, fully_connected(model.network))
+        if network is None:
             return None
         prior = (self.wide_prior or ARD()).bind(network.layout)
         return model._replace(network=network, prior=prior)

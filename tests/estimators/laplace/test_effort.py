@@ -11,25 +11,45 @@ from skbayes_sym.estimators.laplace.effort import (
     MOST_WORK,
     USUAL_WORK,
     affordable_modes,
-    is_wide_worth,
+    richer,
+    steps,
     work,
 )
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import LayerScales
 
 
-def test_wide_networks_are_for_many_rows():
-    wide = MLP(5, (40,), 1, TANH)
-    assert not is_wide_worth(1000, wide)
-    assert is_wide_worth(1001, wide)
-    assert not is_wide_worth(10**6, wide)
+@pytest.mark.parametrize(
+    ("n_inputs", "n_rows", "units"),
+    [
+        (5, 1000, None),
+        (5, 1001, 20),  # 281 weights of forty units
+        (5, 1124, 40),
+        (16, 2883, 20),
+        (16, 2884, 40),
+        (16, 12_000, 20),  # would take a minute and more
+        (5, 10**6, None),
+    ],
+)
+def test_what_many_rows_are_given(n_inputs, n_rows, units):
+    found = richer(n_rows, MLP(n_inputs, (20,), 1, TANH))
+    assert (found and found.hidden_layer_sizes) == (units and (units,))
+
+
+def test_large_systems_make_fewer_steps():
+    network = MLP(8, (20,), 1, TANH)
+    made = [steps(n, network) for n in (900, 5000, 7000, 9000, 30_000)]
+    assert made == sorted(made, reverse=True)
+    assert (made[0], made[-1]) == (100, 50)
+    a_step = work(3, 1, 9000, network.layout.n_params)
+    assert made[3] * a_step <= USUAL_WORK < (made[3] + 1) * a_step
 
 
 @pytest.mark.parametrize("n_rows", [100, 3000, 30_000, 10**6])
 def test_modes_take_seconds_or_are_left_out(n_rows):
     network = MLP(5, (20,), 1, TANH)
     n_modes = affordable_modes(10, n_rows, network)
-    each = work(1, 100, n_rows, network.layout.n_params)
+    each = work(1, steps(n_rows, network), n_rows, network.layout.n_params)
     if n_modes == 0:
         assert 3 * each > MOST_WORK
     else:
