@@ -17,8 +17,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*have no observed entry:UserWarning"),
 ]
 
-every_fit = pytest.mark.parametrize("name", FITS)
-
 # One kind of each estimator is enough where scikit-learn does the work around it.
 SEARCHED = [
     "vi-regressor", "vi-classifier", "ensemble-regressor", "ensemble-classifier",
@@ -75,7 +73,7 @@ def test_three_callbacks_see_the_whole_fit_and_leave_it_the_same(name, capsys):
         np.testing.assert_array_equal(values, expected[key], err_msg=key)
 
 
-@every_fit
+@some("name", FITS, keep=LOOPS)
 def test_a_callback_stops_the_fit_early(name):
     case, watch = FITS[name], Watch(1)
     model = clone(case.estimator).set_callbacks(watch).fit(case.X, case.y)

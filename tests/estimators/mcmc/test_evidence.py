@@ -119,7 +119,7 @@ def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for(monkeypatch):
     for modes that can't be weighed."""
     monkeypatch.setattr("skbayes_sym.estimators.mcmc.explore.run_replicates", None)
     X, y = make_sinusoidal(40, random_state=0)
-    settings = FAST | {"n_chains": 2, "n_warmup": 30, "n_draws": 60}
+    settings = FAST | {"n_chains": 2, "n_warmup": 10, "n_draws": 52}
     voting, trying = (
         MCMCRegressor((7, 7), **settings | {"mode_weights": weights})
         for weights in ("uniform", "evidence")
@@ -128,7 +128,7 @@ def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for(monkeypatch):
     with pytest.warns(ConvergenceWarning, match="evidence can't be trusted"):
         trying.fit(X, y)
     assert np.array_equal(trying.log_posterior_samples_, voting.log_posterior_samples_)
-    assert trying.samples_.shape[:2] == (2, 60)
+    assert trying.samples_.shape[:2] == (2, 52)
 
 
 def test_a_prior_that_tells_units_apart_is_refused():
