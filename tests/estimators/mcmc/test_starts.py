@@ -21,7 +21,9 @@ FAST = {
     "mode_weights": Evidence(2, 64),
 }  # fmt: skip
 SHORT_PATHS = {"sampler": HMC(max_leapfrog=16)}
-VOTES = {**FAST, **SHORT_PATHS, "n_chains": 4, "n_warmup": 60, "n_draws": 10, "mode_weights": "uniform"}
+VOTES = {
+    **FAST, **SHORT_PATHS, "n_chains": 4, "n_warmup": 60, "n_draws": 10, "mode_weights": "uniform",
+}  # fmt: skip
 DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
 
 
