@@ -249,9 +249,25 @@ def everything_predicted(estimator: Any, X: Any) -> dict[str, Any]:
     return found
 
 
+@cache
+def predicted(name: str) -> dict[str, Any]:
+    """All that the fitted case says of its own rows; read only."""
+    return everything_predicted(fitted(name), FITS[name].X)
+
+
 def assert_same_predictions(a: Any, b: Any, X: Any) -> None:
     """Bit for bit."""
-    expected, got = everything_predicted(a, X), everything_predicted(b, X)
+    assert_predicted(b, X, everything_predicted(a, X))
+
+
+def assert_predicts_as(name: str, model: Any) -> None:
+    """Bit for bit what the fitted case says of its rows."""
+    assert_predicted(model, FITS[name].X, predicted(name))
+
+
+def assert_predicted(model: Any, X: Any, expected: dict[str, Any]) -> None:
+    """Bit for bit."""
+    got = everything_predicted(model, X)
     assert expected.keys() == got.keys()
     for name, values in expected.items():
         assert values.dtype == got[name].dtype, name

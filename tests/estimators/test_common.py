@@ -48,7 +48,8 @@ def checks(estimators):
         return [pytest.mark.slow] if is_again else []
 
     kept = [pytest.param(e, c, marks=marks(c)) for e, c in rows]
-    return pytest.mark.parametrize(names, kept, **mark.kwargs)
+    # An estimator's name is its repr, which takes a while and is asked for with every check.
+    return pytest.mark.parametrize(names, kept, ids=cache(mark.kwargs["ids"]))
 
 
 def learns(check):

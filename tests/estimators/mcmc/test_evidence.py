@@ -99,7 +99,7 @@ def test_one_vote_a_chain_on_request():
 def test_where_the_evidence_cant_be_trusted_it_is_nan():
     """Two wide layers: 2 log(16! 2^16) = 83.5 nats of group elements."""
     X, y = make_sinusoidal(40, random_state=0)
-    settings = FAST | {"n_chains": 4, "n_warmup": 30, "n_draws": 5, "mode_weights": Evidence(0)}
+    settings = FAST | {"n_chains": 4, "n_warmup": 20, "n_draws": 5, "mode_weights": Evidence(0)}
     reg = MCMCRegressor((16, 16), **settings)
     with pytest.warns(ConvergenceWarning) as caught:
         reg.fit(X, y)
