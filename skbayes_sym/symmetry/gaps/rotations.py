@@ -33,6 +33,7 @@ _MOST_PAIRS = 6
 # A posterior fitted to n pairs ends about .6 / n nats below its optimum at k = 20.
 _SETTLED_PAIRS, _SETTLED_NUMBERS = 256, 1 << 18
 _ESTIMATE_DRAWS = 256
+_ISOTROPIC_DRAWS, _ISOTROPIC_NUMBERS = 4096, 1 << 19  # those of isotropic rows cost next to nothing
 _ESTIMATE_NUMBERS = 1 << 24  # most numbers that an estimate's draws have
 # Draws that anchors are learned from, as a part of those averaged; all, if the mixing is free.
 _LEARNING_SHARE = 8
@@ -59,8 +60,10 @@ class IsotropicRotationGap:
     def estimate(
         self, posterior: RowPosterior, n_draws: int | None = None, *, generator: torch.Generator
     ) -> Estimate:
-        """Average over ``n_draws`` (256 by default), O(k^3) each."""
-        noise = self._noise(posterior, _pairs(n_draws or _ESTIMATE_DRAWS), generator)
+        """Average over ``n_draws`` (256 to 4,096 by default, fewer of wide rows), O(k^3) each."""
+        few = _ISOTROPIC_NUMBERS // posterior.mean.shape[1] ** 2
+        few = max(_ESTIMATE_DRAWS, min(_ISOTROPIC_DRAWS, few))
+        noise = self._noise(posterior, _pairs(n_draws or few), generator)
         return _mean_of_pairs(self._distance(posterior).draws(noise))
 
     def value_and_gradients(

@@ -135,9 +135,10 @@ class UnitGap:
         """Average of `values`, in float64 on the generator's device.
 
         The gap lies in [0, log |G|], so an average outside is moved to the nearer end. A lower
-        bound of layers too wide to sum is first looked at through `Soules`, at draws of its own: where that
-        is within `SETTLED` of log |G| it is what a few fresh draws are given to, at a fraction of
-        the cost. Either way the average is a lower bound, since the choice doesn't see the draws.
+        bound of layers too wide to sum is first looked at through `Soules`, at draws of its own:
+        where that is within `SETTLED` of log |G| it is what a few fresh draws are given to, at a
+        fraction of the cost. Either way the average is a lower bound, since the choice doesn't see
+        the draws.
         """
         if not self._layers:
             return Estimate(0.0, 0.0)
