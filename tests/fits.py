@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.inference.samplers import HMC, Annealing, Evidence
+from skbayes_sym.inference.samplers import HMC, NUTS, Annealing, Evidence
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import (
     Affine,
@@ -37,6 +37,7 @@ _CHAINS = {
     "n_warmup": 12,
     "n_draws": 5,
     "mode_weights": "uniform",
+    "sampler": HMC(max_leapfrog=8),
 }
 _LAPLACE = {**_STEPS, "max_iter": 10, "n_hyper_updates": 4}
 _MODES = {"n_restarts": 2, "max_iter": 10}
@@ -118,7 +119,7 @@ FITS: dict[str, FitCase] = {
         sk.DeepEnsembleClassifier(**_MEMBERS, prior_scale="learn"), X, THREE
     ),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
-    "mcmc-classifier": FitCase(sk.MCMCClassifier(**_CHAINS, sampler="nuts"), X, LABELS),
+    "mcmc-classifier": FitCase(sk.MCMCClassifier(**{**_CHAINS, "sampler": NUTS(3)}), X, LABELS),
     "mcmc-annealed": FitCase(
         sk.MCMCRegressor((3, 3), likelihood="heteroscedastic", init=Annealing(4, 6, n_settle=4),
                          sampler=HMC(max_leapfrog=8), n_chains=5, n_warmup=14, n_draws=4,
@@ -126,14 +127,15 @@ FITS: dict[str, FitCase] = {
         X, TWO_NUMBERS,
     ),
     "mcmc-evidence": FitCase(
-        sk.MCMCRegressor((1,), **_FROM_THE_PRIOR, n_chains=3, n_warmup=20, n_draws=10,
-                         mode_weights=Evidence(2, 16), evidence_effort=0.0, random_state=0),
+        sk.MCMCRegressor((1,), **_FROM_THE_PRIOR, sampler=HMC(max_leapfrog=8), n_chains=3,
+                         n_warmup=20, n_draws=10, mode_weights=Evidence(2, 16),
+                         evidence_effort=0.0, random_state=0),
         X, NUMBERS,
     ),
     "mcmc-laplace": FitCase(
         sk.MCMCRegressor(
-            (2,), prior=ARD(), n_chains=3, n_warmup=10, n_draws=4, mode_weights="uniform",
-            random_state=0,
+            (2,), prior=ARD(), sampler=HMC(max_leapfrog=8), n_chains=3, n_warmup=10, n_draws=4,
+            mode_weights="uniform", random_state=0,
         ),
         X, NUMBERS,
     ),
@@ -247,9 +249,25 @@ def everything_predicted(estimator: Any, X: Any) -> dict[str, Any]:
     return found
 
 
+@cache
+def predicted(name: str) -> dict[str, Any]:
+    """All that the fitted case says of its own rows; read only."""
+    return everything_predicted(fitted(name), FITS[name].X)
+
+
 def assert_same_predictions(a: Any, b: Any, X: Any) -> None:
     """Bit for bit."""
-    expected, got = everything_predicted(a, X), everything_predicted(b, X)
+    assert_predicted(b, X, everything_predicted(a, X))
+
+
+def assert_predicts_as(name: str, model: Any) -> None:
+    """Bit for bit what the fitted case says of its rows."""
+    assert_predicted(model, FITS[name].X, predicted(name))
+
+
+def assert_predicted(model: Any, X: Any, expected: dict[str, Any]) -> None:
+    """Bit for bit."""
+    got = everything_predicted(model, X)
     assert expected.keys() == got.keys()
     for name, values in expected.items():
         assert values.dtype == got[name].dtype, name

@@ -43,7 +43,7 @@ _INVARIANT = {**_LAPLACE, "invariances": Invariances([ColumnShift()], 3)}
 _ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 60, "random_state": 0}
 _CHAINS = {
     "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 20, "n_draws": 5, "random_state": 0,
-    "mode_weights": "uniform", "init": "prior",
+    "mode_weights": "uniform", "init": "prior", "sampler": HMC(max_leapfrog=8),
 }  # fmt: skip
 
 VARIATIONAL = {
@@ -132,13 +132,18 @@ _POOL = {"hidden_layer_sizes": (2,), "n_modes": 1, "n_members": 1, "random_state
 POOLS = [BayesianMLPRegressor(**_POOL), BayesianMLPClassifier(**_POOL)]
 
 
+# Options of a class whose habits another one of it shows: the way that they are fitted is tested.
+OPTIONS = {"lila-plain", "linear-poisson", "linear-auto"}
+
+
 def every(estimators: dict[str, Any]) -> pytest.MarkDecorator:
     """One test for each; those trained by steps make too few of them to converge on purpose."""
     early = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-    rows = [
-        pytest.param(estimator, id=name, marks=[] if name in LINEAR else [early])
-        for name, estimator in estimators.items()
-    ]
+
+    def marks(name: str) -> list[pytest.MarkDecorator]:
+        return [pytest.mark.slow] * (name in OPTIONS) + [early] * (name not in LINEAR)
+
+    rows = [pytest.param(one, id=name, marks=marks(name)) for name, one in estimators.items()]
     return pytest.mark.parametrize("estimator", rows)
 
 

@@ -115,8 +115,8 @@ MUTANTS = [
            "likelihood.log_prob(self.outputs, y) + jacobian", "models/test_predictive.py"),
     Mutant("models/predictive.py", "noise_variance=self.noise_variance * scale**2",
            "noise_variance=self.noise_variance * scale", "models/test_predictive.py"),
-    Mutant("models/learned_scales.py", "a * rate.log()).sum() - self.n_groups",
-           "a * rate.log()).sum() + self.n_groups", "models/test_learned_scales.py"),
+    Mutant("models/learned_scales.py", "for rate in rates) - self.n_groups",
+           "for rate in rates) + self.n_groups", "models/test_learned_scales.py"),
     Mutant("models/learned_scales.py", "torch.digamma(a + 0.5 * s.sizes",
            "torch.digamma(a + s.sizes", "models/test_learned_scales.py"),
     Mutant("models/crps.py", "(1.0 - law.cdf(x)).square(), y, high)",
@@ -217,7 +217,7 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-def _mutated(mutant: Mutant) -> tuple[Path, str, str]:
+def mutated(mutant: Mutant) -> tuple[Path, str, str]:
     path = Path("skbayes_sym") / mutant.module
     text = (ROOT / path).read_text(encoding="utf-8")
     if text.count(mutant.before) != 1:
@@ -278,7 +278,7 @@ def main(first: int, last: int, *, trusting: bool) -> int:
         shutil.copy(ROOT / "pyproject.toml", folder)
         os.environ["PYTHONPATH"], sys.dont_write_bytecode = name, True
         for number, mutant in chosen:
-            path, text, changed = _mutated(mutant)
+            path, text, changed = mutated(mutant)
             if mutant.tests not in healthy:
                 healthy[mutant.tests] = trusting or _passes(folder, mutant.tests)
             (folder / path).write_text(changed, encoding="utf-8")
@@ -295,7 +295,7 @@ def main(first: int, last: int, *, trusting: bool) -> int:
 if __name__ == "__main__":
     if sys.argv[1:] == ["check"]:
         for one in MUTANTS:
-            _mutated(one)
+            mutated(one)
         print(f"{len(MUTANTS)} mutants")
     else:
         span = [int(a) for a in sys.argv[1:] if a != "fast"] or [0, len(MUTANTS)]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from house import METHODS, ORDER, House, floor_of, imported, measure, place
+from mutants import MUTANTS, mutated
 
 import skbayes_sym
 
@@ -79,3 +80,8 @@ def test_what_scikit_learn_keeps_private_comes_through_one_file(imports: list[Im
         or any(p.startswith("_") and not p.endswith("_") for p in [*module.split("."), alias.name])
     ]
     assert private == []
+
+
+def test_every_bug_that_is_planted_has_its_place() -> None:
+    for mutant in MUTANTS:
+        mutated(mutant)  # raises unless its text is there once

@@ -61,8 +61,8 @@ ALIKE: dict[str, dict[str, Any]] = {
 }
 # On a GPU chains whose trees have ended run along, and products of more rows round differently.
 _TREES = ("mcmc-classifier", "mcmc-nuts", "mcmc-nuts-three", "mcmc-nuts-evidence")
-ALIKE |= {name: {"sampler": NUTS(skip_finished=False)} for name in _TREES}
-LONG = {"mcmc-annealed", "mcmc-evidence"}  # seconds
+ALIKE |= {name: {"sampler": NUTS(3, skip_finished=False)} for name in _TREES}
+LONG = {"mcmc-annealed", "mcmc-evidence", "bayesian-mlp-ard"}  # seconds
 
 
 def assert_close(got: Any, expected: Any, name: str = "") -> None:

@@ -30,6 +30,7 @@ from skbayes_sym.inference.factorization.problem import (
     OnSweep,
 )
 from skbayes_sym.inference.factorization.shared_size import balancing
+from skbayes_sym.inference.factorization.spectral_start import sweeps_start
 from skbayes_sym.inference.factorization.vi import (
     FactorFit,
     best_laws,
@@ -248,7 +249,7 @@ def _sweep(
 ) -> FactorFit:
     return fit_factors(
         problem,
-        problem.start,
+        sweeps_start(problem),
         family,
         gap=gap,
         on_step=lambda sweep, info: on_sweep(info["posterior"], info["elbo"]),

@@ -103,7 +103,7 @@ def loss_barrier(
     >>> from skbayes_sym import MCMCRegressor, loss_barrier
     >>> from skbayes_sym.datasets import make_sinusoidal
     >>> X, y = make_sinusoidal(60, random_state=0)
-    >>> reg = MCMCRegressor((2,), n_chains=4, n_warmup=200, mode_weights="uniform",
+    >>> reg = MCMCRegressor((2,), n_chains=2, n_warmup=100, mode_weights="uniform",
     ...                     remove_symmetries=False, random_state=0).fit(X, y)
     >>> found = loss_barrier(reg, (0, -1), (1, -1))
     >>> found.distance_after <= found.distance_before

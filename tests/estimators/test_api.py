@@ -119,14 +119,15 @@ def test_fit_returns_self_and_knows_its_columns(name):
 
 
 def import_of_its_own() -> list[str]:
-    """Processor seconds of the import alone; after a fit, whether a GPU is awake, and what came."""
+    """Processor seconds of the import alone, and of what it needs; whether a GPU is awake after a
+    fit, and what came."""
     code = (
         "import time, sys; import torch, sklearn.base; before = set(sys.modules);"
         "start = time.process_time(); import skbayes_sym; seconds = time.process_time() - start;"
         "from skbayes_sym import SymmetrizedVIRegressor; import numpy as np;"
         "SymmetrizedVIRegressor((2,), max_iter=2, tol=None).fit(np.eye(3), np.arange(3.0));"
         "assert 'torch._dynamo' not in sys.modules;"  # torch.optim brings it: more than a second
-        "print(seconds, torch.cuda.is_initialized(),"
+        "print(seconds, start, torch.cuda.is_initialized(),"
         "*{m.partition('.')[0] for m in set(sys.modules) - before})"
     )
     # With compiled files, as anybody's second import has them.
@@ -143,9 +144,10 @@ HEAVY = {"matplotlib", "pandas", "arviz", "arviz_base", "arviz_stats", "dask", "
 
 def test_the_import_is_light_and_wakes_no_gpu():
     for _ in range(3):  # the first may have files to read
-        seconds, awake, *others = import_of_its_own()
+        seconds, needed, awake, *others = import_of_its_own()
         assert awake == "False"
         assert HEAVY.isdisjoint(others)
-        if float(seconds) < 0.5:  # 0.22 on one machine
+        # 0.22 on one machine, a tenth of the rest; where others compute, both take longer.
+        if float(seconds) < max(0.5, 0.2 * float(needed)):
             return
-    pytest.fail(f"import skbayes_sym takes {seconds} s beyond torch and scikit-learn")
+    pytest.fail(f"import skbayes_sym takes {seconds} s beyond torch and scikit-learn: {needed} s")

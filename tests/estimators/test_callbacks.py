@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fits import FITS, everything_predicted, fitted
+from fits import FITS, assert_predicts_as, everything_predicted, fitted
 from habits import Watch
 from sklearn.base import clone
 from sklearn.callback import ProgressBar, ScoringMonitor
@@ -16,8 +16,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
     pytest.mark.filterwarnings("ignore:.*have no observed entry:UserWarning"),
 ]
-
-every_fit = pytest.mark.parametrize("name", FITS)
 
 # One kind of each estimator is enough where scikit-learn does the work around it.
 SEARCHED = [
@@ -70,12 +68,10 @@ def test_three_callbacks_see_the_whole_fit_and_leave_it_the_same(name, capsys):
     shown = capsys.readouterr().out
     assert type(case.estimator).__name__ in shown
     assert "100%" in shown
-    expected = everything_predicted(fitted(name), case.X)
-    for key, values in everything_predicted(model, case.X).items():
-        np.testing.assert_array_equal(values, expected[key], err_msg=key)
+    assert_predicts_as(name, model)
 
 
-@every_fit
+@some("name", FITS, keep=LOOPS)
 def test_a_callback_stops_the_fit_early(name):
     case, watch = FITS[name], Watch(1)
     model = clone(case.estimator).set_callbacks(watch).fit(case.X, case.y)

@@ -32,10 +32,24 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skbayes_sym
 
-checks = partial(parametrize_with_checks, expected_failed_checks={}.get, xfail_strict=True)
+all_checks = partial(parametrize_with_checks, expected_failed_checks={}.get, xfail_strict=True)
 # Too few steps to converge on purpose: the checks fit each estimator some 50 times.
 unconverged = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 no_entry = pytest.mark.filterwarnings("ignore:.*no observed entry")
+
+
+def checks(estimators):
+    """Checks made a second time on rows that may not be written to are slow, where another is."""
+    names, rows = (mark := all_checks(estimators)).args
+    again = "check_classifiers_train", "check_regressors_train", "check_estimators_pickle"
+
+    def marks(check):
+        is_again = check.func.__name__ in again and "readonly_memmap" in (check.keywords or {})
+        return [pytest.mark.slow] if is_again else []
+
+    kept = [pytest.param(e, c, marks=marks(c)) for e, c in rows]
+    # An estimator's name is its repr, which takes a while and is asked for with every check.
+    return pytest.mark.parametrize(names, kept, ids=cache(mark.kwargs["ids"]))
 
 
 def learns(check):

@@ -8,7 +8,7 @@ import joblib
 import numpy as np
 import pytest
 import torch
-from fits import FITS, assert_same_predictions, fitted
+from fits import FITS, assert_predicts_as, fitted
 from sklearn.base import clone
 
 from skbayes_sym.models.networks.activations import ACTIVATIONS
@@ -38,12 +38,12 @@ class NoTensors(pickle.Pickler):
 @every_fit
 def test_pickle_holds_no_tensor_and_no_cache(name):
     model = fitted(name)
-    assert_same_predictions(model, model, FITS[name].X)  # fills the cache
+    assert_predicts_as(name, model)  # fills the cache
     payload = io.BytesIO()
     NoTensors(payload, protocol=5).dump(model)
     restored = pickle.loads(payload.getvalue())
     assert "_cache" not in vars(restored)
-    assert_same_predictions(model, restored, FITS[name].X)
+    assert_predicts_as(name, restored)
     if hasattr(getattr(model, "posterior_", None), "log_prob"):
         theta = restored.posterior_.sample(2, generator=torch.Generator().manual_seed(0))
         expected = model.posterior_.log_prob(theta)
@@ -55,7 +55,7 @@ def test_pickle_holds_no_tensor_and_no_cache(name):
 def test_joblib(name, tmp_path):
     joblib.dump(fitted(name), tmp_path / "model.joblib")
     restored = joblib.load(tmp_path / "model.joblib")
-    assert_same_predictions(fitted(name), restored, FITS[name].X)
+    assert_predicts_as(name, restored)
 
 
 @every_fit
@@ -68,7 +68,7 @@ def test_skops_with_the_documented_types(name):
     elsewhere = {t for t in types if not t.startswith("skbayes_sym.")}
     assert elsewhere <= TRUSTED_ELSEWHERE
     restored = skops.loads(payload, trusted=types)
-    assert_same_predictions(fitted(name), restored, FITS[name].X)
+    assert_predicts_as(name, restored)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -86,7 +86,7 @@ def test_a_model_of_a_gpu_predicts_where_there_is_none(name, monkeypatch):
     there.device_ = "cuda:1"  # as if fitted on another machine
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     here = pickle.loads(pickle.dumps(there))
-    assert_same_predictions(fitted(name), here, FITS[name].X)
+    assert_predicts_as(name, here)
     assert here.device_ == "cuda:1"  # still says where it was fitted
 
 

@@ -1,5 +1,6 @@
 """Chains in modes: they stay there, draw what is there, and more where too little is known."""
 
+from functools import cache
 from math import ceil, isnan
 from types import SimpleNamespace
 
@@ -28,6 +29,14 @@ def sampler_of(target, generator, plan=PLAN):
     return ModeSampler(posterior_of(target), UNITS, plan, LIKE, generator)
 
 
+@cache
+def two_modes():
+    """Draws of both, and what they weigh; read only."""
+    generator = torch.Generator().manual_seed(0)
+    _, _, pool = pooled(TWO, UNITS, generator)
+    return weigh(TWO, pool, UNITS, generator=generator)
+
+
 @pytest.fixture
 def kernels(monkeypatch):
     """The kernel of every run of chains."""
@@ -43,8 +52,7 @@ def kernels(monkeypatch):
 
 @pytest.mark.parametrize("mode", [0, 1])
 def test_chains_stay_in_their_mode_and_in_one_copy_of_it(mode, kernels, generator):
-    _, _, pool = pooled(TWO, UNITS, generator)
-    found = weigh(TWO, pool, UNITS, generator=generator)
+    found = two_modes()
     k = int(found.modes.labels[0 if mode == 0 else -241])
     run = sampler_of(TWO, generator)(found, k, 24, seed=1)
     assert all(isinstance(kernel, ConfinedHMC) for kernel in kernels)
@@ -66,8 +74,7 @@ def test_chains_stay_in_their_mode_and_in_one_copy_of_it(mode, kernels, generato
 
 
 def test_starts_are_draws_of_the_mode_none_twice(generator):
-    _, _, pool = pooled(TWO, UNITS, generator)
-    found = weigh(TWO, pool, UNITS, generator=generator)
+    found = two_modes()
     still = PLAN._replace(n_warmup=0, n_draws=1, thin=1)
     k, n = int(found.modes.labels[0]), int(found.modes.counts[int(found.modes.labels[0])])
     starts = []
@@ -82,7 +89,7 @@ def test_starts_are_draws_of_the_mode_none_twice(generator):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mode_sampling, "start_blocks", start_blocks)
         sampler(found, k, n + 3, seed=0)
-    own = found.modes.regions.domains[k].enter(pool.draws[found.modes.labels == k])[0]
+    own = found.modes.regions.domains[k].enter(found.pool.draws[found.modes.labels == k])[0]
     matches = (starts[0].unsqueeze(1) == own).all(dim=-1)
     assert matches.sum(dim=1).tolist() == [1] * (n + 3)
     assert sorted(matches.sum(dim=0).tolist()) == [1] * (n - 3) + [2] * 3
@@ -109,8 +116,7 @@ def test_where_units_overlap_chains_run_free(kernels, generator):
 
 
 def test_the_seed_decides_and_a_stop_is_passed_on(generator):
-    _, _, pool = pooled(TWO, UNITS, generator)
-    found = weigh(TWO, pool, UNITS, generator=generator)
+    found = two_modes()
 
     def run(seed, on_step=None):
         plan = PLAN._replace(n_warmup=20, n_draws=10)
@@ -126,8 +132,7 @@ def test_the_seed_decides_and_a_stop_is_passed_on(generator):
 
 
 def test_chains_have_the_precision_asked_for(generator):
-    _, _, pool = pooled(TWO, UNITS, generator)
-    found = weigh(TWO, pool, UNITS, generator=generator)
+    found = two_modes()
     single = Mixture([[2.0, 0.5, 0.0]], [[0.2] * 3], [1.0], 0.0, UNITS)
     single.means, single.scales = single.means.float(), single.scales.float()
     single.log_mass = single.log_mass.float()
@@ -214,10 +219,8 @@ class None_but_plan:
     plan, group, generator = PLAN, UNITS, None
 
 
-def test_nothing_to_refine(generator):
-    _, _, pool = pooled(TWO, UNITS, generator)
-    found = weigh(TWO, pool, UNITS, generator=generator)
-
+def test_nothing_to_refine():
+    found = two_modes()
     assert refine(TWO, found, None_but_plan(), n_chains=8, seed=3) is found
 
 

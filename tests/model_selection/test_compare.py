@@ -32,6 +32,7 @@ from skbayes_sym import (
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
 )
+from skbayes_sym.inference.samplers import HMC
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
 from skbayes_sym.model_selection import NoSplit, compare_models
 
@@ -374,6 +375,7 @@ def test_loo_of_a_sampler_agrees_with_cross_validation():
         (1,),
         init="prior",
         prior_scale=1.0,
+        sampler=HMC(max_leapfrog=16),
         n_chains=16,
         n_warmup=60,
         n_draws=20,

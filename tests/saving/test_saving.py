@@ -9,7 +9,15 @@ import pandas as pd
 import pytest
 import torch
 from files import rewrite
-from fits import FITS, THREE, X, assert_same_predictions, everything_predicted, fitted
+from fits import (
+    FITS,
+    THREE,
+    X,
+    assert_predicts_as,
+    assert_same_predictions,
+    everything_predicted,
+    fitted,
+)
 from habits import hurried
 from sklearn.exceptions import NotFittedError
 
@@ -65,7 +73,7 @@ def test_the_same_model_comes_back(name, tmp_path):
     save(model, path)
     restored = load(path)
     assert type(restored) is type(model)
-    assert_same_predictions(model, restored, FITS[name].X)
+    assert_predicts_as(name, restored)
     (encoded, arrays), (again, same) = state_of(model), state_of(restored)
     assert encoded == again
     assert arrays.keys() == same.keys()
@@ -82,7 +90,7 @@ def test_a_model_of_a_gpu_loads_where_there_is_none(name, tmp_path, monkeypatch)
     here = load(tmp_path / "model")
     here.device_ = "cuda:1"
     save(here, tmp_path / "model")
-    assert_same_predictions(fitted(name), load(tmp_path / "model"), FITS[name].X)
+    assert_predicts_as(name, load(tmp_path / "model"))
 
 
 # Another platform's BLAS and libm: a last digit of the float32 noise behind some predictions

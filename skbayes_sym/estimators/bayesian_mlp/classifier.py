@@ -162,7 +162,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
     >>> from sklearn.datasets import load_iris
     >>> from skbayes_sym import BayesianMLPClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> clf = BayesianMLPClassifier(n_modes=2, n_members=2, random_state=0).fit(X, y)
+    >>> clf = BayesianMLPClassifier(n_modes=2, n_members=1, random_state=0).fit(X, y)
     >>> clf.predict_proba(X[:2]).shape, clf.posterior_.n_modes
     ((2, 3), 2)
     """

@@ -183,7 +183,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     >>> from sklearn.datasets import load_diabetes
     >>> from skbayes_sym import BayesianMLPRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> reg = BayesianMLPRegressor(n_modes=2, n_members=2, random_state=0).fit(X, y)
+    >>> reg = BayesianMLPRegressor(n_modes=2, n_members=1, random_state=0).fit(X, y)
     >>> mean, std = reg.predict(X[:3], return_std=True)
     >>> mean.shape, reg.predict_interval(X[:3], 0.9).shape
     ((3,), (3, 2))

@@ -201,12 +201,12 @@ class SymVIMatrixFactorization(PredictsEntries):
     >>> import numpy as np
     >>> from skbayes_sym import SymVIMatrixFactorization
     >>> rng = np.random.default_rng(0)
-    >>> X = rng.normal(size=(30, 3)) @ rng.normal(size=(3, 20)) + rng.normal(size=(30, 20))
+    >>> X = rng.normal(size=(30, 2)) @ rng.normal(size=(2, 20)) + rng.normal(size=(30, 20))
     >>> X[rng.random(X.shape) < 0.3] = np.nan
-    >>> mf = SymVIMatrixFactorization(3, random_state=0).fit(X)
+    >>> mf = SymVIMatrixFactorization(2, tol=1e-3, random_state=0).fit(X)
     >>> mean, std = mf.predict_entries([0, 1], [4, 2], return_std=True)
     >>> mean.shape, mf.transform(X).shape, bool(mf.elbo_ > mf.elbo_mean_field_)
-    ((2,), (30, 3), True)
+    ((2,), (30, 2), True)
     """
 
     device: str

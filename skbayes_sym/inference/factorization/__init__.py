@@ -8,6 +8,7 @@
 * `covariance`: families of covariances
 * `scale_step`: how large factors should be, all rows of a side at once
 * `shared_size`: how size is shared between the sides, in Gibbs sampling
+* `spectral_start`: where sweeps over a complete matrix begin
 * `gap_looks`: how often a gap is looked at
 * `vi`: sweeps of variational inference, symmetrised or not
 * `gibbs`: sweeps of Gibbs sampling

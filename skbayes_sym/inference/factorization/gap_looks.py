@@ -8,10 +8,10 @@ gradient is that of common draws z, the same in every sweep, mended by fresh one
     \bigl( g(q_s; z_s) - \bar g(q_s; z) \bigr),
 
 which follows q at once and forgets none of the draws: control variates, as in SVRG (Johnson & Zhang
-2013).
+2013). Where draws are so cheap that enough can be common ones, these are all.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -28,6 +28,8 @@ _LONGEST_WAIT = 8
 # Once the bound stalls, so many sweeps more take the last looks: what is left then is about a nat,
 # which matters where ``tol`` is less.
 _LAST_LOOKS, WORTH = 30, 1.0
+# As many at common draws alone, which nothing has to average any more.
+_SETTLED_LOOKS = 10
 # Gradients that a last look averages. With fewer common draws the posterior comes to fit them
 # faster than fresh ones mend it.
 _COMMON, _FRESH = 4, 2
@@ -38,6 +40,17 @@ class GapStream(NamedTuple):
 
     gap: Gap[RowPosterior]
     generator: torch.Generator
+
+
+@runtime_checkable
+class SettledGap(Protocol):
+    """A gap whose draws are so cheap that a posterior may be fitted to those of one call."""
+
+    def settled_gradients(
+        self, posterior: RowPosterior, *, generator: torch.Generator
+    ) -> GapGradient:
+        """As `Gap.value_and_gradients`, from many more draws."""
+        ...
 
 
 class _RunningGap(NamedTuple):
@@ -59,7 +72,7 @@ class GapLooks:
     def __init__(self, stream: GapStream) -> None:
         self._stream = stream
         self._running: _RunningGap | None = None
-        self._last: _LastLooks | None = None
+        self._last: _LastLooks | _SettledLooks | None = None
 
     def gradient(self, posterior: RowPosterior, sweep: int) -> GapGradient:
         """A gap that answers exactly is looked at in every sweep, a random one at its time."""
@@ -76,6 +89,10 @@ class GapLooks:
         """How many more sweeps a bound that has stalled is worth."""
         if tol > WORTH or not self._stream.gap.is_random:
             return 0
+        gap, generator = self._stream
+        if isinstance(gap, SettledGap):
+            self._last = _SettledLooks(gap, generator)
+            return _SETTLED_LOOKS
         self._last = _LastLooks(self._stream)
         return _LAST_LOOKS
 
@@ -100,14 +117,27 @@ def _look(
     return _RunningGap(mean, sweep, n_looks)
 
 
+class _SettledLooks:
+    """Common draws alone."""
+
+    def __init__(self, gap: SettledGap, generator: torch.Generator) -> None:
+        self._gap, self._device, self._seed = gap, generator.device, _drawn_seed(generator)
+
+    def gradient(self, posterior: RowPosterior) -> GapGradient:
+        same = generator_from(self._seed, self._device)
+        return self._gap.settled_gradients(posterior, generator=same)
+
+
+def _drawn_seed(generator: torch.Generator) -> int:
+    return int(torch.randint(2**62, (), generator=generator, device=generator.device))
+
+
 class _LastLooks:
     """Common draws, mended by all fresh ones so far; a look costs as much as six others."""
 
     def __init__(self, stream: GapStream) -> None:
         self._stream, self._n = stream, 0
-        generator = stream.generator
-        seed = torch.randint(2**62, (), generator=generator, device=generator.device)
-        self._seed = int(seed)
+        self._seed = _drawn_seed(stream.generator)
         self._bias: GapGradient | None = None
 
     def gradient(self, posterior: RowPosterior) -> GapGradient:

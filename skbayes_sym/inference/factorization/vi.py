@@ -347,7 +347,7 @@ def _update_side(
         projected = project_free(family, precision, factor, k)
         put_free(mean[rows], cov[rows], (found, projected), free)
         totals.log_det_precision += log_det(factor).sum()
-        if sweep.added is not None and terms is not None:
+        if sweep.added is not None and terms is not None and problem.model.learns_scales:
             totals.add_slope(sweep.added.d_mean[rows], terms.precision, found, projected)
         totals.add(explained, found, projected)
     ratio = family.pool(cov[side.own])

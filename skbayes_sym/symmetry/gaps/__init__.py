@@ -8,7 +8,8 @@ A posterior and a group go in, an `Estimate` with its side or a `GapGradient` co
 * ``rows``: which gap is known of independent rows, by their group:
   ``sign_flips`` (quadrature), ``components`` (permanents; ``anchored_components`` where covariances
   aren't diagonal) and ``rotations``, these by way of
-  ``langevin`` (the log ratio), ``anchors`` (of the bound) and ``haar_integral`` (over O(k)).
+  ``langevin`` (the log ratio), ``isotropic`` (its slopes in few numbers), ``anchors`` (of the
+  bound) and ``haar_integral`` (over O(k)).
 * ``translations``: no compact group, so a difference of two optima.
 
 Tested elsewhere: `base` (laws of all gaps in `test_laws`).

@@ -66,7 +66,7 @@ def anchored_inner(anchors: Tensor, rows: Tensor) -> Tensor:
 
 
 # The added precision costs O(k^3) a row and draw, more than all else, and its error counts twice.
-_PRECISION_DRAWS = 1
+PRECISION_DRAWS = 1
 
 
 def langevin_gradient(anchors: Tensor, inner: Tensor) -> GapGradient:
@@ -76,7 +76,7 @@ def langevin_gradient(anchors: Tensor, inner: Tensor) -> GapGradient:
     over the first draw alone.
     """
     expansion = expand_langevin(inner)
-    few = LangevinExpansion(*(part[:_PRECISION_DRAWS] for part in expansion))
+    few = expansion.first(PRECISION_DRAWS)
     return GapGradient(
         expansion.value.mean(), mean_gradient(anchors, expansion), added_precision(anchors, few)
     )
@@ -91,6 +91,10 @@ class LangevinExpansion(NamedTuple):
     right: Tensor  # (D, k, k), V
     even: Tensor  # (D, k, k), see `pair_curvature`, halved
     mixed: Tensor  # (D, k, k), Hessian in the singular values, plus half the odd part
+
+    def first(self, n_draws: int) -> "LangevinExpansion":
+        """At the first draws."""
+        return LangevinExpansion(*(part[:n_draws] for part in self))
 
 
 def expand_langevin(inner: Tensor) -> LangevinExpansion:
@@ -116,11 +120,16 @@ def mean_gradient(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:
     return anchors @ expansion.rest.mean(0)
 
 
-def added_precision(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:
+def added_precision(
+    anchors: Tensor, expansion: LangevinExpansion, axes: Tensor | None = None
+) -> Tensor:
     """``E[d^2 F / dx_i^2] = -2 d gap / d S_i`` (Price's theorem), (n_rows, k, k).
 
-    Positive semi-definite, since F is convex. O(n_rows k^3) a draw.
+    Positive semi-definite, since F is convex. O(n_rows k^3) a draw. With ``axes`` anchors and B are
+    coordinates along them, the answer is not.
     """
+    if axes is not None:
+        expansion = expansion._replace(right=axes @ expansion.right)
     n, k = anchors.shape
     added = anchors.new_empty(n, k, k)
     for begin, end in matrix_blocks(n, k):

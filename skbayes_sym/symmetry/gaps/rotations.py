@@ -18,9 +18,9 @@ from skbayes_sym.symmetry.gaps.anchors import (
 )
 from skbayes_sym.symmetry.gaps.base import GapGradient, RowPosterior, Side
 from skbayes_sym.symmetry.gaps.haar_integral import EXACT_UP_TO
+from skbayes_sym.symmetry.gaps.isotropic import Distance, isotropic_gradient
 from skbayes_sym.symmetry.gaps.langevin import (
     anchored_inner,
-    isotropic_inner,
     langevin_gap,
     langevin_gradient,
 )
@@ -30,7 +30,10 @@ from skbayes_sym.symmetry.orthogonal import Orthogonal
 # Numbers drawn a step for draws of all rows: many rows make few draws enough, since B sums them.
 _NUMBERS_A_STEP = 1 << 16
 _MOST_PAIRS = 6
+# A posterior fitted to n pairs ends about .6 / n nats below its optimum at k = 20.
+_SETTLED_PAIRS, _SETTLED_NUMBERS = 256, 1 << 18
 _ESTIMATE_DRAWS = 256
+_ISOTROPIC_DRAWS, _ISOTROPIC_NUMBERS = 4096, 1 << 19  # those of isotropic rows cost next to nothing
 _ESTIMATE_NUMBERS = 1 << 24  # most numbers that an estimate's draws have
 # Draws that anchors are learned from, as a part of those averaged; all, if the mixing is free.
 _LEARNING_SHARE = 8
@@ -57,20 +60,39 @@ class IsotropicRotationGap:
     def estimate(
         self, posterior: RowPosterior, n_draws: int | None = None, *, generator: torch.Generator
     ) -> Estimate:
-        """Average over ``n_draws`` (256 by default), O(k^3) each."""
-        return _mean_of_pairs(self._inner(posterior, _pairs(n_draws or _ESTIMATE_DRAWS), generator))
+        """Average over ``n_draws`` (256 to 4,096 by default, fewer of wide rows), O(k^3) each."""
+        few = _ISOTROPIC_NUMBERS // posterior.mean.shape[1] ** 2
+        few = max(_ESTIMATE_DRAWS, min(_ISOTROPIC_DRAWS, few))
+        noise = self._noise(posterior, _pairs(n_draws or few), generator)
+        return _mean_of_pairs(self._distance(posterior).draws(noise))
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
         """From six pairs of draws."""
-        inner = self._inner(posterior, _MOST_PAIRS, generator)
-        return langevin_gradient(plain_anchors(posterior), inner)
+        return self._gradients(posterior, _MOST_PAIRS, generator)
 
-    def _inner(self, posterior: RowPosterior, n_pairs: int, generator: torch.Generator) -> Tensor:
+    def settled_gradients(
+        self, posterior: RowPosterior, *, generator: torch.Generator
+    ) -> GapGradient:
+        """From so many draws that a posterior may be fitted to them: 256 pairs up to k = 32."""
+        k = posterior.mean.shape[1]
+        n_pairs = max(_MOST_PAIRS, min(_SETTLED_PAIRS, _SETTLED_NUMBERS // k**2))
+        return self._gradients(posterior, n_pairs, generator)
+
+    def _gradients(
+        self, posterior: RowPosterior, n_pairs: int, generator: torch.Generator
+    ) -> GapGradient:
+        distance, variance = self._distance(posterior), mean_variances(posterior)
+        inner = distance.draws(self._noise(posterior, n_pairs, generator))
+        return isotropic_gradient(posterior.mean, variance, distance, inner)
+
+    def _distance(self, posterior: RowPosterior) -> Distance:
+        return Distance.of(posterior.mean, mean_variances(posterior))
+
+    def _noise(self, posterior: RowPosterior, n_pairs: int, generator: torch.Generator) -> Tensor:
         noise = row_noise((n_pairs, posterior.mean.shape[1]), posterior, generator)
-        both = torch.cat([noise, -noise])
-        return isotropic_inner(posterior.mean, mean_variances(posterior), both)
+        return torch.cat([noise, -noise])
 
 
 @dataclass(frozen=True, eq=False)

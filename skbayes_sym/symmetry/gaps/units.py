@@ -28,7 +28,8 @@ _PROPOSALS = 64  # assignments a draw that estimates of the gap are made of, abo
 # Draws of an estimate: a near-saturated gap is skewed, so many of narrow layers; 16 to 1000.
 _ENTRIES = 1 << 20  # of the units' matrices, all draws together
 _FEWEST_DRAWS, _MOST_DRAWS = 16, 1000
-_CERTIFIED_FROM = 64  # units: in narrower layers an estimate costs little more than its certificate
+_CERTIFIED_FROM = 11  # units: narrower layers are summed exactly
+# Of a certificate, and of what it certifies: draws of a gap that is settled hardly differ.
 _CERTIFICATE_DRAWS = 4
 SETTLED = 1e-3  # nats below log |G| that don't matter
 
@@ -134,9 +135,10 @@ class UnitGap:
         """Average of `values`, in float64 on the generator's device.
 
         The gap lies in [0, log |G|], so an average outside is moved to the nearer end. A lower
-        bound of wide layers is first looked at through `Soules`, at draws of its own: where that
-        is within `SETTLED` of log |G| it is what fresh draws are given to, at a fraction of the
-        cost. Either way the average is a lower bound, since the choice doesn't see the draws.
+        bound of layers too wide to sum is first looked at through `Soules`, at draws of its own:
+        where that is within `SETTLED` of log |G| it is what a few fresh draws are given to, at a
+        fraction of the cost. Either way the average is a lower bound, since the choice doesn't see
+        the draws.
         """
         if not self._layers:
             return Estimate(0.0, 0.0)
@@ -146,7 +148,8 @@ class UnitGap:
             certified = replace(self, permanent=Soules(tighten=False))
             found = certified._average(loc, scale, _CERTIFICATE_DRAWS, generator)
             if self.group.log_order - found.value < SETTLED:
-                return certified._average(loc, scale, n_draws, generator)
+                few = min(n_draws, _CERTIFICATE_DRAWS)
+                return certified._average(loc, scale, few, generator)
         return self._average(loc, scale, n_draws, generator)
 
     def _average(

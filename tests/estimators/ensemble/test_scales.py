@@ -66,7 +66,7 @@ def test_a_linear_member_ends_where_the_exact_evidence_is_highest():
 
 def test_relevance_says_which_columns_matter():
     X, y = bent()
-    reg = quick(hidden_layer_sizes=(10,), max_iter=1500, prior=ARD()).fit(X, y)
+    reg = quick(hidden_layer_sizes=(10,), max_iter=900, prior=ARD()).fit(X, y)
     assert reg.relevance_.shape == (3, 5)
     np.testing.assert_array_equal(reg.relevance_, reg.prior_scale_samples_[:, :5])
     assert np.all(reg.relevance_[:, :2].min(1) > 1.3 * reg.relevance_[:, 2:].max(1))
@@ -74,7 +74,7 @@ def test_relevance_says_which_columns_matter():
     display = RelevanceDisplay.from_estimator(reg)
     assert sorted(display.order[:2].tolist()) == [0, 1]
     assert display.relevance.shape == (3, 5)  # the spread over members
-    given = quick(hidden_layer_sizes=(10,), max_iter=1500).fit(X, y)
+    given = quick(max_iter=2).fit(X, y)
     assert not hasattr(given, "prior_scale_")
 
 
@@ -165,9 +165,9 @@ def test_warm_start_goes_on_from_the_scales():
 
 def test_minibatches_and_float32_find_them_too():
     X, y = bent(300)
-    whole = quick(prior=ARD(), max_iter=1500).fit(X, y)
-    parts = quick(prior=ARD(), max_iter=1500, batch_size=100).fit(X, y)
-    single = quick(prior=ARD(), max_iter=1500).fit(X.astype(np.float32), y)
+    whole = quick(prior=ARD(), max_iter=1000).fit(X, y)
+    parts = quick(prior=ARD(), max_iter=1000, batch_size=100).fit(X, y)
+    single = quick(prior=ARD(), max_iter=1000).fit(X.astype(np.float32), y)
     for other in (parts, single):
         ratio = other.relevance_.mean(0) / whole.relevance_.mean(0)
         assert np.all(np.abs(np.log(ratio)) < 0.5)

@@ -89,7 +89,7 @@ def test_a_model_without_normal_functions_has_no_covariance():
 
 def test_noise_and_prior_reach_a_maximum_of_the_evidence():
     reg = LaplaceRegressor(
-        (), optimizer="adam", curvature="full", max_iter=500, tol=None, random_state=0
+        (), optimizer="adam", curvature="full", max_iter=300, tol=None, random_state=0
     ).fit(X, Y)
     # residual degrees of freedom: sum of squares / (n - gamma), gamma at most 4
     residual = Y - reg.predict(X)
@@ -108,7 +108,7 @@ def test_every_curvature_predicts_well(curvature):
     A, b = load_wine(return_X_y=True)
     train, test = np.random.default_rng(0).permutation(178)[:120], slice(None)
     clf = LaplaceClassifier(
-        (10,), optimizer="adam", curvature=curvature, max_iter=200, tol=None, random_state=0
+        (10,), optimizer="adam", curvature=curvature, max_iter=120, tol=None, random_state=0
     ).fit(A[train], b[train])
     assert clf.score(A[test], b[test]) > 0.93
     assert clf.prior_scale_.shape == (2,)
@@ -145,7 +145,7 @@ def test_predictives_of_a_classifier():
 def test_uncertainty_grows_away_from_the_data():
     x = np.linspace(-1, 1, 40)[:, None]
     noise = 0.1 * np.random.default_rng(0).standard_normal(40)
-    reg = LaplaceRegressor((20,), optimizer="adam", max_iter=400, tol=None, random_state=0).fit(
+    reg = LaplaceRegressor((20,), optimizer="adam", max_iter=250, tol=None, random_state=0).fit(
         x, np.sin(3 * x[:, 0]) + noise
     )
     _, std = reg.predict(np.array([[0.0], [2.0], [4.0]]), return_std=True)
@@ -216,7 +216,7 @@ def test_counts_by_a_poisson_likelihood():
 def test_outliers_by_a_student_t_likelihood():
     b = Y.copy()
     b[:3] += 20.0
-    params = {"hidden_layer_sizes": (), "optimizer": "adam", "max_iter": 400, "tol": None,
+    params = {"hidden_layer_sizes": (), "optimizer": "adam", "max_iter": 200, "tol": None,
               "random_state": 0}  # fmt: skip
     robust = LaplaceRegressor(likelihood=StudentT(df=2.0), **params).fit(X, b)
     normal = LaplaceRegressor(**params).fit(X, b)

@@ -203,10 +203,10 @@ def test_multi_output():
 
 def test_nuts():
     X, y = DIABETES
-    reg = clone(REG).set_params(sampler="nuts", n_warmup=30).fit(X, y)
+    reg = clone(REG).set_params(sampler=NUTS(5), n_warmup=30).fit(X, y)
     assert reg.samples_.shape == (6, 8, 25)
     assert reg.score(X, y) > 0.3
-    few = clone(reg).set_params(n_warmup=4, n_draws=2)
+    few = clone(reg).set_params(n_chains=2, n_warmup=2, n_draws=1)
     named, given = (
         clone(few).set_params(sampler=s).fit(X, y).samples_ for s in ("nuts", NUTS(max_depth=10))
     )

@@ -120,7 +120,7 @@ def test_one_vote_a_chain_on_request():
 def test_where_the_evidence_cant_be_trusted_it_is_nan():
     """Two wide layers: 2 log(16! 2^16) = 83.5 nats of group elements."""
     X, y = make_sinusoidal(40, random_state=0)
-    settings = FAST | {"n_chains": 4, "n_warmup": 30, "n_draws": 5, "mode_weights": Evidence(0)}
+    settings = FAST | {"n_chains": 4, "n_warmup": 20, "n_draws": 5, "mode_weights": Evidence(0)}
     reg = MCMCRegressor((16, 16), **settings)
     with pytest.warns(ConvergenceWarning) as caught:
         reg.fit(X, y)
@@ -140,7 +140,7 @@ def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for(monkeypatch):
     for modes that can't be weighed."""
     monkeypatch.setattr("skbayes_sym.estimators.mcmc.explore.run_replicates", None)
     X, y = make_sinusoidal(40, random_state=0)
-    settings = FAST | {"n_chains": 2, "n_warmup": 30, "n_draws": 60}
+    settings = FAST | {"n_chains": 2, "n_warmup": 10, "n_draws": 52}
     voting, trying = (
         MCMCRegressor((7, 7), **settings | {"mode_weights": weights})
         for weights in ("uniform", "evidence")
@@ -149,7 +149,7 @@ def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for(monkeypatch):
     with pytest.warns(ConvergenceWarning, match="evidence can't be trusted"):
         trying.fit(X, y)
     assert np.array_equal(trying.log_posterior_samples_, voting.log_posterior_samples_)
-    assert trying.samples_.shape[:2] == (2, 60)
+    assert trying.samples_.shape[:2] == (2, 52)
 
 
 def test_a_prior_that_tells_units_apart_is_refused():

@@ -11,7 +11,7 @@ from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.mcmc.starts import has_modes_to_find
 from skbayes_sym.inference.kernels.base import DensePreconditioner
-from skbayes_sym.inference.samplers import SMC, Evidence
+from skbayes_sym.inference.samplers import HMC, SMC, Evidence
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.networks.modules import ModuleNetwork
@@ -20,7 +20,10 @@ FAST = {
     "n_chains": 8, "n_warmup": 100, "n_draws": 30, "random_state": 0,
     "mode_weights": Evidence(2, 64),
 }  # fmt: skip
-VOTES = {**FAST, "n_chains": 4, "n_warmup": 60, "n_draws": 10, "mode_weights": "uniform"}
+SHORT_PATHS = {"sampler": HMC(max_leapfrog=16)}
+VOTES = {
+    **FAST, **SHORT_PATHS, "n_chains": 4, "n_warmup": 60, "n_draws": 10, "mode_weights": "uniform",
+}  # fmt: skip
 DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
 
 
@@ -53,13 +56,19 @@ def test_one_hidden_unit_under_learned_scales_has_its_evidence(settings, exact):
     x, y = one_unit_data()
     reg = MCMCRegressor(
         (1,), prior=LayerScales(shape=2.0), standardize=False, normalize_y=False,
-        **FAST | settings,
+        **FAST | SHORT_PATHS | settings,
     ).fit(x[:, None], y)  # fmt: skip
     assert abs(reg.log_evidence_ - exact) < 0.1
     assert abs(reg.log_evidence_ - exact) < 4 * reg.log_evidence_std_error_
 
 
-@pytest.mark.parametrize("given", [{"prior_scale": 1.0}, {"prior": LayerScales(shape=4.0)}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"prior_scale": 1.0}, marks=pytest.mark.slow),
+        {"prior": LayerScales(shape=4.0)},
+    ],
+)
 def test_both_starts_have_the_same_posterior(given):
     X, y = make_sinusoidal(40, random_state=0)
     one, two = (

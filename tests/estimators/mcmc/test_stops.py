@@ -89,10 +89,10 @@ def test_an_interrupt_while_chains_are_allocated_keeps_the_modes(gradients):
         (1,),
         init="prior",
         prior_scale=1.0,
-        n_chains=8,
-        n_warmup=80,
+        n_chains=4,
+        n_warmup=40,
         n_draws=20,
-        mode_weights=Evidence(1, 64),
+        mode_weights=Evidence(1, 16),
         random_state=0,
     )
     whole = clone(reg).fit(X, y)
@@ -156,10 +156,10 @@ def test_every_task_that_begins_ends():
         (1,),
         init="prior",
         prior_scale=1.0,
-        n_chains=8,
-        n_warmup=60,
+        n_chains=4,
+        n_warmup=40,
         n_draws=20,
-        mode_weights=Evidence(2, 32),
+        mode_weights=Evidence(1, 16),
         random_state=0,
     )
     fitted.set_callbacks(watch).fit(DIABETES[0][:, :1], DIABETES[1])

@@ -96,10 +96,10 @@ def test_weights_are_repetitions():
     np.testing.assert_array_equal(weighted.samples_, repeated.samples_)
 
 
-def test_jobs_change_nothing(noisy):
+def test_jobs_change_nothing():
     with joblib.parallel_config(backend="threading"):
-        two = fitted(clone(NOISY).set_params(n_jobs=2), X, Y)
-    np.testing.assert_array_equal(two.samples_, noisy.samples_)
+        two = fitted(clone(SHORT).set_params(n_jobs=2), X, Y)
+    np.testing.assert_array_equal(two.samples_, fitted(SHORT, X, Y).samples_)
 
 
 def test_a_warm_start_goes_on_without_annealing():
@@ -140,17 +140,20 @@ def test_a_linear_network_has_its_closed_form():
 
 
 def test_a_gaussian_a_chain_says_what_its_draws_say(noisy):
-    """Nearly so; with variances alone it says far less, which is what the directions are for."""
+    """Nearly so; with variances alone it says far less, which is what the directions are for.
+
+    Where annealed chains end hangs on the last digit, and with it how much either loses.
+    """
     condensed = noisy.approximate("low_rank", n_samples=400)
     assert condensed.samples_.shape == (1, 400, 53 + 12)
     own, theirs = (m.log_predictive_density(X, Y).mean() for m in (condensed, noisy))
     law, generator = condensed.posterior_, generator_from(0)
-    scattered = replace(law, factor=0.0 * law.factor, variance=law.factor.square().sum(2))
-    condensed.samples_ = scattered.sample(400, generator=generator)[None].numpy()
+    alone = replace(law, factor=0.0 * law.factor, variance=law.factor.square().sum(2))
+    condensed.samples_ = alone.sample(400, generator=generator)[None].numpy()
     del condensed.__dict__["_cache"]
-    alone = condensed.log_predictive_density(X, Y).mean()
-    assert alone < theirs - 0.1
-    assert abs(own - theirs) < 0.5 * (theirs - alone)  # so few draws differ between machines
+    lost = theirs - condensed.log_predictive_density(X, Y).mean()
+    assert lost > 0.1
+    assert abs(own - theirs) < lost / 3  # a sixth at most, from six seeds
 
 
 def test_a_gaussian_needs_two_draws(noisy):

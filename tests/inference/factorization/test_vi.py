@@ -20,6 +20,7 @@ from torch.testing import assert_close
 from skbayes_sym.inference.factorization.covariance import FullCovariance, PointMass, row_entropy
 from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.problem import Factorisation, FactorState
+from skbayes_sym.inference.factorization.spectral_start import sweeps_start
 from skbayes_sym.inference.factorization.vi import fit_factors, mean_field_elbo
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 from skbayes_sym.symmetry.gaps.langevin import langevin_gap
@@ -138,8 +139,12 @@ def test_symmetrised_bound_exceeds_the_plain_one(family, generator):
     assert bound(data, fitted.posterior) + gap > plain + 3.0 * error
 
 
-def joint_ascent(matrix, state, n_pairs=256):
-    """The symmetrised bound of isotropic rows of a complete matrix, all of q at once by L-BFGS."""
+def joint_ascent(matrix, state, n_pairs=512):
+    """The symmetrised bound of isotropic rows of a complete matrix, all of q at once by L-BFGS.
+
+    Draws are common ones in the axes of Q: the gap doesn't depend on them, and fits follow its
+    draws forty times less than if they were in the axes of the factors.
+    """
     (n, m), k, noise = matrix.shape, state.mean.shape[1], state.noise_variance
     z = torch.randn(n_pairs, k, k, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
@@ -150,8 +155,8 @@ def joint_ascent(matrix, state, n_pairs=256):
         off = (matrix - u @ v.T / sqrt(k)).square().sum() + n * m * c * d
         off = off + (c * n * vv.trace() + d * m * uu.trace()) / k
         prior = uu.trace() + vv.trace() + k * (n * (c - c.log()) + m * (d - d.log()))
-        inner = uu / c + vv / d
-        moved = torch.linalg.cholesky(inner) @ z
+        distance = torch.linalg.eigvalsh(uu / c + vv / d)
+        inner, moved = distance.diag(), distance.sqrt().unsqueeze(-1) * z
         gap = langevin_gap(torch.cat([inner + moved, inner - moved])).mean()
         return 0.5 * (off / noise + prior) - gap
 
@@ -165,17 +170,23 @@ def joint_ascent(matrix, state, n_pairs=256):
     return state._replace(mean=found[:-2].view(-1, k), cov=cov)
 
 
-@pytest.mark.parametrize("matrix", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_fits_of_the_papers_matrices_end_at_their_optimum(matrix):
-    """Sixty steps of another optimiser, by draws of its own, find next to nothing more."""
+@pytest.mark.parametrize("matrix", [1, *(pytest.param(i, marks=pytest.mark.slow) for i in (2, 3))])
+@pytest.mark.parametrize("begin", ["end", "random"])
+def test_fits_of_the_papers_matrices_end_at_their_optimum(matrix, begin):
+    """Another optimiser, by draws of its own, finds nothing more; nor from a random start."""
     data, family = complete(noisy_matrices()[matrix]), FAMILIES["isotropic"]
     gap, g = rotations(80, 20, family), torch.Generator().manual_seed(matrix)
-    end = fit(data, 20, family, GapStream(gap, g), noise=4.0, tol=0.16).posterior  # 1e-4 an entry
+    problem, stream = problem_of(data, 20, noise=4.0, tol=0.16), GapStream(gap, g)  # 1e-4 an entry
+    arguments = {"gap": stream, "on_step": lambda s, i: False}
+    end = fit_factors(problem, sweeps_start(problem), family, **arguments).posterior
+    other = end
+    if begin == "random":
+        other = fit_factors(problem, problem.start, family, **arguments).posterior
     bounds = []
-    for posterior in (end, joint_ascent(noisy_matrices()[matrix], end)):
+    for posterior in (end, joint_ascent(noisy_matrices()[matrix], other)):
         g = torch.Generator().manual_seed(99)
         bounds.append(bound(data, posterior) + gap.estimate(posterior, 4096, generator=g).value)
-    assert bounds[1] - bounds[0] < 0.15
+    assert bounds[1] - bounds[0] < 0.01
 
 
 @pytest.mark.parametrize("family", ["isotropic", "full"])

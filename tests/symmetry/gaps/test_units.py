@@ -242,9 +242,10 @@ class Refused(Exact):
 
 
 @pytest.mark.parametrize("flip", [False, True])
-def test_wide_saturated_layers_are_certified(flip, generator):
+@pytest.mark.parametrize("d", [11, 80])
+def test_wide_saturated_layers_are_certified(d, flip, generator):
     """Soules' bound says so; at any width an estimate of the permanent would say the same."""
-    d, p = 80, 3
+    p = 3
     loc, scale = spread_units(d, p, 50.0)
     posterior = MeanFieldGaussian(loc.numpy(), 1e-2 * scale.numpy())
     group = Units(units(d, p), flip=flip)
