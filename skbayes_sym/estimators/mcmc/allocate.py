@@ -117,14 +117,20 @@ def _mode_sampler(setting: Setting, plan: ModeRun, generator: torch.Generator) -
 
 
 def _votes(weighing: Weighing, explored: Explored) -> Tensor | None:
-    """Shares of the modes that may matter, by how many chains found each; None if no chain did."""
+    """Shares of the modes that may matter, by how many chains found each; None without chains.
+
+    Where no exploring chain stayed in any, by the draws of those that were to refine a mode.
+    """
     if explored.chains is None:
         return None
-    modes = weighing.modes
+    pool, modes = weighing.pool, weighing.modes
+    may_matter, n_modes = contending(pool, modes), modes.regions.n_modes
     ended = where_they_ended(weighing, explored.n_starts)
-    found = torch.bincount(ended, minlength=modes.regions.n_modes).double()
-    found *= contending(weighing.pool, modes)
-    return found / found.sum() if bool(found.any()) else None
+    for found in (ended, modes.labels[pool.sources == 0], modes.labels):
+        votes = torch.bincount(found, minlength=n_modes).double() * may_matter
+        if bool(votes.any()):
+            break
+    return votes / votes.sum()
 
 
 def _refreshed(
