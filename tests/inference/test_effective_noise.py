@@ -7,11 +7,13 @@ from scipy import stats
 
 from skbayes_sym.inference.effective_noise import (
     effective_noise,
+    leverages_of,
     mixture_of_members,
     noise_nodes,
 )
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.data import Data
+from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
 from skbayes_sym.models.predictive import NormalMixture
 
 ONE = torch.ones(1, dtype=torch.float64)
@@ -57,6 +59,21 @@ def test_rows_and_weights_give_the_same(n_targets):
     many = effective_noise(network, theta, repeated, scale, ONE)
     torch.testing.assert_close(few.std, many.std)
     torch.testing.assert_close(few.freedoms, many.freedoms)
+
+
+@pytest.mark.parametrize(("n", "n_targets"), [(60, 1), (8, 1), (60, 2), (8, 2)])
+def test_leverages_are_the_diagonal_of_the_hat_matrix(n, n_targets):
+    data, network = data_of(n, 3, n_targets), MLP(3, (4,), n_targets, TANH)
+    theta = network.init(1, generator=torch.Generator().manual_seed(0))[0]
+    scale = torch.linspace(0.3, 2.0, len(theta), dtype=torch.float64)
+    jacobian = outputs_and_jacobian(network, theta[None], data.x)[1][0]  # (n, T, P)
+    _, at = leverages_of(network, theta, data, scale)
+    for beta in (1e-6, 0.5, 1e4):
+        precision = beta * torch.arange(1.0, n_targets + 1.0, dtype=torch.float64)
+        curvature = torch.einsum("t,ntp,ntq->pq", precision, jacobian, jacobian)
+        covariance = torch.linalg.inv(curvature + torch.diag(scale**-2))
+        hat = torch.einsum("t,ntp,pq,ntq->tn", precision, jacobian, covariance, jacobian)
+        torch.testing.assert_close(at(precision), hat, rtol=1e-8, atol=1e-10)
 
 
 def test_under_a_narrow_prior_nothing_is_taken():
