@@ -12,7 +12,8 @@ from skbayes_sym.estimators.mcmc.modes import where_they_ended
 from skbayes_sym.estimators.mcmc.setting import REFRESHING, Setting
 from skbayes_sym.estimators.mcmc.trust import decided_weights, why_not, why_not_weigh
 from skbayes_sym.inference.allowance import Allowance
-from skbayes_sym.inference.mode_sampling import ModeRun, ModeSampler, refine
+from skbayes_sym.inference.mode_refinement import refine
+from skbayes_sym.inference.mode_sampling import ModeRun, ModeSampler
 from skbayes_sym.inference.multimodal.bridge import MIN_DRAWS_PER_DIM
 from skbayes_sym.inference.multimodal.weights import (
     Weighing,
