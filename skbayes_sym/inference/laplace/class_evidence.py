@@ -15,13 +15,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.class_terms import ClassTerms
+from skbayes_sym.inference.laplace.class_terms import ClassTerms, symmetric_root
 from skbayes_sym.inference.laplace.gauss_newton import Expansion
+from skbayes_sym.inference.laplace.systems import (
+    Curvature,
+    RowCurvature,
+    System,
+    WeightCurvature,
+    are_few,
+    require_factor,
+)
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_factors import outputs_and_factors
-from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.memory import rows_within
 
 _NUMBERS = 1 << 22  # of a block's largest array: 32 MB
@@ -90,30 +97,46 @@ class ClassEvidence:
         return total
 
     def expansion(self, theta: Tensor, root: Tensor | None = None) -> Expansion:
-        """The same to second order, with the leading axis of one restart; O(N P^2)."""
-        n = len(theta)
+        """The same to second order, with the leading axis of one restart.
+
+        O(N P^2), or O(N K P) of few rows.
+        """
+        n, few = len(theta), self.has_few_rows
         value, gradient = theta.new_zeros(()), theta.new_zeros(n)
-        curvature = theta.new_zeros(n, n)
+        product, roots = theta.new_zeros(0 if few else n, n), []
         for (x, y, weight), spread in self._blocks(root):
             outputs, jacobian = outputs_and_factors(self.network, theta, x)
             terms = ClassTerms(outputs, spread).terms(y)
             value += weight @ terms.value
             gradient += jacobian.transposed(terms.slope * weight[:, None])
-            curvature += jacobian.gauss_newton(terms.curvature * weight[:, None, None])
-        return Expansion(value.unsqueeze(0), gradient.unsqueeze(0), curvature.unsqueeze(0))
+            weighted = terms.curvature * weight[:, None, None]
+            if few:
+                roots.append((symmetric_root(weighted) @ jacobian.dense()).flatten(0, 1))
+            else:
+                product += jacobian.gauss_newton(weighted)
+        curvature: Curvature = WeightCurvature(product.unsqueeze(0))
+        if few:
+            curvature = RowCurvature(torch.cat(roots).unsqueeze(0))
+        return Expansion(value.unsqueeze(0), gradient.unsqueeze(0), curvature)
 
     def logits(self, theta: Tensor, covariance: Tensor) -> LinearisedLogits:
         """Of the training rows, at ``theta`` (P,) with the weights' covariance (P, P)."""
         return linearised_logits(self.network, theta, covariance, self.data.x)
 
-    def factor(self, curvature: Tensor, log_precision: Tensor) -> Tensor:
-        """Cholesky factor (P, P) of the posterior's precision A; O(P^3)."""
-        system = curvature.clone()
-        system.diagonal().add_(log_precision.exp()[self.prior.group])
-        return cholesky(system, what="The posterior's precision", remedy=REMEDY)
+    @property
+    def has_few_rows(self) -> bool:
+        """Whether systems are solved in the space of the rows' logits."""
+        n_derivatives = len(self.data.x) * self.network.n_outputs
+        return are_few(n_derivatives, self.network.layout.n_params)
+
+    def system(self, curvature: Curvature, log_precision: Tensor) -> System:
+        """The posterior's precision A at log precisions (G,), as a batch of one."""
+        system = curvature.system(log_precision.exp()[self.prior.group].unsqueeze(0))
+        require_factor(system, REMEDY)
+        return system
 
     def log_evidence(
-        self, theta: Tensor, misfit: Tensor, log_precision: Tensor, factor: Tensor
+        self, theta: Tensor, misfit: Tensor, log_precision: Tensor, system: System
     ) -> Tensor:
         """Laplace's estimate at a mode (P,) and log precisions (G,), 0-d, nats.
 
@@ -123,7 +146,7 @@ class ClassEvidence:
         prior, alpha = self.prior, log_precision.exp()
         sizes, squares = prior.sizes.to(theta), prior.squares(theta)
         log_prior = 0.5 * (sizes * log_precision - alpha * squares).sum()
-        return log_prior - misfit - 0.5 * log_det(factor) + prior.log_hyperprior(log_precision)
+        return log_prior - misfit - 0.5 * system.log_det[0] + prior.log_hyperprior(log_precision)
 
     def _blocks(self, root: Tensor | None) -> Iterator[tuple[Data, Tensor | None]]:
         n, size = len(self.data.x), rows_per_block(self.network)

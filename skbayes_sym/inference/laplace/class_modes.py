@@ -21,6 +21,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
 from skbayes_sym.inference.laplace.gauss_newton import INITIAL_DAMPING, Expansion, step
+from skbayes_sym.inference.laplace.systems import System
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
@@ -166,27 +167,27 @@ class ClassModeSearch:
         every = self.update_every or (_SELDOM if len(state.theta) > _MANY_PARAMS else 1)
         if since < 0 or since % every:
             return False
-        factor = _record(problem, state)
+        system = _record(problem, state)
         if self.learn_scales:
-            _update(problem, state, factor)
+            _update(problem, state, system)
         return True
 
 
-def _record(problem: ClassEvidence, state: _Search) -> Tensor:
-    """The evidence where the search is; returns the Cholesky factor of the precision there."""
+def _record(problem: ClassEvidence, state: _Search) -> System:
+    """The evidence where the search is; returns the posterior's precision there."""
     here, expansion = state.log_precision, state.expansion
-    factor = problem.factor(expansion.curvature[0], here)
-    value = problem.log_evidence(state.theta, expansion.value[0], here, factor)
+    system = problem.system(expansion.curvature, here)
+    value = problem.log_evidence(state.theta, expansion.value[0], here, system)
     state.curve.append(float(value))
-    return factor
+    return system
 
 
-def _update(problem: ClassEvidence, state: _Search, factor: Tensor) -> None:
-    """Keeps the best place so far and makes MacKay's step of the scales; O(P^3)."""
+def _update(problem: ClassEvidence, state: _Search, system: System) -> None:
+    """Keeps the best place so far and makes MacKay's step of the scales."""
     here, value = state.log_precision, state.curve[-1]
     if state.n_iter > _BEST_START and (state.best is None or value > state.best[0]):
         state.best = value, state.theta, here
-    variance = torch.cholesky_inverse(factor).diagonal()
+    variance = system.variance[0]
     state.log_precision = problem.prior.evidence_step(state.theta, variance, here, _DAMPING)
 
 
@@ -196,11 +197,11 @@ def _end(problem: ClassEvidence, state: _Search, stopped: Stopped) -> ClassModes
     if state.best is not None:
         _, theta, hyper = state.best
     expansion = problem.expansion(theta)  # the last one may be of another place or of doubt
-    factor = problem.factor(expansion.curvature[0], hyper)
-    value = problem.log_evidence(theta, expansion.value[0], hyper, factor)
+    system = problem.system(expansion.curvature, hyper)
+    value = problem.log_evidence(theta, expansion.value[0], hyper, system)
     curve = torch.tensor(state.curve, dtype=torch.float64)
     return ClassModes(
-        theta.unsqueeze(0), hyper.unsqueeze(0), factor.unsqueeze(0), value.unsqueeze(0),
+        theta.unsqueeze(0), hyper.unsqueeze(0), system.cholesky(), value.unsqueeze(0),
         torch.tensor([state.n_iter]), [curve], [stopped],
     )  # fmt: skip
 

@@ -42,7 +42,7 @@ class RefinedModes(NamedTuple):
 def refine(problem: ClassEvidence, modes: ClassModes, n_steps: int = _N_STEPS) -> RefinedModes:
     """Variational steps from every mode.
 
-    Each costs what two steps of the search cost and one pass for ``J C J'``.
+    At least one; each costs what two steps of the search cost and one pass for ``J C J'``.
     """
     found = [_refined(problem, *mode, n_steps) for mode in zip(*modes[:3], strict=True)]
     theta, factor, root, bound = (torch.stack(t) for t in zip(*found, strict=True))
@@ -54,11 +54,12 @@ def _refined(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     precision = hyper.exp()[problem.prior.group].unsqueeze(0)
     damping = theta.new_full((1,), INITIAL_DAMPING)
-    spread = _FIRST_SHARE * _spread(problem, theta, factor)
+    covariance = torch.cholesky_inverse(factor)
+    spread = _FIRST_SHARE * problem.logits(theta, covariance).covariance
     root = symmetric_root(spread)
     for i in range(n_steps):
         if i:
-            spread = torch.lerp(spread, _spread(problem, theta, factor), _RATE)
+            spread = torch.lerp(spread, problem.logits(theta, covariance).covariance, _RATE)
             root = symmetric_root(spread)
 
         made = step(
@@ -66,7 +67,9 @@ def _refined(
             precision, damping,
         )  # fmt: skip
         theta, damping = made.theta[0], made.damping
-        factor = problem.factor(problem.expansion(theta, root).curvature[0], hyper)
+        system = problem.system(problem.expansion(theta, root).curvature, hyper)
+        covariance = system.covariance[0]
+    factor = system.cholesky()[0]
     return theta, factor, root, gaussian_bound(problem, theta, hyper, factor)
 
 
@@ -79,11 +82,6 @@ class _ExpectedMisfit:
 
     def __call__(self, theta: Tensor, which: Tensor) -> Tensor:
         return torch.stack([self.problem.misfit(t, self.root) for t in theta])
-
-
-def _spread(problem: ClassEvidence, theta: Tensor, factor: Tensor) -> Tensor:
-    """Covariances of the logits, (N, K, K)."""
-    return problem.logits(theta, torch.cholesky_inverse(factor)).covariance
 
 
 def gaussian_bound(problem: ClassEvidence, theta: Tensor, hyper: Tensor, factor: Tensor) -> Tensor:

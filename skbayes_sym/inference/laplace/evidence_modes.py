@@ -21,11 +21,19 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.gauss_newton import INITIAL_DAMPING, Expansion, step
+from skbayes_sym.inference.laplace.systems import (
+    Curvature,
+    RowCurvature,
+    RowSystem,
+    System,
+    WeightCurvature,
+    are_few,
+    require_factor,
+)
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
-from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.optimise import Loop, Stopped
 
 _HYPER_START = 8  # iterations before scales and noise move: the weights first
@@ -88,13 +96,14 @@ class RegressionEvidence:
         return torch.einsum("n,rnt->rt", self.data.weight, residual.square_())
 
     def sums(self, theta: Tensor) -> "Sums":
-        """Squares, J'r and J'J of every target; O(R N T P^2)."""
+        """Squares, J'r and J'J of every target; O(R N T P^2), or O(R N T P) of few rows."""
         (x, y, weight), (n_restarts, p) = self.data, theta.shape
         n_targets = y.shape[1]
         size = max(1, _NUMBERS // (n_restarts * n_targets * p))
         squares = theta.new_zeros(n_restarts, n_targets)
         slope = theta.new_zeros(n_restarts, n_targets, p)
-        product = theta.new_zeros(n_restarts, n_targets, p, p)
+        few = are_few(len(x) * n_targets, p)
+        product = theta.new_zeros(n_restarts, n_targets, len(x) if few else p, p)
         for rows in torch.arange(len(x)).split(size):
             outputs, jacobian = outputs_and_jacobian(self.network, theta, x[rows])
             root = weight[rows].sqrt()
@@ -102,7 +111,10 @@ class RegressionEvidence:
             weighted = (jacobian * root[:, None, None]).transpose(1, 2)  # (R, T, n, P)
             squares += residual.square().sum(1)
             slope += torch.einsum("rnt,rtnp->rtp", residual, weighted)
-            product += weighted.mT @ weighted
+            if few:
+                product[:, :, rows] = weighted
+            else:
+                product += weighted.mT @ weighted
         return Sums(squares, slope, product)
 
 
@@ -111,14 +123,26 @@ class Sums(NamedTuple):
 
     squares: Tensor  # (R, T)
     slope: Tensor  # (R, T, P), J'r
-    product: Tensor  # (R, T, P, P), J'J
+    product: Tensor  # (R, T, P, P), J'J; of few rows J itself, (R, T, N, P)
 
     def expansion(self, noise_precision: Tensor) -> Expansion:
         """The negative log likelihood, up to its constant."""
         value = 0.5 * (noise_precision * self.squares).sum(1)
         gradient = -torch.einsum("rt,rtp->rp", noise_precision, self.slope)
-        curvature = torch.einsum("rt,rtpq->rpq", noise_precision, self.product)
-        return Expansion(value, gradient, curvature)
+        return Expansion(value, gradient, self._curvature(noise_precision))
+
+    def determined(self, noise_precision: Tensor, system: System) -> Tensor:
+        """What the rows of each target determine of the weights, (R, T); at most N."""
+        if isinstance(system, RowSystem):
+            return system.determined.unflatten(1, (self.product.shape[1], -1)).sum(2)
+        return noise_precision * (self.product * system.covariance.unsqueeze(1)).sum((2, 3))
+
+    def _curvature(self, noise_precision: Tensor) -> Curvature:
+        n_rows, n_params = self.product.shape[2:]
+        if n_rows < n_params:
+            root = noise_precision.sqrt()[:, :, None, None] * self.product
+            return RowCurvature(root.flatten(1, 2))
+        return WeightCurvature(torch.einsum("rt,rtpq->rpq", noise_precision, self.product))
 
 
 class Hyper(NamedTuple):
@@ -133,7 +157,7 @@ class Updated(NamedTuple):
 
     log_evidence: Tensor  # (R,), at the hyperparameters it was asked at
     hyper: Hyper  # where the update leads
-    factor: Tensor  # (R, P, P), Cholesky factor of A
+    system: System  # A
 
 
 class _State(NamedTuple):
@@ -230,35 +254,37 @@ class EvidenceModes:
         fixed = replace(self, learn_noise=False, learn_prior=False)
         final = fixed.update(problem, state.theta, state.sums, state.hyper)
         value = final.log_evidence
-        return Modes(state.theta, *state.hyper, final.factor, value, state.n_iter)
+        return Modes(state.theta, *state.hyper, final.system.cholesky(), value, state.n_iter)
 
     def update(
         self, problem: RegressionEvidence, theta: Tensor, sums: Sums, hyper: Hyper
     ) -> Updated:
-        """Laplace's evidence of every restart and MacKay's step of its hyperparameters; O(P^3)."""
+        """Laplace's evidence of every restart and MacKay's step of its hyperparameters.
+
+        O(P^3), or O((N T)^2 P) of few rows.
+        """
         prior, weight = problem.prior, problem.total_weight
-        system = sums.expansion(hyper.noise_precision).curvature
-        system.diagonal(dim1=1, dim2=2).add_(hyper.log_precision.exp()[:, prior.group])
-        factor = cholesky(system, what="The posterior's precision", remedy=_REMEDY)
-        covariance = torch.cholesky_inverse(factor)
+        curvature = sums.expansion(hyper.noise_precision).curvature
+        system = curvature.system(hyper.log_precision.exp()[:, prior.group])
+        require_factor(system, _REMEDY)
         alpha, n = hyper.log_precision.exp(), prior.sizes.to(theta)
-        squares, variance = prior.squares(theta), covariance.diagonal(dim1=1, dim2=2)
+        squares = prior.squares(theta)
         log_precision = hyper.log_precision
         if self.learn_prior:
-            log_precision = prior.evidence_step(theta, variance, log_precision, _DAMPING)
+            log_precision = prior.evidence_step(theta, system.variance, log_precision, _DAMPING)
         noise = hyper.noise_precision
         if self.learn_noise:
             # What each target's rows determine; it adds up to what the groups have of it.
-            used = noise * (sums.product * covariance.unsqueeze(1)).sum((2, 3))
+            used = sums.determined(noise, system)
             left = (weight - used).clamp_min(0.0) + 2.0 * _NOISE_SHAPE
             goal = left / (sums.squares + 2.0 * _NOISE_RATE)
             noise = torch.lerp(noise.log(), goal.log(), _DAMPING).exp()
         beta = hyper.noise_precision
         log_lik = 0.5 * (weight * (beta.log() - log(2.0 * pi)) - beta * sums.squares).sum(1)
         log_prior = 0.5 * (n * hyper.log_precision - alpha * squares).sum(1)
-        value = log_lik + log_prior - 0.5 * log_det(factor)
+        value = log_lik + log_prior - 0.5 * system.log_det
         value = value + prior.log_hyperprior(hyper.log_precision)
-        return Updated(value, Hyper(log_precision, noise), factor)
+        return Updated(value, Hyper(log_precision, noise), system)
 
     def _iterate(self, problem: RegressionEvidence, state: _State, iteration: int) -> _State:
         def misfit(theta: Tensor, which: Tensor) -> Tensor:

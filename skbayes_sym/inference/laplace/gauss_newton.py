@@ -14,6 +14,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.laplace.systems import Curvature
+
 _MOST_TRIES = 8  # step sizes tried in one iteration
 _SHRINK, _GROW, _UNDEFINED = 4.0, 6.0, 10.0  # of the damping: after success, failure, no factor
 _LEAST_DAMPING = 1e-9
@@ -25,7 +27,7 @@ class Expansion(NamedTuple):
 
     value: Tensor  # (R,)
     gradient: Tensor  # (R, P)
-    curvature: Tensor  # (R, P, P), Gauss-Newton
+    curvature: Curvature  # Gauss-Newton
 
 
 class Misfit(Protocol):
@@ -62,28 +64,26 @@ def step(
 
     Notes
     -----
-    O(P^3) a try, at most 8 tries. A restart whose curvature has no Cholesky factor is damped more.
+    At most 8 tries, each the cost of a system. A restart whose curvature has no Cholesky factor is
+    damped more.
     """
     gradient = expansion.gradient + precision * theta
     energy = expansion.value + 0.5 * (precision * theta.square()).sum(1)
-    unit = expansion.curvature.diagonal(dim1=1, dim2=2).mean(1)
+    unit = expansion.curvature.mean_diagonal()
     moved = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
     start, theta, damping = damping, theta.clone(), damping.clone()
     for _ in range(_MOST_TRIES):
         left = (~moved).nonzero().flatten()
         if not len(left):
             break
-        system = expansion.curvature[left]
         added = precision[left] + (damping[left] * unit[left]).unsqueeze(1)
-        system.diagonal(dim1=1, dim2=2).add_(added)
-        factor, failed = torch.linalg.cholesky_ex(system)
-        shift = torch.cholesky_solve(gradient[left].unsqueeze(2), factor).squeeze(2)
-        candidate = theta[left] - shift
+        system = expansion.curvature.of(left).system(added)
+        candidate = theta[left] - system.solve(gradient[left])
         lower = misfit(candidate, left) + 0.5 * (precision[left] * candidate.square()).sum(1)
-        better = (lower < energy[left]) & (failed == 0)
+        better = (lower < energy[left]) & (system.failed == 0)
         theta[left] = torch.where(better.unsqueeze(1), candidate, theta[left])
         moved[left] = better
-        factors = torch.where(failed > 0, _UNDEFINED, _GROW).to(damping)
+        factors = torch.where(system.failed > 0, _UNDEFINED, _GROW).to(damping)
         more = damping[left].clamp_min(_LEAST_DAMPING) * factors
         damping[left] = torch.where(better, damping[left], more)
     # At a minimum nothing is lower: the damping found there says nothing about the next step.

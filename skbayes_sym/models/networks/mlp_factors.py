@@ -60,6 +60,11 @@ class FactoredJacobian:
     layers: tuple[LayerFactors, ...]
     order: Tensor
 
+    def dense(self) -> Tensor:
+        """J itself, (N, K, P)."""
+        parts = [(d.unsqueeze(-1) * a[:, None, None, :]).flatten(2) for a, d in self.layers]
+        return torch.cat(parts, 2).index_select(2, self.order.argsort())
+
     def transposed(self, values: Tensor) -> Tensor:
         """``J' v`` summed over rows, (N, K) -> (P,)."""
         parts = [(torch.einsum("nk,nkh->hn", values, d) @ a).flatten() for a, d in self.layers]

@@ -6,16 +6,35 @@ from inference.laplace.class_problems import class_data, class_problem, grid_log
 
 from skbayes_sym.inference.laplace import class_evidence
 from skbayes_sym.inference.laplace.class_terms import ClassTerms, symmetric_root
+from skbayes_sym.inference.laplace.systems import WeightCurvature
 
 
 def start(problem):
     return problem.network.init(1, generator=torch.Generator().manual_seed(0))[0]
 
 
+def matrix_of(curvature):
+    """The curvature (P, P) of a batch of one, in whichever space it is."""
+    if isinstance(curvature, WeightCurvature):
+        return curvature.matrix[0]
+    return curvature.root[0].mT @ curvature.root[0]
+
+
+def numbers(expansion):
+    return *expansion[:2], matrix_of(expansion.curvature)
+
+
+@pytest.fixture(params=[False, True], ids=["weights", "rows"])
+def few(request, monkeypatch):
+    """Systems in the space of the weights, and in that of the rows."""
+    monkeypatch.setattr(class_evidence, "are_few", lambda *_: request.param)
+    return request.param
+
+
 @pytest.mark.parametrize(("n_outputs", "n_classes"), [(1, 2), (3, 3)], ids=["logistic", "softmax"])
 @pytest.mark.parametrize("widths", [(), (3,), (2, 3)], ids=str)
 def test_the_expansion_is_autograds_with_the_curvature_of_the_linearised_network(
-    widths, n_outputs, n_classes
+    widths, n_outputs, n_classes, few
 ):
     data, _ = repeated(class_data(n=9, n_classes=n_classes))
     problem = class_problem(data, widths, n_outputs)
@@ -40,27 +59,28 @@ def test_the_expansion_is_autograds_with_the_curvature_of_the_linearised_network
         return data.weight @ ClassTerms(mean + dense @ (t - theta)).value(data.y)
 
     hessian = torch.autograd.functional.hessian(linearised, theta)
-    torch.testing.assert_close(found.curvature[0], hessian)
+    torch.testing.assert_close(matrix_of(found.curvature), hessian)
 
 
-def test_weights_are_repetitions():
+def test_weights_are_repetitions(few):
     weighted, rows = repeated(class_data(n=7))
     one, other = class_problem(weighted, (3,)), class_problem(rows, (3,))
-    for a, b in zip(one.expansion(start(one)), other.expansion(start(one)), strict=True):
+    found = (numbers(problem.expansion(start(one))) for problem in (one, other))
+    for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)
 
 
-def test_blocks_of_rows_add_up(monkeypatch):
+def test_blocks_of_rows_add_up(monkeypatch, few):
     problem = class_problem(class_data(n=7), (3,))
     theta = start(problem)
     covariance = torch.eye(len(theta)).double()
     logits = problem.logits(theta, covariance)
     root = symmetric_root(logits.covariance)
-    whole = (*problem.expansion(theta, root), problem.misfit(theta, root), *logits)
+    whole = (*numbers(problem.expansion(theta, root)), problem.misfit(theta, root), *logits)
     monkeypatch.setattr(class_evidence, "_NUMBERS", 600)
     assert 1 < class_evidence.rows_per_block(problem.network) < 7
     logits = problem.logits(theta, covariance)
-    blocks = (*problem.expansion(theta, root), problem.misfit(theta, root), *logits)
+    blocks = (*numbers(problem.expansion(theta, root)), problem.misfit(theta, root), *logits)
     for a, b in zip(whole, blocks, strict=True):
         torch.testing.assert_close(a, b)
 
@@ -72,9 +92,9 @@ def test_the_evidence_is_the_normal_integral_where_the_posterior_is_sharp():
     theta, hyper = torch.zeros(2).double(), problem.prior.hyper
     for _ in range(20):
         expansion = problem.expansion(theta)
-        factor = problem.factor(expansion.curvature[0], hyper)
+        system = problem.system(expansion.curvature, hyper)
         slope = expansion.gradient[0] + hyper.exp()[problem.prior.group] * theta
-        theta = theta - torch.cholesky_solve(slope[:, None], factor)[:, 0]
-    found = problem.log_evidence(theta, problem.misfit(theta), hyper, factor)
+        theta = theta - system.solve(slope[None])[0]
+    found = problem.log_evidence(theta, problem.misfit(theta), hyper, system)
     exact = grid_log_evidence(problem, hyper, theta, (1.5, 1.5))
     torch.testing.assert_close(found, exact, atol=0.03, rtol=0.0)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from inference.laplace.class_problems import class_data, class_problem, grid_log_evidence, repeated
 
+from skbayes_sym.inference.laplace import class_evidence
 from skbayes_sym.inference.laplace.class_modes import ClassModeSearch, starting_points
 from skbayes_sym.inference.laplace.class_predictive import Posteriors, class_mixture
 from skbayes_sym.inference.laplace.class_refinement import gaussian_bound, refine
@@ -75,3 +76,15 @@ def test_weights_are_repetitions():
         found.append(refine(problem, modes_of(problem, max_iter=8)))
     torch.testing.assert_close(found[0].bound, found[1].bound, atol=1e-6, rtol=0.0)
     torch.testing.assert_close(found[0].theta, found[1].theta, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("n_outputs", "n_classes"), [(1, 2), (3, 3)], ids=["logistic", "softmax"])
+def test_few_rows_give_the_laws_of_the_weights_own_space(n_outputs, n_classes, monkeypatch):
+    data, found = class_data(n=8, n_classes=n_classes), []
+    for few in (True, False):
+        monkeypatch.setattr(class_evidence, "are_few", lambda *_, few=few: few)
+        problem = class_problem(data, (12,), n_outputs)
+        modes = modes_of(problem, n=2, tol=None, max_iter=20)
+        found.append((*modes[:4], *refine(problem, modes)))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
+from skbayes_sym.inference.laplace import evidence_modes
 from skbayes_sym.inference.laplace.evidence_modes import (
     EvidenceModes,
     Hyper,
@@ -143,3 +144,19 @@ def test_a_callback_and_an_interrupt_end_the_search_with_what_there_is():
     found = EvidenceModes().search(problem, start, on_step=interrupt)
     assert found.stopped == "interrupted"
     assert torch.isfinite(found.modes.theta).all()
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_few_rows_give_the_modes_of_the_weights_own_space(n_targets, monkeypatch):
+    """Eight rows of 25 weights or more: the same steps, hyperparameters and evidence."""
+    data = linear_data(n=8, n_targets=n_targets)
+    data = data._replace(weight=torch.tensor([1.0, 2.0] * 4, dtype=torch.float64))
+    found = []
+    for few in (True, False):
+        monkeypatch.setattr(evidence_modes, "are_few", lambda *_, few=few: few)
+        problem = problem_of(data, widths=(8,))
+        start = problem.network.init(2, generator=torch.Generator().manual_seed(1))
+        search = EvidenceModes(max_iter=30, tol=None).search(problem, start)
+        found.append((*search.modes, torch.stack(search.curves[8:])))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)

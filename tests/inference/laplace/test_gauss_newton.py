@@ -3,6 +3,7 @@
 import torch
 
 from skbayes_sym.inference.laplace.gauss_newton import Expansion, step
+from skbayes_sym.inference.laplace.systems import WeightCurvature
 
 A = torch.tensor([[[2.0, 0.5], [0.5, 1.0]], [[1.0, 0.0], [0.0, 3.0]]], dtype=torch.float64)
 B = torch.tensor([[1.0, -1.0], [0.5, 2.0]], dtype=torch.float64)
@@ -15,7 +16,7 @@ def quadratic(theta, which):
 
 
 def test_without_damping_a_quadratic_is_solved_in_one_step():
-    expansion = Expansion(torch.zeros(2).double(), -B, A)
+    expansion = Expansion(torch.zeros(2).double(), -B, WeightCurvature(A))
     found = step(quadratic, ZERO, expansion, PRECISION, torch.full((2,), 1e-12).double())
     eye = torch.eye(2, dtype=torch.float64)
     torch.testing.assert_close(found.theta, torch.linalg.solve(A + eye, B), atol=1e-8, rtol=0.0)
@@ -26,7 +27,7 @@ def test_a_step_that_would_go_up_is_damped_until_it_goes_down():
     def steep(theta, which):  # far more curved than the expansion says
         return quadratic(theta, which) + 100.0 * theta.square().sum(1)
 
-    expansion = Expansion(torch.zeros(2).double(), -B, A)
+    expansion = Expansion(torch.zeros(2).double(), -B, WeightCurvature(A))
     start = torch.full((2,), 1e-3).double()
     found = step(steep, ZERO, expansion, PRECISION, start)
     energy = steep(found.theta, torch.arange(2)) + 0.5 * found.theta.square().sum(1)
@@ -38,7 +39,7 @@ def test_a_step_that_would_go_up_is_damped_until_it_goes_down():
 def test_what_is_at_the_bottom_stays_there():
     bottom = torch.linalg.solve(A + torch.eye(2, dtype=torch.float64), B)
     slope = torch.einsum("rpq,rq->rp", A, bottom) - B
-    expansion = Expansion(quadratic(bottom, torch.arange(2)), slope, A)
+    expansion = Expansion(quadratic(bottom, torch.arange(2)), slope, WeightCurvature(A))
     found = step(quadratic, bottom, expansion, PRECISION, torch.full((2,), 1e-2).double())
     torch.testing.assert_close(found.theta, bottom)
     assert float(found.damping.max()) <= 1e-2  # not what eight failures would have made of it
@@ -47,7 +48,7 @@ def test_what_is_at_the_bottom_stays_there():
 def test_a_curvature_without_a_factor_is_damped_and_the_other_restart_moves():
     curvature = A.clone()
     curvature[0] = torch.tensor([[3.0, 0.0], [0.0, -1.0]])
-    expansion = Expansion(torch.zeros(2).double(), -B, curvature)
+    expansion = Expansion(torch.zeros(2).double(), -B, WeightCurvature(curvature))
     found = step(quadratic, ZERO, expansion, 1e-3 * PRECISION, torch.full((2,), 1e-6).double())
     assert found.moved.all()
     assert found.damping[0] > 0.1

@@ -1,0 +1,207 @@
+r"""A Gauss-Newton curvature and the prior's precisions: one system, in the smaller of two spaces.
+
+The curvature of M derivatives (rows times outputs) of P weights is :math:`B'B`, B (M, P). With few
+rows nothing of size (P, P) is needed: by Woodbury's identity
+
+.. math:: (B'B + D)^{-1} = D^{-1} - D^{-1} B' S^{-1} B D^{-1}, \quad
+          |B'B + D| = |D|\,|S|, \quad S = I + B D^{-1} B',
+
+which costs O(M^2 P) in place of O(P^3).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.numerics.linalg import NotPositiveDefiniteError, log_det
+
+# Derivatives a weight, at most, for which rows are the smaller space: their inner products are
+# taken anew for every diagonal, the matrix of the weights is not.
+_MOST_DERIVATIVES = 0.5
+
+
+def are_few(n_derivatives: int, n_params: int) -> bool:
+    """Whether so many derivatives of so many weights are the smaller space."""
+    return n_derivatives <= _MOST_DERIVATIVES * n_params
+
+
+class System(Protocol):
+    """R positive definite matrices ``A = curvature + diag(diagonal)``."""
+
+    @property
+    def failed(self) -> Tensor:
+        """Not 0 where a matrix has no Cholesky factor, int (R,)."""
+        ...
+
+    @property
+    def log_det(self) -> Tensor:
+        """Log determinants (R,)."""
+        ...
+
+    @property
+    def covariance(self) -> Tensor:
+        """The inverses, (R, P, P)."""
+        ...
+
+    @property
+    def variance(self) -> Tensor:
+        """Diagonals of the inverses, (R, P)."""
+        ...
+
+    def solve(self, v: Tensor) -> Tensor:
+        """``A^{-1} v``, (R, P) -> (R, P)."""
+        ...
+
+    def cholesky(self) -> Tensor:
+        """Lower Cholesky factors, (R, P, P); O(P^3)."""
+        ...
+
+
+class Curvature(Protocol):
+    """R positive semidefinite matrices (P, P), before a diagonal is added."""
+
+    def of(self, which: Tensor) -> "Curvature":
+        """Some of them."""
+        ...
+
+    def mean_diagonal(self) -> Tensor:
+        """(R,)"""
+        ...
+
+    def system(self, diagonal: Tensor) -> System:
+        """With a diagonal (R, P) added."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class WeightCurvature:
+    """Matrices that have been formed.
+
+    Parameters
+    ----------
+    matrix : Tensor of shape (R, P, P)
+    """
+
+    matrix: Tensor
+
+    def of(self, which: Tensor) -> "WeightCurvature":
+        return WeightCurvature(self.matrix[which])
+
+    def mean_diagonal(self) -> Tensor:
+        return self.matrix.diagonal(dim1=1, dim2=2).mean(1)
+
+    def system(self, diagonal: Tensor) -> "WeightSystem":
+        matrix = self.matrix.clone()
+        matrix.diagonal(dim1=1, dim2=2).add_(diagonal)
+        return WeightSystem(*torch.linalg.cholesky_ex(matrix))
+
+
+@dataclass(frozen=True, eq=False)
+class WeightSystem:
+    """By Cholesky factors (R, P, P); O(P^3) each."""
+
+    factor: Tensor
+    failed: Tensor
+
+    @property
+    def log_det(self) -> Tensor:
+        return log_det(self.factor)
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        return torch.cholesky_inverse(self.factor)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.covariance.diagonal(dim1=1, dim2=2)
+
+    def solve(self, v: Tensor) -> Tensor:
+        return torch.cholesky_solve(v.unsqueeze(2), self.factor).squeeze(2)
+
+    def cholesky(self) -> Tensor:
+        return self.factor
+
+
+@dataclass(frozen=True, eq=False)
+class RowCurvature:
+    """The same as ``B'B``, by its rows.
+
+    Parameters
+    ----------
+    root : Tensor of shape (R, M, P)
+        B, with M < P.
+    """
+
+    root: Tensor
+
+    def of(self, which: Tensor) -> "RowCurvature":
+        return RowCurvature(self.root[which])
+
+    def mean_diagonal(self) -> Tensor:
+        return self.root.square().sum(1).mean(1)
+
+    def system(self, diagonal: Tensor) -> "RowSystem":
+        scaled = self.root / diagonal.unsqueeze(1)
+        inner = scaled @ self.root.mT
+        inner.diagonal(dim1=1, dim2=2).add_(1.0)
+        return RowSystem(self.root, diagonal, scaled, *torch.linalg.cholesky_ex(inner))
+
+
+@dataclass(frozen=True, eq=False)
+class RowSystem:
+    """By Cholesky factors of S, (R, M, M); O(M^2 P) each."""
+
+    root: Tensor
+    diagonal: Tensor  # (R, P)
+    scaled: Tensor  # (R, M, P), B D^{-1}
+    inner: Tensor
+    failed: Tensor
+
+    @property
+    def log_det(self) -> Tensor:
+        return self.diagonal.log().sum(1) + log_det(self.inner)
+
+    @property
+    def covariance(self) -> Tensor:
+        """O(M P^2)."""
+        half = self._half
+        return torch.diag_embed(self.diagonal.reciprocal()) - half.mT @ half
+
+    @property
+    def variance(self) -> Tensor:
+        return self.diagonal.reciprocal() - self._half.square().sum(1)
+
+    @property
+    def determined(self) -> Tensor:
+        """Diagonals of ``B A^{-1} B'``, (R, M): what every derivative determines, within [0, 1]."""
+        return 1.0 - torch.cholesky_inverse(self.inner).diagonal(dim1=1, dim2=2)
+
+    def solve(self, v: Tensor) -> Tensor:
+        inner = torch.cholesky_solve(self.scaled @ v.unsqueeze(2), self.inner)
+        return v / self.diagonal - (self.scaled.mT @ inner).squeeze(2)
+
+    def cholesky(self) -> Tensor:
+        system = WeightCurvature(self.root.mT @ self.root).system(self.diagonal)
+        require_factor(system, "Standardise X.")
+        return system.factor
+
+    @cached_property
+    def _half(self) -> Tensor:
+        """``L^{-1} B D^{-1}``, L the factor of S."""
+        return torch.linalg.solve_triangular(self.inner, self.scaled, upper=False)
+
+
+def require_factor(system: System, remedy: str) -> None:
+    """Raise in words where a posterior's precision has no factor.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+    """
+    if bool(system.failed.any()):
+        raise NotPositiveDefiniteError(
+            f"The posterior's precision isn't positive definite in this arithmetic. {remedy}"
+        )
