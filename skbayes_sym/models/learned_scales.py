@@ -257,7 +257,8 @@ class LayerScales:
         Of the Gamma hyperprior of the precisions: how closely the scales keep to their reference.
         Classifiers take 8, since on separable classes weaker ones run away.
     output_variance : float, default=1.0
-        Reference variance of an output from hidden units of size one.
+        Reference variance of an output from hidden units of size one, or of a linear model's from
+        columns of size one, however many they are.
     """
 
     shape: float = 0.5
@@ -321,4 +322,4 @@ def _reference(
     fan_in = float(np.prod(size[1:]))
     if name != weights[-1]:
         return _INPUT_VARIANCE / fan_in
-    return output_variance / fan_in if len(weights) > 1 else output_variance
+    return output_variance / fan_in
