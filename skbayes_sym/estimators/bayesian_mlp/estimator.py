@@ -16,7 +16,7 @@ from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOp
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.linear_part import linear_network
 from skbayes_sym.estimators.bayesian_mlp.method import Pool
-from skbayes_sym.estimators.laplace.effort import NARROW
+from skbayes_sym.estimators.laplace.effort import units_of_numbers
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
@@ -57,7 +57,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
         Widths of the hidden layers of the modes' network; ``()`` is a linear model. "auto" is 20
         units, and 40 for more than 1,000 distinct rows without much noise, if they are four a
-        weight and there is time.
+        weight and there is time; 10 or 5 where columns are so many that 20 would take long.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units. ``LayerScales()``, the
         default, learns one scale per layer; ``ARD()``, the default for more than 1,000 distinct
@@ -244,7 +244,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     def _model(self, data: Training) -> Model:
         likelihood, n_outputs = self._likelihood(data), self._n_outputs(data)
         given = self.hidden_layer_sizes
-        sizes = (NARROW,) if isinstance(given, str) else layer_sizes(given)
+        if isinstance(given, str):
+            given = units_of_numbers(data.n_rows, data.n_features, n_outputs)
+        sizes = layer_sizes(given)
         network = MLP(data.n_features, sizes, n_outputs, TANH)
         prior = (LayerScales() if self.prior is None else self.prior).bind(network.layout)
         return Model(network, likelihood, prior, Trivial())

@@ -1,5 +1,9 @@
 """How many units and restarts so many rows are worth, where Gauss-Newton steps find the modes."""
 
+from collections.abc import Callable
+
+from skbayes_sym.inference.laplace.systems import are_few
+from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 
 # Multiplications that "auto" takes Gauss-Newton steps for: some twenty seconds of one core; and
@@ -19,10 +23,57 @@ STEPS, FEWEST_STEPS = 100, 50
 MANY_ROWS, NARROW, WIDE = 1000, 20, 40
 MOST_NOISE, ROWS_A_WEIGHT, WIDE_WORK = 0.2, 4, 4e11
 
+# Where many columns make even three modes of twenty units take too long, fewer units found by
+# Gauss-Newton steps predict better than twenty trained by Adam (1,600 rows x 100 columns: ten are
+# .17 nats per row ahead; 800 x 200: ten are .72; 4,000 x 60: ten are .12).
+FEWER, MOST_ROWS_A_WEIGHT = (10, 5), 10
+# A scale a column needs two rows a weight: at 1.4 it was .06, .22 and .08 worse than a scale a
+# layer, at 2.2 .02, .04 worse and .12 better (1,200 rows; columns that share twelve causes, of
+# which five matter, that matter alike).
+ROWS_A_COLUMN_WEIGHT = 2
 
-def work(n_restarts: int, max_iter: int, n_rows: int, n_params: int) -> float:
-    """Multiplications of all Gauss-Newton systems, about: R I (N P^2 + P^3)."""
+_ENDINGS = 10.0  # systems of all weights that a mode ends with, and is predicted with
+
+
+def work(n_restarts: int, max_iter: int, n_rows: int, n_params: int, n_outputs: int = 1) -> float:
+    """Multiplications of all Gauss-Newton systems, about.
+
+    R I (N P^2 + P^3); where rows are few, M = N O derivatives, R I (2 M^2 P + M^3) and the systems
+    of all weights at the end.
+    """
+    m = n_rows * n_outputs
+    if are_few(m, n_params):
+        step = 2.0 * m**2 * n_params + m**3
+        return n_restarts * (max_iter * step + _ENDINGS * n_params**3)
     return float(n_restarts * max_iter * (n_rows * n_params**2 + n_params**3))
+
+
+def units(n_rows: int, n_inputs: int, n_outputs: int, in_time: Callable[[MLP], bool]) -> int:
+    """What ``hidden_layer_sizes="auto"`` begins with: twenty, or fewer where columns are many.
+
+    Parameters
+    ----------
+    n_rows, n_inputs, n_outputs : int
+    in_time : callable
+        Whether enough modes of a network are found in time.
+    """
+    for width in (NARROW, *FEWER):
+        network = MLP(n_inputs, (width,), n_outputs, TANH)
+        most = MOST_ROWS_A_WEIGHT * network.layout.n_params
+        if width < NARROW and n_rows * n_outputs > most:
+            break
+        if in_time(network):
+            return width
+    return NARROW
+
+
+def units_of_numbers(n_rows: int, n_inputs: int, n_outputs: int) -> int:
+    """`units` of regression: a few modes, in time."""
+
+    def in_time(network: MLP) -> bool:
+        return affordable_modes(FEWEST_MODES, n_rows, network) > 0
+
+    return units(n_rows, n_inputs, n_outputs, in_time)
 
 
 def affordable_modes(most: int, n_rows: int, network: MLP) -> int:
@@ -50,12 +101,14 @@ def steps(n_rows: int, network: MLP) -> int:
 def richer(n_rows: int, narrow: MLP) -> MLP | None:
     """What many rows deserve under a scale a column, if there is time for it."""
     wide = MLP(narrow.n_inputs, (WIDE,), narrow.n_outputs, narrow.activation)
-    if n_rows <= MANY_ROWS:
+    if n_rows <= MANY_ROWS or narrow.hidden_layer_sizes != (NARROW,):
         return None
     has_rows = n_rows * narrow.n_outputs >= ROWS_A_WEIGHT * wide.layout.n_params
     if has_rows and FEWEST_MODES * _work_of_one(n_rows, wide) <= WIDE_WORK:
         return wide
-    return narrow if FEWEST_MODES * _work_of_one(n_rows, narrow) <= MOST_WORK else None
+    has_rows = n_rows * narrow.n_outputs >= ROWS_A_COLUMN_WEIGHT * narrow.layout.n_params
+    in_time = FEWEST_MODES * _work_of_one(n_rows, narrow) <= MOST_WORK
+    return narrow if has_rows and in_time else None
 
 
 def _work_of_one(n_rows: int, network: MLP) -> float:

@@ -21,7 +21,14 @@ from skbayes_sym.estimators.laplace.class_method import (
     EvidenceLaplaceClasses,
     most_steps,
 )
-from skbayes_sym.estimators.laplace.effort import NARROW, STEPS, restarts, work
+from skbayes_sym.estimators.laplace.effort import (
+    NARROW,
+    STEPS,
+    restarts,
+    units,
+    units_of_numbers,
+    work,
+)
 from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.laplace.optimizers import OWN_CONSTRAINTS, ChoosesOptimizer
@@ -54,7 +61,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     ----------
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
         Widths of the hidden layers; ``()`` is a linear model. "auto" is 20 units, and 40 for
-        more than 1,000 rows without much noise, if they are four a weight and there is time.
+        more than 1,000 rows without much noise, if they are four a weight and there is time; 10
+        or 5 where columns are so many that 20 would take long.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     network : "mlp", torch.nn.Module or Network, default="mlp"
@@ -218,7 +226,6 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     _parameter_constraints: dict[str, list[Any]] = {
         **OWN_CONSTRAINTS,
         **REGRESSOR_CONSTRAINTS,
-        "hidden_layer_sizes": [StrOptions({"auto"}), *OWN_CONSTRAINTS["hidden_layer_sizes"]],
         "n_restarts": [StrOptions({"auto"}), *OWN_CONSTRAINTS["n_restarts"]],
     }
 
@@ -280,8 +287,11 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         self.verbose = verbose
 
     def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
-        is_given = not isinstance(self.hidden_layer_sizes, str)
-        return super()._sizes(data, n_outputs) if is_given else (NARROW,)
+        if not isinstance(self.hidden_layer_sizes, str):
+            return super()._sizes(data, n_outputs)
+        if self._asks_for_adam():
+            return (NARROW,)
+        return (units_of_numbers(data.n_rows, data.n_features, n_outputs),)
 
     def _most_steps(self, network: MLP) -> int:
         return self._steps_up_to(STEPS)
@@ -338,8 +348,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(20,)
-        Widths of the hidden layers; ``()`` is a linear model.
+    hidden_layer_sizes : "auto", int or sequence of int, default="auto"
+        Widths of the hidden layers; ``()`` is a linear model. "auto" is 20 units, or 10 or 5
+        where columns are so many that 20 would take long.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     network : "mlp", torch.nn.Module or Network, default="mlp"
@@ -506,7 +517,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
 
     def __init__(
         self,
-        hidden_layer_sizes: int | Sequence[int] = (20,),
+        hidden_layer_sizes: str | int | Sequence[int] = "auto",
         activation: str = "tanh",
         *,
         network: str | torch.nn.Module | Network = "mlp",
@@ -562,6 +573,17 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+
+    def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
+        if not isinstance(self.hidden_layer_sizes, str):
+            return super()._sizes(data, n_outputs)
+        if self._asks_for_adam():
+            return (NARROW,)
+
+        def in_time(network: MLP) -> bool:
+            return not self._takes_long(data.n_rows, network)
+
+        return (units(data.n_rows, data.n_features, n_outputs, in_time),)
 
     def _n_outputs(self, data: Training) -> int:
         n_classes = len(self.classes_)

@@ -34,6 +34,7 @@ _ADAM_STEPS, _ADAM_TOL = 3000, 1e-3
 
 OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
+    "hidden_layer_sizes": [StrOptions({"auto"}), *CONSTRAINTS["hidden_layer_sizes"]],
     "network": [StrOptions({"mlp"}), torch.nn.Module, HasMethods("forward")],
     "layers": [StrOptions({"all", "last"})],
     "optimizer": [StrOptions({"auto", "gauss-newton", "adam"})],
@@ -64,7 +65,12 @@ class ChoosesOptimizer(LaplaceEstimator):
 
     def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
         """Multiplications of as many steps of all restarts."""
-        return work(self.n_restarts, n_steps, n_rows, network.layout.n_params)
+        n_params = network.layout.n_params
+        return work(self.n_restarts, n_steps, n_rows, n_params, network.n_outputs)
+
+    def _takes_long(self, n_rows: int, network: MLP) -> bool:
+        """Whether "auto" trains such a network by Adam."""
+        return self._work(self._most_steps(network), n_rows, network) > MOST_WORK
 
     def _gauss_newton(self) -> Method:
         raise NotImplementedError
@@ -87,15 +93,23 @@ class ChoosesOptimizer(LaplaceEstimator):
         if self.optimizer == "gauss-newton":
             refuse(self, ADAM_ONLY, "Gauss-Newton steps have no use for it", "optimizer='adam'")
             return ""
-        given = [name for name in ADAM_ONLY if not self._is_default(name)]
+        given = self._given_to_adam()
         if given:
             return f"{given[0]}={getattr(self, given[0])!r} asks for Adam"
         network = self._network(data, self._n_outputs(data))
         if not hasattr(network, "hidden_layer_sizes"):
             return "a network that isn't fully connected is trained by Adam"
-        steps = self._most_steps(fully_connected(network))
-        too_much = self._work(steps, data.n_rows, fully_connected(network)) > MOST_WORK
-        return "so many rows and weights are trained by Adam" if too_much else ""
+        takes_long = self._takes_long(data.n_rows, fully_connected(network))
+        return "so many rows and weights are trained by Adam" if takes_long else ""
+
+    def _asks_for_adam(self) -> bool:
+        """Whether parameters say so, whatever the data."""
+        by_parameter = self.optimizer == "auto" and bool(self._given_to_adam())
+        return self.optimizer == "adam" or by_parameter
+
+    def _given_to_adam(self) -> list[str]:
+        """Parameters that only Adam has a use for, and that were given."""
+        return [name for name in ADAM_ONLY if not self._is_default(name)]
 
     def _is_default(self, name: str) -> bool:
         known = signature(type(self)).parameters

@@ -5,14 +5,15 @@ import pytest
 from habits import Watch
 from sklearn.base import clone
 
-from skbayes_sym import LaplaceRegressor
-from skbayes_sym.estimators.laplace import effort
+from skbayes_sym import LaplaceClassifier, LaplaceRegressor
+from skbayes_sym.estimators.laplace import effort, optimizers
 from skbayes_sym.estimators.laplace.effort import (
     MOST_WORK,
     USUAL_WORK,
     affordable_modes,
     richer,
     steps,
+    units_of_numbers,
     work,
 )
 from skbayes_sym.models import MLP, TANH
@@ -29,11 +30,43 @@ from skbayes_sym.models.learned_scales import LayerScales
         (16, 2884, 40),
         (16, 12_000, 20),  # would take a minute and more
         (5, 10**6, None),
+        (28, 1201, None),  # 601 weights: fewer than two rows each, no scale a column
+        (28, 1202, 20),
     ],
 )
 def test_what_many_rows_are_given(n_inputs, n_rows, units):
     found = richer(n_rows, MLP(n_inputs, (20,), 1, TANH))
     assert (found and found.hidden_layer_sizes) == (units and (units,))
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_inputs", "width"),
+    [
+        (927, 8, 20),
+        (1600, 100, 10),
+        (800, 200, 10),
+        (1600, 200, 5),
+        (4000, 60, 10),
+        (90, 100, 20),  # few rows: their own space is small
+        (90, 400, 5),
+        (90, 3000, 20),  # not even five in time: Adam's
+        (20_000, 80, 20),  # too many rows for five units
+        (10**6, 5, 20),
+    ],
+)
+def test_where_columns_are_many_units_are_fewer(n_rows, n_inputs, width):
+    assert units_of_numbers(n_rows, n_inputs, 1) == width
+
+
+def test_fewer_units_stay_few_and_under_a_scale_a_layer():
+    assert richer(1600, MLP(100, (10,), 1, TANH)) is None
+
+
+def test_few_rows_cost_what_their_own_space_costs():
+    """Up to half as many as there are weights; beyond it is the weights' space."""
+    assert work(2, 10, 50, 1000) == 2 * (10 * (2 * 50**2 * 1000 + 50**3) + 10 * 1000**3)
+    assert work(2, 10, 250, 1000, 2) == work(2, 10, 500, 1000)
+    assert work(2, 10, 501, 1000) == 2 * 10 * (501 * 1000**2 + 1000**3)
 
 
 def test_large_systems_make_fewer_steps():
@@ -112,3 +145,13 @@ def test_restarts_by_rows(monkeypatch):
     assert len(clone(reg).fit(*rows(30)).log_evidence_modes_) == 10
     monkeypatch.setattr(effort, "USUAL_WORK", 1.0)
     assert len(clone(reg).fit(*rows(30)).log_evidence_modes_) == 3
+
+
+def test_classes_of_many_columns_take_fewer_units(monkeypatch):
+    monkeypatch.setattr(optimizers, "MOST_WORK", 1e10)
+    X = np.random.default_rng(0).standard_normal((30, 150))
+    found = LaplaceClassifier(n_restarts=1, max_iter=3, random_state=0).fit(X, X[:, 0] > 0.0)
+    assert found.optimizer_ == "gauss-newton"
+    assert found.network_.hidden_layer_sizes == (5,)
+    adam = LaplaceClassifier(optimizer="adam", max_iter=2, n_hyper_updates=1, random_state=0)
+    assert adam.fit(X, X[:, 0] > 0.0).network_.hidden_layer_sizes == (20,)
