@@ -50,8 +50,22 @@ def judged(parts: Parts, model: Model, wide: Model, data: Training) -> tuple[Sha
         none if law is None else law.log_prob(chosen.y) for law in (modes, members)
     )
     shares = shared(linear.log_prob(chosen.y)[0], of_modes, of_members, chosen.weight)
+    if parts.modes is not None and _outnumbered(data.double_data, parts.modes.network):
+        shares = shares.with_evidence(*_evidences(parts.linear, parts.modes))
     laws = {"linear": linear, "modes": modes, "members": members}
     return shares, _pooled(shares, laws, chosen)
+
+
+def _outnumbered(data: Data, network: MLP) -> bool:
+    """Whether there are more weights than numbers to learn from."""
+    return data.y.numel() < network.layout.n_params
+
+
+def _evidences(linear: LinearPart, modes: ModesFit) -> tuple[float, float]:
+    """Of the linear model and of the best mode with all its copies, nats."""
+    copies = modes.network.symmetry().log_order
+    best = float(modes.modes.log_evidence.max()) + copies
+    return float(linear.found.modes.log_evidence.max()), best
 
 
 def _pooled(shares: Shares, laws: Mapping[str, LeftOut | None], rows: Data) -> PooledLeftOut:

@@ -5,6 +5,7 @@ import pytest
 from habits import Watch
 from sklearn.base import clone
 from sklearn.datasets import load_iris
+from sklearn.metrics import log_loss
 
 from skbayes_sym import BayesianMLPClassifier, DeepEnsembleClassifier, LaplaceClassifier
 from skbayes_sym.estimators.bayesian_mlp import class_method
@@ -147,3 +148,14 @@ def test_no_modes_is_the_ensemble_alone():
     alone = BayesianMLPClassifier(n_modes=0, n_members=2, random_state=0).fit(X, Y)
     members = DeepEnsembleClassifier(n_members=2, correction="gaussian", random_state=0).fit(X, Y)
     np.testing.assert_array_equal(alone.predict_proba(X), members.predict_proba(X))
+
+
+def test_with_more_columns_than_rows_it_doesn_t_lose_to_no_model():
+    """Members fit any labels then, and have seen the rows that they leave out."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((450, 60))
+    y = 1.2 * x[:, :5].sum(axis=1) + rng.logistic(size=450) > 0.0
+    found = BayesianMLPClassifier(n_modes=2, random_state=0).fit(x[:50], y[:50])
+    assert found.members_share_ == 0.0
+    assert "so many columns are no task" in found.choice_
+    assert log_loss(y[50:], found.predict_proba(x[50:])) < np.log(2.0)

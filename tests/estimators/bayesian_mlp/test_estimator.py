@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 from habits import Watch
+from scipy import stats
 from sklearn.base import clone
+from sklearn.linear_model import BayesianRidge
 
-from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor, load, save
+from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor, load, predictive, save
 from skbayes_sym.estimators import base
 from skbayes_sym.estimators.bayesian_mlp import method
 from skbayes_sym.estimators.laplace import effort
@@ -206,3 +208,16 @@ def test_shaped_noise_is_kept_in_a_file(shaped, tmp_path):
     np.testing.assert_array_equal(
         loaded.log_predictive_density(x, y), shaped.log_predictive_density(x, y)
     )
+
+
+def test_with_more_columns_than_rows_it_is_no_worse_than_ridge():
+    """Modes fit such rows without error; the evidence says that they shouldn't count."""
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal((440, 60))
+    y = x[:, :5].sum(axis=1) + rng.standard_normal(440)
+    found = BayesianMLPRegressor(n_modes=2, n_members=1, random_state=0).fit(x[:40], y[:40])
+    ridge = BayesianRidge().fit(x[:40], y[:40])
+    law = stats.norm(*ridge.predict(x[40:], return_std=True))
+    density = predictive(found, x[40:]).log_prob(y[40:]).mean()
+    assert found.linear_share_ > 0.5
+    assert density > law.logpdf(y[40:]).mean() - 0.1

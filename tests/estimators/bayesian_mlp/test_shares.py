@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from skbayes_sym.estimators.bayesian_mlp.shares import equal_shares, shared, shared_by_classes
+from skbayes_sym.estimators.bayesian_mlp.shares import (
+    Shares,
+    equal_shares,
+    shared,
+    shared_by_classes,
+)
 
 WEIGHT = torch.ones(40, dtype=torch.float64)
 NONE = torch.zeros(0, 40, dtype=torch.float64)
@@ -37,6 +42,15 @@ def test_a_tie_is_shared_with_the_linear_model():
     assert 0.0 < found.linear < 1.0
     assert found.members == 0.0
     assert sum(found) == pytest.approx(1.0)
+
+
+def test_the_linear_model_counts_for_what_the_evidence_gives_it():
+    by_rows = Shares(0.2, 0.6, 0.2)
+    assert by_rows.with_evidence(-100.0, -20.0) == by_rows
+    even = by_rows.with_evidence(-100.0, -100.0)
+    assert even == pytest.approx((0.5, 0.375, 0.125))
+    assert by_rows.with_evidence(-10.0, -1000.0) == pytest.approx((1.0, 0.0, 0.0))
+    assert by_rows.with_evidence(-1e6, 0.0) == by_rows
 
 
 def test_without_left_out_rows_all_networks_count_alike():
