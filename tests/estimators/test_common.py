@@ -77,6 +77,15 @@ def test_every_class_is_checked():
     assert {type(estimator) for estimator in CHECKED + POOLS} == classes
 
 
+@pytest.mark.kept(
+    "vi-regressor",
+    "laplace-classifier",
+    "lila-regressor",
+    "ensemble-classifier",
+    "linear-gaussian",
+    "linear-multinomial",
+    "mcmc-regressor",
+)
 @every(HABITUAL)
 def test_fits_repeat_and_nothing_global_moves(estimator):
     X, y = data(estimator)
@@ -87,6 +96,9 @@ def test_fits_repeat_and_nothing_global_moves(estimator):
     assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
 
 
+@pytest.mark.kept(
+    "vi-classifier", "laplace-regressor", "lila-classifier", "ensemble-regressor", "mcmc-classifier"
+)
 @every(TRAINED | CHAINS)
 def test_random_state_matters(estimator):
     X, y = data(estimator)
@@ -94,6 +106,18 @@ def test_random_state_matters(estimator):
     assert not np.array_equal(weights(other), weights(once_fitted(estimator)))
 
 
+@pytest.mark.kept(
+    "full-vi-regressor",
+    "minibatch-vi-classifier",
+    "full-laplace-classifier",
+    "minibatch-laplace-regressor",
+    "full-lila-regressor",
+    "minibatch-lila-classifier",
+    "full-ensemble-regressor",
+    "minibatch-ensemble-classifier",
+    "full-linear-*",
+    "full-mcmc-classifier",
+)
 @every(HABITUAL)
 @pytest.mark.parametrize("batch_size", ["auto", 16], ids=["full", "minibatch"])
 def test_weights_are_repetitions_bit_for_bit(estimator, batch_size):
@@ -109,6 +133,15 @@ def test_weights_are_repetitions_bit_for_bit(estimator, batch_size):
     assert_same_fit(weighted, clone(estimator).fit(X[repeated], y[repeated]), X)
 
 
+@pytest.mark.kept(
+    "vi-classifier",
+    "laplace-regressor",
+    "lila-classifier",
+    "ensemble-regressor",
+    "linear-student-t",
+    "linear-multinomial",
+    "mcmc-classifier",
+)
 @every(HABITUAL)
 def test_threads_are_left_alone_and_dont_matter(estimator):
     X, y = data(estimator)
@@ -123,6 +156,7 @@ def test_threads_are_left_alone_and_dont_matter(estimator):
     assert_same_fit(one, three, X)
 
 
+@pytest.mark.kept("vi-regressor", "laplace-classifier", "ensemble-regressor")
 @every(TRAINED)
 def test_fits_in_several_threads_are_the_same_and_restore_the_setting(estimator):
     X, y = data(estimator)
@@ -140,6 +174,7 @@ def test_fits_in_several_threads_are_the_same_and_restore_the_setting(estimator)
     assert_same_fit(one, fits[3], X)
 
 
+@pytest.mark.kept("vi-regressor", "laplace-classifier")
 @pytest.mark.processes
 @every(VARIATIONAL | LAPLACE)
 def test_grid_search_through_a_pipeline_is_the_same_in_two_processes(estimator):
@@ -162,6 +197,7 @@ def test_grid_search_through_a_pipeline_is_the_same_in_two_processes(estimator):
         assert mean.shape == std.shape == (len(X),)
 
 
+@pytest.mark.kept("linear-gaussian")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @every(LINEAR)
 def test_grid_search_through_a_pipeline(estimator):
@@ -190,6 +226,9 @@ def test_data_frames_keep_their_names(estimator):
         fitted.predict(frame.rename(columns={"f0": "other"}))
 
 
+@pytest.mark.kept(
+    "vi-classifier", "laplace-regressor", "lila-classifier", "ensemble-regressor", "mcmc-classifier"
+)
 @every(TRAINED | CHAINS)
 def test_float32_follows_the_data(estimator):
     X, y = data(estimator)
@@ -205,6 +244,7 @@ def test_float32_follows_the_data(estimator):
     assert getattr(fitted, figure) == pytest.approx(getattr(double, figure), abs=0.02 * len(X))
 
 
+@pytest.mark.kept("vi-regressor", "linear-gaussian")
 @every(VARIATIONAL | LINEAR)
 def test_dtype_can_be_forced(estimator):
     X, y = data(estimator)

@@ -57,6 +57,7 @@ def interrupted_fit(model, data):
     return model
 
 
+@pytest.mark.kept("regressor")
 @every_estimator
 def test_an_interrupt_while_drawing_keeps_the_draws(estimator, data, gradients):
     whole = clone(estimator).set_params(remove_symmetries=False).fit(*data)
@@ -125,6 +126,7 @@ def test_an_error_leaves_the_previous_fit(monkeypatch):
     assert np.array_equal(model.predict(DIABETES[0]), expected)
 
 
+@pytest.mark.kept("30-50-1-regressor", "55-90-10-classifier", "64-110-30-regressor")
 @every_estimator
 @pytest.mark.parametrize(
     ("n_blocks", "n_iter", "n_draws"),
@@ -142,6 +144,7 @@ def test_a_callback_stops_the_fit(estimator, data, n_blocks, n_iter, n_draws):
     fitted.predict(data[0])
 
 
+@pytest.mark.kept("classifier")
 @every_estimator
 def test_draws_before_a_stop_are_those_of_the_whole_fit(estimator, data):
     estimator = clone(estimator).set_params(remove_symmetries=False)
@@ -167,6 +170,7 @@ def test_every_task_that_begins_ends():
     assert watch.begun == watch.ended > 90
 
 
+@pytest.mark.kept("regressor")
 @every_estimator
 def test_warm_start_goes_on_bit_for_bit(estimator, data):
     """Twice 30 draws are 60 draws."""
@@ -181,6 +185,7 @@ def test_warm_start_goes_on_bit_for_bit(estimator, data):
     assert np.array_equal(fresh.samples_, long.samples_[:, :30])
 
 
+@pytest.mark.kept("classifier")
 @every_estimator
 def test_warm_start_from_another_problem(estimator, data):
     model = clone(estimator).set_params(warm_start=True).fit(*data)
@@ -273,6 +278,9 @@ def test_one_class():
         clone(CLF).fit(IRIS[0], np.zeros(len(IRIS[0])))
 
 
+@pytest.mark.kept(
+    "one-row-mode_weights1", "constant-target-uniform", "constant-feature-mode_weights1"
+)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("mode_weights", ["uniform", Evidence(1, 16)])
 @pytest.mark.parametrize("case", ["one-row", "constant-target", "constant-feature"])

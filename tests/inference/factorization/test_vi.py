@@ -128,6 +128,7 @@ def rotations(n_rows, k, family):
     return row_gap(group, is_isotropic=family.is_isotropic)
 
 
+@pytest.mark.kept("isotropic", "row", "full")
 @every_family
 def test_symmetrised_bound_exceeds_the_plain_one(family, generator):
     k = 4
@@ -170,6 +171,7 @@ def joint_ascent(matrix, state, n_pairs=512):
     return state._replace(mean=found[:-2].view(-1, k), cov=cov)
 
 
+@pytest.mark.kept("end-1")
 @pytest.mark.parametrize("matrix", [1, *(pytest.param(i, marks=pytest.mark.slow) for i in (2, 3))])
 @pytest.mark.parametrize("begin", ["end", "random"])
 def test_fits_of_the_papers_matrices_end_at_their_optimum(matrix, begin):
@@ -190,7 +192,7 @@ def test_fits_of_the_papers_matrices_end_at_their_optimum(matrix, begin):
 
 
 @pytest.mark.parametrize("family", ["isotropic", "full"])
-@pytest.mark.parametrize("matrices", [range(3), pytest.param(range(3, 10), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("matrices", [range(1), pytest.param(range(1, 10), marks=pytest.mark.slow)])
 def test_elbo_stays_below_the_log_evidence(matrices, family):
     """The paper's listing is above it on every one of these matrices, by 14 nats on average."""
     family = FAMILIES[family]
@@ -218,6 +220,7 @@ def test_wider_families_have_higher_bounds():
         assert bounds[i + 1] > bounds[i] - 4.0 * (errors[i] ** 2 + errors[i + 1] ** 2) ** 0.5
 
 
+@pytest.mark.kept("row-flips", "diag-signed-permutations")
 @pytest.mark.parametrize("permute", [False, True], ids=["flips", "signed-permutations"])
 @some("family", ["isotropic", "row", "diag"], keep={"row", "diag"})
 def test_finite_groups_raise_the_bound(permute, family, generator):

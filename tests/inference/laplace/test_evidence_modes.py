@@ -39,6 +39,7 @@ def exact_log_evidence(problem, hyper):
     return value + float(problem.prior.log_hyperprior(hyper.log_precision[0]))
 
 
+@pytest.mark.kept("prior1")
 @pytest.mark.parametrize("prior", [LayerScales(), ARD(shape=2.0)])
 def test_of_a_linear_model_the_evidence_is_exact_and_at_its_maximum_in_the_scales(prior):
     problem = problem_of(linear_data(), prior=prior)

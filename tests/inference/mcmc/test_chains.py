@@ -76,6 +76,7 @@ def assert_same(a, b):
         assert_close(x, y, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.kept("torch.float64")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_recovers_a_correlated_ill_conditioned_normal(dtype):
     """Chains are independent: the spread of their averages gives the standard errors."""
