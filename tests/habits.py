@@ -62,7 +62,7 @@ LINEAR = {
     "linear-student-t": BayesianLinearRegressor("student-t", random_state=0),
     "linear-poisson": BayesianLinearRegressor("poisson", random_state=0),
     "linear-auto": BayesianLinearClassifier(random_state=0),
-    "linear-multinomial": BayesianLinearClassifier(Categorical(n_points=32), random_state=0),
+    "linear-multinomial": BayesianLinearClassifier(Categorical(n_points=16), random_state=0),
 }
 ENSEMBLES = {
     "ensemble-regressor": DeepEnsembleRegressor(**_ENSEMBLE),

@@ -63,8 +63,8 @@ ALIKE: dict[str, dict[str, Any]] = {
 _TREES = ("mcmc-classifier", "mcmc-nuts", "mcmc-nuts-three", "mcmc-nuts-evidence")
 ALIKE |= {name: {"sampler": NUTS(3, skip_finished=False)} for name in _TREES}
 LONG = {
-    "mcmc-annealed", "mcmc-evidence", "bayesian-mlp-ard", "bayesian-mlp-growing-noise",
-    "bayesian-mlp-two-classes", "factors-ordinal", "laplace-two-classes",
+    "mcmc-annealed", "mcmc-evidence", "bayesian-mlp-ard", "bayesian-mlp",
+    "bayesian-mlp-classes", "factors-ordinal", "laplace-two-classes",
 }  # seconds, and parts that shorter ones have  # fmt: skip
 
 

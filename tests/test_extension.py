@@ -215,7 +215,7 @@ TAKE_A_NETWORK = {
 }
 
 
-@pytest.mark.kept("mcmc-module", "mcmc-classifier", "ensemble-learned-scales", "lila", "laplace")
+@pytest.mark.kept("mcmc-module", "ensemble-learned-scales", "lila", "laplace")
 @pytest.mark.parametrize("name", TAKE_A_NETWORK)
 def test_a_network(name):
     """It learns the sine that the data are, which a linear function isn't."""

@@ -38,16 +38,40 @@ unconverged = pytest.mark.filterwarnings("ignore::sklearn.exceptions.Convergence
 no_entry = pytest.mark.filterwarnings("ignore:.*no observed entry")
 
 
+# What every fit of rows does first is one code for all classes: these checks of it are made of
+# some classes by default, and of all of them with the slow ones.
+AT_THE_DOOR = {
+    "check_array_api_input", "check_classifier_data_not_an_array", "check_complex_data",
+    "check_dict_unchanged", "check_dont_overwrite_parameters", "check_dtype_object",
+    "check_estimator_sparse_array", "check_estimator_sparse_matrix", "check_estimators_dtypes",
+    "check_estimators_fit_returns_self", "check_estimators_nan_inf",
+    "check_estimators_overwrite_params", "check_f_contiguous_array_estimator",
+    "check_fit1d", "check_fit2d_1feature", "check_fit2d_1sample", "check_fit2d_predict1d",
+    "check_fit_check_is_fitted", "check_fit_score_takes_y", "check_n_features_in",
+    "check_n_features_in_after_fitting", "check_pipeline_consistency",
+    "check_positive_only_tag_during_fit", "check_readonly_memmap_input",
+    "check_regressor_data_not_an_array", "check_regressors_int", "check_sample_weights_list",
+    "check_sample_weights_not_an_array", "check_sample_weights_not_overwritten",
+    "check_sample_weights_pandas_series", "check_sample_weights_shape", "check_supervised_y_2d",
+}  # fmt: skip
+OPENED = {
+    "SymmetrizedVIRegressor", "SymmetrizedVIClassifier", "LaplaceRegressor",
+    "BayesianLinearRegressor", "DeepEnsembleRegressor", "SymVIMatrixFactorization",
+}  # fmt: skip
+
+
 def checks(estimators):
     """Checks made a second time on rows that may not be written to are slow, where another is."""
     names, rows = (mark := all_checks(estimators)).args
     again = "check_classifiers_train", "check_regressors_train", "check_estimators_pickle"
 
-    def marks(check):
-        is_again = check.func.__name__ in again and "readonly_memmap" in (check.keywords or {})
-        return [pytest.mark.slow] if is_again else []
+    def marks(estimator, check):
+        name = check.func.__name__
+        is_again = name in again and "readonly_memmap" in (check.keywords or {})
+        is_elsewhere = name in AT_THE_DOOR and type(estimator).__name__ not in OPENED
+        return [pytest.mark.slow] if is_again or is_elsewhere else []
 
-    kept = [pytest.param(e, c, marks=marks(c)) for e, c in rows]
+    kept = [pytest.param(e, c, marks=marks(e, c)) for e, c in rows]
     # An estimator's name is its repr, which takes a while and is asked for with every check.
     return pytest.mark.parametrize(names, kept, ids=cache(mark.kwargs["ids"]))
 
@@ -215,6 +239,14 @@ def framed(estimator):
     return clone(estimator).fit(frame, pd.Series(y))
 
 
+@pytest.mark.kept(
+    "vi-*",
+    "laplace-regressor",
+    "lila-classifier",
+    "ensemble-regressor",
+    "linear-gaussian",
+    "mcmc-classifier",
+)
 @every(HABITUAL)
 def test_data_frames_keep_their_names(estimator):
     X, _ = data(estimator)

@@ -246,6 +246,7 @@ def test_an_interrupt_keeps_a_marked_usable_model(estimator, data, monkeypatch):
     assert model.predict(data[0]).shape == data[1].shape
 
 
+@pytest.mark.kept("regressor")
 @every_estimator
 def test_warm_start_goes_on(estimator, data):
     model = clone(estimator).set_params(warm_start=True, max_iter=300)

@@ -11,8 +11,8 @@ RNG = np.random.default_rng(0)
 X = RNG.standard_normal((300, 3))
 Y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.3 * RNG.standard_normal(300)
 BOTH = {
-    LaplaceRegressor((10,), optimizer="adam", batch_size=50, random_state=0): Y,
-    LaplaceClassifier((10,), optimizer="adam", batch_size=50, random_state=0): Y > 0.3,
+    LaplaceRegressor((10,), optimizer="adam", batch_size=100, random_state=0): Y,
+    LaplaceClassifier((10,), optimizer="adam", batch_size=100, random_state=0): Y > 0.3,
 }
 every = pytest.mark.parametrize(("model", "y"), BOTH.items(), ids=lambda a: type(a).__name__)
 
@@ -54,6 +54,6 @@ def test_a_batch_of_all_rows_makes_passes_of_its_own(model, y):
 
 def test_noise_of_the_curve_does_not_end_a_fit():
     """A gain below tol counts once it is below by more than the curve's own scatter."""
-    model = clone(next(iter(BOTH))).set_params(batch_size=100, max_iter=200, tol=1e-9)
+    model = clone(next(iter(BOTH))).set_params(max_iter=200, tol=1e-9)
     assert model.fit(X, Y).stop_reason_ == "max_iter"
     assert clone(model).set_params(tol=10.0).fit(X, Y).stop_reason_ == "tol"

@@ -313,6 +313,7 @@ def test_to_arviz(fitted):
     assert np.array_equal(tree["sample_stats"]["lp"].values, fitted.log_posterior_samples_)
 
 
+@pytest.mark.kept("classifier")
 @every_estimator
 def test_log_likelihood_of_draws_averages_to_the_predictive_density(estimator, data):
     X, y = data

@@ -48,7 +48,6 @@ def exact():
 PARTICLES = {"sampler": SMC(128, 2), "mode_weights": "evidence", "n_warmup": None}
 
 
-@pytest.mark.kept("laplace", "smc")
 @pytest.mark.parametrize(
     "settings", [{"init": "prior"}, {"init": "laplace"}, PARTICLES],
     ids=["prior", "laplace", "smc"],
@@ -63,13 +62,8 @@ def test_one_hidden_unit_under_learned_scales_has_its_evidence(settings, exact):
     assert abs(reg.log_evidence_ - exact) < 4 * reg.log_evidence_std_error_
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        pytest.param({"prior_scale": 1.0}, marks=pytest.mark.slow),
-        {"prior": LayerScales(shape=4.0)},
-    ],
-)
+@pytest.mark.slow  # each beside the exact evidence: above
+@pytest.mark.parametrize("given", [{"prior_scale": 1.0}, {"prior": LayerScales(shape=4.0)}])
 def test_both_starts_have_the_same_posterior(given):
     X, y = make_sinusoidal(40, random_state=0)
     one, two = (

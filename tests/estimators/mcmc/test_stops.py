@@ -221,6 +221,7 @@ def test_one_stuck_chain_is_named_and_counted():
     assert np.isfinite(model.predict(DIABETES[0])).all()
 
 
+@pytest.mark.kept("mode_weights1")
 @pytest.mark.parametrize("mode_weights", ["uniform", Evidence(0)])
 def test_all_chains_stuck(mode_weights):
     model = clone(REG).fit(*DIABETES)

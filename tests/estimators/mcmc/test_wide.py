@@ -62,7 +62,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.kept("three-layers", "classes", "two-targets")
+@pytest.mark.kept("three-layers", "classes")
 @pytest.mark.parametrize("name", CASES)
 def test_it_learns(name):
     estimator, y = CASES[name]

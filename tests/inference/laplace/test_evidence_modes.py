@@ -117,7 +117,7 @@ def test_given_scales_stay_and_have_no_hyperprior():
     scale = torch.tensor([1.0, 2.0, 0.5, 1.0], dtype=torch.float64)
     problem = RegressionEvidence(network, data, ScalesByGroup.given(scale))
     start = network.init(2, generator=torch.Generator().manual_seed(0))
-    modes = EvidenceModes(max_iter=300, tol=None, learn_prior=False).search(problem, start).modes
+    modes = EvidenceModes(max_iter=150, tol=None, learn_prior=False).search(problem, start).modes
     torch.testing.assert_close((-0.5 * modes.hyper[0]).exp(), scale)
     x = torch.cat([data.x, torch.ones(len(data.x), 1, dtype=torch.float64)], 1)
     cov = (x * scale.square()) @ x.T

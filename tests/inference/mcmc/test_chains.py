@@ -159,6 +159,7 @@ def test_blocks_do_not_know_each_other():
     assert np.abs(together.draws[:3] - together.draws[3:6]).min() > 0  # streams differ
 
 
+@pytest.mark.kept("2")
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_going_on_is_one_long_run(n_jobs):
     sampler, blocks = small()
