@@ -186,7 +186,7 @@ def test_who_takes_no_likelihood_says_who_does(kind, likelihood):
 def test_displays_scorers_and_one_distribution_ask_the_same(likelihood):
     y = COUNTS if likelihood == "negative_binomial" else Y
     reg = learned("ensemble", likelihood)
-    some, y = X[::3], y[::3]
+    some, y = X[::6], y[::6]
     law = sk.predictive(reg, some)
     np.testing.assert_array_equal(law.log_prob(y), reg.log_predictive_density(some, y))
     split = reg.predict_uncertainty(some)

@@ -84,7 +84,7 @@ def test_an_interrupt_while_warming_up_keeps_where_the_chains_are(gradients):
     assert np.isfinite(model.predict(DIABETES[0])).all()
 
 
-def test_an_interrupt_while_chains_are_allocated_keeps_the_modes(gradients):
+def test_every_task_ends_and_an_interrupt_while_chains_are_allocated_keeps_the_modes(gradients):
     X, y = DIABETES[0][:, :1], DIABETES[1]
     reg = MCMCRegressor(
         (1,),
@@ -96,7 +96,10 @@ def test_an_interrupt_while_chains_are_allocated_keeps_the_modes(gradients):
         mode_weights=Evidence(1, 16),
         random_state=0,
     )
-    whole = clone(reg).fit(X, y)
+    watch = Watch()
+    whole = clone(reg).set_callbacks(watch).fit(X, y)
+    assert whole.stop_reason_ == "max_iter"
+    assert watch.begun == watch.ended > 90
     gradients.budget, gradients.count = gradients.count - 20, 0
     part = interrupted_fit(clone(reg), (X, y))
     assert 1 <= part.samples_.shape[1] < 20
@@ -151,23 +154,6 @@ def test_draws_before_a_stop_are_those_of_the_whole_fit(estimator, data):
     whole = clone(estimator).fit(*data)
     part = estimator.set_callbacks(Watch(60)).fit(*data)
     assert np.array_equal(part.samples_, whole.samples_[:, :20])
-
-
-def test_every_task_that_begins_ends():
-    watch = Watch()
-    fitted = MCMCRegressor(
-        (1,),
-        init="prior",
-        prior_scale=1.0,
-        n_chains=4,
-        n_warmup=40,
-        n_draws=20,
-        mode_weights=Evidence(1, 16),
-        random_state=0,
-    )
-    fitted.set_callbacks(watch).fit(DIABETES[0][:, :1], DIABETES[1])
-    assert fitted.stop_reason_ == "max_iter"
-    assert watch.begun == watch.ended > 90
 
 
 @pytest.mark.kept("regressor")

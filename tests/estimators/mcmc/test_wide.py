@@ -33,7 +33,7 @@ TWO = np.column_stack([Y, 5.0 - 3.0 * X[:, 1]])
 LABELS = np.digitize(SIGNAL, [-0.4, 0.4])
 
 QUICK = {
-    "hidden_layer_sizes": (6, 5), "init": Annealing(100, 60, n_settle=30), "n_chains": 5,
+    "hidden_layer_sizes": (6, 5), "init": Annealing(60, 40, n_settle=20), "n_chains": 5,
     "sampler": HMC(max_leapfrog=6), "n_warmup": 30, "n_draws": 12, "random_state": 0,
 }  # fmt: skip
 NOISY = MCMCRegressor(**QUICK, likelihood="heteroscedastic")
