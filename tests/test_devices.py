@@ -64,7 +64,9 @@ _TREES = ("mcmc-classifier", "mcmc-nuts", "mcmc-nuts-three", "mcmc-nuts-evidence
 ALIKE |= {name: {"sampler": NUTS(3, skip_finished=False)} for name in _TREES}
 LONG = {
     "mcmc-annealed", "mcmc-evidence", "bayesian-mlp-ard", "bayesian-mlp",
-    "bayesian-mlp-classes", "factors-ordinal", "laplace-two-classes",
+    "bayesian-mlp-classes", "factors-ordinal", "factors-learned", "laplace-two-classes",
+    "linear-many-features", "linear-three", "ensemble-refitted-learned-scales", "lila-pixels",
+    "vi-collapsed-ard",
 }  # seconds, and parts that shorter ones have  # fmt: skip
 
 

@@ -26,7 +26,7 @@ SEARCHED = [
 # ... and one of each loop of steps where this package does: the others are options of the model.
 LOOPS = [
     *SEARCHED, "vi-collapsed", "vi-inducing", "ensemble-refitted", "bayesian-mlp-growing-noise",
-    "bayesian-mlp-two-classes", "mcmc-evidence", "mcmc-annealed", "laplace-modes", "lila-cnn",
+    "bayesian-mlp-two-classes", "mcmc-annealed", "laplace-modes", "lila-cnn",
     "factors-gibbs",
 ]  # fmt: skip
 SAMPLERS = {"mcmc-regressor", "mcmc-classifier"}  # no model until the end
