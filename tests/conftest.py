@@ -35,8 +35,9 @@ def pytest_collection_modifyitems(config, items):
 
     Put the pretend device in place before the first `backward`, if a test wants it.
     """
+    are_all = not config.getoption("lf", False) and all("::" not in arg for arg in config.args)
     for test, cases in groupby(items, lambda item: item.nodeid.partition("[")[0]):
-        mark_slow_but_kept(test, list(cases), all("::" not in arg for arg in config.args))
+        mark_slow_but_kept(test, list(cases), are_all)
     items.sort(key=lambda item: item.get_closest_marker("processes") is None)
     wanted = any("cuda" in getattr(item, "fixturenames", ()) for item in items)
     if (wanted or config.getoption("--pretend-gpu")) and torch.version.cuda is None:
