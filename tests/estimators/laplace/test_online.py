@@ -8,8 +8,8 @@ from skbayes_sym import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.inference.laplace.marginal_likelihood import LaplaceEvidence
 
 RNG = np.random.default_rng(0)
-X = RNG.standard_normal((600, 3))
-Y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.3 * RNG.standard_normal(600)
+X = RNG.standard_normal((300, 3))
+Y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.3 * RNG.standard_normal(300)
 BOTH = {
     LaplaceRegressor((10,), optimizer="adam", batch_size=100, random_state=0): Y,
     LaplaceClassifier((10,), optimizer="adam", batch_size=100, random_state=0): Y > 0.3,

@@ -79,9 +79,9 @@ def test_a_diagonal_family_finds_its_axes(generator):
     data = incomplete(generator, (120, 15), k=4, share=0.8)
     bounds = {}
     for name in ("row", "diag"):
-        fits = [fit(data, 4, FAMILIES[name], None, seed=s, max_iter=80) for s in range(3)]
+        fits = [fit(data, 4, FAMILIES[name], None, seed=s, max_iter=80) for s in range(2)]
         bounds[name] = [bound(data, f.posterior) for f in fits]
-    long = fit(data, 4, FAMILIES["diag"], None, tol=-1.0, max_iter=300)
+    long = fit(data, 4, FAMILIES["diag"], None, tol=-1.0, max_iter=200)
     assert min(bounds["diag"]) > bound(data, long.posterior) - 2.0
     assert min(bounds["diag"]) > max(bounds["row"])
 
@@ -129,6 +129,7 @@ def rotations(n_rows, k, family):
     return row_gap(group, is_isotropic=family.is_isotropic)
 
 
+@pytest.mark.kept("isotropic", "row", "full")
 @every_family
 def test_symmetrised_bound_exceeds_the_plain_one(family, generator):
     k = 4
@@ -190,6 +191,7 @@ def isotropic_fit(problem, start, seed):
     return fit_factors(problem, start, family, gap=stream, on_step=lambda s, i: False).posterior
 
 
+@pytest.mark.kept("end-1")
 @pytest.mark.parametrize("matrix", [1, *(pytest.param(i, marks=pytest.mark.slow) for i in (2, 3))])
 @pytest.mark.parametrize("begin", ["end", "random"])
 def test_fits_of_the_papers_matrices_end_at_their_optimum(matrix, begin):
@@ -222,8 +224,9 @@ def test_fits_with_missing_entries_end_at_an_optimum(shape, generator):
     assert bound_of_joint_ascent_less(values, problem, end, end, 256) < 0.01
 
 
+@pytest.mark.kept("*-full")
 @pytest.mark.parametrize("family", ["isotropic", "full"])
-@pytest.mark.parametrize("matrices", [range(3), pytest.param(range(3, 10), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("matrices", [range(1), pytest.param(range(1, 10), marks=pytest.mark.slow)])
 def test_elbo_stays_below_the_log_evidence(matrices, family):
     """The paper's listing is above it on every one of these matrices, by 14 nats on average."""
     family = FAMILIES[family]
@@ -251,6 +254,7 @@ def test_wider_families_have_higher_bounds():
         assert bounds[i + 1] > bounds[i] - 4.0 * (errors[i] ** 2 + errors[i + 1] ** 2) ** 0.5
 
 
+@pytest.mark.kept("row-flips", "diag-signed-permutations")
 @pytest.mark.parametrize("permute", [False, True], ids=["flips", "signed-permutations"])
 @some("family", ["isotropic", "row", "diag"], keep={"row", "diag"})
 def test_finite_groups_raise_the_bound(permute, family, generator):
