@@ -92,6 +92,9 @@ FITS: dict[str, FitCase] = {
     "ensemble-minibatches": FitCase(
         sk.DeepEnsembleRegressor(**_MEMBERS, batch_size=10), X, NUMBERS
     ),
+    "bayesian-mlp-growing-noise": FitCase(
+        sk.BayesianMLPRegressor((3,), n_modes=1, n_members=1, random_state=0), X, GROWING
+    ),
     "bayesian-mlp": FitCase(
         sk.BayesianMLPRegressor((3,), n_modes=2, n_members=1, random_state=0), X, TWO_NUMBERS
     ),
@@ -99,16 +102,13 @@ FITS: dict[str, FitCase] = {
         sk.BayesianMLPRegressor((3,), prior=ARD(), n_modes=1, n_members=1, random_state=0),
         X, NUMBERS,
     ),
-    "bayesian-mlp-growing-noise": FitCase(
-        sk.BayesianMLPRegressor((3,), n_modes=1, n_members=1, random_state=0), X, GROWING
-    ),
-    "bayesian-mlp-classes": FitCase(
-        sk.BayesianMLPClassifier((2,), n_modes=2, n_members=1, random_state=0), X, THREE
-    ),
     "bayesian-mlp-two-classes": FitCase(
         sk.BayesianMLPClassifier((3,), prior=ARD(8.0, 64.0), n_modes=1, n_members=1,
                                  random_state=0),
         X, LABELS,
+    ),
+    "bayesian-mlp-classes": FitCase(
+        sk.BayesianMLPClassifier((2,), n_modes=2, n_members=1, random_state=0), X, THREE
     ),
     "ensemble-classifier": FitCase(
         sk.DeepEnsembleClassifier(**_MEMBERS, correction=None), X, LABELS

@@ -62,7 +62,7 @@ LINEAR = {
     "linear-student-t": BayesianLinearRegressor("student-t", random_state=0),
     "linear-poisson": BayesianLinearRegressor("poisson", random_state=0),
     "linear-auto": BayesianLinearClassifier(random_state=0),
-    "linear-multinomial": BayesianLinearClassifier(Categorical(n_points=32), random_state=0),
+    "linear-multinomial": BayesianLinearClassifier(Categorical(n_points=16), random_state=0),
 }
 ENSEMBLES = {
     "ensemble-regressor": DeepEnsembleRegressor(**_ENSEMBLE),
@@ -99,7 +99,7 @@ CHECKED = [
     BayesianLinearClassifier(Categorical(n_points=16), prior_scale=1.0, random_state=0),
     DeepEnsembleRegressor(**_MEMBERS), DeepEnsembleClassifier(**_MEMBERS),
     MCMCRegressor(**_FROM_THE_PRIOR), MCMCClassifier(**_FROM_THE_PRIOR),
-    SymVIMatrixFactorization(2, max_iter=10, random_state=0),
+    SymVIMatrixFactorization(1, max_iter=10, random_state=0),  # few copies of themselves
 ]  # fmt: skip
 # Other options of the same classes.
 VARIANTS = [

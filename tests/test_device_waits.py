@@ -55,6 +55,7 @@ LONG = {
 }  # fmt: skip
 
 
+@pytest.mark.kept("LILA, rotation", "ensemble, minibatches", "Laplace, Kronecker", "VI, 10 units")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in A_STEP]
 )
@@ -71,6 +72,7 @@ A_BLOCK = {
 }  # fmt: skip
 
 
+@pytest.mark.kept("VI, last layer collapsed, both starts", "Laplace, Kronecker", "VI, 10 units")
 @pytest.mark.parametrize("name", A_BLOCK)
 def test_a_block_waits_once(name, cuda):
     device_waits.count(CASES[name], 20)  # makes what stays on a device for the next fits

@@ -149,6 +149,7 @@ def size(model):
     return float(np.sqrt(np.mean(np.square(loc))))
 
 
+@pytest.mark.kept("mcmc", "vi-classifier", "ensemble")
 @pytest.mark.parametrize("name", TAKE_A_PRIOR)
 def test_a_prior(name):
     """A tight one keeps the weights small."""
@@ -214,6 +215,7 @@ TAKE_A_NETWORK = {
 }
 
 
+@pytest.mark.kept("mcmc-module", "ensemble-learned-scales", "lila", "laplace")
 @pytest.mark.parametrize("name", TAKE_A_NETWORK)
 def test_a_network(name):
     """It learns the sine that the data are, which a linear function isn't."""
@@ -402,6 +404,7 @@ class Turn:
         return torch.stack([cos * u - sin * v, sin * u + cos * v], -1)
 
 
+@pytest.mark.kept("LILAClassifier")
 @pytest.mark.parametrize("kind", [sk.LILARegressor, sk.LILAClassifier])
 def test_an_augmentation(kind):
     """What depends on the radius only may be turned, and further than what depends on a column."""

@@ -75,9 +75,12 @@ def test_half_stars_have_probabilities_that_add_up():
 
 
 @pytest.mark.filterwarnings("default")
-def test_through_to_the_table(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("asked", [["learned (default)"], pytest.param([], marks=pytest.mark.slow)])
+def test_through_to_the_table(asked, tmp_path, monkeypatch, capsys):
+    """With the lines that are wanted; with all of them the rows of a new user follow."""
     written(tmp_path, "ratings.csv")
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--fast", "--data-home", str(tmp_path)])
+    given = ["--fast", "--data-home", str(tmp_path), *(["--models", *asked] if asked else [])]
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *given])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     first, second, header, *lines = capsys.readouterr().out.splitlines()
     assert first == "ratings.csv: 400 ratings of 25 films by 20 users"
@@ -88,4 +91,4 @@ def test_through_to_the_table(tmp_path, monkeypatch, capsys):
     assert 0.7 < rmse < 1.5
     assert -4.0 < density < -1.5  # of one of ten labels
     assert 0.8 < coverage <= 1.0
-    assert any("a new user with" in line for line in lines)
+    assert any("a new user with" in line for line in lines) == (not asked)

@@ -7,7 +7,8 @@ Reading order:
 * linear algebra: `linalg` (Cholesky factors with a remedy), `products` (of linear layers, in the
   faster orientation), `gaussian` (divergences),
   `ridge` (regression in the smaller dimension), `resolvent` (many such systems with one matrix);
-* loops: `optimise` (the one gradient loop), `convergence` (does a curve still rise);
+* loops: `optimise` (the one gradient loop), `convergence` (does a curve still rise),
+  `anderson` (where a fixed-point iteration leads);
 * sums over permutations: `permanent`, `permanent_bounds`, `sinkhorn`, `assignment`,
   `assignment_sampler`;
 * the machine: `memory` (will it fit), `threads`, `jobs`;

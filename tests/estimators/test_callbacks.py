@@ -26,8 +26,8 @@ SEARCHED = [
 # ... and one of each loop of steps where this package does: the others are options of the model.
 LOOPS = [
     *SEARCHED, "vi-collapsed", "vi-inducing", "ensemble-refitted", "bayesian-mlp-growing-noise",
-    "bayesian-mlp-two-classes", "mcmc-evidence", "mcmc-annealed", "laplace-modes",
-    "laplace-two-classes", "lila-cnn", "factors-ordinal", "factors-gibbs", "linear-three",
+    "bayesian-mlp-two-classes", "mcmc-annealed", "laplace-modes", "lila-cnn",
+    "factors-gibbs",
 ]  # fmt: skip
 SAMPLERS = {"mcmc-regressor", "mcmc-classifier"}  # no model until the end
 
@@ -84,6 +84,7 @@ def test_a_callback_stops_the_fit_early(name):
     everything_predicted(model, case.X)
 
 
+@pytest.mark.kept("piped-*", "searched-vi-regressor", "searched-factors", "searched-linear-counts")
 @pytest.mark.parametrize("name", SEARCHED)
 @pytest.mark.parametrize("around", [piped, searched])
 def test_progress_through_pipeline_and_search(name, around, capsys):
@@ -94,6 +95,7 @@ def test_progress_through_pipeline_and_search(name, around, capsys):
     assert f"{type(case.estimator).__name__[-8:]} - fit" in capsys.readouterr().out
 
 
+@pytest.mark.kept("searched-*", "piped-vi-classifier", "piped-factors", "piped-linear-gaussian")
 @pytest.mark.parametrize("name", SEARCHED)
 @pytest.mark.parametrize("around", [piped, searched])
 def test_monitor_and_early_stop_inside_pipeline_and_search(name, around):

@@ -38,16 +38,40 @@ unconverged = pytest.mark.filterwarnings("ignore::sklearn.exceptions.Convergence
 no_entry = pytest.mark.filterwarnings("ignore:.*no observed entry")
 
 
+# What every fit of rows does first is one code for all classes: these checks of it are made of
+# some classes by default, and of all of them with the slow ones.
+AT_THE_DOOR = {
+    "check_array_api_input", "check_classifier_data_not_an_array", "check_complex_data",
+    "check_dict_unchanged", "check_dont_overwrite_parameters", "check_dtype_object",
+    "check_estimator_sparse_array", "check_estimator_sparse_matrix", "check_estimators_dtypes",
+    "check_estimators_fit_returns_self", "check_estimators_nan_inf",
+    "check_estimators_overwrite_params", "check_f_contiguous_array_estimator",
+    "check_fit1d", "check_fit2d_1feature", "check_fit2d_1sample", "check_fit2d_predict1d",
+    "check_fit_check_is_fitted", "check_fit_score_takes_y", "check_n_features_in",
+    "check_n_features_in_after_fitting", "check_pipeline_consistency",
+    "check_positive_only_tag_during_fit", "check_readonly_memmap_input",
+    "check_regressor_data_not_an_array", "check_regressors_int", "check_sample_weights_list",
+    "check_sample_weights_not_an_array", "check_sample_weights_not_overwritten",
+    "check_sample_weights_pandas_series", "check_sample_weights_shape", "check_supervised_y_2d",
+}  # fmt: skip
+OPENED = {
+    "SymmetrizedVIRegressor", "SymmetrizedVIClassifier", "LaplaceRegressor",
+    "BayesianLinearRegressor", "DeepEnsembleRegressor", "SymVIMatrixFactorization",
+}  # fmt: skip
+
+
 def checks(estimators):
     """Checks made a second time on rows that may not be written to are slow, where another is."""
     names, rows = (mark := all_checks(estimators)).args
     again = "check_classifiers_train", "check_regressors_train", "check_estimators_pickle"
 
-    def marks(check):
-        is_again = check.func.__name__ in again and "readonly_memmap" in (check.keywords or {})
-        return [pytest.mark.slow] if is_again else []
+    def marks(estimator, check):
+        name = check.func.__name__
+        is_again = name in again and "readonly_memmap" in (check.keywords or {})
+        is_elsewhere = name in AT_THE_DOOR and type(estimator).__name__ not in OPENED
+        return [pytest.mark.slow] if is_again or is_elsewhere else []
 
-    kept = [pytest.param(e, c, marks=marks(c)) for e, c in rows]
+    kept = [pytest.param(e, c, marks=marks(e, c)) for e, c in rows]
     # An estimator's name is its repr, which takes a while and is asked for with every check.
     return pytest.mark.parametrize(names, kept, ids=cache(mark.kwargs["ids"]))
 
@@ -77,6 +101,15 @@ def test_every_class_is_checked():
     assert {type(estimator) for estimator in CHECKED + POOLS} == classes
 
 
+@pytest.mark.kept(
+    "vi-regressor",
+    "laplace-classifier",
+    "lila-regressor",
+    "ensemble-classifier",
+    "linear-gaussian",
+    "linear-multinomial",
+    "mcmc-regressor",
+)
 @every(HABITUAL)
 def test_fits_repeat_and_nothing_global_moves(estimator):
     X, y = data(estimator)
@@ -87,6 +120,9 @@ def test_fits_repeat_and_nothing_global_moves(estimator):
     assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
 
 
+@pytest.mark.kept(
+    "vi-classifier", "laplace-regressor", "lila-classifier", "ensemble-regressor", "mcmc-classifier"
+)
 @every(TRAINED | CHAINS)
 def test_random_state_matters(estimator):
     X, y = data(estimator)
@@ -94,6 +130,18 @@ def test_random_state_matters(estimator):
     assert not np.array_equal(weights(other), weights(once_fitted(estimator)))
 
 
+@pytest.mark.kept(
+    "full-vi-regressor",
+    "minibatch-vi-classifier",
+    "full-laplace-classifier",
+    "minibatch-laplace-regressor",
+    "full-lila-regressor",
+    "minibatch-lila-classifier",
+    "full-ensemble-regressor",
+    "minibatch-ensemble-classifier",
+    "full-linear-*",
+    "full-mcmc-classifier",
+)
 @every(HABITUAL)
 @pytest.mark.parametrize("batch_size", ["auto", 16], ids=["full", "minibatch"])
 def test_weights_are_repetitions_bit_for_bit(estimator, batch_size):
@@ -109,6 +157,15 @@ def test_weights_are_repetitions_bit_for_bit(estimator, batch_size):
     assert_same_fit(weighted, clone(estimator).fit(X[repeated], y[repeated]), X)
 
 
+@pytest.mark.kept(
+    "vi-classifier",
+    "laplace-regressor",
+    "lila-classifier",
+    "ensemble-regressor",
+    "linear-student-t",
+    "linear-multinomial",
+    "mcmc-classifier",
+)
 @every(HABITUAL)
 def test_threads_are_left_alone_and_dont_matter(estimator):
     X, y = data(estimator)
@@ -123,6 +180,7 @@ def test_threads_are_left_alone_and_dont_matter(estimator):
     assert_same_fit(one, three, X)
 
 
+@pytest.mark.kept("vi-regressor", "laplace-classifier", "ensemble-regressor")
 @every(TRAINED)
 def test_fits_in_several_threads_are_the_same_and_restore_the_setting(estimator):
     X, y = data(estimator)
@@ -140,6 +198,7 @@ def test_fits_in_several_threads_are_the_same_and_restore_the_setting(estimator)
     assert_same_fit(one, fits[3], X)
 
 
+@pytest.mark.kept("vi-regressor", "laplace-classifier")
 @pytest.mark.processes
 @every(VARIATIONAL | LAPLACE)
 def test_grid_search_through_a_pipeline_is_the_same_in_two_processes(estimator):
@@ -162,6 +221,7 @@ def test_grid_search_through_a_pipeline_is_the_same_in_two_processes(estimator):
         assert mean.shape == std.shape == (len(X),)
 
 
+@pytest.mark.kept("linear-gaussian")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @every(LINEAR)
 def test_grid_search_through_a_pipeline(estimator):
@@ -179,6 +239,14 @@ def framed(estimator):
     return clone(estimator).fit(frame, pd.Series(y))
 
 
+@pytest.mark.kept(
+    "vi-*",
+    "laplace-regressor",
+    "lila-classifier",
+    "ensemble-regressor",
+    "linear-gaussian",
+    "mcmc-classifier",
+)
 @every(HABITUAL)
 def test_data_frames_keep_their_names(estimator):
     X, _ = data(estimator)
@@ -190,6 +258,9 @@ def test_data_frames_keep_their_names(estimator):
         fitted.predict(frame.rename(columns={"f0": "other"}))
 
 
+@pytest.mark.kept(
+    "vi-classifier", "laplace-regressor", "lila-classifier", "ensemble-regressor", "mcmc-classifier"
+)
 @every(TRAINED | CHAINS)
 def test_float32_follows_the_data(estimator):
     X, y = data(estimator)
@@ -205,6 +276,7 @@ def test_float32_follows_the_data(estimator):
     assert getattr(fitted, figure) == pytest.approx(getattr(double, figure), abs=0.02 * len(X))
 
 
+@pytest.mark.kept("vi-regressor", "linear-gaussian")
 @every(VARIATIONAL | LINEAR)
 def test_dtype_can_be_forced(estimator):
     X, y = data(estimator)

@@ -60,7 +60,7 @@ def assert_density_of_draws(model, row):
 
 
 # What draws functions as another one here does: members of a family, and seconds each.
-ALIKE = {"lila-regressor", "lila"}
+ALIKE = {"lila-regressor", "lila", "mcmc-annealed", "bayesian-mlp-ard"}
 
 
 @some("name", ONE_TARGET, keep=set(ONE_TARGET) - ALIKE)

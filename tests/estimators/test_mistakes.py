@@ -78,6 +78,7 @@ def test_one_class(name, label):
         clone(SMALL[name]).fit(X, np.full(24, label))
 
 
+@pytest.mark.kept("[!B]*", "BayesianL*")
 @pytest.mark.parametrize("name", REGRESSORS)
 def test_mistakes_in_targets_and_draws_of_numbers(name):
     with pytest.raises(ValueError, match=r"^X and y must hold numbers: could not convert"):
@@ -165,6 +166,7 @@ def test_mistakes_in_questions(name):
     assert len(model.predict(X[:1])) == 1
 
 
+@pytest.mark.kept("alone-BayesianLinearClassifier", "pipeline-Symm*", "pipeline-Deep*")
 @pytest.mark.parametrize(
     "name", ["SymmetrizedVIClassifier", "DeepEnsembleRegressor", "BayesianLinearClassifier"]
 )

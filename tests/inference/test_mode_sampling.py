@@ -29,6 +29,7 @@ def kernels(monkeypatch):
     return seen
 
 
+@pytest.mark.kept("1")
 @pytest.mark.parametrize("mode", [0, 1])
 def test_chains_stay_in_their_mode_and_in_one_copy_of_it(mode, kernels, generator):
     found = two_modes()

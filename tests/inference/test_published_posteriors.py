@@ -188,6 +188,7 @@ def test_published_schools_are_those_of_quadrature():
     assert (abs(ours - GYM_SCHOOLS[0]) < N_SE * GYM_SCHOOLS[1]).all()
 
 
+@pytest.mark.kept("schools_of_posteriordb-kernel0")
 @pytest.mark.parametrize(
     ("schools", "kernel"),
     [

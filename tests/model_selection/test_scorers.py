@@ -112,6 +112,7 @@ def test_regressors_with_a_standard_deviation_are_normal():
     assert log_predictive_density_scorer(gp, X, Y) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.kept("names1")
 @pytest.mark.parametrize("names", [None, np.array(["rose", "lily", "iris"])])
 def test_classifiers_by_their_probabilities(names):
     X, y = IRIS

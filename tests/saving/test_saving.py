@@ -11,6 +11,7 @@ import torch
 from files import rewrite
 from fits import (
     FITS,
+    SMALL,
     THREE,
     X,
     assert_predicts_as,
@@ -44,6 +45,7 @@ safetensors = pytest.importorskip("safetensors.numpy")
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 every_fit = pytest.mark.parametrize("name", FITS)
+FIRST = {next(k for k, c in FITS.items() if c.estimator is e) for e in SMALL.values()}  # of a class
 DATA = Path(__file__).parent.parent / "data"
 GOLDEN = {
     f"{folder.name}/{name}": golden
@@ -80,7 +82,8 @@ def test_the_same_model_comes_back(name, tmp_path):
     for key, values in arrays.items():
         assert values.dtype == same[key].dtype
         np.testing.assert_array_equal(values, same[key], err_msg=key)
-    hurried(restored).fit(FITS[name].X, FITS[name].y)  # and learns again
+    if name in FIRST:
+        hurried(restored).fit(FITS[name].X, FITS[name].y)  # and learns again
 
 
 @every_fit

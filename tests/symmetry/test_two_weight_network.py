@@ -66,6 +66,7 @@ def mode_seeking():
     return run("plot_mode_seeking.py")
 
 
+@pytest.mark.kept("0.15")
 @pytest.mark.parametrize("alpha", ORACLE_EVIDENCE)
 def test_log_evidence_is_the_oracles_under_the_oracles_rule(two_weights, alpha):
     spacing = 3.0 / 800.0

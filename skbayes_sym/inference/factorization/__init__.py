@@ -10,6 +10,7 @@
 * `shared_size`: how size is shared between the sides, in Gibbs sampling
 * `spectral_start`: where sweeps over a complete matrix begin
 * `gap_looks`: how often a gap is looked at
+* `mixed_sweeps`: the last sweeps over a matrix with missing entries
 * `vi`: sweeps of variational inference, symmetrised or not
 * `gibbs`: sweeps of Gibbs sampling
 * `problem`: what a solver gets and what it finds (`skbayes_sym.inference.solvers` has them). Its

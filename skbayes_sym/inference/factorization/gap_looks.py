@@ -121,14 +121,15 @@ class _SettledLooks:
     """Common draws alone."""
 
     def __init__(self, gap: SettledGap, generator: torch.Generator) -> None:
-        self._gap, self._device, self._seed = gap, generator.device, _drawn_seed(generator)
+        self._gap, self._device, self._seed = gap, generator.device, drawn_seed(generator)
 
     def gradient(self, posterior: RowPosterior) -> GapGradient:
         same = generator_from(self._seed, self._device)
         return self._gap.settled_gradients(posterior, generator=same)
 
 
-def _drawn_seed(generator: torch.Generator) -> int:
+def drawn_seed(generator: torch.Generator) -> int:
+    """The seed of a stream that begins again and again."""
     return int(torch.randint(2**62, (), generator=generator, device=generator.device))
 
 
@@ -137,7 +138,7 @@ class _LastLooks:
 
     def __init__(self, stream: GapStream) -> None:
         self._stream, self._n = stream, 0
-        self._seed = _drawn_seed(stream.generator)
+        self._seed = drawn_seed(stream.generator)
         self._bias: GapGradient | None = None
 
     def gradient(self, posterior: RowPosterior) -> GapGradient:

@@ -170,6 +170,12 @@ class FactorProblem:
         return self.data.n_rows, self.data.n_columns
 
     @property
+    def is_complete(self) -> bool:
+        """Whether every entry was seen, once."""
+        n, m = self.shape
+        return self.data.n_observed == n * m and self.data.by_row.weight is None
+
+    @property
     def n_held(self) -> int:
         """Sweeps before anything is learned of the prior."""
         if not self.model.learns_scales or self.warm is not None:

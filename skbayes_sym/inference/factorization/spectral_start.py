@@ -34,12 +34,13 @@ def sweeps_start(problem: FactorProblem) -> FactorState:
 
 def _is_spectral(problem: FactorProblem) -> bool:
     """Whether the optimum keeps singular vectors, and they are cheap."""
-    model, (n, m) = problem.model, problem.shape
-    is_complete = problem.data.n_observed == n * m and problem.data.by_row.weight is None
+    model = problem.model
     is_plain = model.likelihood.is_normal and not (model.learns_scales or any(model.offsets))
     has_features = any(given is not None for given in model.features)
-    is_small = min(n, m) <= _MOST_ROWS
-    return problem.warm is None and is_complete and is_plain and not has_features and is_small
+    is_small = min(problem.shape) <= _MOST_ROWS
+    return (
+        problem.warm is None and problem.is_complete and is_plain and not has_features and is_small
+    )
 
 
 def _decomposed(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:

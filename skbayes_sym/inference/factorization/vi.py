@@ -13,6 +13,7 @@ the gap.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import inf, log, pi, sqrt
 from typing import Any, NamedTuple
 
@@ -39,9 +40,10 @@ from skbayes_sym.inference.factorization.data import (
     packed_sums,
     products,
 )
-from skbayes_sym.inference.factorization.gap_looks import WORTH, GapLooks, GapStream
+from skbayes_sym.inference.factorization.gap_looks import WORTH, GapLooks, GapStream, drawn_seed
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SideMoments
 from skbayes_sym.inference.factorization.likelihoods import NoiseState, Seen
+from skbayes_sym.inference.factorization.mixed_sweeps import MixedSweeps, ModelledGap, Reached
 from skbayes_sym.inference.factorization.problem import (
     FIXED_NOISE_SWEEPS,
     Factorisation,
@@ -110,29 +112,56 @@ def fit_factors(
     """
     model, curve, looks = problem.model, list[float](), None if gap is None else GapLooks(gap)
     posterior = start._replace(mean=start.mean.clone(), cov=start.cov.clone())
-    data = _sites(problem, start)
+    at = Reached(posterior, _sites(problem, start), -inf)
     first = 0 if problem.warm is not None else max(FIXED_NOISE_SWEEPS, problem.n_held)
-    last = inf
+    last, mixed = inf, None
     with Loop() as loop:
         for sweep in loop.steps(range(problem.max_iter)):
-            added = None
-            is_turned = covariance.is_elementwise and not covariance.is_isotropic
-            if sweep in _TURNS and problem.warm is None and is_turned:
-                posterior = _turn_to_axes(posterior, problem)
-                if looks is not None:
-                    looks.forget()
-            if looks is not None and sweep > 0:
-                added = looks.gradient(posterior.factors(model.n_components), sweep)
-            posterior, data, elbo = _sweep(
-                problem, data, posterior, Sweep(sweep, covariance, added)
-            )
-            curve.append(elbo + (0.0 if added is None else float(added.value)))
-            is_over = on_step(sweep + 1, {"elbo": curve[-1], "posterior": posterior})
+            if mixed is not None:
+                at = mixed.step(at, partial(_sweep_from, problem, covariance, sweep))
+                curve.append(mixed.bound)
+            else:
+                added = None
+                is_turned = covariance.is_elementwise and not covariance.is_isotropic
+                if sweep in _TURNS and problem.warm is None and is_turned:
+                    at = at._replace(posterior=_turn_to_axes(at.posterior, problem))
+                    if looks is not None:
+                        looks.forget()
+                if looks is not None and sweep > 0:
+                    added = looks.gradient(at.posterior.factors(model.n_components), sweep)
+                at = _sweep(problem, at.data, at.posterior, Sweep(sweep, covariance, added))
+                curve.append(at.elbo + (0.0 if added is None else float(added.value)))
+            is_over = on_step(sweep + 1, {"elbo": curve[-1], "posterior": at.posterior})
             loop.stop_if("callback", is_over)
-            if last == inf and _has_stalled(curve[first:], problem.tol):
-                last = sweep + (0 if looks is None else looks.begin_last(problem.tol))
-            loop.stop_if("tol", sweep >= last)
-    return FactorFit(posterior, curve, len(curve), loop.stopped)
+            if mixed is None and last == inf and _has_stalled(curve[first:], problem.tol):
+                mixed = _mixed_sweeps(problem, covariance, gap)
+                if mixed is None:
+                    last = sweep + (0 if looks is None else looks.begin_last(problem.tol))
+            loop.stop_if("tol", sweep >= last or (mixed is not None and mixed.is_over))
+    return FactorFit(at.posterior, curve, len(curve), loop.stopped)
+
+
+def _mixed_sweeps(
+    problem: FactorProblem, covariance: CovarianceFamily, gap: GapStream | None
+) -> MixedSweeps | None:
+    """The last sweeps, where they are mixed."""
+    if gap is None or problem.tol > WORTH or problem.is_complete or not covariance.is_isotropic:
+        return None
+    if not isinstance(gap.gap, ModelledGap):
+        return None
+    seed = drawn_seed(gap.generator)
+    return MixedSweeps(gap.gap, seed, problem.model.n_components, problem.tol)
+
+
+def _sweep_from(
+    problem: FactorProblem,
+    covariance: CovarianceFamily,
+    number: int,
+    posterior: FactorState,
+    data: Entries,
+    added: GapGradient,
+) -> Reached:
+    return _sweep(problem, data, posterior, Sweep(number, covariance, added))
 
 
 def _has_stalled(curve: list[float], tol: float) -> bool:
@@ -167,12 +196,10 @@ class Sweep(NamedTuple):
     added: GapGradient | None  # by the gap
 
 
-def _sweep(
-    problem: FactorProblem, data: Entries, posterior: FactorState, sweep: Sweep
-) -> tuple[FactorState, Entries, float]:
-    """Update U, then V, in place, then the noise; the mean-field ELBO at the end.
+def _sweep(problem: FactorProblem, data: Entries, posterior: FactorState, sweep: Sweep) -> Reached:
+    """Update U, then V, in place, then the noise.
 
-    ``data`` are the likelihood's sites at ``posterior``; those at the end are returned with it.
+    ``data`` are the likelihood's sites at ``posterior``.
     """
     model, updated = problem.model, posterior
     fit, parts = 0.0, list[float]()
@@ -188,13 +215,13 @@ def _sweep(
         if learned is not None:
             noise = min(max(squares / max(n, 1), learned[0]), learned[1])
         log_lik = _normal_log_density(squares, n, noise)
-        return updated._replace(noise_variance=noise), data, log_lik + sum(parts)
+        return Reached(updated._replace(noise_variance=noise), data, log_lik + sum(parts))
     seen, state = seen_entries(problem.data, updated, model), updated.noise
     if sweep.number >= problem.n_fixed:
         state = model.likelihood.learn(seen, state, learned)
         updated = updated._replace(noise_variance=state.variance, cuts=state.cuts)
     log_lik = model.likelihood.log_density(seen, state)
-    return updated, _with_sites(problem, seen, state), log_lik + sum(parts)
+    return Reached(updated, _with_sites(problem, seen, state), log_lik + sum(parts))
 
 
 def _sites(problem: FactorProblem, posterior: FactorState) -> Entries:

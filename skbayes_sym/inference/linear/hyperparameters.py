@@ -19,7 +19,6 @@ from torch import Tensor
 
 from skbayes_sym.inference.linear.expectations import SiteLikelihood
 from skbayes_sym.inference.linear.sites import (
-    Acceleration,
     LinearData,
     Sites,
     State,
@@ -27,6 +26,7 @@ from skbayes_sym.inference.linear.sites import (
     update,
     weighted_precision,
 )
+from skbayes_sym.numerics.anderson import AndersonMixing
 from skbayes_sym.numerics.gaussian import kl_elementwise
 from skbayes_sym.numerics.optimise import DivergenceError, Loop, Stopped, by_autograd, lbfgs
 
@@ -190,14 +190,14 @@ def fit_sites(
         )
     rounds = _Rounds(data, hyper, learning, until.tol)
     curve: list[float] = []
-    change, acceleration = inf, Acceleration()
+    change, acceleration = inf, AndersonMixing()
     with Loop() as loop:
         for _ in loop.steps(range(until.max_iter)):
             moved = update(data, state, acceleration=acceleration)
             state, change = moved.state, moved.change
             if rounds.learns and change < rounds.close:
                 state = rounds.next(state)
-                acceleration = Acceleration()  # another map from here on
+                acceleration = AndersonMixing()  # another map from here on
             curve.append(float(state.elbo))
             loop.stop_if("callback", until.on_step(state))
             loop.stop_if("tol", change < until.tol and rounds.settled)
@@ -207,7 +207,7 @@ def fit_sites(
 class _Rounds:
     """Rounds of learning with the step of a secant: they converge linearly by themselves.
 
-    `sites.Acceleration` isn't used: it mixes all coordinates and may step back, while here each
+    `AndersonMixing` isn't used: it mixes all coordinates and may step back, while here each
     scale has a stride of its own, never shorter than the plain step, within its range.
     """
 

@@ -18,7 +18,7 @@ from skbayes_sym.symmetry.gaps.anchors import (
 )
 from skbayes_sym.symmetry.gaps.base import GapGradient, RowPosterior, Side
 from skbayes_sym.symmetry.gaps.haar_integral import EXACT_UP_TO
-from skbayes_sym.symmetry.gaps.isotropic import Distance, isotropic_gradient
+from skbayes_sym.symmetry.gaps.isotropic import Distance, IsotropicGapModel, isotropic_gradient
 from skbayes_sym.symmetry.gaps.langevin import (
     anchored_inner,
     langevin_gap,
@@ -76,9 +76,14 @@ class IsotropicRotationGap:
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
         """From so many draws that a posterior may be fitted to them: 256 pairs up to k = 32."""
-        k = posterior.mean.shape[1]
-        n_pairs = max(_MOST_PAIRS, min(_SETTLED_PAIRS, _SETTLED_NUMBERS // k**2))
-        return self._gradients(posterior, n_pairs, generator)
+        return self._gradients(posterior, _settled_pairs(posterior), generator)
+
+    def settled_model(
+        self, posterior: RowPosterior, *, generator: torch.Generator
+    ) -> IsotropicGapModel:
+        """From as many."""
+        noise = self._noise(posterior, _settled_pairs(posterior), generator)
+        return IsotropicGapModel.of(self._distance(posterior), noise)
 
     def _gradients(
         self, posterior: RowPosterior, n_pairs: int, generator: torch.Generator
@@ -147,6 +152,11 @@ class AnchoredRotationGap:
             noise += anchored_inner(plain_anchors(part), drawn)
         centre = anchored_inner(anchors, posterior.mean)
         return langevin_gradient(anchors, torch.cat([centre + noise, centre - noise]))
+
+
+def _settled_pairs(posterior: RowPosterior) -> int:
+    k = posterior.mean.shape[1]
+    return max(_MOST_PAIRS, min(_SETTLED_PAIRS, _SETTLED_NUMBERS // k**2))
 
 
 def _pairs(n_draws: int) -> int:

@@ -71,7 +71,7 @@ def tables(draw):
     return X, y, weight
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(tables())
 def test_order_and_weights_are_those_of_unique(table):
     """Bit for bit, signs of zero included."""

@@ -43,7 +43,7 @@ def fitted():
 def test_a_linear_member_is_the_closed_form():
     """Without hidden layers the mode is ridge regression with penalty sigma^2, at sigma's mode."""
     X, y = DIABETES
-    reg = quick(hidden_layer_sizes=(), max_iter=4000, noise_std="learn").fit(X, y)
+    reg = quick(hidden_layer_sizes=(), max_iter=2500, noise_std="learn").fit(X, y)
     x = (X - X.mean(0)) / X.std(0)
     h, t = np.column_stack([x, np.ones(len(x))]), (y - y.mean()) / y.std()
     sigma = 0.5
@@ -117,9 +117,9 @@ def test_sample_moments_are_those_of_the_prediction(fitted):
 
 def test_members_find_the_function():
     X, y = make_sinusoidal(random_state=0)
-    reg = quick(max_iter=2000, n_members=10).fit(X, y)
+    reg = quick(max_iter=1000, n_members=10).fit(X, y)
     assert reg.score(X, y) > 0.8
-    assert reg.n_iter_ == 2000
+    assert reg.n_iter_ == 1000
     assert reg.log_posterior_samples_.shape == (10,)
     assert len({tuple(s) for s in reg.samples_.round(3)}) > 1  # copies, at least
 
@@ -161,6 +161,7 @@ def test_classifier():
     np.testing.assert_allclose(clf.log_posterior_samples_, joint)
 
 
+@pytest.mark.kept("regressor")
 @every_estimator
 def test_the_seed_decides_everything_and_nothing_global_moves(estimator, data):
     before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
@@ -172,6 +173,7 @@ def test_the_seed_decides_everything_and_nothing_global_moves(estimator, data):
     assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
 
 
+@pytest.mark.kept("regressor")
 @every_estimator
 def test_weights_are_repetitions_bit_for_bit(estimator, data):
     X, y = data
@@ -184,6 +186,7 @@ def test_weights_are_repetitions_bit_for_bit(estimator, data):
     )
 
 
+@pytest.mark.kept("classifier")
 @every_estimator
 def test_pickle_and_data_frames(estimator, data):
     X, y = data
@@ -203,6 +206,7 @@ def test_pickle_and_data_frames(estimator, data):
             assert name in doc, name
 
 
+@pytest.mark.kept("regressor")
 @every_estimator
 def test_float32_is_close(estimator, data):
     X, y = data
@@ -242,6 +246,7 @@ def test_an_interrupt_keeps_a_marked_usable_model(estimator, data, monkeypatch):
     assert model.predict(data[0]).shape == data[1].shape
 
 
+@pytest.mark.kept("regressor")
 @every_estimator
 def test_warm_start_goes_on(estimator, data):
     model = clone(estimator).set_params(warm_start=True, max_iter=300)
@@ -292,6 +297,7 @@ def test_unfitted(estimator, data):
         clone(estimator).predict(data[0])
 
 
+@pytest.mark.kept("1")
 @pytest.mark.parametrize("rows", [1, 2])
 def test_data_that_can_be_fitted_exactly(rows):
     """The density is unbounded as the noise vanishes: it stops at its floor."""
@@ -299,7 +305,7 @@ def test_data_that_can_be_fitted_exactly(rows):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.filterwarnings("ignore", "X has one distinct row", UserWarning)
-        reg = quick(max_iter=3000).fit(X[:rows], y[:rows])
+        reg = quick(max_iter=1500).fit(X[:rows], y[:rows])
     mean, std = reg.predict(X, return_std=True)
     assert np.isfinite(mean).all()
     assert (std > 0).all()

@@ -43,7 +43,7 @@ def bent(n=150, seed=0):
 def test_a_linear_member_ends_where_the_exact_evidence_is_highest():
     """MacKay's fixed point in closed form: ridge regression, and its freedoms by an SVD."""
     X, y = DIABETES
-    reg = quick(hidden_layer_sizes=(), max_iter=6000, prior_scale="learn").fit(X, y)
+    reg = quick(hidden_layer_sizes=(), max_iter=4000, prior_scale="learn").fit(X, y)
     x, t = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
     h = np.column_stack([x, np.ones(len(x))])
     group = np.array([0] * 10 + [1])
@@ -83,7 +83,7 @@ def test_noise_doesn_t_follow_the_residuals_where_weights_have_taken_the_rows():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 5))
     y = rng.standard_normal(60)
-    settings = {"hidden_layer_sizes": (30,), "max_iter": 1500, "normalize_y": False}
+    settings = {"hidden_layer_sizes": (30,), "max_iter": 800, "normalize_y": False}
     given = quick(**settings, noise_std="learn").fit(X, y)
     learned = quick(**settings, prior_scale="learn").fit(X, y)
     assert np.all(given.noise_std_samples_ < 0.5)
@@ -93,7 +93,7 @@ def test_noise_doesn_t_follow_the_residuals_where_weights_have_taken_the_rows():
 def test_modes_of_weights_and_scales_together_collapse(monkeypatch):
     """Negative control: without the weights' variances nothing is left of the function."""
     X, y = bent(50)
-    wide = quick(hidden_layer_sizes=(50,), max_iter=1500, prior_scale="learn")
+    wide = quick(hidden_layer_sizes=(50,), max_iter=800, prior_scale="learn")
     found = clone(wide).fit(X, y)
     assert found.score(X, y) > 0.8
 
@@ -150,7 +150,7 @@ def test_classes_are_refitted_under_every_member_s_own_scales():
 
 def test_warm_start_goes_on_from_the_scales():
     X, y = DIABETES
-    reg = quick(prior_scale="learn", warm_start=True, max_iter=2000).fit(X, y)
+    reg = quick(prior_scale="learn", warm_start=True, max_iter=1000).fit(X, y)
     before = reg.prior_scale_samples_
     reg.set_params(max_iter=2).fit(X, y)
     np.testing.assert_allclose(reg.prior_scale_samples_, before, rtol=0.1)

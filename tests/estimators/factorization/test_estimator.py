@@ -122,6 +122,7 @@ def test_symmetry_raises_the_bound(fitted):
     assert fitted.elbo_ > plain.elbo_ + 3.0 * fitted.elbo_std_error_
 
 
+@pytest.mark.kept("csr_array", "coo_array")
 @pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_matrix, sp.coo_array])
 def test_sparse_is_the_same_as_dense(fitted, kind):
     sparse = as_sparse(X, kind)
@@ -233,6 +234,14 @@ OF_ONE = {
 }
 
 
+@pytest.mark.kept(
+    "*-2.0",
+    "orthogonal-full-0.25",
+    "orthogonal-isotropic-0.5",
+    "orthogonal-diag-1.0",
+    "sign_flip-row-1.0",
+    "sign_flip-diag-4.0",
+)
 @pytest.mark.parametrize("r", FIGURE_3)
 @pytest.mark.parametrize(("symmetry", "covariance"), [(g, c) for g in OF_ONE for c in OF_ONE[g]])
 def test_figure_3_symmetrised(r, covariance, symmetry):
@@ -242,6 +251,7 @@ def test_figure_3_symmetrised(r, covariance, symmetry):
     assert model.elbo_ == pytest.approx(elbo, abs=1e-4)
 
 
+@pytest.mark.kept("0.25", "0.5", "2.0")
 @pytest.mark.parametrize("r", FIGURE_3)
 def test_figure_3_rivals(r):
     _, _, mean_field, most_probable = FIGURE_3[r]
@@ -316,6 +326,7 @@ def test_far_modes_of_signed_permutations():
     assert flips.symmetry_gap_ == pytest.approx(3 * np.log(2.0), abs=1e-6)
 
 
+@pytest.mark.kept("vi", "gibbs")
 @every_solver_by_name
 def test_random_state_decides_everything_and_nothing_global_moves(name):
     first = solved(name)
@@ -404,7 +415,7 @@ def test_empty_rows_and_columns_predict_the_prior_and_warn_once():
 @every_solver
 @pytest.mark.filterwarnings("ignore:.*no observed entry")
 def test_nothing_observed_at_all(settings):
-    model = clone(MODEL).set_params(**settings).fit(np.full((5, 4), np.nan))
+    model = clone(MODEL).set_params(**{"tol": 0.1} | settings).fit(np.full((5, 4), np.nan))
     assert_no_nan(model)
     assert model.score(np.full((5, 4), np.nan)) == 0.0
     if model.solver == "vi":
@@ -413,6 +424,7 @@ def test_nothing_observed_at_all(settings):
         assert -20.0 < model.elbo_ < 0.0  # rows that are told apart by nothing, and yet are
 
 
+@pytest.mark.kept("3.0-vi", "3.0-mean-field", "0.0-map", "0.0-gibbs")
 @every_solver
 @pytest.mark.parametrize("value", [0.0, 3.0])
 def test_constant_matrix(settings, value):
@@ -436,7 +448,13 @@ def test_learned_prior_would_collapse():
     weak = (u @ v.T / 20**0.5 + 2.0 * noise).numpy()
     fits = [
         SymVIMatrixFactorization(
-            20, center=False, scale=False, prior_scale=scale, offsets=False, random_state=0
+            20,
+            center=False,
+            scale=False,
+            prior_scale=scale,
+            offsets=False,
+            tol=0.01,
+            random_state=0,
         ).fit(weak)
         for scale in (1.0, 0.2)
     ]
@@ -516,9 +534,9 @@ def test_auto_takes_the_components_that_predict_best():
     auto = SymVIMatrixFactorization(random_state=0, max_iter=60, tol=1e-3)
     assert auto.fit(X[:8, :6]).components_.shape[0] <= 6
     rng = np.random.default_rng(0)
-    wide = rng.normal(size=(120, 8)) @ rng.normal(size=(8, 80)) + 0.3 * rng.normal(size=(120, 80))
+    wide = rng.normal(size=(60, 8)) @ rng.normal(size=(8, 40)) + 0.3 * rng.normal(size=(60, 40))
     assert auto.fit(wide).components_.shape[0] == 10  # of 2, 5, 10, 20
-    assert auto.fit(ratings(n=120, m=80)[0]).components_.shape[0] in {2, 5}
+    assert auto.fit(ratings(n=60, m=40)[0]).components_.shape[0] in {2, 5}
 
 
 @pytest.mark.parametrize("value", [1e-200, 1e-9, 1e9, 1e200])
@@ -528,6 +546,7 @@ def test_extreme_scales_are_refused_with_their_units(name, value):
         clone(MODEL).set_params(**{name: value}).fit(X)
 
 
+@pytest.mark.kept("auto-1e-05-*", "None-100000.0-*")
 @pytest.mark.parametrize("name", ["prior_scale", "noise_std"])
 @pytest.mark.parametrize("value", [1e-5, 1e5])
 @pytest.mark.parametrize("symmetry", ["auto", None])
@@ -648,6 +667,7 @@ class Watch(StopAt):
         self.scores.append(fitted_estimator.score(X))
 
 
+@pytest.mark.kept("vi", "gibbs")
 @every_solver
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # few sweeps
 def test_callbacks_see_the_model_of_the_moment(settings):

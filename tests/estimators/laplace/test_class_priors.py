@@ -45,6 +45,7 @@ def steep_iris():
     return steep.fit(*load_iris(return_X_y=True)).log_evidence_
 
 
+@pytest.mark.kept("own0")
 @pytest.mark.parametrize("own", [LaplaceClassifier(10, n_restarts=2), BayesianMLPClassifier(
     10, n_modes=2, n_members=1)])  # fmt: skip
 def test_separated_classes_keep_the_steep_one(own):

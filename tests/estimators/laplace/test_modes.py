@@ -68,6 +68,7 @@ def test_learned_scales_and_noise_belong_to_the_posterior_of_their_mode():
     assert reg.relevance_[0].argmax() == 1  # whose slope is the largest
 
 
+@pytest.mark.kept("LaplaceClassifier")
 @few_steps
 @pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
 def test_weights_are_repetitions(kind):

@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym.inference.map import MapObjective
 
 
+@pytest.mark.kept("lila-classifier", "laplace-regressor")
 @every(LAPLACE)
 def test_scoring_monitor_sees_the_model_of_the_moment(estimator):
     X, y = data(estimator)
@@ -21,6 +22,7 @@ def test_scoring_monitor_sees_the_model_of_the_moment(estimator):
     assert blocks[-1] == whole == pytest.approx(fitted.score(X, y))
 
 
+@pytest.mark.kept("lila-classifier", "laplace-regressor")
 @every(LAPLACE)
 def test_callback_stops_the_fit(estimator):
     X, y = data(estimator)
@@ -30,6 +32,7 @@ def test_callback_stops_the_fit(estimator):
     assert np.isfinite(fitted.log_evidence_)
 
 
+@pytest.mark.kept("lila-classifier", "laplace-regressor")
 @every(LAPLACE)
 def test_interrupt_keeps_a_marked_usable_model(estimator, monkeypatch):
     original = MapObjective.__call__

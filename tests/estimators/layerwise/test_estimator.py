@@ -50,6 +50,7 @@ def fitted(kind):
     return _fitted(next(name for name, settings in KINDS.items() if settings is kind))
 
 
+@pytest.mark.kept("collapsed", "inducing")
 @every_kind
 def test_a_fit_reports_and_predicts(kind, diabetes):
     X, y = diabetes
@@ -70,6 +71,7 @@ def test_a_fit_reports_and_predicts(kind, diabetes):
     assert b"_rebuild_tensor" not in pickle.dumps(reg)
 
 
+@pytest.mark.kept("collapsed", "inducing")
 @every_kind
 def test_the_same_seed_and_weights_as_repetitions(kind, diabetes):
     X, y = diabetes
@@ -82,6 +84,7 @@ def test_the_same_seed_and_weights_as_repetitions(kind, diabetes):
     assert quick(**kind, random_state=1).fit(X, y).elbo_ != fitted(kind).elbo_
 
 
+@pytest.mark.kept("collapsed", "inducing")
 @every_kind
 def test_units_outputs_and_precision(kind, diabetes):
     X, y = diabetes
@@ -126,6 +129,7 @@ def test_the_bound_is_that_of_the_scales_found_without_their_hyperprior(prior, d
     assert len(reg.prior_groups_) == len(reg.prior_scale_)
 
 
+@pytest.mark.kept("collapsed", "both")
 @every_kind
 def test_scales_are_learned_given_or_one_per_column(kind, diabetes):
     X, y = diabetes
@@ -147,6 +151,7 @@ def test_scales_are_learned_given_or_one_per_column(kind, diabetes):
     )
 
 
+@pytest.mark.kept("mean_field")
 @pytest.mark.parametrize("hidden_posterior", ["mean_field", "global_inducing"])
 def test_columns_without_use_are_irrelevant(hidden_posterior):
     rng = np.random.default_rng(0)
@@ -211,6 +216,7 @@ def test_bad_parameters_are_named(diabetes):
     assert np.isfinite(small.elbo_)
 
 
+@pytest.mark.kept("collapsed", "inducing")
 @every_kind
 def test_single_row_and_constant_target(kind):
     X = np.random.default_rng(0).standard_normal((20, 3))
@@ -243,6 +249,7 @@ class StopAt:
         return context.task_name == "block" and context.task_id + 1 >= self.n_blocks
 
 
+@pytest.mark.kept("collapsed", "inducing")
 @every_kind
 def test_callbacks_stop_the_fit(kind, diabetes):
     X, y = diabetes
@@ -289,7 +296,7 @@ def test_clone_and_refit_of_another_kind(diabetes):
 
 
 def test_tol_stops_both_climbs(diabetes):
-    reg = quick(max_iter=1000, tol=0.2).fit(*diabetes)
+    reg = quick(max_iter=1000, tol=3.0).fit(*diabetes)
     assert reg.stop_reason_ == "tol"
     assert len(reg.elbo_curve_) == reg.n_iter_ / 10 < 100
 

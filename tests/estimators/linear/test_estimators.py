@@ -163,24 +163,31 @@ class LaplaceNoise(TargetLikelihood):
 
 def test_ones_own_likelihood(diabetes):
     """Laplace noise: its mean absolute deviation is the scale that is learned."""
-    X = diabetes[0][:300]
+    X = diabetes[0][:150]
     rng = np.random.default_rng(0)
     y = 300.0 * X[:, 2] + rng.laplace(scale=5.0, size=len(X))
     own = BayesianLinearRegressor(LaplaceNoise()).fit(X, y)
     normal = BayesianLinearRegressor().fit(X, y)
     assert own.noise_std_ == pytest.approx(np.abs(y - own.predict(X)).mean(), rel=0.05)
-    assert own.elbo_ > normal.elbo_ + 10.0
+    assert own.elbo_ > normal.elbo_ + 5.0
     assert own.log_predictive_density(X, y).mean() > normal.log_predictive_density(X, y).mean()
     draws = own.sample_y(X[:3], 4000, random_state=0)
     std = own.predict(X[:3], return_std=True)[1]
     np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.1)
-    fixed = BayesianLinearRegressor(LaplaceNoise(), noise_std=5.0).fit(X, y)
-    assert fixed.noise_std_ == pytest.approx(5.0, rel=1e-12)
-    assert fixed.elbo_ < own.elbo_ + 0.1
     # Without a scale of its own to learn, it is in the units of y.
     constant = BayesianLinearRegressor(LaplaceNoise(torch.tensor([np.log(5.0)]), learn=False))
     assert constant.fit(X, y).y_scale_ == 1.0
     assert constant.predict_uncertainty(X).aleatoric == pytest.approx(2 * 5.0**2)
+
+
+@pytest.mark.slow
+def test_a_scale_that_is_given_to_ones_own_likelihood_stays(diabetes):
+    X = diabetes[0][:150]
+    y = 300.0 * X[:, 2] + np.random.default_rng(0).laplace(scale=5.0, size=len(X))
+    own = BayesianLinearRegressor(LaplaceNoise()).fit(X, y)
+    fixed = BayesianLinearRegressor(LaplaceNoise(), noise_std=5.0).fit(X, y)
+    assert fixed.noise_std_ == pytest.approx(5.0, rel=1e-12)
+    assert fixed.elbo_ < own.elbo_ + 0.1
 
 
 class OnlyDensity:
@@ -216,8 +223,8 @@ def test_covariance_of_new_targets(diabetes):
 
 
 def test_without_tol_all_updates_are_made(recwarn):
-    reg = BayesianLinearRegressor("student-t", tol=None, max_iter=30).fit(X, Y)
-    assert (reg.n_iter_, reg.stop_reason_) == (30, "max_iter")
+    reg = BayesianLinearRegressor("student-t", tol=None, max_iter=12).fit(X, Y)
+    assert (reg.n_iter_, reg.stop_reason_) == (12, "max_iter")
     assert not [w for w in recwarn if issubclass(w.category, ConvergenceWarning)]
 
 
@@ -334,7 +341,7 @@ def test_multinomial_reports_sites_of_rank_c():
     assert clf.coef_cov_.shape == (12, 12)
     np.testing.assert_allclose(np.sqrt(np.diag(clf.coef_cov_)), clf.coef_std_.ravel(), rtol=1e-9)
     assert 0.0 < clf.elbo_std_error_ < 0.2
-    other = clone(clf).set_params(random_state=1, likelihood=Categorical(4096)).fit(X, names)
+    other = clone(clf).set_params(random_state=1, likelihood=Categorical(1024)).fit(X, names)
     assert clf.elbo_ == pytest.approx(other.elbo_, abs=5 * clf.elbo_std_error_)
     assert clf.elbo_curve_[-1] == pytest.approx(clf.elbo_, abs=6 * clf.elbo_std_error_ * 8**0.5)
 
@@ -467,6 +474,7 @@ def test_bad_weights(estimator, y, weight, message):
         clone(estimator).fit(X, y, sample_weight=weight)
 
 
+@pytest.mark.kept("*-gaussian", "*-poisson", "learn-student-t")
 @pytest.mark.parametrize("likelihood", ["gaussian", "student-t", "poisson"])
 @pytest.mark.parametrize("prior_scale", [1.0, "learn"])
 def test_single_row(likelihood, prior_scale):

@@ -12,6 +12,7 @@ from skbayes_sym.inference.linear import hyperparameters as site_learning
 UPDATED = {name: estimator for name, estimator in LINEAR.items() if name != "linear-gaussian"}
 
 
+@pytest.mark.kept("linear-gaussian", "linear-student-t")
 @every(LINEAR)
 def test_sites_of_weighted_rows_are_those_of_repetitions(estimator):
     X, y = data(estimator)
@@ -27,6 +28,7 @@ def test_sites_of_weighted_rows_are_those_of_repetitions(estimator):
     assert np.isinf(weighted.site_variance_[~kept]).all()
 
 
+@pytest.mark.kept("linear-gaussian", "linear-student-t")
 @every(LINEAR)
 def test_float32_follows_the_data(estimator):
     X, y = data(estimator)
@@ -38,6 +40,7 @@ def test_float32_follows_the_data(estimator):
     assert fitted.elbo_ == rounded.elbo_  # the fit itself is in float64
 
 
+@pytest.mark.kept("linear-student-t")
 @every(UPDATED)
 def test_callbacks_see_every_update_and_stop(estimator):
     X, y = data(estimator)

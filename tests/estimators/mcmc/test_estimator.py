@@ -313,6 +313,7 @@ def test_to_arviz(fitted):
     assert np.array_equal(tree["sample_stats"]["lp"].values, fitted.log_posterior_samples_)
 
 
+@pytest.mark.kept("classifier")
 @every_estimator
 def test_log_likelihood_of_draws_averages_to_the_predictive_density(estimator, data):
     X, y = data
@@ -338,6 +339,7 @@ def test_log_likelihood_of_a_class_never_seen():
     assert np.array_equal(np.isneginf(values).any(axis=(0, 1)), y == 2)
 
 
+@pytest.mark.kept("regressor")
 @every_estimator
 def test_the_seed_decides_everything_and_nothing_global_moves(estimator, data):
     before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
@@ -349,6 +351,7 @@ def test_the_seed_decides_everything_and_nothing_global_moves(estimator, data):
     assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
 
 
+@pytest.mark.kept("classifier")
 @every_estimator
 def test_weights_are_repetitions_bit_for_bit(estimator, data):
     X, y = data
@@ -361,6 +364,7 @@ def test_weights_are_repetitions_bit_for_bit(estimator, data):
     assert np.array_equal(weighted.log_posterior_samples_, again.log_posterior_samples_)
 
 
+@pytest.mark.kept("regressor")
 @every_estimator
 def test_pickle_and_data_frames(estimator, data):
     X, y = data
@@ -381,6 +385,7 @@ def test_pickle_and_data_frames(estimator, data):
             assert name in doc, name
 
 
+@pytest.mark.kept("classifier")
 @every_estimator
 def test_float32_follows_the_data(estimator, data):
     X, y = data

@@ -62,13 +62,8 @@ def test_one_hidden_unit_under_learned_scales_has_its_evidence(settings, exact):
     assert abs(reg.log_evidence_ - exact) < 4 * reg.log_evidence_std_error_
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        pytest.param({"prior_scale": 1.0}, marks=pytest.mark.slow),
-        {"prior": LayerScales(shape=4.0)},
-    ],
-)
+@pytest.mark.slow  # each beside the exact evidence: above
+@pytest.mark.parametrize("given", [{"prior_scale": 1.0}, {"prior": LayerScales(shape=4.0)}])
 def test_both_starts_have_the_same_posterior(given):
     X, y = make_sinusoidal(40, random_state=0)
     one, two = (
@@ -80,6 +75,7 @@ def test_both_starts_have_the_same_posterior(given):
     np.testing.assert_allclose(one.predict(X), two.predict(X), atol=0.1 * y.std())
 
 
+@pytest.mark.kept("prior1")
 @pytest.mark.parametrize("prior", [LayerScales(), ARD()])
 def test_scales_and_relevances(prior):
     X, y = DIABETES
@@ -125,6 +121,7 @@ def test_a_warm_start_keeps_the_metric():
     assert np.array_equal(reg._blocks_[0].preconditioner.cholesky, before)
 
 
+@pytest.mark.kept("30.0")
 @pytest.mark.parametrize("noise", ["learn", 30.0])
 def test_two_targets_and_given_noise(noise):
     X, y = DIABETES
@@ -171,7 +168,7 @@ def test_modes_are_found_where_that_takes_seconds(model, n_rows, expected):
 
 
 def test_defaults_start_at_modes():
-    X, y = DIABETES
+    X, y = (a[:20] for a in DIABETES)
     reg = MCMCRegressor((2,), n_draws=2, random_state=0).fit(X, y)
     assert (len(reg.samples_), reg.n_iter_) == (16, 152)
     assert reg._blocks_[0].preconditioner.cholesky.shape == (16, 26, 26)

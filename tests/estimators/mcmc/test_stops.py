@@ -57,6 +57,7 @@ def interrupted_fit(model, data):
     return model
 
 
+@pytest.mark.kept("regressor")
 @every_estimator
 def test_an_interrupt_while_drawing_keeps_the_draws(estimator, data, gradients):
     whole = clone(estimator).set_params(remove_symmetries=False).fit(*data)
@@ -83,7 +84,7 @@ def test_an_interrupt_while_warming_up_keeps_where_the_chains_are(gradients):
     assert np.isfinite(model.predict(DIABETES[0])).all()
 
 
-def test_an_interrupt_while_chains_are_allocated_keeps_the_modes(gradients):
+def test_every_task_ends_and_an_interrupt_while_chains_are_allocated_keeps_the_modes(gradients):
     X, y = DIABETES[0][:, :1], DIABETES[1]
     reg = MCMCRegressor(
         (1,),
@@ -95,7 +96,10 @@ def test_an_interrupt_while_chains_are_allocated_keeps_the_modes(gradients):
         mode_weights=Evidence(1, 16),
         random_state=0,
     )
-    whole = clone(reg).fit(X, y)
+    watch = Watch()
+    whole = clone(reg).set_callbacks(watch).fit(X, y)
+    assert whole.stop_reason_ == "max_iter"
+    assert watch.begun == watch.ended > 90
     gradients.budget, gradients.count = gradients.count - 20, 0
     part = interrupted_fit(clone(reg), (X, y))
     assert 1 <= part.samples_.shape[1] < 20
@@ -125,6 +129,7 @@ def test_an_error_leaves_the_previous_fit(monkeypatch):
     assert np.array_equal(model.predict(DIABETES[0]), expected)
 
 
+@pytest.mark.kept("30-50-1-regressor", "55-90-10-classifier", "64-110-30-regressor")
 @every_estimator
 @pytest.mark.parametrize(
     ("n_blocks", "n_iter", "n_draws"),
@@ -142,6 +147,7 @@ def test_a_callback_stops_the_fit(estimator, data, n_blocks, n_iter, n_draws):
     fitted.predict(data[0])
 
 
+@pytest.mark.kept("classifier")
 @every_estimator
 def test_draws_before_a_stop_are_those_of_the_whole_fit(estimator, data):
     estimator = clone(estimator).set_params(remove_symmetries=False)
@@ -150,23 +156,7 @@ def test_draws_before_a_stop_are_those_of_the_whole_fit(estimator, data):
     assert np.array_equal(part.samples_, whole.samples_[:, :20])
 
 
-def test_every_task_that_begins_ends():
-    watch = Watch()
-    fitted = MCMCRegressor(
-        (1,),
-        init="prior",
-        prior_scale=1.0,
-        n_chains=4,
-        n_warmup=40,
-        n_draws=20,
-        mode_weights=Evidence(1, 16),
-        random_state=0,
-    )
-    fitted.set_callbacks(watch).fit(DIABETES[0][:, :1], DIABETES[1])
-    assert fitted.stop_reason_ == "max_iter"
-    assert watch.begun == watch.ended > 90
-
-
+@pytest.mark.kept("regressor")
 @every_estimator
 def test_warm_start_goes_on_bit_for_bit(estimator, data):
     """Twice 30 draws are 60 draws."""
@@ -181,6 +171,7 @@ def test_warm_start_goes_on_bit_for_bit(estimator, data):
     assert np.array_equal(fresh.samples_, long.samples_[:, :30])
 
 
+@pytest.mark.kept("classifier")
 @every_estimator
 def test_warm_start_from_another_problem(estimator, data):
     model = clone(estimator).set_params(warm_start=True).fit(*data)
@@ -216,6 +207,7 @@ def test_one_stuck_chain_is_named_and_counted():
     assert np.isfinite(model.predict(DIABETES[0])).all()
 
 
+@pytest.mark.kept("mode_weights1")
 @pytest.mark.parametrize("mode_weights", ["uniform", Evidence(0)])
 def test_all_chains_stuck(mode_weights):
     model = clone(REG).fit(*DIABETES)
@@ -273,6 +265,9 @@ def test_one_class():
         clone(CLF).fit(IRIS[0], np.zeros(len(IRIS[0])))
 
 
+@pytest.mark.kept(
+    "one-row-mode_weights1", "constant-target-uniform", "constant-feature-mode_weights1"
+)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("mode_weights", ["uniform", Evidence(1, 16)])
 @pytest.mark.parametrize("case", ["one-row", "constant-target", "constant-feature"])

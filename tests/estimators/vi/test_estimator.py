@@ -23,7 +23,7 @@ def diabetes():
 
 @pytest.fixture(scope="module")
 def fitted(diabetes):
-    return SymmetrizedVIRegressor((6,), "tanh", max_iter=800, tol=None, random_state=0).fit(
+    return SymmetrizedVIRegressor((6,), "tanh", max_iter=500, tol=None, random_state=0).fit(
         *diabetes
     )
 
@@ -43,7 +43,7 @@ def test_the_bounds_fit_together(fitted):
     assert 0.0 < fitted.elbo_std_error_ < 1.5
     assert fitted.elbo_curve_[-1] == pytest.approx(fitted.elbo_, abs=8 * fitted.elbo_std_error_)
     assert fitted.elbo_curve_[-1] > fitted.elbo_curve_[0]
-    assert (fitted.n_iter_, fitted.stop_reason_) == (800, "max_iter")
+    assert (fitted.n_iter_, fitted.stop_reason_) == (500, "max_iter")
 
 
 def one_unit_evidence(x, y, noise):
@@ -67,7 +67,7 @@ def test_elbo_is_below_the_evidence_and_symmetry_closes_log_2():
     x = np.linspace(-2, 2, 12)
     y = np.tanh(2 * x) + 0.1 * rng.standard_normal(12)
     reg = SymmetrizedVIRegressor(
-        (1,), "tanh", noise_std=0.1, standardize=False, normalize_y=False, max_iter=2000,
+        (1,), "tanh", noise_std=0.1, standardize=False, normalize_y=False, max_iter=1200,
         n_weight_samples=4, tol=None, random_state=0,
     ).fit(x[:, None], y)  # fmt: skip
     evidence = one_unit_evidence(x, y, 0.1)
@@ -108,7 +108,7 @@ def test_a_trivial_group_is_mean_field(diabetes):
 def test_symmetrisation_helps_where_units_overlap(diabetes):
     """Small noisy data, tanh: a higher symmetrised bound than the mean-field optimum has."""
     X, y = diabetes
-    kwargs = {"max_iter": 600, "tol": None, "random_state": 0}
+    kwargs = {"max_iter": 400, "tol": None, "random_state": 0}
     mean_field = SymmetrizedVIRegressor((10,), "tanh", symmetry=None, **kwargs).fit(X, y)
     symmetrised = SymmetrizedVIRegressor((10,), "tanh", **kwargs).fit(X, y)
     assert symmetrised.elbo_ > mean_field.elbo_ + 1.0
@@ -126,6 +126,7 @@ def test_every_gap_trains(gap, diabetes):
     assert 0.0 <= reg.symmetry_gap_ <= reg.network_.symmetry().log_order
 
 
+@pytest.mark.kept("relu-*", "*-3")
 @pytest.mark.parametrize("hidden", [(), 3, (12,), [3, 4], np.array([2, 2, 2])], ids=str)
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid", "softplus", "identity"])
 def test_every_shape_and_activation(hidden, activation, diabetes):
@@ -288,6 +289,7 @@ def test_fixed_noise_in_every_precision(dtype, diabetes):
     assert reg.predict(diabetes[0]).dtype == dtype
 
 
+@pytest.mark.kept("1e-06")
 @pytest.mark.parametrize("unit", [1e-6, 1e6])
 def test_noise_is_learned_in_any_unit_without_scaling(unit, diabetes):
     X, y = diabetes
@@ -332,7 +334,7 @@ def test_not_converged_is_a_warning_with_the_figure(diabetes):
 def test_classifier_reports_the_same(diabetes):
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
-    clf = SymmetrizedVIClassifier((5,), "tanh", max_iter=500, tol=None, random_state=0).fit(
+    clf = SymmetrizedVIClassifier((5,), "tanh", max_iter=300, tol=None, random_state=0).fit(
         X, names
     )
     assert clf.score(X, names) > 0.93

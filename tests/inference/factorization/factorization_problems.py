@@ -55,6 +55,6 @@ def problem_of(data, k, *, noise=0.25, noise_range=None, prior_scale=1.0, seed=0
     return FactorProblem(data, data, model, None, seed=seed, **settings)
 
 
-def fit(data, k, family, gap, **settings):
+def fit(data, k, family, gap, *, on_step=lambda s, i: False, **settings):
     problem = problem_of(data, k, **settings)
-    return fit_factors(problem, problem.start, family, gap=gap, on_step=lambda s, i: False)
+    return fit_factors(problem, problem.start, family, gap=gap, on_step=on_step)

@@ -103,7 +103,7 @@ def test_draws_have_the_expected_moments(generator):
     rows, cov = points(generator, 2)
     moments, start = prior.moments(rows, cov), prior.held(1.0)
     expected, _ = prior.learned(moments, start)
-    drawn = [prior.draw(moments, start, generator) for _ in range(2000)]
+    drawn = [prior.draw(moments, start, generator) for _ in range(500)]
     for name in ("precision", "coefficients"):
         values = torch.stack([getattr(law, name) for law in drawn])
         error = 5.0 * values.std(0) / len(drawn) ** 0.5

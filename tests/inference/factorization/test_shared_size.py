@@ -125,6 +125,7 @@ def test_products_and_priors_of_rows_stay(prior_scale, generator):
         assert_close(torch.einsum("ni,ij,nj->n", off_there, there.precision, off_there), squares)
 
 
+@pytest.mark.kept("learn")
 @pytest.mark.parametrize("prior_scale", ["learn", "ard"])
 def test_balanced_factors_are_equally_large(prior_scale, generator):
     """Whatever size they had: of an orbit one representative, up to rotations."""

@@ -18,6 +18,7 @@ from thin import some
 from torch.testing import assert_close
 
 from skbayes_sym.inference.factorization.covariance import FullCovariance, PointMass, row_entropy
+from skbayes_sym.inference.factorization.data import entries
 from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.problem import Factorisation, FactorState
 from skbayes_sym.inference.factorization.spectral_start import sweeps_start
@@ -78,9 +79,9 @@ def test_a_diagonal_family_finds_its_axes(generator):
     data = incomplete(generator, (120, 15), k=4, share=0.8)
     bounds = {}
     for name in ("row", "diag"):
-        fits = [fit(data, 4, FAMILIES[name], None, seed=s, max_iter=80) for s in range(3)]
+        fits = [fit(data, 4, FAMILIES[name], None, seed=s, max_iter=80) for s in range(2)]
         bounds[name] = [bound(data, f.posterior) for f in fits]
-    long = fit(data, 4, FAMILIES["diag"], None, tol=-1.0, max_iter=300)
+    long = fit(data, 4, FAMILIES["diag"], None, tol=-1.0, max_iter=200)
     assert min(bounds["diag"]) > bound(data, long.posterior) - 2.0
     assert min(bounds["diag"]) > max(bounds["row"])
 
@@ -128,6 +129,7 @@ def rotations(n_rows, k, family):
     return row_gap(group, is_isotropic=family.is_isotropic)
 
 
+@pytest.mark.kept("isotropic", "row", "full")
 @every_family
 def test_symmetrised_bound_exceeds_the_plain_one(family, generator):
     k = 4
@@ -140,22 +142,23 @@ def test_symmetrised_bound_exceeds_the_plain_one(family, generator):
 
 
 def joint_ascent(matrix, state, n_pairs=512):
-    """The symmetrised bound of isotropic rows of a complete matrix, all of q at once by L-BFGS.
+    """The symmetrised bound of isotropic rows, all of q at once by L-BFGS; NaN is missing.
 
     Draws are common ones in the axes of Q: the gap doesn't depend on them, and fits follow its
     draws forty times less than if they were in the axes of the factors.
     """
     (n, m), k, noise = matrix.shape, state.mean.shape[1], state.noise_variance
     z = torch.randn(n_pairs, k, k, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    seen, known = (~matrix.isnan()).to(matrix), matrix.nan_to_num()
 
     def loss(x):
         mean, (c, d) = x[:-2].view(-1, k), x[-2:].exp()
         u, v = mean[:n], mean[n:]
-        uu, vv = u.T @ u, v.T @ v
-        off = (matrix - u @ v.T / sqrt(k)).square().sum() + n * m * c * d
-        off = off + (c * n * vv.trace() + d * m * uu.trace()) / k
-        prior = uu.trace() + vv.trace() + k * (n * (c - c.log()) + m * (d - d.log()))
-        distance = torch.linalg.eigvalsh(uu / c + vv / d)
+        off = (known - seen * (u @ v.T) / sqrt(k)).square().sum() + seen.sum() * c * d
+        by_row, by_column = seen.sum(1) @ u.square().sum(1), seen.sum(0) @ v.square().sum(1)
+        off = off + (c * by_column + d * by_row) / k
+        prior = mean.square().sum() + k * (n * (c - c.log()) + m * (d - d.log()))
+        distance = torch.linalg.eigvalsh(u.T @ u / c + v.T @ v / d)
         inner, moved = distance.diag(), distance.sqrt().unsqueeze(-1) * z
         gap = langevin_gap(torch.cat([inner + moved, inner - moved])).mean()
         return 0.5 * (off / noise + prior) - gap
@@ -170,27 +173,60 @@ def joint_ascent(matrix, state, n_pairs=512):
     return state._replace(mean=found[:-2].view(-1, k), cov=cov)
 
 
+def bound_of_joint_ascent_less(matrix, problem, end, other, n_pairs=512):
+    """How much higher it goes from ``other`` than ``end`` is, both at the same new draws."""
+    gap, bounds = rotations(len(end.mean), end.mean.shape[1], FAMILIES["isotropic"]), []
+    for posterior in (end, joint_ascent(matrix, other, n_pairs)):
+        g = torch.Generator().manual_seed(99)
+        value = gap.estimate(posterior, 4096, generator=g).value
+        bounds.append(bound(problem.data, posterior) + value)
+    return bounds[1] - bounds[0]
+
+
+def isotropic_fit(problem, start, seed):
+    k, family = problem.model.n_components, FAMILIES["isotropic"]
+    stream = GapStream(
+        rotations(sum(problem.shape), k, family), torch.Generator().manual_seed(seed)
+    )
+    return fit_factors(problem, start, family, gap=stream, on_step=lambda s, i: False).posterior
+
+
+@pytest.mark.kept("end-1")
 @pytest.mark.parametrize("matrix", [1, *(pytest.param(i, marks=pytest.mark.slow) for i in (2, 3))])
 @pytest.mark.parametrize("begin", ["end", "random"])
 def test_fits_of_the_papers_matrices_end_at_their_optimum(matrix, begin):
     """Another optimiser, by draws of its own, finds nothing more; nor from a random start."""
-    data, family = complete(noisy_matrices()[matrix]), FAMILIES["isotropic"]
-    gap, g = rotations(80, 20, family), torch.Generator().manual_seed(matrix)
-    problem, stream = problem_of(data, 20, noise=4.0, tol=0.16), GapStream(gap, g)  # 1e-4 an entry
-    arguments = {"gap": stream, "on_step": lambda s, i: False}
-    end = fit_factors(problem, sweeps_start(problem), family, **arguments).posterior
-    other = end
-    if begin == "random":
-        other = fit_factors(problem, problem.start, family, **arguments).posterior
-    bounds = []
-    for posterior in (end, joint_ascent(noisy_matrices()[matrix], other)):
-        g = torch.Generator().manual_seed(99)
-        bounds.append(bound(data, posterior) + gap.estimate(posterior, 4096, generator=g).value)
-    assert bounds[1] - bounds[0] < 0.01
+    values = noisy_matrices()[matrix]
+    problem = problem_of(complete(values), 20, noise=4.0, tol=0.16)  # 1e-4 an entry
+    end = isotropic_fit(problem, sweeps_start(problem), matrix)
+    other = end if begin == "end" else isotropic_fit(problem, problem.start, matrix)
+    assert bound_of_joint_ascent_less(values, problem, end, other) < 0.01
 
 
+# Rows, columns, components and share missing.
+INCOMPLETE = {
+    "60 x 30": (60, 30, 8, 0.3), "100 x 50": (100, 50, 10, 0.6), "40 x 40": (40, 40, 20, 0.2),
+}  # fmt: skip
+
+
+@some("shape", INCOMPLETE, keep={"60 x 30"})
+def test_fits_with_missing_entries_end_at_an_optimum(shape, generator):
+    """L-BFGS finds nothing more from there, by draws of its own."""
+    n, m, k, missing = INCOMPLETE[shape]
+    u, v = (torch.randn(size, k, generator=generator, dtype=torch.float64) for size in (n, m))
+    noise = torch.randn(n, m, generator=generator, dtype=torch.float64)
+    values = u @ v.mT / sqrt(k) + 1.5 * noise
+    values[torch.rand(n, m, generator=generator) < missing] = torch.nan
+    rows, columns = (~values.isnan()).nonzero(as_tuple=True)
+    data = entries(rows, columns, values[rows, columns], (n, m))
+    problem = problem_of(data, k, noise=1.5**2, tol=1e-4 * len(rows))
+    end = isotropic_fit(problem, problem.start, 1)
+    assert bound_of_joint_ascent_less(values, problem, end, end, 256) < 0.01
+
+
+@pytest.mark.kept("*-full")
 @pytest.mark.parametrize("family", ["isotropic", "full"])
-@pytest.mark.parametrize("matrices", [range(3), pytest.param(range(3, 10), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("matrices", [range(1), pytest.param(range(1, 10), marks=pytest.mark.slow)])
 def test_elbo_stays_below_the_log_evidence(matrices, family):
     """The paper's listing is above it on every one of these matrices, by 14 nats on average."""
     family = FAMILIES[family]
@@ -218,6 +254,7 @@ def test_wider_families_have_higher_bounds():
         assert bounds[i + 1] > bounds[i] - 4.0 * (errors[i] ** 2 + errors[i + 1] ** 2) ** 0.5
 
 
+@pytest.mark.kept("row-flips", "diag-signed-permutations")
 @pytest.mark.parametrize("permute", [False, True], ids=["flips", "signed-permutations"])
 @some("family", ["isotropic", "row", "diag"], keep={"row", "diag"})
 def test_finite_groups_raise_the_bound(permute, family, generator):

@@ -224,6 +224,8 @@ def z_scores(kernel, target, precondition):
     return (per_chain.mean(0) - target.expected) / (per_chain.std(0, ddof=1) / N_CHAINS**0.5)
 
 
+@pytest.mark.kept("hmc-*", "nuts-half-normal-*", "nuts-correlated-normal-*", "aligned-*",
+                  "microcanonical-correlated-normal-*", "microcanonical-half-normal-*")  # fmt: skip
 @pytest.mark.parametrize(
     ("kernel", "target", "precondition"), pairwise(KERNELS, TARGETS, PRECONDITIONERS)
 )

@@ -97,6 +97,7 @@ def test_noise_is_not_looked_for_when_told(problem):
     assert [doubted for _, doubted in searches.asked] == [False] * 2
 
 
+@pytest.mark.kept("5", "1")
 @pytest.mark.parametrize("ended_by", range(1, 6))
 def test_an_end_ends_all(problem, ended_by):
     """Two ways of the first start, two of the other prior, two of the second start."""

@@ -25,6 +25,7 @@ def one_per_input(parts):
     return parts.under([SCALES.repeat(2)[: n + 1] for n in parts.network.sizes[:-1]])
 
 
+@pytest.mark.kept("(4, 3)-*")
 @every_posterior
 @some("widths", [(4,), (4, 3), (3, 2, 4)], keep={(4,), (4, 3)})
 def test_predictions_are_the_moments_of_draws(name, widths, generator):
@@ -47,6 +48,7 @@ def test_predictions_are_the_moments_of_draws(name, widths, generator):
     assert_close(outputs.std(0), spread, rtol=0.15, atol=0)
 
 
+@pytest.mark.kept("one an input-*")
 @every_posterior
 @pytest.mark.parametrize("under", [lambda parts: parts, one_per_input], ids=["one", "one an input"])
 def test_draws_of_the_last_layer_have_the_covariance_of_its_law(name, under, generator):

@@ -10,7 +10,6 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.linear.expectations import ScalarSites
 from skbayes_sym.inference.linear.sites import (
-    Acceleration,
     Sites,
     converge,
     first_sites,
@@ -23,6 +22,7 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
+from skbayes_sym.numerics.anderson import AndersonMixing
 
 
 def gaussian(noise_variance):
@@ -152,7 +152,7 @@ def test_outliers_have_negative_sites():
 def test_every_update_raises_the_elbo(data, likelihood):
     variance = torch.tensor(1.5, dtype=torch.float64)
     sites = first_sites(data, likelihood, torch.zeros(1, dtype=torch.float64))
-    state, acceleration = solve(data, sites, variance, likelihood), Acceleration()
+    state, acceleration = solve(data, sites, variance, likelihood), AndersonMixing()
     for _ in range(12):
         after = update(data, state, acceleration=acceleration).state
         assert float(after.elbo) >= float(state.elbo) - 1e-10

@@ -76,6 +76,7 @@ def assert_same(a, b):
         assert_close(x, y, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.kept("torch.float64")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_recovers_a_correlated_ill_conditioned_normal(dtype):
     """Chains are independent: the spread of their averages gives the standard errors."""
@@ -158,6 +159,7 @@ def test_blocks_do_not_know_each_other():
     assert np.abs(together.draws[:3] - together.draws[3:6]).min() > 0  # streams differ
 
 
+@pytest.mark.kept("2")
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_going_on_is_one_long_run(n_jobs):
     sampler, blocks = small()

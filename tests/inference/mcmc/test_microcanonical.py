@@ -138,7 +138,7 @@ def test_refreshing_keeps_the_uniform_law(generator):
     assert_close(u.T @ u / len(u), torch.eye(3).double() / 3, rtol=0, atol=0.01)
 
 
-def unadjusted_variances(target, generator, n_dims=10, n_steps=800):
+def unadjusted_variances(target, generator, n_dims=10, n_steps=400):
     """Of every coordinate over its own, with its standard error: independent chains."""
     scale = torch.logspace(-0.5, 0.5, n_dims, dtype=torch.float64)
     density, sampler, n = Normal(scale), MicrocanonicalLangevin(), 200

@@ -57,7 +57,7 @@ def test_mean_loss_is_minus_the_bound(generator):
     n = network.layout.n_params
     gap = gated(network.symmetry(), generator_from(5))
     objective = objective_of(network, data, prior, params, likelihood, gap=gap)
-    losses = torch.stack([objective(step) for step in range(500)])
+    losses = torch.stack([objective(step) for step in range(250)])
     posterior = posterior_of(params, n)
     log_lik = expected_log_likelihood(
         network, likelihood.at(params[2 * n :]), posterior, data, n_draws=2000,
@@ -67,7 +67,7 @@ def test_mean_loss_is_minus_the_bound(generator):
         posterior, 4000, generator=generator
     )
     bound = log_lik.value - posterior.kl_from(prior.scale.numpy()) + expected_gap.value
-    error = np.hypot(float(losses.std()) / 500**0.5, log_lik.standard_error)
+    error = np.hypot(float(losses.std()) / 250**0.5, log_lik.standard_error)
     error = np.hypot(error, expected_gap.standard_error)
     assert abs(float(losses.mean()) + bound) < 4 * error
 
@@ -136,9 +136,9 @@ def test_minibatches_are_unbiased(generator):
     means, errors = [], []
     for batch_size in (40, 10):
         objective = objective_of(network, data, prior, params, likelihood, batch_size=batch_size)
-        values = torch.stack([objective(s) for s in range(1500)])
+        values = torch.stack([objective(s) for s in range(600)])
         means.append(float(values.mean()))
-        errors.append(float(values.std()) / 1500**0.5)
+        errors.append(float(values.std()) / 600**0.5)
     assert abs(means[0] - means[1]) < 4 * np.hypot(*errors)
 
 

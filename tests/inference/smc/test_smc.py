@@ -63,6 +63,7 @@ def test_linear_model_evidence_mean_and_covariance():
     assert within(found, covariance.flatten())
 
 
+@pytest.mark.kept("flip")
 @pytest.mark.parametrize("group", [Trivial(), FLIP], ids=["no-symmetry", "flip"])
 def test_two_weight_network_against_quadrature(group):
     grid = torch.linspace(-6.0, 6.0, 601, dtype=F64)
@@ -107,6 +108,7 @@ def test_weights_of_a_mixture():
     assert within(torch.tensor(log_evidence).exp(), 1.0)
 
 
+@pytest.mark.kept("True")
 @pytest.mark.parametrize("full", [True, False])
 def test_overlapping_copies_are_sampled_right(full, monkeypatch):
     """The boundary runs through the bulk, and either kernel keeps the law of the gap.

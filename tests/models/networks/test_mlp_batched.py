@@ -53,6 +53,7 @@ def check_against_autograd(network, likelihood, data, position, rtol):
     assert_close(gradient / scale, d_expected / scale, rtol=0, atol=rtol, check_dtype=False)
 
 
+@pytest.mark.kept("*-three-layers-relu", "gaussian-learned-*", "categorical-*")
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 @every_likelihood
 def test_value_and_gradient_equal_autograd(network, case, generator):
@@ -97,6 +98,7 @@ def test_a_row_of_weight_two_is_two_rows(generator):
         assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.kept("nan-*-one-layer-relu", "inf-*-two-layers-tanh", "1e+200-*-linear")
 @pytest.mark.parametrize("name", ["linear", "one-layer-relu", "two-layers-tanh"])
 @every_likelihood
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e200])

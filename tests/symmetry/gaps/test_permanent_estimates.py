@@ -28,7 +28,7 @@ def test_saturated_infonce_iid(d, k, expected, generator):
     values = torch.cat(
         [
             gap_of(group, loc, torch.ones(d), generator, estimate=InfoNCE(k, replacement=True), n=1)
-            for _ in range(1500)
+            for _ in range(500)
         ]
     )
     assert_mean(values, expected)

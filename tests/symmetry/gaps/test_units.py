@@ -183,6 +183,7 @@ def test_importance_tightens_with_more_permutations(generator):
     assert_close(torch.tensor(means), torch.tensor([5.970, 6.368, 6.450]), rtol=0, atol=0.2)
 
 
+@pytest.mark.kept("permutation-0.0", "permutation-5.0", "signed-0.3", "signed-5.0")
 @pytest.mark.parametrize("spread", [0.0, 0.3, 1.0, 5.0])
 @pytest.mark.parametrize("activation", [RELU, TANH], ids=["permutation", "signed"])
 def test_deep_network_is_sandwiched(spread, activation, generator):
