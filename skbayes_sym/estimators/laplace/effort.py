@@ -25,7 +25,7 @@ MOST_NOISE, ROWS_A_WEIGHT, WIDE_WORK = 0.2, 4, 4e11
 
 # Where many columns make even three modes of twenty units take too long, fewer units found by
 # Gauss-Newton steps predict better than twenty trained by Adam (1,600 rows x 100 columns: ten are
-# .17 nats per row ahead; 800 x 200: ten are .72; 4,000 x 60: ten are .12).
+# .17 nats per row ahead; 800 x 200: five are .74; 4,000 x 60: ten are .12).
 FEWER, MOST_ROWS_A_WEIGHT = (10, 5), 10
 # A scale a column needs two rows a weight: at 1.4 it was .06, .22 and .08 worse than a scale a
 # layer, at 2.2 .02, .04 worse and .12 better (1,200 rows; columns that share twelve causes, of
@@ -38,12 +38,12 @@ _ENDINGS = 10.0  # systems of all weights that a mode ends with, and is predicte
 def work(n_restarts: int, max_iter: int, n_rows: int, n_params: int, n_outputs: int = 1) -> float:
     """Multiplications of all Gauss-Newton systems, about.
 
-    R I (N P^2 + P^3); where rows are few, M = N O derivatives, R I (2 M^2 P + M^3) and the systems
-    of all weights at the end.
+    R I (N P^2 + P^3); where rows are few, M = N O derivatives, R I (4 M^2 P + 2 M^3), since every
+    diagonal asks for products anew, and the systems of all weights at the end.
     """
     m = n_rows * n_outputs
     if are_few(m, n_params):
-        step = 2.0 * m**2 * n_params + m**3
+        step = 4.0 * m**2 * n_params + 2.0 * m**3
         return n_restarts * (max_iter * step + _ENDINGS * n_params**3)
     return float(n_restarts * max_iter * (n_rows * n_params**2 + n_params**3))
 

@@ -22,8 +22,10 @@ from skbayes_sym.estimators.laplace.class_method import (
     most_steps,
 )
 from skbayes_sym.estimators.laplace.effort import (
+    FEWEST_MODES,
     NARROW,
     STEPS,
+    affordable_modes,
     restarts,
     units,
     units_of_numbers,
@@ -295,6 +297,11 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
 
     def _most_steps(self, network: MLP) -> int:
         return self._steps_up_to(STEPS)
+
+    def _takes_long(self, n_rows: int, network: MLP) -> bool:
+        if isinstance(self.n_restarts, str) and isinstance(self.max_iter, str):
+            return affordable_modes(FEWEST_MODES, n_rows, network) == 0
+        return super()._takes_long(n_rows, network)
 
     def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
         n_restarts = restarts(self.n_restarts, n_rows, network)

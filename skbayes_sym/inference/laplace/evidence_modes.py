@@ -14,7 +14,7 @@ damped geometrically, with :math:`A = \sum_t \beta_t J_t' J_t + \mathrm{diag}\,\
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from math import log, pi
+from math import inf, log, nan, pi
 from typing import NamedTuple
 
 import torch
@@ -43,6 +43,9 @@ _INITIAL_NOISE_PRECISION = 1.0 / 0.3  # of standardised targets
 _NOISE_SHAPE, _NOISE_RATE = 0.5, 5e-5
 _NUMBERS = 1 << 22  # of a block of Jacobians: 32 MB
 _SETTLED, _PATIENCE = 3, 3  # updates compared, and how often in a row they must agree
+# Of more weights than rows: steps before the best is kept, since the evidence away from a mode says
+# too much, and steps without a new best that end a restart.
+_BEST_START, _MOST_WITHOUT = 20, 15
 
 _REMEDY = "Standardise X and y, or use fewer hidden units."
 
@@ -89,6 +92,11 @@ class RegressionEvidence:
     def total_weight(self) -> float:
         """Number of rows, counted with their weights."""
         return float(self.data.weight.sum())
+
+    @property
+    def is_outnumbered(self) -> bool:
+        """Whether there are more weights than numbers to learn from."""
+        return self.data.y.numel() < self.network.layout.n_params
 
     def squares(self, theta: Tensor) -> Tensor:
         """Weighted squared residuals of every target, (r, P) -> (r, T)."""
@@ -172,6 +180,26 @@ class _State(NamedTuple):
     squares: Tensor
     slope: Tensor
     product: Tensor
+    # Where the evidence was highest, and the updates since then.
+    best_evidence: Tensor  # -inf until it counts
+    best_theta: Tensor
+    best_log_precision: Tensor
+    best_noise_precision: Tensor
+    n_without: Tensor
+
+    def with_best(self, theta: Tensor, hyper: Hyper, log_evidence: Tensor) -> "_State":
+        """Told the evidence at weights and hyperparameters of all."""
+        higher = log_evidence > self.best_evidence
+        by_row = higher.unsqueeze(1)
+        return self._replace(
+            best_evidence=torch.where(higher, log_evidence, self.best_evidence),
+            best_theta=torch.where(by_row, theta, self.best_theta),
+            best_log_precision=torch.where(by_row, hyper.log_precision, self.best_log_precision),
+            best_noise_precision=torch.where(
+                by_row, hyper.noise_precision, self.best_noise_precision
+            ),
+            n_without=torch.where(higher, 0, self.n_without + 1),
+        )
 
     @property
     def sums(self) -> Sums:
@@ -221,7 +249,8 @@ class EvidenceModes:
         """Modes from starting points ``theta`` (R, P).
 
         The last iterate is kept, not the one of highest evidence: away from a mode Laplace's
-        approximation says too much. Restarts that have settled leave the batch.
+        approximation says too much. But of more weights than rows, whose scales run away while the
+        evidence falls, that one is. Restarts that have settled leave the batch.
 
         Parameters
         ----------
@@ -243,6 +272,8 @@ class EvidenceModes:
                 state = state.put(alive, moved)
                 curves.append(torch.where(ended, torch.nan, state.log_evidence))
                 ended = ended | self._settled(curves, problem.total_weight)
+                if self.tol is not None:
+                    ended = ended | (state.n_without >= _MOST_WITHOUT)
                 loop.stop_if("tol", bool(ended.all()))
                 if on_step is not None:
                     so_far = partial(self._modes, problem, state)
@@ -250,11 +281,16 @@ class EvidenceModes:
         return Search(self._modes(problem, state), curves, loop.stopped)
 
     def _modes(self, problem: RegressionEvidence, state: _State) -> Modes:
-        """Evidence and curvature at the hyperparameters reached."""
+        """Evidence and curvature where the search is, or was best."""
         fixed = replace(self, learn_noise=False, learn_prior=False)
-        final = fixed.update(problem, state.theta, state.sums, state.hyper)
+        theta, sums, hyper = state.theta, state.sums, state.hyper
+        if bool((state.best_evidence > -inf).all()):
+            theta = state.best_theta
+            sums = problem.sums(theta)
+            hyper = Hyper(state.best_log_precision, state.best_noise_precision)
+        final = fixed.update(problem, theta, sums, hyper)
         value = final.log_evidence
-        return Modes(state.theta, *state.hyper, final.system.cholesky(), value, state.n_iter)
+        return Modes(theta, *hyper, final.system.cholesky(), value, state.n_iter)
 
     def update(
         self, problem: RegressionEvidence, theta: Tensor, sums: Sums, hyper: Hyper
@@ -294,12 +330,14 @@ class EvidenceModes:
         precision = state.log_precision.exp()[:, problem.prior.group]
         taken = step(misfit, state.theta, expansion, precision, state.damping)
         sums = problem.sums(taken.theta)
-        state = _State(
-            taken.theta, *state.hyper, taken.damping, state.n_iter + 1, state.log_evidence, *sums
+        state = state._replace(
+            theta=taken.theta, damping=taken.damping, n_iter=state.n_iter + 1, **sums._asdict()
         )
         if iteration < _HYPER_START:
             return state
         found = self.update(problem, taken.theta, sums, state.hyper)
+        if iteration >= _BEST_START and self.learn_prior and problem.is_outnumbered:
+            state = state.with_best(taken.theta, state.hyper, found.log_evidence)
         return state._replace(
             log_evidence=found.log_evidence,
             log_precision=found.hyper.log_precision,
@@ -321,12 +359,20 @@ def _start(problem: RegressionEvidence, theta: Tensor, noise_precision: Tensor |
     spread = problem.data.y.var(0, correction=0)
     spread = torch.where(spread > 0.0, spread, 1.0)  # of a constant target any start will do
     beta = _INITIAL_NOISE_PRECISION / spread if noise_precision is None else noise_precision
+    log_precision = problem.prior.hyper.to(theta).expand(n, -1)
+    beta = beta.to(theta).expand(n, n_targets)
+    none = torch.zeros(n, dtype=torch.int64, device=theta.device)
     return _State(
         theta,
-        problem.prior.hyper.to(theta).expand(n, -1),
-        beta.to(theta).expand(n, n_targets),
+        log_precision,
+        beta,
         theta.new_full((n,), INITIAL_DAMPING),
-        torch.zeros(n, dtype=torch.int64, device=theta.device),
-        theta.new_full((n,), float("nan")),
+        none,
+        theta.new_full((n,), nan),
         *problem.sums(theta),
+        theta.new_full((n,), -inf),
+        theta,
+        log_precision,
+        beta,
+        none,
     )

@@ -44,8 +44,8 @@ def test_what_many_rows_are_given(n_inputs, n_rows, units):
     [
         (927, 8, 20),
         (1600, 100, 10),
-        (800, 200, 10),
-        (1600, 200, 5),
+        (400, 200, 10),
+        (800, 200, 5),
         (4000, 60, 10),
         (90, 100, 20),  # few rows: their own space is small
         (90, 400, 5),
@@ -64,7 +64,7 @@ def test_fewer_units_stay_few_and_under_a_scale_a_layer():
 
 def test_few_rows_cost_what_their_own_space_costs():
     """Up to half as many as there are weights; beyond it is the weights' space."""
-    assert work(2, 10, 50, 1000) == 2 * (10 * (2 * 50**2 * 1000 + 50**3) + 10 * 1000**3)
+    assert work(2, 10, 50, 1000) == 2 * (10 * (4 * 50**2 * 1000 + 2 * 50**3) + 10 * 1000**3)
     assert work(2, 10, 250, 1000, 2) == work(2, 10, 500, 1000)
     assert work(2, 10, 501, 1000) == 2 * 10 * (501 * 1000**2 + 1000**3)
 

@@ -161,3 +161,22 @@ def test_few_rows_give_the_modes_of_the_weights_own_space(n_targets, monkeypatch
         found.append((*search.modes, torch.stack(search.curves[8:])))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
+
+
+def test_of_more_weights_than_rows_the_best_is_kept():
+    """A line in noise of 40 rows and 40 columns: scales run away while the evidence falls."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 40))
+    y = x[:, :3].sum(1, keepdims=True) + rng.standard_normal((40, 1))
+    data = Data(*(torch.as_tensor(a) for a in (x, y / y.std(), np.ones(40))))
+    problem = problem_of(data, widths=(10,))
+    assert problem.is_outnumbered
+    assert not problem_of(linear_data()).is_outnumbered
+    start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
+    search = EvidenceModes(max_iter=100, tol=1e-9).search(problem, start)
+    curves = torch.stack(search.curves)[evidence_modes._BEST_START :].nan_to_num(-torch.inf)
+    torch.testing.assert_close(search.modes.log_evidence, curves.max(0).values)
+    assert bool((search.modes.log_evidence > curves[-1] + 1.0).any())
+    assert search.stopped == "tol"
+    ended = search.modes.n_iter - evidence_modes._BEST_START - 1
+    assert torch.equal(ended, curves.argmax(0) + evidence_modes._MOST_WITHOUT)
