@@ -21,11 +21,12 @@ STEPS, FEWEST_STEPS = 100, 50
 # units better than twenty (airfoil: .1 nats per row), if there are so many rows a weight and time
 # enough. Of 640 weights for 1,350 rows forty units were .07 worse, at three times the cost.
 MANY_ROWS, NARROW, WIDE = 1000, 20, 40
-MOST_NOISE, ROWS_A_WEIGHT, WIDE_WORK = 0.2, 4, 4e11
+MOST_NOISE, ROWS_A_WEIGHT, OTHER_WORK = 0.2, 4, 4e11
 
 # Where many columns make even three modes of twenty units take too long, fewer units found by
 # Gauss-Newton steps predict better than twenty trained by Adam (1,600 rows x 100 columns: ten are
-# .17 nats per row ahead; 800 x 200: five are .74; 4,000 x 60: ten are .12).
+# .17 nats per row ahead; 800 x 200: five are .74; 4,000 x 60: ten are .12). On these five do as
+# well as ten.
 FEWER, MOST_ROWS_A_WEIGHT = (10, 5), 10
 # A scale a column needs two rows a weight: at 1.4 it was .06, .22 and .08 worse than a scale a
 # layer, at 2.2 .02, .04 worse and .12 better (1,200 rows; columns that share twelve causes, of
@@ -71,7 +72,8 @@ def units_of_numbers(n_rows: int, n_inputs: int, n_outputs: int) -> int:
     """`units` of regression: a few modes, in time."""
 
     def in_time(network: MLP) -> bool:
-        return affordable_modes(FEWEST_MODES, n_rows, network) > 0
+        most = MOST_WORK if network.hidden_layer_sizes == (NARROW,) else OTHER_WORK
+        return FEWEST_MODES * _work_of_one(n_rows, network) <= most
 
     return units(n_rows, n_inputs, n_outputs, in_time)
 
@@ -104,7 +106,7 @@ def richer(n_rows: int, narrow: MLP) -> MLP | None:
     if n_rows <= MANY_ROWS or narrow.hidden_layer_sizes != (NARROW,):
         return None
     has_rows = n_rows * narrow.n_outputs >= ROWS_A_WEIGHT * wide.layout.n_params
-    if has_rows and FEWEST_MODES * _work_of_one(n_rows, wide) <= WIDE_WORK:
+    if has_rows and FEWEST_MODES * _work_of_one(n_rows, wide) <= OTHER_WORK:
         return wide
     has_rows = n_rows * narrow.n_outputs >= ROWS_A_COLUMN_WEIGHT * narrow.layout.n_params
     in_time = FEWEST_MODES * _work_of_one(n_rows, narrow) <= MOST_WORK

@@ -43,8 +43,9 @@ def test_what_many_rows_are_given(n_inputs, n_rows, units):
     ("n_rows", "n_inputs", "width"),
     [
         (927, 8, 20),
-        (1600, 100, 10),
-        (400, 200, 10),
+        (1600, 100, 5),
+        (1200, 90, 10),
+        (200, 200, 10),
         (800, 200, 5),
         (4000, 60, 10),
         (90, 100, 20),  # few rows: their own space is small
