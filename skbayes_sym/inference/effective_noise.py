@@ -38,7 +38,7 @@ _LEAST_FREEDOMS = 1.0  # rows that are left to the noise, at least
 # rows: up to .9 the fixed point predicts best, from .97 on it loses by 2 to 1,000 nats per row).
 _MOST_TAKEN = 0.95
 _LEAST_LEFT = 1e-9  # of a row, to its leave-one-out residual
-_MOST_ROWS = 4096  # from which the Jacobian's products are taken, evenly spaced
+MOST_ROWS = 4096  # from which the Jacobian's products are taken, evenly spaced
 _REMEDY = "Standardise X and y, or use fewer hidden units."
 
 # Of Student's t: enough for a variance that isn't much larger than the noise's own.
@@ -134,7 +134,7 @@ def leverages_of(network: MLP, theta: Tensor, data: Data, prior_scale: Tensor) -
     chosen rows is scaled to that of all.
     """
     x, _, weight = data
-    chosen = torch.linspace(0, len(x) - 1, min(len(x), _MOST_ROWS)).round().long()
+    chosen = torch.linspace(0, len(x) - 1, min(len(x), MOST_ROWS)).round().long()
     share = float(weight.sum()) / float(weight[chosen].sum())
     _, jacobian = outputs_and_jacobian(network, theta.unsqueeze(0), x[chosen])
     root = (share * weight[chosen]).sqrt()

@@ -30,6 +30,7 @@ from skbayes_sym.estimators.bayesian_mlp.shares import Shares, shared_by_classes
 from skbayes_sym.estimators.ensemble.method import Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
 from skbayes_sym.estimators.laplace.class_method import (
+    TRIES,
     ClassModesFit,
     EvidenceLaplaceClasses,
     most_steps,
@@ -44,7 +45,6 @@ from skbayes_sym.symmetry.base import Trivial
 
 # Multiplications for all modes, and for one where no more are found: some 25 seconds of one core.
 _MOST_WORK = 4e11
-_TRIES = 2.5  # times the work, where labels are noisy
 # Share of the labels' entropy, on rows that modes leave out, up to which members count as trained:
 # beyond they don't know that classes overlap, and lose up to half a nat per row.
 _MOST_UNEXPLAINED = 0.2
@@ -202,7 +202,7 @@ def affordable(most: int, n_rows: int, network: MLP) -> tuple[int, bool]:
     n_params = network.layout.n_params
     each = work(1, most_steps(n_params), n_rows, n_params, network.n_outputs)
     n_modes = min(most, int(_MOST_WORK / each))
-    return n_modes, _TRIES * n_modes * each <= _MOST_WORK
+    return n_modes, TRIES * n_modes * each <= _MOST_WORK
 
 
 def _is_explained(modes: ClassModesFit, data: Data) -> bool:

@@ -20,9 +20,15 @@ from skbayes_sym.estimators.bayesian_mlp.linear_part import LinearPart, fit_line
 from skbayes_sym.estimators.bayesian_mlp.shares import Shares, equal_shares
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
-from skbayes_sym.estimators.laplace.effort import MOST_NOISE, USUAL_WORK, affordable_modes
+from skbayes_sym.estimators.laplace.effort import (
+    MOST_NOISE,
+    MOST_WORK,
+    USUAL_WORK,
+    affordable_modes,
+)
 from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
 from skbayes_sym.estimators.laplace.modes import ModesFit
+from skbayes_sym.inference.effective_noise import MOST_ROWS
 from skbayes_sym.inference.laplace.mode_search import noise_share
 from skbayes_sym.inference.noise_shape import NoiseShape, fit_noise_shape
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -38,6 +44,7 @@ LINEAR_SHARE = 0.01  # of the fit's blocks
 INTERRUPTED = "what had been found when the fit was interrupted"
 
 _MEMBER_WIDTH = (50,)
+_EIGENVECTORS = 9.0  # multiplications of symmetric matrices' eigenvectors, about, over m^3
 # The ensemble's own defaults: relu under a fixed prior of 1 is what tanh modes lack.
 _MEMBER_RATE, _MEMBER_STEPS, _MEMBER_TOL, _NOISE_PRIOR = 0.03, 2000, 1e-3, 1.0
 # Of the parts' reasons to stop the pool's, the first that one of them had.
@@ -168,9 +175,9 @@ class Pool:
         members = linear = by_left_out = noise = None
         if not has_ended(modes):
             own = member_model(wide, model.likelihood)
-            if modes is None or noise_share(modes.modes, data.double_data.y.cpu()) <= MOST_NOISE:
-                # As many members as modes: neither kind outvotes the other.
-                n = self.n_members if modes is None else min(self.n_members, len(modes.modes.theta))
+            # As many members as modes: neither kind outvotes the other.
+            n = self.n_members if modes is None else min(self.n_members, len(modes.modes.theta))
+            if modes is None or _has_members(n, modes, wide, data):
                 left = share - LINEAR_SHARE
                 stage = Stage(run, left, lambda m: PoolFit(None, modes, m, wide, INTERRUPTED))
                 members = ensemble(n).fit(data, own, stage)
@@ -219,6 +226,17 @@ def _of_shares(shares: Shares, found: PoolFit) -> str:
     if shares.linear < 1.0 and found.members is not None and not shares.members:
         text += ", members for nothing"
     return text
+
+
+def _has_members(n_members: int, modes: ModesFit, network: MLP, data: Training) -> bool:
+    """Whether members may add something to modes, and their noise and left-out rows take seconds.
+
+    These cost two eigendecompositions a member, in the smaller of the spaces of rows and weights.
+    """
+    if noise_share(modes.modes, data.double_data.y.cpu()) > MOST_NOISE:
+        return False
+    m, larger = sorted((min(data.n_rows, MOST_ROWS) * network.n_outputs, network.layout.n_params))
+    return n_members * 2.0 * m**2 * (larger + _EIGENVECTORS * m) <= MOST_WORK
 
 
 def member_network(n_inputs: int, n_outputs: int) -> MLP:

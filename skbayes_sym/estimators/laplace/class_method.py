@@ -39,6 +39,7 @@ _DOUBLE = 8  # bytes
 # The default priors: on separated classes the evidence is higher under the first by tens of nats,
 # where labels are noisy under the second.
 STEEP, FLAT = LayerScales(8.0, 64.0), LayerScales(8.0, 4.0)
+TRIES = 2.5  # times the work, where labels are noisy
 # Of the searches' reasons to stop the fit's, the first that one of them had.
 _GRAVEST: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter", "tol")
 

@@ -18,12 +18,14 @@ from skbayes_sym.estimators.laplace.base import (
 from skbayes_sym.estimators.laplace.class_method import (
     FLAT,
     STEEP,
+    TRIES,
     EvidenceLaplaceClasses,
     most_steps,
 )
 from skbayes_sym.estimators.laplace.effort import (
     FEWEST_MODES,
     NARROW,
+    OTHER_WORK,
     STEPS,
     affordable_modes,
     restarts,
@@ -588,7 +590,10 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
             return (NARROW,)
 
         def in_time(network: MLP) -> bool:
-            return not self._takes_long(data.n_rows, network)
+            if network.hidden_layer_sizes == (NARROW,):
+                return not self._takes_long(data.n_rows, network)
+            n_steps = self._most_steps(network)
+            return TRIES * self._work(n_steps, data.n_rows, network) <= OTHER_WORK
 
         return (units(data.n_rows, data.n_features, n_outputs, in_time),)
 

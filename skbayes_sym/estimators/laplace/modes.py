@@ -73,10 +73,10 @@ class ModesFit:
             **learned_scales(self.prior, modes.hyper),
         }
         if self.search is not None:
-            curve = torch.stack(self.search.curves).cpu().numpy() + offset
             best = int(modes.log_evidence.argmax())
+            curve = np.array([float(step[best]) for step in self.search.curves]) + offset
             attributes["log_evidence_"] = float(attributes["log_evidence_modes_"][best])
-            attributes["log_evidence_curve_"] = curve[np.isfinite(curve[:, best]), best]
+            attributes["log_evidence_curve_"] = curve[np.isfinite(curve)]
         return attributes
 
 

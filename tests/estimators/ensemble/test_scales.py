@@ -53,7 +53,7 @@ def test_a_linear_member_ends_where_the_exact_evidence_is_highest():
         theta = beta * cov @ h.T @ t
         gamma = np.bincount(group) - alpha * np.bincount(group, np.diag(cov))
         squares = np.bincount(group, theta**2)
-        alpha = (gamma + 2 * a) / (squares + 2 * a * 1.0)
+        alpha = (gamma + 2 * a) / (squares + 2 * a * np.array([0.1, 1.0]))
         beta = (len(t) - gamma.sum()) / np.sum((t - h @ theta) ** 2)
     np.testing.assert_allclose(reg.prior_scale_samples_, np.tile(alpha**-0.5, (3, 1)), rtol=1e-4)
     np.testing.assert_allclose(reg.prior_scale_, alpha**-0.5, rtol=1e-4)

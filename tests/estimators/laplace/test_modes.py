@@ -240,3 +240,19 @@ def test_a_constant_target_is_learned_as_one():
     mean, std = reg.predict(X, return_std=True)
     np.testing.assert_allclose(mean, 7.0, atol=0.01)
     assert (std < 0.1).all()
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_an_interrupt_in_the_first_step_leaves_the_starts(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evidence_modes.EvidenceModes, "_iterate", interrupted)
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((20, 2)), rng.standard_normal(20)
+    reg = LaplaceRegressor((3,), n_restarts=1, random_state=0)
+    with pytest.raises(KeyboardInterrupt):
+        reg.fit(X, y)
+    assert reg.stop_reason_ == "interrupted"
+    assert len(reg.log_evidence_curve_) == 0
+    assert np.isfinite(reg.predict(X)).all()
