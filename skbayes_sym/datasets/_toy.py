@@ -53,7 +53,7 @@ def make_regression2d(
     """
     check_count("n_samples", n_samples)
     check_number("noise", noise, 0.0, _LARGEST)
-    if formula not in ("file", "paper"):
+    if not isinstance(formula, str) or formula not in ("file", "paper"):
         raise ValueError(f"formula must be 'file' or 'paper', got {formula!r}.")
     rng = check_random_state(random_state)
     X = rng.uniform(-2.0, 2.0, size=(n_samples, 2))

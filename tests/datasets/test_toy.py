@@ -65,6 +65,8 @@ def test_regression2d_has_both_formulas(formula):
 def test_regression2d_rejects_another_formula():
     with pytest.raises(ValueError, match="'file' or 'paper', got 'print'"):
         make_regression2d(formula="print")
+    with pytest.raises(ValueError, match="'file' or 'paper', got array"):
+        make_regression2d(formula=np.zeros(2))
 
 
 @pytest.mark.parametrize("spaced", [True, False])

@@ -184,11 +184,12 @@ def scaling(
     values = values.astype(np.float64)
     if len(values) == 0:
         return 0.0, 1.0, 1.0
-    mean = float(np.average(values, weights=weights)) if center else 0.0
     is_constant = values.min() == values.max()  # their mean may differ from them in rounding
-    mean = float(values[0]) if center and is_constant else mean
-    away, unit = _in_units(values - mean)
-    spread = unit * float(np.sqrt(np.average(away**2, weights=weights))) or 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(np.average(values, weights=weights)) if center else 0.0
+        mean = float(values[0]) if center and is_constant else mean
+        away, unit = _in_units(values - mean)
+        spread = unit * float(np.sqrt(np.average(away**2, weights=weights))) or 1.0
     if not np.isfinite(spread):
         raise ValueError(
             "the observed entries of X span more than numbers can: rescale them, or take "
@@ -199,9 +200,8 @@ def scaling(
 
 def _in_units(values: Array) -> tuple[Array, float]:
     """Values in units of a power of two near the largest: no square over- or underflows."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        unit = float(np.exp2(np.frexp(np.abs(values).max())[1] - 1.0))
-        return values / unit, unit
+    unit = float(np.exp2(np.frexp(np.abs(values).max())[1] - 1.0))
+    return values / unit, unit
 
 
 def warn_of_empty(observed: Observed) -> None:

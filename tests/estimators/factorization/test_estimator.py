@@ -715,3 +715,11 @@ def test_progress_bar(capsys):
 def test_verbose_reports_to_stderr(capsys):
     clone(MODEL).set_params(verbose=1).fit(X)
     assert "symmetry gap" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("last", [1.5e308, -1e308])
+def test_entries_beyond_arithmetic_are_refused_in_words(last):
+    """Their sum, or their span, is no number: no warning of the arithmetic comes before it."""
+    X = np.array([[1.7e308, 1.6e308], [1.5e308, last]])
+    with pytest.raises(ValueError, match="span more than numbers can"):
+        SymVIMatrixFactorization(1, max_iter=1).fit(X)
