@@ -68,12 +68,16 @@ def units(n_rows: int, n_inputs: int, n_outputs: int, in_time: Callable[[MLP], b
     return NARROW
 
 
+def most_work(network: MLP) -> float:
+    """Of a network whose width "auto" may take: less where fewer units are still to be tried."""
+    return OTHER_WORK if network.hidden_layer_sizes[0] in FEWER[:-1] else MOST_WORK
+
+
 def units_of_numbers(n_rows: int, n_inputs: int, n_outputs: int) -> int:
     """`units` of regression: a few modes, in time."""
 
     def in_time(network: MLP) -> bool:
-        most = MOST_WORK if network.hidden_layer_sizes == (NARROW,) else OTHER_WORK
-        return FEWEST_MODES * _work_of_one(n_rows, network) <= most
+        return FEWEST_MODES * _work_of_one(n_rows, network) <= most_work(network)
 
     return units(n_rows, n_inputs, n_outputs, in_time)
 

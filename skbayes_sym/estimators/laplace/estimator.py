@@ -25,9 +25,9 @@ from skbayes_sym.estimators.laplace.class_method import (
 from skbayes_sym.estimators.laplace.effort import (
     FEWEST_MODES,
     NARROW,
-    OTHER_WORK,
     STEPS,
     affordable_modes,
+    most_work,
     restarts,
     units,
     units_of_numbers,
@@ -593,7 +593,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
             if network.hidden_layer_sizes == (NARROW,):
                 return not self._takes_long(data.n_rows, network)
             n_steps = self._most_steps(network)
-            return TRIES * self._work(n_steps, data.n_rows, network) <= OTHER_WORK
+            return TRIES * self._work(n_steps, data.n_rows, network) <= most_work(network)
 
         return (units(data.n_rows, data.n_features, n_outputs, in_time),)
 

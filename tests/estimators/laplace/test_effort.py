@@ -6,7 +6,7 @@ from habits import Watch
 from sklearn.base import clone
 
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
-from skbayes_sym.estimators.laplace import effort, estimator, optimizers
+from skbayes_sym.estimators.laplace import effort, optimizers
 from skbayes_sym.estimators.laplace.effort import (
     MOST_WORK,
     USUAL_WORK,
@@ -150,7 +150,8 @@ def test_restarts_by_rows(monkeypatch):
 
 def test_classes_of_many_columns_take_fewer_units(monkeypatch):
     monkeypatch.setattr(optimizers, "MOST_WORK", 2e10)
-    monkeypatch.setattr(estimator, "OTHER_WORK", 2e10)
+    monkeypatch.setattr(effort, "MOST_WORK", 2e10)
+    monkeypatch.setattr(effort, "OTHER_WORK", 2e10)
     X = np.random.default_rng(0).standard_normal((30, 150))
     found = LaplaceClassifier(n_restarts=1, max_iter=3, random_state=0).fit(X, X[:, 0] > 0.0)
     assert found.optimizer_ == "gauss-newton"
