@@ -17,6 +17,7 @@ from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
 from skbayes_sym.inference.laplace.class_modes import ClassModes
 from skbayes_sym.inference.laplace.class_terms import symmetric_root
 from skbayes_sym.inference.laplace.gauss_newton import INITIAL_DAMPING, step
+from skbayes_sym.inference.laplace.systems import System, WeightSystem
 from skbayes_sym.numerics.linalg import log_det
 
 _N_STEPS = 6
@@ -42,7 +43,7 @@ class RefinedModes(NamedTuple):
 def refine(problem: ClassEvidence, modes: ClassModes, n_steps: int = _N_STEPS) -> RefinedModes:
     """Variational steps from every mode.
 
-    At least one; each costs what two steps of the search cost and one pass for ``J C J'``.
+    Each costs what two steps of the search cost and one pass for ``J C J'``.
     """
     found = [_refined(problem, *mode, n_steps) for mode in zip(*modes[:3], strict=True)]
     theta, factor, root, bound = (torch.stack(t) for t in zip(*found, strict=True))
@@ -54,12 +55,14 @@ def _refined(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     precision = hyper.exp()[problem.prior.group].unsqueeze(0)
     damping = theta.new_full((1,), INITIAL_DAMPING)
-    covariance = torch.cholesky_inverse(factor)
-    spread = _FIRST_SHARE * problem.logits(theta, covariance).covariance
+    none_failed = torch.zeros(1, dtype=torch.int32, device=factor.device)
+    system: System = WeightSystem(factor.unsqueeze(0), none_failed)
+    spread = _FIRST_SHARE * problem.logits(theta, system.covariance[0]).covariance
     root = symmetric_root(spread)
     for i in range(n_steps):
         if i:
-            spread = torch.lerp(spread, problem.logits(theta, covariance).covariance, _RATE)
+            there = problem.logits(theta, system.covariance[0]).covariance
+            spread = torch.lerp(spread, there, _RATE)
             root = symmetric_root(spread)
 
         made = step(
@@ -68,7 +71,6 @@ def _refined(
         )  # fmt: skip
         theta, damping = made.theta[0], made.damping
         system = problem.system(problem.expansion(theta, root).curvature, hyper)
-        covariance = system.covariance[0]
     factor = system.cholesky()[0]
     return theta, factor, root, gaussian_bound(problem, theta, hyper, factor)
 
