@@ -36,6 +36,7 @@ from skbayes_sym.estimators.laplace.class_method import (
     most_steps,
 )
 from skbayes_sym.estimators.laplace.effort import work
+from skbayes_sym.inference.laplace.systems import are_outnumbered
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Model
@@ -139,7 +140,8 @@ class ClassPool:
                 so_far = ClassPoolFit(modes, members, wide, INTERRUPTED)
                 linear = self._linear(data, model, Stage(run, LINEAR_SHARE, lambda _: so_far))
                 by_left_out = _shares(linear, modes, members, data)
-                outnumbered = data.n_rows * network.n_outputs < network.layout.n_params
+                n_logits = data.n_rows * network.n_outputs
+                outnumbered = are_outnumbered(n_logits, network.layout.n_params)
                 if outnumbered and by_left_out and linear and modes:
                     by_left_out = by_left_out.with_evidence(*_evidences(linear, modes))
         found = ClassPoolFit(modes, members, wide, "", linear, by_left_out)

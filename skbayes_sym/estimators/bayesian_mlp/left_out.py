@@ -16,6 +16,7 @@ from skbayes_sym.estimators.laplace.modes import ModesFit
 from skbayes_sym.inference.effective_noise import leverages_of
 from skbayes_sym.inference.laplace.evidence_modes import Modes
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
+from skbayes_sym.inference.laplace.systems import are_outnumbered
 from skbayes_sym.inference.left_out import LeftOut, left_out
 from skbayes_sym.inference.noise_shape import PooledLeftOut
 from skbayes_sym.models.data import Data
@@ -50,15 +51,12 @@ def judged(parts: Parts, model: Model, wide: Model, data: Training) -> tuple[Sha
         none if law is None else law.log_prob(chosen.y) for law in (modes, members)
     )
     shares = shared(linear.log_prob(chosen.y)[0], of_modes, of_members, chosen.weight)
-    if parts.modes is not None and _outnumbered(data.double_data, parts.modes.network):
-        shares = shares.with_evidence(*_evidences(parts.linear, parts.modes))
+    if parts.modes is not None:
+        n_params = parts.modes.network.layout.n_params
+        if are_outnumbered(data.double_data.y.numel(), n_params):
+            shares = shares.with_evidence(*_evidences(parts.linear, parts.modes))
     laws = {"linear": linear, "modes": modes, "members": members}
     return shares, _pooled(shares, laws, chosen)
-
-
-def _outnumbered(data: Data, network: MLP) -> bool:
-    """Whether there are more weights than numbers to learn from."""
-    return data.y.numel() < network.layout.n_params
 
 
 def _evidences(linear: LinearPart, modes: ModesFit) -> tuple[float, float]:

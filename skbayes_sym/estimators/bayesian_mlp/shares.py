@@ -1,9 +1,10 @@
 """What linear model, modes and members count for in a pool, by the rows that each leaves out."""
 
-from math import exp, log, log1p
+from math import log, log1p
 from typing import NamedTuple
 
 import torch
+from scipy.special import expit
 from torch import Tensor
 
 from skbayes_sym.inference.left_out import expected_share, mixed, stacked_share
@@ -13,8 +14,6 @@ from skbayes_sym.inference.left_out import expected_share, mixed, stacked_share
 # stacking gives members nothing on concrete (a share of .91 there), where they gain a tenth of a
 # nat per row; where the share is .6 to .8 (yacht, airfoil, friedman1) they cost .03 to .2.
 _LEAST_GAIN = 0.85
-
-_LARGEST_EXPONENT = 700.0  # of a number
 
 
 class Shares(NamedTuple):
@@ -34,7 +33,7 @@ class Shares(NamedTuple):
         For more weights than rows: these networks have seen every row that they leave out, and
         promise a quarter of a nat more per row than they keep (250 rows x 50 columns).
         """
-        share = 1.0 / (1.0 + exp(min(networks - linear, _LARGEST_EXPONENT)))
+        share = float(expit(linear - networks))
         if share <= self.linear:
             return self
         rest = (1.0 - share) / (1.0 - self.linear)

@@ -290,12 +290,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
-        if not isinstance(self.hidden_layer_sizes, str):
-            return super()._sizes(data, n_outputs)
-        if self._asks_for_adam():
-            return (NARROW,)
-        return (units_of_numbers(data.n_rows, data.n_features, n_outputs),)
+    def _units(self, data: Training, n_outputs: int) -> int:
+        return units_of_numbers(data.n_rows, data.n_features, n_outputs)
 
     def _most_steps(self, network: MLP) -> int:
         return self._steps_up_to(STEPS)
@@ -583,19 +579,14 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         self.random_state = random_state
         self.verbose = verbose
 
-    def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
-        if not isinstance(self.hidden_layer_sizes, str):
-            return super()._sizes(data, n_outputs)
-        if self._asks_for_adam():
-            return (NARROW,)
-
+    def _units(self, data: Training, n_outputs: int) -> int:
         def in_time(network: MLP) -> bool:
             if network.hidden_layer_sizes == (NARROW,):
                 return not self._takes_long(data.n_rows, network)
             n_steps = self._most_steps(network)
             return TRIES * self._work(n_steps, data.n_rows, network) <= most_work(network)
 
-        return (units(data.n_rows, data.n_features, n_outputs, in_time),)
+        return units(data.n_rows, data.n_features, n_outputs, in_time)
 
     def _n_outputs(self, data: Training) -> int:
         n_classes = len(self.classes_)

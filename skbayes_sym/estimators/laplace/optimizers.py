@@ -13,7 +13,7 @@ from skbayes_sym.estimators._fit.model import fully_connected, independent_norma
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.base import CONSTRAINTS, LaplaceEstimator
-from skbayes_sym.estimators.laplace.effort import MOST_MODES, MOST_WORK, work
+from skbayes_sym.estimators.laplace.effort import MOST_MODES, MOST_WORK, NARROW, work
 from skbayes_sym.estimators.laplace.networks import layer_prior, recording
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.models.learned_scales import LayerScales
@@ -58,6 +58,15 @@ class ChoosesOptimizer(LaplaceEstimator):
     def _learned_prior(self, network: MLP) -> UnboundPrior:
         """The prior of Gauss-Newton fits that learn its scales."""
         return LayerScales()
+
+    def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
+        if not isinstance(self.hidden_layer_sizes, str):
+            return super()._sizes(data, n_outputs)
+        return (NARROW if self._asks_for_adam() else self._units(data, n_outputs),)
+
+    def _units(self, data: Training, n_outputs: int) -> int:
+        """What "auto" is by Gauss-Newton steps."""
+        raise NotImplementedError
 
     def _most_steps(self, network: MLP) -> int:
         """Gauss-Newton steps of a restart."""

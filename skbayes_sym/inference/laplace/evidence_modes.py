@@ -28,6 +28,7 @@ from skbayes_sym.inference.laplace.systems import (
     System,
     WeightCurvature,
     are_few,
+    are_outnumbered,
     require_factor,
 )
 from skbayes_sym.models.data import Data
@@ -96,7 +97,7 @@ class RegressionEvidence:
     @property
     def is_outnumbered(self) -> bool:
         """Whether there are more weights than numbers to learn from."""
-        return self.data.y.numel() < self.network.layout.n_params
+        return are_outnumbered(self.data.y.numel(), self.network.layout.n_params)
 
     def squares(self, theta: Tensor) -> Tensor:
         """Weighted squared residuals of every target, (r, P) -> (r, T)."""

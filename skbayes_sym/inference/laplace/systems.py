@@ -28,6 +28,11 @@ def are_few(n_derivatives: int, n_params: int) -> bool:
     return n_derivatives <= _MOST_DERIVATIVES * n_params
 
 
+def are_outnumbered(n_derivatives: int, n_params: int) -> bool:
+    """Whether there are more weights than numbers to learn from."""
+    return n_derivatives < n_params
+
+
 class System(Protocol):
     """R positive definite matrices ``A = curvature + diag(diagonal)``."""
 
