@@ -269,7 +269,8 @@ def _run(folder: Path, tests: str) -> int:
         os.dup2(null.fileno(), 1)
         os.dup2(null.fileno(), 2)
     files = [f"tests/{name}" for name in tests.split()]
-    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--no-header", *files]))
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "-m", "not slow"]
+    return int(pytest.main([*options, *files]))
 
 
 def _preload() -> None:

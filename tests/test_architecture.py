@@ -30,10 +30,12 @@ def imports() -> list[Import]:
     return found
 
 
+@pytest.mark.long
 def test_imports_point_down(house: House) -> None:
     assert house.back_arrows == []
 
 
+@pytest.mark.long
 def test_imports_are_absolute(imports: list[Import]) -> None:
     """Relative ones hide the floor."""
     assert [f"{name}: {module}" for name, _, module, _ in imports if module.startswith(".")] == []

@@ -35,6 +35,7 @@ def test_split_and_cross_conformal_regression():
         assert least <= count <= most
 
 
+@pytest.mark.long
 def test_conformal_sets_of_classes():
     X, y = load_iris(return_X_y=True)
     train, held, test = np.split(np.random.default_rng(0).permutation(150), [60, 110])

@@ -57,6 +57,7 @@ def test_one_file_and_a_line_where_a_name_is_wanted(kind: str) -> None:
     assert known <= NAMES | PLACES | shorthand
 
 
+@pytest.mark.long
 def test_an_activation_is_an_entry() -> None:
     """Its name stands in one file; strings that are no prose."""
     knows: dict[str, set[str]] = {"softplus": set(), "sigmoid": set()}

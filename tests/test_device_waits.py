@@ -55,6 +55,7 @@ LONG = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.kept("LILA, rotation", "ensemble, minibatches", "Laplace, Kronecker", "VI, 10 units")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in A_STEP]
@@ -72,6 +73,7 @@ A_BLOCK = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.kept("VI, last layer collapsed, both starts", "Laplace, Kronecker", "VI, 10 units")
 @pytest.mark.parametrize("name", A_BLOCK)
 def test_a_block_waits_once(name, cuda):
@@ -107,6 +109,7 @@ def test_chains_wait_once_every_tenth_move_or_once_a_doubling(cuda):
     assert trees.launches > 100.0 * trees.waits
 
 
+@pytest.mark.long
 def test_particles_wait_once_a_move(cuda):
     step = more("MCMC, smc", 1, 2)
     n_moves = 56  # of this run: seven temperatures, eight moves each
@@ -114,6 +117,7 @@ def test_particles_wait_once_a_move(cuda):
     assert step.launches > 50.0 * step.waits
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "budget", "uploads"),
     [("factorisation, VI", 17, 0.0), ("factorisation, Gibbs", 17, 3.0)],

@@ -197,6 +197,7 @@ def test_chains_go_on_where_they_stopped_on_the_other_device(cuda):
     assert near.mean() < far.mean()
 
 
+@pytest.mark.long
 def test_entries_of_another_day_may_come_to_another_device(cuda):
     def on(first: str, second: str) -> Any:
         model = clone(FITS["factors"].estimator).set_params(device=first).partial_fit(MATRIX)

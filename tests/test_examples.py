@@ -109,6 +109,7 @@ def figures() -> Iterator[None]:
 
 # In one process, since importing takes longer than most of them. They warn as they do for a user:
 # a few steps don't converge.
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("figures")
 @pytest.mark.parametrize("script", MARKED)

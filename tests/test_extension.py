@@ -80,6 +80,7 @@ TAKE_A_LIKELIHOOD = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TAKE_A_LIKELIHOOD)
 def test_a_likelihood(name):
     """The predictive density integrates to 1, and quantiles are those of its integral."""
@@ -149,6 +150,7 @@ def size(model):
     return float(np.sqrt(np.mean(np.square(loc))))
 
 
+@pytest.mark.long
 @pytest.mark.kept("mcmc", "vi-classifier", "ensemble")
 @pytest.mark.parametrize("name", TAKE_A_PRIOR)
 def test_a_prior(name):
@@ -215,6 +217,7 @@ TAKE_A_NETWORK = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.kept("mcmc-module", "ensemble-learned-scales", "lila", "laplace")
 @pytest.mark.parametrize("name", TAKE_A_NETWORK)
 def test_a_network(name):
@@ -300,6 +303,7 @@ def test_a_group_in_the_training_bound(activation):
     assert isinstance(reg.symmetry_, Reflection)
 
 
+@pytest.mark.long
 def test_a_group_removed_from_draws():
     """Draws of the best mode and of its mirror image end on one side; without it on both."""
     reg = sk.MCMCRegressor(network=Sines(1), **{**CHAINS, "n_chains": 8}).fit(X, Y)
@@ -404,6 +408,7 @@ class Turn:
         return torch.stack([cos * u - sin * v, sin * u + cos * v], -1)
 
 
+@pytest.mark.long
 @pytest.mark.kept("LILAClassifier")
 @pytest.mark.parametrize("kind", [sk.LILARegressor, sk.LILAClassifier])
 def test_an_augmentation(kind):
@@ -446,6 +451,7 @@ class RandomWalk:
         return new, Info(probability, kept, never, torch.ones(len(kept), dtype=torch.int64))
 
 
+@pytest.mark.long
 def test_a_sampler():
     """A linear model's posterior is a known Gaussian."""
     settings = {

@@ -22,6 +22,7 @@ SMALL = ["--epochs", "1", "--augmentations", "2", "--seeds", "1", "--versions", 
 QUICK = {"fashion_mnist", "--hidden"}
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     "command",

@@ -40,6 +40,7 @@ def test_intervals_of_a_spread_that_is_wrong():
         assert found == pytest.approx(limit, abs=1 / 20_000)
 
 
+@pytest.mark.long
 def test_intervals_by_chance():
     """E|F_n(c) - c| is about sqrt(2 c (1 - c) / (pi n)), whose integral is sqrt(pi / 32 n)."""
     n, n_repeats = 100, 2000

@@ -74,6 +74,7 @@ def test_half_stars_have_probabilities_that_add_up():
     assert mass.sum() == pytest.approx(1.0)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("asked", [["learned (default)"], pytest.param([], marks=pytest.mark.slow)])
 def test_through_to_the_table(asked, tmp_path, monkeypatch, capsys):

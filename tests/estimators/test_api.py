@@ -142,6 +142,7 @@ HEAVY = {"matplotlib", "pandas", "arviz", "arviz_base", "arviz_stats", "dask", "
          "safetensors", "torchvision", "IPython"}  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_import_is_light_and_wakes_no_gpu():
     for _ in range(3):  # the first may have files to read
         seconds, needed, awake, *others = import_of_its_own()

@@ -180,6 +180,7 @@ def test_threads_are_left_alone_and_dont_matter(estimator):
     assert_same_fit(one, three, X)
 
 
+@pytest.mark.long
 @pytest.mark.kept("vi-regressor", "laplace-classifier", "ensemble-regressor")
 @every(TRAINED)
 def test_fits_in_several_threads_are_the_same_and_restore_the_setting(estimator):

@@ -76,6 +76,7 @@ def test_few_sweeps_of_gibbs_are_told(max_iter):
         SymVIMatrixFactorization(2, solver="gibbs", max_iter=max_iter, random_state=0).fit(RATINGS)
 
 
+@pytest.mark.long
 @some("seed", range(3), keep={0})
 def test_many_are_not(seed):
     SymVIMatrixFactorization(2, solver="gibbs", max_iter=400, random_state=seed).fit(RATINGS)

@@ -72,6 +72,7 @@ def test_one_target(name):
         assert_density_of_draws(fitted(name), case.X[:1])
 
 
+@pytest.mark.long
 @some("name", TWO_TARGETS, keep=set(TWO_TARGETS) - ALIKE)
 def test_two_targets_together(name):
     assert_density_of_draws(fit(TWO_TARGETS[name], TWO_NUMBERS), X[:1])
@@ -87,6 +88,7 @@ def opposite(model):
 ONE_UNIT = {"noise_std": 0.05, "prior_scale": 1.0, "tol": None, "random_state": 0}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "model",
     [

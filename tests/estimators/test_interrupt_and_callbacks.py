@@ -59,6 +59,7 @@ def test_every_task_that_begins_ends(estimator, y):
     assert watch.begun == watch.ended == 101
 
 
+@pytest.mark.long
 @pytest.mark.kept("regressor")
 @every_estimator
 def test_scoring_monitor_sees_the_model_of_the_moment(estimator, y):

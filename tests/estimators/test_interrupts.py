@@ -51,6 +51,7 @@ def strikes(name, how_many):
     return n, np.unique(np.linspace(0.02 * n, n - 1, how_many).astype(int)).tolist()
 
 
+@pytest.mark.long
 @pytest.mark.kept("[!b]*", "bayesian-mlp-growing-noise")
 @pytest.mark.parametrize("name", FIRST)
 def test_wherever_it_strikes(name):

@@ -203,6 +203,7 @@ def at_what_was_learned(name, quadrature, fitted):
     return quadrature(name) if own is None else Quadrature(name, own(fitted.likelihood_))
 
 
+@pytest.mark.long
 @every_case
 def test_laplace_evidence(name, quadrature):
     """At the likelihood's own parameter, if it has one, which is where that evidence is highest."""
@@ -225,6 +226,7 @@ def test_laplace_evidence(name, quadrature):
     np.testing.assert_allclose(parts.epistemic, epistemic, rtol=0.5)
 
 
+@pytest.mark.long
 @every_case
 def test_elbo_is_below_the_evidence(name, quadrature):
     case = CASES[name]

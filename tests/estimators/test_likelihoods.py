@@ -45,6 +45,7 @@ def learned(name, likelihood):
     return clone(TAKES_NUMBERS[name]).set_params(likelihood=likelihood).fit(X, y)
 
 
+@pytest.mark.long
 @pytest.mark.kept("vi", "mcmc", "ensemble", "laplace")
 @every_regressor
 def test_a_noise_that_changes_with_the_input(name):
@@ -101,6 +102,7 @@ RATE = np.exp(2.0 + X[:, 0])
 COUNTS = rng.negative_binomial(2.0, 2.0 / (2.0 + RATE)).astype(float)  # variance: RATE + RATE^2 / 2
 
 
+@pytest.mark.long
 @pytest.mark.kept("vi", "ensemble", "laplace")
 @every_regressor
 def test_counts_that_scatter_more_than_poisson(name):
@@ -124,6 +126,7 @@ def test_counts_that_scatter_more_than_poisson(name):
     assert (drawn == np.round(drawn)).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=SLOW.get(name, ())) for name in TAKES_NUMBERS]
 )
@@ -150,6 +153,7 @@ def test_what_is_no_count_is_refused(name, likelihood):
         reg.fit(X, COUNTS + 0.5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
 def test_a_warm_start_goes_on_from_what_was_learned(likelihood):
     reg = clone(TAKES_NUMBERS["ensemble"]).set_params(likelihood=likelihood, warm_start=True)
@@ -182,6 +186,7 @@ def test_who_takes_no_likelihood_says_who_does(kind, likelihood):
         kind(likelihood=likelihood).fit(X, Y)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("likelihood", ["heteroscedastic", "negative_binomial"])
 def test_displays_scorers_and_one_distribution_ask_the_same(likelihood):
     y = COUNTS if likelihood == "negative_binomial" else Y
@@ -213,6 +218,7 @@ TAKES_CLASSES = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.kept("mcmc", "ensemble", "laplace")
 @pytest.mark.parametrize("name", TAKES_CLASSES)
 def test_two_classes_by_one_output(name):
@@ -230,6 +236,7 @@ def test_two_classes_by_one_output(name):
         clf.fit(X, three)
 
 
+@pytest.mark.long
 def test_pools_of_classifiers_know_the_softmax_alone():
     labels = np.where(X[:, 0] > 0.0, "yes", "no")
     clf = sk.BayesianMLPClassifier(4, n_modes=1, n_members=1, random_state=0)

@@ -181,6 +181,7 @@ def predicted(model):
     return model.predict(NEW[:, None])
 
 
+@pytest.mark.long
 @every_case
 def test_quadrature_has_converged(name):
     other = (61, 7) if name in SLOW else (33, 4)
@@ -189,6 +190,7 @@ def test_quadrature_has_converged(name):
     np.testing.assert_allclose(used[1], beside[1], rtol=1e-3)
 
 
+@pytest.mark.long
 @every_case
 def test_elbo_is_below_the_evidence(name):
     """By what one diagonal normal in a bent posterior loses, its two signs counted.

@@ -94,6 +94,7 @@ def test_a_mean_and_a_standard_deviation_are_a_normal(model, y):
         law.uncertainty()
 
 
+@pytest.mark.long
 def test_pipelines_and_searches_are_unwrapped():
     raw = 5.0 + 3.0 * X
     pipe = make_pipeline(StandardScaler(), small()).fit(raw, NUMBERS)

@@ -19,6 +19,7 @@ def data(generator, y):
     return Data(x, y, 0.5 + torch.rand(len(y), generator=generator, dtype=torch.float64))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("learn", [True, False])
 def test_regression(learn, generator):
     network = MLP(2, (3,), 2, TANH)

@@ -19,6 +19,7 @@ def few_in_the_heavy_mode(generator):
     return pool_draws(scrambled(chains, generator), values, [], TWO, UNITS, generator=generator)
 
 
+@pytest.mark.long
 def test_refining_finds_the_mass_of_a_mode_with_too_few_draws(generator):
     pool = few_in_the_heavy_mode(generator)
     before = weigh(TWO, pool, UNITS, generator=generator)
@@ -38,6 +39,7 @@ def test_refining_finds_the_mass_of_a_mode_with_too_few_draws(generator):
     assert bool((after.pool.values[-400:] - TWO(after.pool.draws[-400:])).abs().max() < 1e-9)
 
 
+@pytest.mark.long
 def test_refining_ends_with_its_allowance(generator):
     """Nothing to spend: no chain. Enough for one run: one round, and its cost is taken off."""
     found = weigh(TWO, few_in_the_heavy_mode(generator), UNITS, generator=generator)

@@ -29,6 +29,7 @@ def kernels(monkeypatch):
     return seen
 
 
+@pytest.mark.long
 @pytest.mark.kept("1")
 @pytest.mark.parametrize("mode", [0, 1])
 def test_chains_stay_in_their_mode_and_in_one_copy_of_it(mode, kernels, generator):
@@ -75,6 +76,7 @@ def test_starts_are_draws_of_the_mode_none_twice(generator):
     assert sorted(matches.sum(dim=0).tolist()) == [1] * (n - 3) + [2] * 3
 
 
+@pytest.mark.long
 def test_where_units_overlap_chains_run_free(kernels, generator):
     """N(0, I): its copies touch everywhere, so the boundary would stop most moves; and free chains
     have its moments."""
@@ -95,6 +97,7 @@ def test_where_units_overlap_chains_run_free(kernels, generator):
         assert bool(((means.mean(dim=0) - truth).abs() < 5 * se).all())
 
 
+@pytest.mark.long
 def test_the_seed_decides_and_a_stop_is_passed_on(generator):
     found = two_modes()
 

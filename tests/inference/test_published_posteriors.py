@@ -188,6 +188,7 @@ def test_published_schools_are_those_of_quadrature():
     assert (abs(ours - GYM_SCHOOLS[0]) < N_SE * GYM_SCHOOLS[1]).all()
 
 
+@pytest.mark.long
 @pytest.mark.kept("schools_of_posteriordb-kernel0")
 @pytest.mark.parametrize(
     ("schools", "kernel"),
@@ -299,6 +300,7 @@ def test_the_stream_of_r():
     assert_close(found, [-0.6264538, 0.1836433, -0.8356286], rtol=0, atol=5e-8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", MIXING, ids=lambda k: type(k).__name__)
 def test_labels_of_a_mixture(kernel):
     """Chains end at either labelling; what removal of the symmetry leaves is Stan's ordered one."""

@@ -32,6 +32,7 @@ def quick(**kwargs):
     return SymmetrizedVIRegressor(**kwargs)
 
 
+@pytest.mark.long
 def test_of_a_symmetrised_fit_it_is_the_one_reported(diabetes):
     reg = quick().fit(*diabetes)
     gap = invariance_gap(reg, n_draws=400)
@@ -67,6 +68,7 @@ def test_a_prior_without_the_symmetry_has_no_gap(diabetes):
         invariance_gap(reg)
 
 
+@pytest.mark.long
 def test_of_classifiers():
     X, y = load_iris(return_X_y=True)
     with warnings.catch_warnings():

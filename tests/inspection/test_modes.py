@@ -37,6 +37,7 @@ def test_many_modes_and_untrusted_masses():
     assert "8 lighter modes" in label
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_fit_that_looked_for_none(sampled, curve_data):
     voting = clone(sampled).set_params(mode_weights="uniform").fit(*curve_data)

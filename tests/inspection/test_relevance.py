@@ -24,6 +24,7 @@ def test_draws_means_and_ranges_in_order(axes):
     assert axes.get_xlabel().endswith("(2 modes)")
 
 
+@pytest.mark.long
 def test_reads_the_fit_inside_a_pipeline(axes):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))

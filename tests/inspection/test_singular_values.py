@@ -56,6 +56,7 @@ def test_missing_entries(factorisation):
         SingularValueDisplay.from_estimator(model, np.where(X > 0, X, np.nan))
 
 
+@pytest.mark.long
 @pytest.mark.kept("0.6")
 @pytest.mark.parametrize("seen", [1.0, 0.6])
 def test_three_components_stand_above_the_noise(seen):

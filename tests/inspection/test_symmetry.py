@@ -15,6 +15,7 @@ def columns(estimator, layer=1):
     return estimator.network_.symmetry().factors[layer - 1].index.numpy()
 
 
+@pytest.mark.long
 def test_reduced_draws_are_shown_as_they_are(sampled, axes):
     """As many draws as there are: each once, in order, where the weights are equal."""
     sampled = equal_weights(sampled)
@@ -40,6 +41,7 @@ def test_copies_are_the_same_units_in_other_places(sampled):
     assert abs(moved - 0.5) < 4.0 * (0.25 / 160) ** 0.5
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_draws_left_as_sampled_are_reduced(sampled, curve_data):
     raw = (

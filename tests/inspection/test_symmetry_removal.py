@@ -145,6 +145,7 @@ def test_two_equal_draws():
     assert np.isfinite(found.margin).all()
 
 
+@pytest.mark.long
 def test_unfinished_labels_are_reported():
     _, draws = make_draws((16,), n=300, noise=3.0)
     settings = {**SMALL, "hidden_layer_sizes": 16}

@@ -170,6 +170,7 @@ def test_ours_by_hand():
     assert (row.evidence_source, row.evidence_side) == ("log_evidence_", "exact")
 
 
+@pytest.mark.long
 def test_evidence_says_its_side():
     models = {
         "bound": NETWORK,
@@ -369,6 +370,7 @@ def test_loo_against_its_closed_form(model):
     assert row.loo_unreliable == 0
 
 
+@pytest.mark.long
 def test_loo_of_a_sampler_agrees_with_cross_validation():
     X, y = (a[:40] for a in load_diabetes(return_X_y=True))
     model = MCMCRegressor(
@@ -422,6 +424,7 @@ def test_jobs_dont_change_the_numbers():
     pd.testing.assert_frame_equal(numbers(one), numbers(two), check_exact=True)
 
 
+@pytest.mark.long
 def test_on_a_dask_cluster():
     distributed = pytest.importorskip("distributed")
     models = {"network": NETWORK, "linear": LINEAR}

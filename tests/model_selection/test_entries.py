@@ -40,6 +40,7 @@ def test_folds_follow_the_random_state():
     assert not np.array_equal(folds[0], folds[2])
 
 
+@pytest.mark.long
 def test_sparse_and_dense_split_alike():
     rows, columns, values, shape = observed_entries(X)[:4]
     sparse = sp.coo_array((values[::-1], (rows[::-1], columns[::-1])), shape=shape)
@@ -53,6 +54,7 @@ def test_sparse_and_dense_split_alike():
     )
 
 
+@pytest.mark.long
 def test_held_out_entries_are_not_seen():
     """Values of the test fold, made absurd, change nothing in the fits."""
     splitter = EntryKFold(2, random_state=0)
@@ -73,6 +75,7 @@ def test_held_out_entries_are_not_seen():
     assert dirty["test_rmse"][0] > 1e5
 
 
+@pytest.mark.long
 def test_scores_say_what_they_say():
     scores = cross_validate_entries(MODEL, X, cv=3, return_estimator=True)
     rows, columns, values, *_ = observed_entries(X)
@@ -90,6 +93,7 @@ def test_scores_say_what_they_say():
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_grid_over_components_finds_the_right_number():
     density, small = {}, matrix(n=30, m=25)
     for k in (1, 2, 3):
@@ -99,6 +103,7 @@ def test_a_grid_over_components_finds_the_right_number():
     assert density[2] > density[3] - 0.02  # a third one hardly hurts a Bayesian
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_jobs_dont_change_the_scores():
     one, two = (cross_validate_entries(MODEL, X, cv=2, n_jobs=n) for n in (None, 2))

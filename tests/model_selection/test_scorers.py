@@ -112,6 +112,7 @@ def test_regressors_with_a_standard_deviation_are_normal():
     assert log_predictive_density_scorer(gp, X, Y) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.kept("names1")
 @pytest.mark.parametrize("names", [None, np.array(["rose", "lily", "iris"])])
 def test_classifiers_by_their_probabilities(names):
@@ -167,6 +168,7 @@ def test_scorers_are_callables_of_a_search():
     assert scores.mean() == pytest.approx(search.best_score_)
 
 
+@pytest.mark.long
 def test_scorers_by_name_inside_cross_validation():
     """Against scikit-learn's pinball loss, and the CRPS as twice the average of it over q."""
     model = make_pipeline(StandardScaler(), LINEAR)
@@ -186,6 +188,7 @@ def test_scorers_by_name_inside_cross_validation():
     assert scorer(fitted, X, y) == pytest.approx(-mean_pinball_loss(y, upper, alpha=0.9))
 
 
+@pytest.mark.long
 def test_a_search_by_a_named_scorer_takes_the_right_noise():
     search = GridSearchCV(LINEAR, {"noise_std": [5.0, 60.0, 600.0]}, scoring=get_scorer("neg_crps"))
     assert search.fit(X, y - y.mean()).best_params_["noise_std"] == 60.0

@@ -14,6 +14,7 @@ def waited(i):
     return i
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_leaving_early_is_silent(n_jobs):

@@ -66,6 +66,7 @@ def test_distinct_permutations_are_distinct_and_move_something(n, d, generator):
     assert not (drawn == torch.arange(d)).all(dim=1).any()
 
 
+@pytest.mark.long
 def test_distinct_permutations_are_a_uniform_draw(generator):
     repeats, d, n = 4000, 3, 2
     drawn = torch.cat([distinct_permutations(n, d, generator=generator) for _ in range(repeats)])

@@ -39,6 +39,7 @@ def scatter(case, theta):
     return float(theta[:, entries].var(dim=0, correction=0).mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("noise", "slack"), [(0.3, 0.10), (0.5, 0.25)])
 def test_planted_labels_of_a_deep_net_come_back(noise, slack):
     """The targets for 3 x 16 units and 5 inputs; from one start, too."""
@@ -52,6 +53,7 @@ def test_planted_labels_of_a_deep_net_come_back(noise, slack):
         assert scatter(case, draws) > 2 * scatter(case, theta)
 
 
+@pytest.mark.long
 def test_draws_stuck_between_layers_are_labelled_anew():
     """One input anchors 16 units badly: layer by layer alone ends at a scatter of .094."""
     case, generator = case_of(1, (16, 16, 16), 1, TANH), torch.Generator().manual_seed(0)
@@ -110,6 +112,7 @@ def test_huge_and_tiny_draws(generator):
     assert_close(run(case, 0.0 * draws).theta, 0.0 * draws)
 
 
+@pytest.mark.long
 def test_signs_stay_where_they_are_not_free(generator):
     case = CASES["relu-3-5"]
     _, draws = planted(case, 60, 1.0, generator)
@@ -131,6 +134,7 @@ def test_no_single_change_of_labels_lowers_the_cost(generator):
     assert bool((label_margin(found.theta, case.group) >= 0).all())
 
 
+@pytest.mark.long
 def test_more_starts_are_no_worse(generator):
     case = case_of(2, (8, 8), 1, TANH)
     _, draws = planted(case, 200, 0.5, generator)

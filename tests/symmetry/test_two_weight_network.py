@@ -17,7 +17,10 @@ from skbayes_sym.symmetry.gaps.units import unit_gap
 plt = pytest.importorskip("matplotlib.pyplot")
 
 # A script's plt.show() has nowhere to show anything.
-pytestmark = pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
+pytestmark = [
+    pytest.mark.long,  # two examples run first
+    pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive"),
+]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

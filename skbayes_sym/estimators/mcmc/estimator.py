@@ -239,7 +239,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     >>> from skbayes_sym import MCMCRegressor
     >>> from skbayes_sym.datasets import make_sinusoidal
     >>> X, y = make_sinusoidal(60, random_state=0)
-    >>> reg = MCMCRegressor((2,), n_chains=8, n_warmup=100, prior_scale=1.0, random_state=0)
+    >>> reg = MCMCRegressor((2,), n_chains=8, n_warmup=50, prior_scale=1.0, random_state=0)
     >>> reg = reg.fit(X, y)
     >>> mean, std = reg.predict(X[:3], return_std=True)
     >>> mean.shape, reg.samples_.shape, len(reg.modes_) >= 1
@@ -519,7 +519,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     >>> from sklearn.datasets import make_moons
     >>> from skbayes_sym import MCMCClassifier
     >>> X, y = make_moons(60, noise=0.2, random_state=0)
-    >>> clf = MCMCClassifier((2,), n_chains=8, n_warmup=100, random_state=0).fit(X, y)
+    >>> clf = MCMCClassifier((2,), n_chains=4, n_warmup=50, random_state=0).fit(X, y)
     >>> clf.predict_proba(X[:3]).shape
     (3, 2)
     """

@@ -153,6 +153,7 @@ def test_the_members_asked_for_are_those_that_are_kept(asked):
     assert n_bytes(asked, "3 members") == 8 * model.samples_.nbytes
 
 
+@pytest.mark.long
 def test_the_curvature_asked_for_is_the_one_that_is_kept(asked):
     case = FITS["laplace-full"]
     model = clone(case.estimator).fit(case.X, case.y)
@@ -173,6 +174,7 @@ def test_the_covariances_asked_for_are_those_that_are_kept(asked):
     assert n_bytes(asked, "5 draws of 32 rows") == gibbs.samples_.nbytes
 
 
+@pytest.mark.long
 def test_the_coordinates_asked_for_are_those_that_are_kept(asked):
     case = FITS["linear-three"]
     model = clone(case.estimator).fit(X, THREE)

@@ -71,6 +71,7 @@ def tables(draw):
     return X, y, weight
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(tables())
 def test_order_and_weights_are_those_of_unique(table):

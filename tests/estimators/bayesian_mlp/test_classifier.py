@@ -23,6 +23,7 @@ def fitted():
     return clone(CLF).fit(X, Y)
 
 
+@pytest.mark.long
 @pytest.mark.kept("3")
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_kinds_are_mixed_by_their_shares(n_classes, fitted):
@@ -64,6 +65,7 @@ def test_every_question_is_answered(fitted):
     assert np.all(parts.total <= np.log(3) + 1e-12)
 
 
+@pytest.mark.long
 def test_classes_that_overlap_aren_t_predicted_too_surely():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((300, 6))
@@ -86,6 +88,7 @@ def of_a_noisy_line():
     return clf.fit(*noisy_line(250, 0))
 
 
+@pytest.mark.long
 def test_labels_that_follow_a_line_are_the_linear_models(of_a_noisy_line):
     x, y = noisy_line(1000, 1)
     assert of_a_noisy_line.linear_share_ > 0.5
@@ -95,6 +98,7 @@ def test_labels_that_follow_a_line_are_the_linear_models(of_a_noisy_line):
     assert losses[0] < losses[1] + 0.005
 
 
+@pytest.mark.long
 def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypatch):
     monkeypatch.setattr(refit, "_MOST_WORK", 1.0)
     clf = BayesianMLPClassifier((4,), n_modes=1, n_members=2, random_state=0)
@@ -106,6 +110,7 @@ def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypat
     assert separated.members_share_ == separated.modes_share_ == 0.5
 
 
+@pytest.mark.long
 def test_relevance_of_columns():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((120, 3))
@@ -116,6 +121,7 @@ def test_relevance_of_columns():
     assert strong > 1.5 * max(weak)
 
 
+@pytest.mark.long
 def test_what_would_take_long_is_left_out(monkeypatch):
     monkeypatch.setattr(class_method, "_MOST_WORK", 1.0)
     monkeypatch.setattr(refit, "_MOST_WORK", 1.0)
@@ -130,6 +136,7 @@ def test_what_would_take_long_is_left_out(monkeypatch):
     assert np.all(found.predict_uncertainty(X).epistemic > 0.0)
 
 
+@pytest.mark.long
 def test_weights_are_repetitions_bit_for_bit():
     weight = np.arange(len(X)) % 3
     few = clone(CLF).set_params(n_modes=1, n_members=1)
@@ -146,12 +153,14 @@ def test_a_callback_that_stops_leaves_a_model():
     np.testing.assert_allclose(found.predict_proba(X).sum(axis=1), 1.0)
 
 
+@pytest.mark.long
 def test_no_modes_is_the_ensemble_alone():
     alone = BayesianMLPClassifier(n_modes=0, n_members=2, random_state=0).fit(X, Y)
     members = DeepEnsembleClassifier(n_members=2, correction="gaussian", random_state=0).fit(X, Y)
     np.testing.assert_array_equal(alone.predict_proba(X), members.predict_proba(X))
 
 
+@pytest.mark.long
 def test_with_more_columns_than_rows_it_doesn_t_lose_to_no_model():
     """Members fit any labels then, and have seen the rows that they leave out."""
     rng = np.random.default_rng(0)

@@ -27,6 +27,7 @@ def fitted():
     return clone(REG).fit(X, Y)
 
 
+@pytest.mark.long
 def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitted):
     x = (X - fitted.x_mean_) / fitted.x_scale_
     forward = fitted.member_network_.forward
@@ -47,12 +48,14 @@ def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitte
     )
 
 
+@pytest.mark.long
 def test_a_curve_leaves_nothing_to_the_linear_model():
     curved = clone(REG).set_params(hidden_layer_sizes=(8,)).fit(BENT, CURVE)
     assert curved.linear_share_ < 0.05
     assert curved.log_predictive_density(BENT, CURVE).mean() > 0.0
 
 
+@pytest.mark.long
 def test_a_line_in_noise_is_left_to_the_linear_model():
     """Where it is exactly right, networks can only lose: their density is that much lower."""
     rng = np.random.default_rng(2)
@@ -66,6 +69,7 @@ def test_a_line_in_noise_is_left_to_the_linear_model():
     assert density > alone.log_predictive_density(new, y_new).mean() - 0.1
 
 
+@pytest.mark.long
 def test_several_targets_share_alike():
     both = clone(REG).fit(BENT, np.column_stack([CURVE, BENT[:, 1]]))
     assert both.predict(BENT).shape == (80, 2)
@@ -82,12 +86,14 @@ def test_draws_have_the_moments_that_are_predicted(fitted):
     np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.08)
 
 
+@pytest.mark.long
 def test_the_modes_are_those_of_laplace(fitted):
     modes = LaplaceRegressor((4,), n_restarts=3, optimizer="gauss-newton", random_state=0)
     np.testing.assert_allclose(fitted.posterior_.loc, modes.fit(X, Y).posterior_.loc)
     assert fitted.log_evidence_ == fitted.log_evidence_modes_.max()
 
 
+@pytest.mark.long
 def test_in_much_noise_there_are_no_members():
     rng = np.random.default_rng(0)
     noisy = clone(REG).fit(BENT, CURVE + rng.standard_normal(80))
@@ -98,6 +104,7 @@ def test_in_much_noise_there_are_no_members():
     assert noisy.sample_y(BENT[:2], 5, random_state=0).shape == (2, 5)
 
 
+@pytest.mark.long
 def test_relevance_of_columns():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((120, 3))
@@ -108,6 +115,7 @@ def test_relevance_of_columns():
     assert strong > 1.5 * max(weak)
 
 
+@pytest.mark.long
 def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
     for module in (effort, method):
         monkeypatch.setattr(module, "USUAL_WORK", 1.0)
@@ -121,6 +129,7 @@ def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
     assert np.isfinite(none.predict_interval(X)).all()
 
 
+@pytest.mark.long
 def test_weights_are_repetitions_bit_for_bit():
     weight = np.arange(len(X)) % 3
     few = clone(REG).set_params(n_modes=1, n_members=1)
@@ -136,6 +145,7 @@ def test_a_callback_that_stops_leaves_a_model():
     assert np.isfinite(found.predict(X)).all()
 
 
+@pytest.mark.long
 def test_no_modes_is_the_ensemble_alone():
     alone = BayesianMLPRegressor(n_modes=0, n_members=2, random_state=0).fit(X, Y)
     assert len(alone.samples_) == 2
@@ -157,6 +167,7 @@ def shaped():
     )
 
 
+@pytest.mark.long
 def test_noise_that_grows_with_the_level_is_predicted(shaped):
     """By its true slope in the level, and better than one noise for all."""
     x, y = in_growing_noise(400, 1)
@@ -210,6 +221,7 @@ def test_shaped_noise_is_kept_in_a_file(shaped, tmp_path):
     )
 
 
+@pytest.mark.long
 def test_with_more_columns_than_rows_it_is_no_worse_than_ridge():
     """Modes fit such rows without error; the evidence says that they shouldn't count."""
     rng = np.random.default_rng(7)

@@ -40,6 +40,7 @@ def fitted():
     return quick().fit(*DIABETES)
 
 
+@pytest.mark.long
 def test_a_linear_member_is_the_closed_form():
     """Without hidden layers the mode is ridge regression with penalty sigma^2, at sigma's mode."""
     X, y = DIABETES
@@ -115,6 +116,7 @@ def test_sample_moments_are_those_of_the_prediction(fitted):
     np.testing.assert_allclose(draws.std(1), std, rtol=5 / (2 * 4000) ** 0.5 * 1.5)
 
 
+@pytest.mark.long
 def test_members_find_the_function():
     X, y = make_sinusoidal(random_state=0)
     reg = quick(max_iter=1000, n_members=10).fit(X, y)
@@ -144,6 +146,7 @@ def test_densities_are_of_y_as_given():
     np.testing.assert_allclose(scaled.noise_std_samples_, 10 * plain.noise_std_samples_, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_classifier():
     X, y = IRIS
     names = np.array(["setosa", "versicolor", "virginica"])[y]
@@ -161,6 +164,7 @@ def test_classifier():
     np.testing.assert_allclose(clf.log_posterior_samples_, joint)
 
 
+@pytest.mark.long
 @pytest.mark.kept("regressor")
 @every_estimator
 def test_the_seed_decides_everything_and_nothing_global_moves(estimator, data):
@@ -186,6 +190,7 @@ def test_weights_are_repetitions_bit_for_bit(estimator, data):
     )
 
 
+@pytest.mark.long
 @pytest.mark.kept("classifier")
 @every_estimator
 def test_pickle_and_data_frames(estimator, data):
@@ -260,6 +265,7 @@ def test_warm_start_goes_on(estimator, data):
         model.set_params(n_members=3).fit(*data)
 
 
+@pytest.mark.long
 def test_tol_stops():
     X, y = make_sinusoidal(random_state=0)
     reg = quick(max_iter=4000, tol=1e-2, n_members=2).fit(X, y)
@@ -297,6 +303,7 @@ def test_unfitted(estimator, data):
         clone(estimator).predict(data[0])
 
 
+@pytest.mark.long
 @pytest.mark.kept("1")
 @pytest.mark.parametrize("rows", [1, 2])
 def test_data_that_can_be_fitted_exactly(rows):
@@ -311,6 +318,7 @@ def test_data_that_can_be_fitted_exactly(rows):
     assert (std > 0).all()
 
 
+@pytest.mark.long
 def test_effective_noise_counts_the_freedoms_that_weights_have_taken():
     """Few rows: the plug-in noise of a flexible member is far too small."""
     X, y = DIABETES[0][:30], DIABETES[1][:30]
@@ -321,6 +329,7 @@ def test_effective_noise_counts_the_freedoms_that_weights_have_taken():
     assert np.all(effective.noise_std_samples_ > 1.3 * plain.noise_std_samples_)
 
 
+@pytest.mark.long
 def test_minibatches_reach_what_all_rows_reach():
     X, y = make_sinusoidal(random_state=0)
     whole, parts = (
@@ -337,6 +346,7 @@ def overlapping(n=260):
     return X, (X[:, 0] + 1.5 * rng.standard_normal(n) > 0.0).astype(int)
 
 
+@pytest.mark.long
 def test_refitted_members_know_that_classes_overlap():
     """Members fit the labels; their linearised networks under the same prior don't."""
     X, y = overlapping()
@@ -355,6 +365,7 @@ def test_refitted_members_know_that_classes_overlap():
     assert np.all(one.predict_uncertainty(X).epistemic > 0.0)
 
 
+@pytest.mark.long
 def test_a_given_variance_scale_and_members_as_trained():
     X, y = overlapping(60)
     fits = [

@@ -40,6 +40,7 @@ def bent(n=150, seed=0):
     return X, np.sin(2.0 * X[:, 0]) + 0.5 * X[:, 1] ** 2 + 0.1 * rng.standard_normal(n)
 
 
+@pytest.mark.long
 def test_a_linear_member_ends_where_the_exact_evidence_is_highest():
     """MacKay's fixed point in closed form: ridge regression, and its freedoms by an SVD."""
     X, y = DIABETES
@@ -64,6 +65,7 @@ def test_a_linear_member_ends_where_the_exact_evidence_is_highest():
     assert not hasattr(reg, "relevance_")
 
 
+@pytest.mark.long
 def test_relevance_says_which_columns_matter():
     X, y = bent()
     reg = quick(hidden_layer_sizes=(10,), max_iter=900, prior=ARD()).fit(X, y)
@@ -78,6 +80,7 @@ def test_relevance_says_which_columns_matter():
     assert not hasattr(given, "prior_scale_")
 
 
+@pytest.mark.long
 def test_noise_doesn_t_follow_the_residuals_where_weights_have_taken_the_rows():
     """More weights than rows, and nothing but noise of standard deviation 1."""
     rng = np.random.default_rng(0)
@@ -90,6 +93,7 @@ def test_noise_doesn_t_follow_the_residuals_where_weights_have_taken_the_rows():
     assert np.all(learned.noise_std_samples_ > 0.7)
 
 
+@pytest.mark.long
 def test_modes_of_weights_and_scales_together_collapse(monkeypatch):
     """Negative control: without the weights' variances nothing is left of the function."""
     X, y = bent(50)
@@ -107,6 +111,7 @@ def test_modes_of_weights_and_scales_together_collapse(monkeypatch):
     assert collapsed.prior_scale_[2] < 0.1 * found.prior_scale_[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("likelihood", ["heteroscedastic", StudentT()], ids=str)
 def test_other_likelihoods(likelihood):
     X, y = bent()
@@ -115,6 +120,7 @@ def test_other_likelihoods(likelihood):
     assert reg.score(X, y) > 0.3
 
 
+@pytest.mark.long
 def test_modules_learn_noise_and_scales_too():
     X, y = bent()
     net = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
@@ -128,6 +134,7 @@ def test_modules_learn_noise_and_scales_too():
     assert np.all(fixed.noise_std_samples_ == pytest.approx(0.1))
 
 
+@pytest.mark.long
 def test_classes_are_refitted_under_every_member_s_own_scales():
     X, y = IRIS
     clf = DeepEnsembleClassifier(**FAST, prior_scale="learn").fit(X[::2], y[::2])
@@ -148,6 +155,7 @@ def test_classes_are_refitted_under_every_member_s_own_scales():
     assert linear.prior_scale_.shape == (2,)
 
 
+@pytest.mark.long
 def test_warm_start_goes_on_from_the_scales():
     X, y = DIABETES
     reg = quick(prior_scale="learn", warm_start=True, max_iter=1000).fit(X, y)
@@ -163,6 +171,7 @@ def test_warm_start_goes_on_from_the_scales():
     np.testing.assert_allclose(classifier.prior_scale_samples_, first, rtol=0.2)
 
 
+@pytest.mark.long
 def test_minibatches_and_float32_find_them_too():
     X, y = bent(300)
     whole = quick(prior=ARD(), max_iter=1000).fit(X, y)

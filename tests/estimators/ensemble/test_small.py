@@ -13,6 +13,7 @@ X, Y = load_linnerud(return_X_y=True)
 REG = DeepEnsembleRegressor(n_members=4, random_state=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_fifteen_rows(seed):
     """A row far from the others is mistaken by eight standard deviations, not by 35 nats."""

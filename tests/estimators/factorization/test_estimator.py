@@ -104,6 +104,7 @@ def assert_no_nan(model):
                 assert np.isfinite(array).all(), name
 
 
+@pytest.mark.long
 def test_analytic_needs_every_entry():
     complete, _ = ratings(missing=0.0)
     model = clone(MODEL).set_params(solver="mean_field").fit(complete)
@@ -133,6 +134,7 @@ def test_sparse_is_the_same_as_dense(fitted, kind):
     assert model.score(sparse) == fitted.score(X)
 
 
+@pytest.mark.long
 def test_a_stored_zero_is_observed():
     dense = np.where(HOLES, np.nan, np.round(X - 3.0))
     assert (dense == 0.0).any()
@@ -181,6 +183,7 @@ def test_score_is_a_normal_density_of_whole_rows(prior_scale):
     assert model.score(new) == pytest.approx(total / np.sum(~np.isnan(new)), rel=1e-10)
 
 
+@pytest.mark.long
 def test_std_of_an_entry_is_that_of_the_product(fitted):
     """Against draws of both rows, offsets among their numbers."""
     n = 20_000
@@ -300,6 +303,7 @@ def check_figure_4(found):
     return mean
 
 
+@pytest.mark.long
 def test_figure_4_on_a_few_matrices():
     check_figure_4(figure_4(1, n_draws=100, n_gibbs=150))
 
@@ -313,6 +317,7 @@ def test_figure_4():
         assert mean[name] == pytest.approx(expected, abs=2e-3), name
 
 
+@pytest.mark.long
 def test_far_modes_of_signed_permutations():
     rng = np.random.default_rng(0)
     strong = rng.normal(size=(200, 3)) @ rng.normal(size=(3, 150)) * 5.0
@@ -326,6 +331,7 @@ def test_far_modes_of_signed_permutations():
     assert flips.symmetry_gap_ == pytest.approx(3 * np.log(2.0), abs=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.kept("vi", "gibbs")
 @every_solver_by_name
 def test_random_state_decides_everything_and_nothing_global_moves(name):
@@ -362,6 +368,7 @@ def test_pickle_carries_arrays_only(fitted):
     assert np.array_equal(pickle.loads(payload).transform(X), fitted.transform(X))
 
 
+@pytest.mark.long
 def test_grid_search_over_new_rows():
     strong, _ = ratings(n=60, k=2, noise=0.3)
     grid = {"symvimatrixfactorization__n_components": [1, 2]}
@@ -380,6 +387,7 @@ def test_data_frames_keep_their_names(fitted):
     assert np.array_equal(model.transform(frame), fitted.transform(X))
 
 
+@pytest.mark.long
 def test_repr_and_doc_list_every_parameter_and_attribute(fitted):
     gibbs = clone(MODEL).set_params(**SOLVERS["gibbs"]).fit(pd.DataFrame(X).rename(columns=str))
     doc = SymVIMatrixFactorization.__doc__
@@ -412,6 +420,7 @@ def test_empty_rows_and_columns_predict_the_prior_and_warn_once():
     assert_no_nan(model)
 
 
+@pytest.mark.long
 @every_solver
 @pytest.mark.filterwarnings("ignore:.*no observed entry")
 def test_nothing_observed_at_all(settings):
@@ -434,6 +443,7 @@ def test_constant_matrix(settings, value):
     np.testing.assert_allclose(model.reconstruct(), value, atol=0.3)
 
 
+@pytest.mark.long
 def test_huge_and_tiny_units():
     for unit in (1e-12, 1e12):
         model = clone(MODEL).fit(unit * X)
@@ -441,6 +451,7 @@ def test_huge_and_tiny_units():
         assert model.noise_std_ == pytest.approx(0.5 * unit, rel=0.3)
 
 
+@pytest.mark.long
 def test_learned_prior_would_collapse():
     """Without a law of its own the scale would end where only noise is left."""
     g = torch.Generator().manual_seed(0)
@@ -529,6 +540,7 @@ class Unfinished:
 
 
 # Few sweeps on purpose.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_auto_takes_the_components_that_predict_best():
     auto = SymVIMatrixFactorization(random_state=0, max_iter=60, tol=1e-3)

@@ -84,6 +84,7 @@ def summed_gap(model, seed=1):
     return values.mean(), values.std() / N_DRAWS**0.5
 
 
+@pytest.mark.long
 @pytest.mark.kept("mean-field*", "flips*", "rotations*", "signed permutations, full")
 @every_fit
 def test_against_a_sum_over_the_group(symmetry, covariance, side):
@@ -132,6 +133,7 @@ def log_ratios(draws, mean, cov, group):
     return log_q(draws) - (np.logaddexp.reduce(orbit) - np.log(len(orbit)))
 
 
+@pytest.mark.long
 def test_offsets_leave_the_gap_as_it_is():
     """They aren't rotated. Apart from the factors under q, they change nothing at any draw;
     bound to them they can only tell more of a rotation: what is reported stays a lower bound."""

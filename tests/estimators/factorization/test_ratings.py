@@ -39,6 +39,7 @@ def error(model, where=HOLES):
     return np.sqrt(np.mean((mean - SIGNAL[where]) ** 2))
 
 
+@pytest.mark.long
 def test_offsets_and_learned_scales_predict_better(fitted):
     found = {
         name: error(clone(MODEL).set_params(**settings).fit(X))
@@ -67,6 +68,7 @@ def test_offsets_are_recovered():
     assert model.noise_std_ == pytest.approx(0.3, abs=0.02)
 
 
+@pytest.mark.long
 def test_the_group_is_the_priors():
     for prior_scale, kind in (("learn", Orthogonal), (0.8, Orthogonal), ("ard", Units)):
         model = clone(MODEL).set_params(prior_scale=prior_scale).fit(X)
@@ -103,6 +105,7 @@ def listed(**more):
     )
 
 
+@pytest.mark.long
 def test_lists_of_entries_are_the_matrix(fitted):
     frame = listed()
     shuffled = frame.sample(frac=1.0, random_state=0)
@@ -122,6 +125,7 @@ def test_lists_of_entries_are_the_matrix(fitted):
         model.predict_entries(["u03"], [5])
 
 
+@pytest.mark.long
 def test_frames_answer_by_label(fitted):
     frame = pd.DataFrame(
         X, index=[f"u{i}" for i in range(60)], columns=[f"m{j}" for j in range(40)]
@@ -134,6 +138,7 @@ def test_frames_answer_by_label(fitted):
     assert not hasattr(model, "row_labels_")
 
 
+@pytest.mark.long
 @pytest.mark.kept("gaussian", "student_t")
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "ordinal"])
 def test_weights_are_repetitions(likelihood):
@@ -200,6 +205,7 @@ def test_intervals_of_new_rows_hold_what_they_say(coverage):
     assert held.mean() == pytest.approx(coverage, abs=0.03)
 
 
+@pytest.mark.long
 def test_draws_of_new_rows_have_the_predicted_moments(fitted):
     new, asked = X[:2], ([0, 0, 1], [3, 4, 3])
     draws = fitted.sample_new_rows(new, asked, 20_000, random_state=0)
@@ -210,6 +216,7 @@ def test_draws_of_new_rows_have_the_predicted_moments(fitted):
     assert abs(np.corrcoef(draws.T)[0, 2]) > 0.02
 
 
+@pytest.mark.long
 def test_ordinal_entries():
     """Labels beat numbers where these are few, in the log density of the label."""
     latent = 1.3 * (X - 3.0)
@@ -245,6 +252,7 @@ def test_ordinal_entries():
         normal.predict_entry_proba([0], [0])
 
 
+@pytest.mark.long
 def test_outliers_pull_a_student_t_less():
     rng = np.random.default_rng(0)
     spoiled = np.where(rng.random(X.shape) < 0.05, X + 15.0 * rng.normal(size=X.shape), X)
@@ -268,6 +276,7 @@ def with_features(seed=0):
     return noisy, signal, features
 
 
+@pytest.mark.long
 @pytest.mark.kept("csr_array", "DataFrame")
 @pytest.mark.filterwarnings("ignore:.*no observed entry")
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_array, pd.DataFrame])
@@ -283,6 +292,7 @@ def test_cold_columns_are_predicted_from_their_features(kind):
     assert 0.75 < covered.mean() <= 1.0
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*no observed entry")
 def test_cold_new_rows_are_predicted_from_their_features():
     noisy, signal, features = with_features()
@@ -299,6 +309,7 @@ def test_cold_new_rows_are_predicted_from_their_features():
         clone(MODEL).fit(X).predict_new_rows(X[:2], ([0], [1]), row_features=features[:2])
 
 
+@pytest.mark.long
 def test_features_of_nothing_do_no_harm():
     """Twenty columns of noise: their coefficients are shrunk away."""
     noise = np.random.default_rng(1).normal(size=(60, 20))
@@ -318,6 +329,7 @@ def test_bad_features(features, message):
         clone(MODEL).fit(X, row_features=features)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("solver", ["gibbs", "map"])
 def test_other_solvers_have_offsets_too(solver):
     settings = {"solver": solver, "max_iter": 60 if solver == "gibbs" else 150, "tol": 1e-4}

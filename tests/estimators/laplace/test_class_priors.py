@@ -24,6 +24,7 @@ def fits():
             for prior in (None, STEEP, FLAT)}  # fmt: skip
 
 
+@pytest.mark.long
 def test_noisy_labels_take_the_flat_prior(fits):
     np.testing.assert_array_equal(fits[None].posterior_.loc, fits[FLAT].posterior_.loc)
     assert fits[None].log_evidence_ > fits[STEEP].log_evidence_ + 3.0
@@ -45,6 +46,7 @@ def steep_iris():
     return steep.fit(*load_iris(return_X_y=True)).log_evidence_
 
 
+@pytest.mark.long
 @pytest.mark.kept("own0")
 @pytest.mark.parametrize("own", [LaplaceClassifier(10, n_restarts=2), BayesianMLPClassifier(
     10, n_modes=2, n_members=1)])  # fmt: skip

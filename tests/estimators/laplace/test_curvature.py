@@ -31,6 +31,7 @@ def test_its_diagonal_is_that_of_squared_scores():
     np.testing.assert_allclose(clf.posterior_.precision.values, expected, rtol=1e-8)
 
 
+@pytest.mark.long
 def test_an_empirical_fisher_that_has_vanished_warns():
     """Many steps on few rows of clear classes: labels are fitted, and squared scores are none."""
     X, y = load_wine(return_X_y=True)

@@ -105,6 +105,7 @@ def rows(n, noise=0.1):
 AUTO = LaplaceRegressor(n_restarts=1, max_iter=20, tol=None, random_state=0)
 
 
+@pytest.mark.long
 def test_more_rows_take_forty_units_and_a_scale_a_column():
     small, large = clone(AUTO).fit(*rows(100)), clone(AUTO).fit(*rows(1001))
     assert small.network_.hidden_layer_sizes == (20,)
@@ -114,6 +115,7 @@ def test_more_rows_take_forty_units_and_a_scale_a_column():
     assert large.predict(rows(3)[0]).shape == (3,)
 
 
+@pytest.mark.long
 def test_in_much_noise_more_rows_are_no_reason():
     noisy = clone(AUTO).fit(*rows(1001, noise=1.0))
     assert noisy.network_.hidden_layer_sizes == (20,)
@@ -121,6 +123,7 @@ def test_in_much_noise_more_rows_are_no_reason():
     np.testing.assert_array_equal(noisy.posterior_.loc, given.posterior_.loc)
 
 
+@pytest.mark.long
 def test_what_is_given_stays():
     found = clone(AUTO).set_params(hidden_layer_sizes=(20,)).fit(*rows(1001))
     assert found.network_.hidden_layer_sizes == (20,)

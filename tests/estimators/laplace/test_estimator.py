@@ -35,6 +35,7 @@ def linear_posterior(X, y):
     return design, covariance @ design.T @ y / 0.09, covariance
 
 
+@pytest.mark.long
 def test_linear_gaussian_posterior_evidence_and_predictive_are_exact(linear):
     reg = linear
     design, mean, covariance = linear_posterior(X, Y)
@@ -61,6 +62,7 @@ def test_functions_of_the_posterior_have_its_moments(linear):
     assert (np.abs(draws.std(1) - std) < 5 * std / 8000**0.5).all()
 
 
+@pytest.mark.long
 @pytest.mark.kept("auto", "full")
 @pytest.mark.parametrize("curvature", ["auto", "diag", "full"])
 def test_joint_covariance_is_that_of_functions_and_noise(curvature):
@@ -88,6 +90,7 @@ def test_a_model_without_normal_functions_has_no_covariance():
         reg.predict(X, return_cov=True)
 
 
+@pytest.mark.long
 def test_noise_and_prior_reach_a_maximum_of_the_evidence():
     reg = LaplaceRegressor(
         (), optimizer="adam", curvature="full", max_iter=300, tol=None, random_state=0
@@ -103,6 +106,7 @@ def test_noise_and_prior_reach_a_maximum_of_the_evidence():
     assert max(moved) < reg.log_evidence_
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:the empirical Fisher matrix has vanished")
 @pytest.mark.parametrize("curvature", ["auto", "kron-sketch", "kron-ef", "diag", "full"])
 def test_every_curvature_predicts_well(curvature):
@@ -117,6 +121,7 @@ def test_every_curvature_predicts_well(curvature):
     assert clf.log_predictive_density(A, b).mean() > (-0.8 if curvature == "kron-ef" else -0.4)
 
 
+@pytest.mark.long
 def test_the_last_layer_alone_has_one_scale():
     A, b = load_iris(return_X_y=True)
     clf = LaplaceClassifier((10,), layers="last", max_iter=300, tol=None, random_state=0).fit(A, b)
@@ -126,6 +131,7 @@ def test_the_last_layer_alone_has_one_scale():
     assert (draws[:, :50] == torch.as_tensor(clf.posterior_.loc[:50])).all()
 
 
+@pytest.mark.long
 def test_predictives_of_a_classifier():
     A, b = load_iris(return_X_y=True)
     clf = LaplaceClassifier(
@@ -143,6 +149,7 @@ def test_predictives_of_a_classifier():
     assert (split.epistemic > 0).all()
 
 
+@pytest.mark.long
 def test_uncertainty_grows_away_from_the_data():
     x = np.linspace(-1, 1, 40)[:, None]
     noise = 0.1 * np.random.default_rng(0).standard_normal(40)
@@ -153,6 +160,7 @@ def test_uncertainty_grows_away_from_the_data():
     assert 2.0 * std[0] < std[1:].min()  # tanh units saturate: it needn't grow for ever
 
 
+@pytest.mark.long
 def test_several_targets_have_their_own_noise_and_unit():
     b = np.column_stack([Y, 100.0 * np.random.default_rng(1).standard_normal(40)])
     reg = LaplaceRegressor((5,), optimizer="adam", max_iter=500, random_state=0).fit(X, b)
@@ -162,6 +170,7 @@ def test_several_targets_have_their_own_noise_and_unit():
     assert reg.predict(X).shape == (40, 2)
 
 
+@pytest.mark.long
 def test_evidence_is_of_the_targets_as_given():
     """Scaling y by c moves the log density by -n log c."""
     one = LaplaceRegressor((5,), optimizer="adam", max_iter=40, tol=None, random_state=0).fit(X, Y)
@@ -169,6 +178,7 @@ def test_evidence_is_of_the_targets_as_given():
     assert ten.log_evidence_ == pytest.approx(one.log_evidence_ - 40 * np.log(10.0), abs=1e-6)
 
 
+@pytest.mark.long
 def test_any_module_of_linear_layers():
     A, b = load_iris(return_X_y=True)
     module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
@@ -177,6 +187,7 @@ def test_any_module_of_linear_layers():
     assert clf.prior_scale_.shape == (3,)
 
 
+@pytest.mark.long
 def test_stopping_by_tol_costs_no_evidence():
     A, b = load_iris(return_X_y=True)
     stopped = LaplaceClassifier((10,), optimizer="adam", max_iter=1000, random_state=0).fit(A, b)
@@ -186,6 +197,7 @@ def test_stopping_by_tol_costs_no_evidence():
     assert stopped.log_evidence_ > whole.log_evidence_ - 1e-3 * len(A)
 
 
+@pytest.mark.long
 def test_without_anything_to_learn_the_log_posterior_stops_training():
     reg = clone(LINEAR).set_params(tol=1e-3).fit(X, Y)
     assert reg.stop_reason_ == "tol"
@@ -194,6 +206,7 @@ def test_without_anything_to_learn_the_log_posterior_stops_training():
     np.testing.assert_allclose(reg.posterior_.loc, exact, atol=0.1)
 
 
+@pytest.mark.long
 def test_counts_by_a_poisson_likelihood():
     """The mode of a linear model satisfies the score equations; targets are whole numbers."""
     counts = np.random.default_rng(1).poisson(np.exp(0.5 + 0.8 * X[:, 0])).astype(float)
@@ -214,6 +227,7 @@ def test_counts_by_a_poisson_likelihood():
         reg.predict(X, return_cov=True)
 
 
+@pytest.mark.long
 def test_outliers_by_a_student_t_likelihood():
     b = Y.copy()
     b[:3] += 20.0
@@ -287,6 +301,7 @@ def test_one_class_and_bad_noise():
         LaplaceRegressor(noise_std=[1.0, 2.0]).fit(X, Y)
 
 
+@pytest.mark.long
 def test_collapse_says_what_to_do():
     """Labels that have nothing to do with the inputs."""
     rng = np.random.default_rng(0)

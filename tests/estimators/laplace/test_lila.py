@@ -49,6 +49,7 @@ def without_invariances(seed):
     return LILAClassifier(random_state=seed, invariances=None, **TOY).fit(*make_arcs(seed))
 
 
+@pytest.mark.long
 @pytest.mark.kept("1-exact")
 @pytest.mark.parametrize("hyper", ["online", "exact"])
 @some("seed", [1, 2, 3], keep={1})
@@ -66,6 +67,7 @@ def test_toy_rotation_is_found(seed, hyper):
     assert len(lila.log_evidence_curve_) == lila.n_iter_ // 10 - 10  # after the burn-in
 
 
+@pytest.mark.long
 @some("seed", [1, 2], keep={1})
 def test_toy_rotation_is_found_by_a_quarter_of_the_rows(seed):
     X, y = make_arcs(seed)
@@ -126,6 +128,7 @@ def full_evidence(fitted, X, y):
         return evidence.evidence(theta, hyper, sums.log_likelihood, spectrum)[0].value
 
 
+@pytest.mark.long
 def test_translation_of_a_column_that_doesnt_matter():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((80, 2)) * [1.0, 5.0]
@@ -144,6 +147,7 @@ def test_translation_of_a_column_that_doesnt_matter():
     assert reg.score(X, y) > 0.9
 
 
+@pytest.mark.long
 def test_no_invariance_is_the_laplace_estimator():
     X, y = make_arcs(0)
     params = {"hidden_layer_sizes": (10,), "max_iter": 40, "tol": None, "random_state": 0}
@@ -154,6 +158,7 @@ def test_no_invariance_is_the_laplace_estimator():
     assert lila.invariance_ == {}
 
 
+@pytest.mark.long
 def test_baselines_are_one_word_away():
     X, y = make_arcs(0)
     base = LILAClassifier(
@@ -177,6 +182,7 @@ def small_images(n=60, channels=1):
     return images.reshape(n, -1), y
 
 
+@pytest.mark.long
 @pytest.mark.kept("1-mlp", "3-cnn", "3-resnet")
 @pytest.mark.parametrize("network", ["mlp", "cnn", "resnet"])
 @pytest.mark.parametrize("channels", [1, 3])
@@ -197,6 +203,7 @@ def test_images_in_every_network(network, channels):
     assert clf.x_scale_[0] == X.astype(np.float32).max()
 
 
+@pytest.mark.long
 def test_colours_that_dont_matter_are_found():
     """Pictures of any hue, bright or dark: hue tells nothing, brightness the class."""
     rng = np.random.default_rng(0)
@@ -215,6 +222,7 @@ def test_colours_that_dont_matter_are_found():
     assert clf.invariance_["brightness"] < 0.35  # half of log 2 already confuses the classes
 
 
+@pytest.mark.long
 def test_axis_basis_correlations_and_modules_of_images():
     X, y = small_images()
     module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(24, 2))
@@ -291,6 +299,7 @@ class Stretch(nn.Module):
         return x * (1.0 + eps * self.eta)
 
 
+@pytest.mark.long
 def test_modules_as_invariances():
     X, y = make_arcs(0)
     clf = LILAClassifier(

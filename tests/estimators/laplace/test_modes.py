@@ -38,6 +38,7 @@ def log_evidence(design, scale, noise):
     return -0.5 * (Y @ np.linalg.solve(total, Y) + np.linalg.slogdet(2.0 * pi * total)[1])
 
 
+@pytest.mark.long
 def test_a_linear_model_is_bayesian_linear_regression():
     reg = LaplaceRegressor((), n_restarts=2, noise_std=0.3, prior_scale=1.3, **AS_GIVEN).fit(X, Y)
     assert reg.optimizer_ == "gauss-newton"
@@ -83,6 +84,7 @@ def test_weights_are_repetitions(kind):
     assert one.log_evidence_ == other.log_evidence_
 
 
+@pytest.mark.long
 @few_steps
 def test_the_joint_covariance_is_that_of_the_mixtures_draws():
     reg = clone(SMALL).fit(X, np.column_stack([np.sin(2.0 * Y), 100.0 * X[:, 0] * X[:, 1]]))
@@ -157,6 +159,7 @@ def test_what_doesnt_apply_is_named(params, message):
                          if "network" not in params else params).fit(X, y)  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_normal_prior_is_prior_scales_prior():
     for optimizer, tol in (("gauss-newton", 1e-6), ("adam", None)):
         how = {"optimizer": optimizer, "max_iter": 60, "tol": tol, "random_state": 0}
@@ -183,6 +186,7 @@ def test_class_probabilities_are_averaged_as_asked():
     np.testing.assert_allclose(plugin, logits.softmax(-1).mean(0).numpy(), atol=1e-12)
 
 
+@pytest.mark.long
 def test_two_classes_have_one_output_and_left_out_rows_choose_the_scale():
     clf = LaplaceClassifier((3,), n_restarts=2, random_state=0).fit(X, CLASSES)
     assert clf.network_.n_outputs == 1

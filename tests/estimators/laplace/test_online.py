@@ -17,6 +17,7 @@ BOTH = {
 every = pytest.mark.parametrize(("model", "y"), BOTH.items(), ids=lambda a: type(a).__name__)
 
 
+@pytest.mark.long
 @pytest.mark.kept("LaplaceRegressor-*")
 @every
 def test_fits_are_as_good_as_by_passes_of_their_own(model, y):
@@ -53,6 +54,7 @@ def test_a_batch_of_all_rows_makes_passes_of_its_own(model, y):
     assert automatic.log_evidence_ == exact.log_evidence_
 
 
+@pytest.mark.long
 def test_noise_of_the_curve_does_not_end_a_fit():
     """A gain below tol counts once it is below by more than the curve's own scatter."""
     model = clone(next(iter(BOTH))).set_params(max_iter=200, tol=1e-9)

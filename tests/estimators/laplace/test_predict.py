@@ -63,6 +63,7 @@ def test_one_pass_is_the_network_itself_and_many_are_its_average(arcs):
     assert np.abs(average - alone[:5]).max() > 1e-2
 
 
+@pytest.mark.long
 def test_the_density_comes_with_its_monte_carlo_error(arcs):
     X, y, _ = arcs
     reg = LILARegressor(invariances=turned(0.7, 4), **SHORT).fit(X, y)
@@ -92,6 +93,7 @@ def test_drawn_logits_count_towards_the_error(arcs):
     assert clf.estimate_log_predictive_density(X, y).standard_error == 0.0
 
 
+@pytest.mark.long
 def test_negligible_half_widths_take_one_pass(arcs):
     X, _, y = arcs
     clf = LILAClassifier(invariances=turned(1e-3), predictive="probit", **SHORT).fit(X, y)

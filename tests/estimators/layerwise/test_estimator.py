@@ -50,6 +50,7 @@ def fitted(kind):
     return _fitted(next(name for name, settings in KINDS.items() if settings is kind))
 
 
+@pytest.mark.long
 @pytest.mark.kept("collapsed", "inducing")
 @every_kind
 def test_a_fit_reports_and_predicts(kind, diabetes):
@@ -71,6 +72,7 @@ def test_a_fit_reports_and_predicts(kind, diabetes):
     assert b"_rebuild_tensor" not in pickle.dumps(reg)
 
 
+@pytest.mark.long
 @pytest.mark.kept("collapsed", "inducing")
 @every_kind
 def test_the_same_seed_and_weights_as_repetitions(kind, diabetes):
@@ -84,6 +86,7 @@ def test_the_same_seed_and_weights_as_repetitions(kind, diabetes):
     assert quick(**kind, random_state=1).fit(X, y).elbo_ != fitted(kind).elbo_
 
 
+@pytest.mark.long
 @pytest.mark.kept("collapsed", "inducing")
 @every_kind
 def test_units_outputs_and_precision(kind, diabetes):
@@ -129,6 +132,7 @@ def test_the_bound_is_that_of_the_scales_found_without_their_hyperprior(prior, d
     assert len(reg.prior_groups_) == len(reg.prior_scale_)
 
 
+@pytest.mark.long
 @pytest.mark.kept("collapsed", "both")
 @every_kind
 def test_scales_are_learned_given_or_one_per_column(kind, diabetes):
@@ -151,6 +155,7 @@ def test_scales_are_learned_given_or_one_per_column(kind, diabetes):
     )
 
 
+@pytest.mark.long
 @pytest.mark.kept("mean_field")
 @pytest.mark.parametrize("hidden_posterior", ["mean_field", "global_inducing"])
 def test_columns_without_use_are_irrelevant(hidden_posterior):
@@ -176,6 +181,7 @@ def test_the_better_start_is_kept(diabetes, caplog):
     assert reg.elbo_ == pytest.approx(max(values), rel=1e-4)
 
 
+@pytest.mark.long
 def test_wide_networks_dont_collapse():
     """Width 200: mean-field explains the data by noise, the exact last layer doesn't."""
     X, y = make_sinusoidal(random_state=0)
@@ -216,6 +222,7 @@ def test_bad_parameters_are_named(diabetes):
     assert np.isfinite(small.elbo_)
 
 
+@pytest.mark.long
 @pytest.mark.kept("collapsed", "inducing")
 @every_kind
 def test_single_row_and_constant_target(kind):
@@ -284,6 +291,7 @@ def test_interrupt_keeps_a_marked_usable_model(kind, diabetes, monkeypatch):
     assert model.predict(X).shape == y.shape
 
 
+@pytest.mark.long
 def test_clone_and_refit_of_another_kind(diabetes):
     X, y = diabetes
     reg = quick().fit(X, y)
@@ -295,6 +303,7 @@ def test_clone_and_refit_of_another_kind(diabetes):
     assert clone(reg).last_layer == "collapsed"
 
 
+@pytest.mark.long
 def test_tol_stops_both_climbs(diabetes):
     reg = quick(max_iter=1000, tol=3.0).fit(*diabetes)
     assert reg.stop_reason_ == "tol"

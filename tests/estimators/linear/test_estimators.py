@@ -132,6 +132,7 @@ def test_names_are_shorthand_for_objects(name, given, diabetes):
     assert np.array_equal(named.sample_y(X, 2), objects.sample_y(X, 2))
 
 
+@pytest.mark.long
 def test_few_degrees_of_freedom_resist_outliers_better(diabetes):
     X, y = diabetes
     y = y.copy()
@@ -161,6 +162,7 @@ class LaplaceNoise(TargetLikelihood):
         )
 
 
+@pytest.mark.long
 def test_ones_own_likelihood(diabetes):
     """Laplace noise: its mean absolute deviation is the scale that is learned."""
     X = diabetes[0][:150]
@@ -222,6 +224,7 @@ def test_covariance_of_new_targets(diabetes):
         BayesianLinearRegressor("student-t").fit(X, y).predict(X, return_cov=True)
 
 
+@pytest.mark.long
 def test_without_tol_all_updates_are_made(recwarn):
     reg = BayesianLinearRegressor("student-t", tol=None, max_iter=12).fit(X, Y)
     assert (reg.n_iter_, reg.stop_reason_) == (12, "max_iter")
@@ -310,6 +313,7 @@ def test_heavy_tails_resist_outliers():
     assert heavy.noise_std_ < 0.3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("likelihood", ["bernoulli", "multinomial"])
 def test_binary_classifiers_agree_with_logistic_regression(likelihood):
     X, y = load_breast_cancer(return_X_y=True)
@@ -326,6 +330,7 @@ def test_binary_classifiers_agree_with_logistic_regression(likelihood):
     assert (clf.predict_uncertainty(X).epistemic >= 0).all()
 
 
+@pytest.mark.long
 def test_multinomial_reports_sites_of_rank_c():
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]

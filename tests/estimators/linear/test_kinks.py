@@ -59,6 +59,7 @@ def test_the_closed_form_is_the_integral(sd):
     assert float(found.d_variance) == pytest.approx(slope, rel=1e-4, abs=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "n", [12, *(pytest.param(n, marks=pytest.mark.slow) for n in (20, 60, 442))]
 )

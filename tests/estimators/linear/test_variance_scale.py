@@ -19,6 +19,7 @@ CLF = BayesianLinearClassifier(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_left_out_losses_are_those_of_refits(monkeypatch, n_classes):
     y = np.minimum(Y, n_classes - 1)

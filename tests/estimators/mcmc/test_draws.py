@@ -64,6 +64,7 @@ def test_rotations_are_aligned_and_units_labelled():
     np.testing.assert_allclose(aligned.samples_[best][:4], raw.samples_[best][:4], atol=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampler", [HMC(max_leapfrog=4), SMC(64, 2)], ids=["hmc", "smc"])
 def test_rotations_have_no_evidence_and_the_reason_is_given(sampler):
     reg = MCMCRegressor(

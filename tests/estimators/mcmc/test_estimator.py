@@ -61,6 +61,7 @@ def by_hand(model, X):
     return model.network_.forward(torch.as_tensor(model.samples_), x).numpy()
 
 
+@pytest.mark.long
 def test_attributes(weighed):
     reg, X, _ = weighed
     assert reg.samples_.shape == (12, 20, 7)
@@ -102,6 +103,7 @@ def test_diagnostics(weighed):
     assert np.nanmax(found.function_rhat) < 1.2
 
 
+@pytest.mark.long
 def test_removing_symmetries_moves_weights_and_nothing_else(fitted):
     X, y = DIABETES
     raw = clone(REG).set_params(remove_symmetries=False).fit(X, y)
@@ -188,6 +190,7 @@ def test_classifier():
     assert not hasattr(clf, "noise_std_samples_")
 
 
+@pytest.mark.long
 def test_multi_output():
     X, y = DIABETES
     reg = clone(REG).fit(X, np.column_stack([y, -2.0 * y + 1.0]))
@@ -201,6 +204,7 @@ def test_multi_output():
     assert clone(REG).fit(X, y[:, None]).predict(X).shape == (60, 1)
 
 
+@pytest.mark.long
 def test_nuts():
     X, y = DIABETES
     reg = clone(REG).set_params(sampler=NUTS(5), n_warmup=30).fit(X, y)
@@ -213,6 +217,7 @@ def test_nuts():
     assert np.array_equal(named, given)
 
 
+@pytest.mark.long
 def test_particles_alone():
     X, y = DIABETES
     reg = MCMCRegressor(
@@ -339,6 +344,7 @@ def test_log_likelihood_of_a_class_never_seen():
     assert np.array_equal(np.isneginf(values).any(axis=(0, 1)), y == 2)
 
 
+@pytest.mark.long
 @pytest.mark.kept("regressor")
 @every_estimator
 def test_the_seed_decides_everything_and_nothing_global_moves(estimator, data):
@@ -351,6 +357,7 @@ def test_the_seed_decides_everything_and_nothing_global_moves(estimator, data):
     assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
 
 
+@pytest.mark.long
 @pytest.mark.kept("classifier")
 @every_estimator
 def test_weights_are_repetitions_bit_for_bit(estimator, data):
@@ -364,6 +371,7 @@ def test_weights_are_repetitions_bit_for_bit(estimator, data):
     assert np.array_equal(weighted.log_posterior_samples_, again.log_posterior_samples_)
 
 
+@pytest.mark.long
 @pytest.mark.kept("regressor")
 @every_estimator
 def test_pickle_and_data_frames(estimator, data):
@@ -385,6 +393,7 @@ def test_pickle_and_data_frames(estimator, data):
             assert name in doc, name
 
 
+@pytest.mark.long
 @pytest.mark.kept("classifier")
 @every_estimator
 def test_float32_follows_the_data(estimator, data):
@@ -401,6 +410,7 @@ def test_float32_follows_the_data(estimator, data):
     )
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.parametrize("mode_weights", ["uniform", Evidence(2, 32)])
 def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch):
@@ -419,6 +429,7 @@ def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch)
     assert (mode_weights == "uniform") == np.isnan(one.log_evidence_)
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # on purpose
 def test_grid_search_is_the_same_in_two_processes():

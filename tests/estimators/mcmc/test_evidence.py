@@ -30,6 +30,7 @@ PARTICLES = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.kept("0.3-hmc", "1.0-smc")
 @pytest.mark.parametrize("settings", [{}, PARTICLES], ids=["hmc", "smc"])
 @pytest.mark.parametrize("noise_prior_scale", [1.0, 0.3])
@@ -47,6 +48,7 @@ def test_a_linear_model_has_its_exact_evidence(settings, noise_prior_scale):
     assert len(reg.modes_) == 1
 
 
+@pytest.mark.long
 @pytest.mark.kept("float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_one_hidden_unit_has_its_evidence_by_quadrature(dtype):
@@ -60,6 +62,7 @@ def test_one_hidden_unit_has_its_evidence_by_quadrature(dtype):
     assert abs(reg.log_evidence_ - exact) < 4 * reg.log_evidence_std_error_
 
 
+@pytest.mark.long
 def test_densities_are_of_y_as_given():
     """y scaled by 1000: every density falls by n log 1000."""
     X, y = make_sinusoidal(20, random_state=0)
@@ -77,6 +80,7 @@ def test_densities_are_of_y_as_given():
     assert ratio == pytest.approx(1000.0, rel=0.05)
 
 
+@pytest.mark.long
 def test_evidence_of_a_classifier():
     """Two classes, no inputs that matter: p(y) by quadrature over the difference of two biases."""
     rng = np.random.default_rng(1)
@@ -91,6 +95,7 @@ def test_evidence_of_a_classifier():
     assert clf.modes_[0].log_evidence == clf.log_evidence_  # labels have no unit
 
 
+@pytest.mark.long
 def test_where_weights_are_open_low_modes_have_none_all_the_same(monkeypatch):
     """Some chains of 16 end where the log density is 60 nats lower; nobody restarts there."""
     monkeypatch.setattr("skbayes_sym.estimators.mcmc.allocate.decided_weights", lambda found: None)
@@ -112,6 +117,7 @@ def test_where_weights_are_open_low_modes_have_none_all_the_same(monkeypatch):
     np.testing.assert_allclose(got, votes / votes.sum())
 
 
+@pytest.mark.long
 def test_one_vote_a_chain_on_request():
     X, y = make_sinusoidal(40, random_state=0)
     reg = MCMCRegressor((2,), **FAST | {"mode_weights": "uniform"}).fit(X, y)
@@ -137,6 +143,7 @@ def test_where_the_evidence_cant_be_trusted_it_is_nan():
     assert np.isfinite(reg.predict(X)).all()
 
 
+@pytest.mark.long
 def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for(monkeypatch):
     """Explorers make at most 50 draws for the bridge; without it they go on, and no particle looks
     for modes that can't be weighed."""
@@ -154,6 +161,7 @@ def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for(monkeypatch):
     assert trying.samples_.shape[:2] == (2, 52)
 
 
+@pytest.mark.long
 def test_a_prior_that_tells_units_apart_is_refused():
     X, y = make_sinusoidal(40, random_state=0)
     scale = np.ones(7)
@@ -166,6 +174,7 @@ def test_a_prior_that_tells_units_apart_is_refused():
     assert reg.samples_.shape == (16, 20, 7)
 
 
+@pytest.mark.long
 def test_default_settings_of_a_classifier_find_modes():
     X, y = load_iris(return_X_y=True)
     with warnings.catch_warnings():

@@ -48,6 +48,7 @@ def exact():
 PARTICLES = {"sampler": SMC(128, 2), "mode_weights": "evidence", "n_warmup": None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings", [{"init": "prior"}, {"init": "laplace"}, PARTICLES],
     ids=["prior", "laplace", "smc"],
@@ -75,6 +76,7 @@ def test_both_starts_have_the_same_posterior(given):
     np.testing.assert_allclose(one.predict(X), two.predict(X), atol=0.1 * y.std())
 
 
+@pytest.mark.long
 @pytest.mark.kept("prior1")
 @pytest.mark.parametrize("prior", [LayerScales(), ARD()])
 def test_scales_and_relevances(prior):
@@ -102,6 +104,7 @@ def test_learned_scales_by_name():
     assert not hasattr(MCMCRegressor((2,), prior_scale=1.0, **few).fit(X, y), "prior_groups_")
 
 
+@pytest.mark.long
 def test_chains_start_at_modes_in_turn_with_the_metric_there():
     X, y = DIABETES
     reg = MCMCRegressor((2,), init="laplace", **VOTES | {"n_warmup": 0, "n_draws": 1}).fit(X, y)
@@ -112,6 +115,7 @@ def test_chains_start_at_modes_in_turn_with_the_metric_there():
     assert reg.log_posterior_samples_.min() > prior.log_posterior_samples_.max()
 
 
+@pytest.mark.long
 def test_a_warm_start_keeps_the_metric():
     X, y = DIABETES
     few = {**VOTES, "n_warmup": 10, "n_draws": 2}
@@ -121,6 +125,7 @@ def test_a_warm_start_keeps_the_metric():
     assert np.array_equal(reg._blocks_[0].preconditioner.cholesky, before)
 
 
+@pytest.mark.long
 @pytest.mark.kept("30.0")
 @pytest.mark.parametrize("noise", ["learn", 30.0])
 def test_two_targets_and_given_noise(noise):
@@ -131,6 +136,7 @@ def test_two_targets_and_given_noise(noise):
     assert not reg.diagnostics_.stuck.any()
 
 
+@pytest.mark.long
 def test_classes():
     X, y = load_iris(return_X_y=True)
     clf = MCMCClassifier((2,), init="laplace", prior_scale="learn", **VOTES).fit(X[::3], y[::3])
@@ -167,6 +173,7 @@ def test_modes_are_found_where_that_takes_seconds(model, n_rows, expected):
     assert has_modes_to_find(model, n_rows) == expected
 
 
+@pytest.mark.long
 def test_defaults_start_at_modes():
     X, y = (a[:20] for a in DIABETES)
     reg = MCMCRegressor((2,), n_draws=2, random_state=0).fit(X, y)

@@ -57,6 +57,7 @@ def interrupted_fit(model, data):
     return model
 
 
+@pytest.mark.long
 @pytest.mark.kept("regressor")
 @every_estimator
 def test_an_interrupt_while_drawing_keeps_the_draws(estimator, data, gradients):
@@ -84,6 +85,7 @@ def test_an_interrupt_while_warming_up_keeps_where_the_chains_are(gradients):
     assert np.isfinite(model.predict(DIABETES[0])).all()
 
 
+@pytest.mark.long
 def test_every_task_ends_and_an_interrupt_while_chains_are_allocated_keeps_the_modes(gradients):
     X, y = DIABETES[0][:, :1], DIABETES[1]
     reg = MCMCRegressor(
@@ -108,6 +110,7 @@ def test_every_task_ends_and_an_interrupt_while_chains_are_allocated_keeps_the_m
     assert part.predict(X).shape == y.shape
 
 
+@pytest.mark.long
 def test_an_interrupt_before_anything_leaves_the_previous_fit(gradients):
     model = clone(REG).fit(*DIABETES)
     before = model.samples_
@@ -119,6 +122,7 @@ def test_an_interrupt_before_anything_leaves_the_previous_fit(gradients):
     assert model.stop_reason_ == "max_iter"
 
 
+@pytest.mark.long
 def test_an_error_leaves_the_previous_fit(monkeypatch):
     model = clone(REG).fit(*DIABETES)
     expected, before = model.predict(DIABETES[0]), dict(vars(model))
@@ -147,6 +151,7 @@ def test_a_callback_stops_the_fit(estimator, data, n_blocks, n_iter, n_draws):
     fitted.predict(data[0])
 
 
+@pytest.mark.long
 @pytest.mark.kept("classifier")
 @every_estimator
 def test_draws_before_a_stop_are_those_of_the_whole_fit(estimator, data):
@@ -156,6 +161,7 @@ def test_draws_before_a_stop_are_those_of_the_whole_fit(estimator, data):
     assert np.array_equal(part.samples_, whole.samples_[:, :20])
 
 
+@pytest.mark.long
 @pytest.mark.kept("regressor")
 @every_estimator
 def test_warm_start_goes_on_bit_for_bit(estimator, data):
@@ -171,6 +177,7 @@ def test_warm_start_goes_on_bit_for_bit(estimator, data):
     assert np.array_equal(fresh.samples_, long.samples_[:, :30])
 
 
+@pytest.mark.long
 @pytest.mark.kept("classifier")
 @every_estimator
 def test_warm_start_from_another_problem(estimator, data):
@@ -192,6 +199,7 @@ def with_step_sizes(model, step_size):
     return model.set_params(warm_start=True, n_warmup=0)
 
 
+@pytest.mark.long
 def test_one_stuck_chain_is_named_and_counted():
     model = clone(REG).fit(*DIABETES)
     sizes = model._blocks_[0].step_size.tolist()
@@ -207,6 +215,7 @@ def test_one_stuck_chain_is_named_and_counted():
     assert np.isfinite(model.predict(DIABETES[0])).all()
 
 
+@pytest.mark.long
 @pytest.mark.kept("mode_weights1")
 @pytest.mark.parametrize("mode_weights", ["uniform", Evidence(0)])
 def test_all_chains_stuck(mode_weights):
@@ -265,6 +274,7 @@ def test_one_class():
         clone(CLF).fit(IRIS[0], np.zeros(len(IRIS[0])))
 
 
+@pytest.mark.long
 @pytest.mark.kept(
     "one-row-mode_weights1", "constant-target-uniform", "constant-feature-mode_weights1"
 )

@@ -62,6 +62,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.kept("three-layers", "classes")
 @pytest.mark.parametrize("name", CASES)
 def test_it_learns(name):
@@ -72,6 +73,7 @@ def test_it_learns(name):
     assert found.score(X, y) > 0.6
 
 
+@pytest.mark.long
 def test_all_chains_have_one_vote_and_say_why(noisy):
     np.testing.assert_array_equal(noisy.chain_weights_, 0.2)
     assert np.isnan(noisy.log_evidence_)
@@ -90,6 +92,7 @@ def test_what_is_known_of_every_chain(noisy):
     assert (found.n_gradients > 60 + 2 * 60 + 42).all()
 
 
+@pytest.mark.long
 def test_weights_are_repetitions():
     weight = rng.integers(1, 3, 60)
     rows = np.repeat(np.arange(60), weight)
@@ -97,12 +100,14 @@ def test_weights_are_repetitions():
     np.testing.assert_array_equal(weighted.samples_, repeated.samples_)
 
 
+@pytest.mark.long
 def test_jobs_change_nothing():
     with joblib.parallel_config(backend="threading"):
         two = fitted(clone(SHORT).set_params(n_jobs=2), X, Y)
     np.testing.assert_array_equal(two.samples_, fitted(SHORT, X, Y).samples_)
 
 
+@pytest.mark.long
 def test_a_warm_start_goes_on_without_annealing():
     model = fitted(clone(NOISY).set_params(warm_start=True), X, Y)
     before = model.diagnostics_.n_gradients
@@ -119,6 +124,7 @@ def test_it_needs_a_warm_up():
         clone(NOISY).set_params(n_warmup=0).fit(X, Y)
 
 
+@pytest.mark.long
 def test_a_linear_network_has_its_closed_form():
     """The whole pipeline against the conjugate posterior: means and variances of the weights."""
     z = rng.standard_normal((80, 2)) * [1.0, 4.0]
@@ -166,6 +172,7 @@ def test_a_gaussian_needs_two_draws(noisy):
         noisy.approximate("diagonal")
 
 
+@pytest.mark.long
 def test_annealed_chains_have_given_scales_by_default(noisy):
     assert not hasattr(noisy, "prior_scale_")
     theta = torch.as_tensor(noisy.samples_[0]).double()
@@ -177,6 +184,7 @@ def test_annealed_chains_have_given_scales_by_default(noisy):
     np.testing.assert_array_equal(fitted(given, X, Y).samples_, noisy.samples_)
 
 
+@pytest.mark.long
 def test_noise_of_repeated_rows_has_a_least(noisy):
     """Without it their likelihood has no bound; asked for as an object it is as given."""
     assert noisy.likelihood_.least == 0.0
@@ -209,6 +217,7 @@ def test_wide_layers_have_smaller_ones():
     ))  # fmt: skip
 
 
+@pytest.mark.long
 def test_scales_are_learned_where_asked():
     """From places that chains came to under given scales, in float32: then as asked."""
     model = fitted(clone(NOISY).set_params(prior_scale="learn"), X, Y)

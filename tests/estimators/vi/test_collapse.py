@@ -17,6 +17,7 @@ Y = np.sin(2.0 * X[:, 0]) + 0.1 * rng.standard_normal(60)
 REG = SymmetrizedVIRegressor((3,), activation="tanh", max_iter=600, random_state=0)
 
 
+@pytest.mark.long
 def test_the_excess_is_noise_over_residuals_of_the_mean(monkeypatch):
     seen = {}
 

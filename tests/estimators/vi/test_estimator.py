@@ -34,6 +34,7 @@ def quick(**kwargs):
     return SymmetrizedVIRegressor(**kwargs)
 
 
+@pytest.mark.long
 def test_the_bounds_fit_together(fitted):
     order = fitted.network_.symmetry().log_order
     assert fitted.elbo_ == pytest.approx(fitted.elbo_mean_field_ + fitted.symmetry_gap_)
@@ -61,6 +62,7 @@ def one_unit_evidence(x, y, noise):
     return np.logaddexp.reduce(log_lik.numpy() + log_prior)
 
 
+@pytest.mark.long
 def test_elbo_is_below_the_evidence_and_symmetry_closes_log_2():
     """One tanh unit has two equivalent modes: the gap recovers log 2 nats, not more."""
     rng = np.random.default_rng(0)
@@ -105,6 +107,7 @@ def test_a_trivial_group_is_mean_field(diabetes):
     assert np.array_equal(fits[0].posterior_.loc, fits[1].posterior_.loc)
 
 
+@pytest.mark.long
 def test_symmetrisation_helps_where_units_overlap(diabetes):
     """Small noisy data, tanh: a higher symmetrised bound than the mean-field optimum has."""
     X, y = diabetes
@@ -136,6 +139,7 @@ def test_every_shape_and_activation(hidden, activation, diabetes):
     assert reg.elbo_mean_field_ <= reg.elbo_ <= reg.elbo_upper_ + 1e-9
 
 
+@pytest.mark.long
 def test_deep_networks_report_both_bounds(diabetes):
     reg = quick(hidden_layer_sizes=(3, 3), activation="tanh", max_iter=300).fit(*diabetes)
     assert reg.elbo_ < reg.elbo_upper_
@@ -298,6 +302,7 @@ def test_noise_is_learned_in_any_unit_without_scaling(unit, diabetes):
     assert 0.1 < reg.noise_std_ / unit < 3.0
 
 
+@pytest.mark.long
 def test_exact_means_exact_in_the_report_too(diabetes):
     kwargs = {"hidden_layer_sizes": (11,), "activation": "tanh"}
     for gap in ("exact", ExactUpTo(11, Importance())):
@@ -307,6 +312,7 @@ def test_exact_means_exact_in_the_report_too(diabetes):
     assert auto.elbo_ < auto.elbo_upper_
 
 
+@pytest.mark.long
 def test_warm_start_goes_on(diabetes):
     X, y = diabetes
     reg = quick(warm_start=True, max_iter=200).fit(X, y)
@@ -318,6 +324,7 @@ def test_warm_start_goes_on(diabetes):
     assert reg.n_features_in_ == X.shape[1]
 
 
+@pytest.mark.long
 def test_tol_stops():
     X, y = make_sinusoidal(random_state=0)
     reg = SymmetrizedVIRegressor((3,), "tanh", max_iter=4000, tol=5e-2,
@@ -331,6 +338,7 @@ def test_not_converged_is_a_warning_with_the_figure(diabetes):
         quick(max_iter=40, tol=1e-4).fit(*diabetes)
 
 
+@pytest.mark.long
 def test_classifier_reports_the_same(diabetes):
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
@@ -362,6 +370,7 @@ def test_posterior_contract(fitted):
     assert fitted.posterior_.log_prob(theta).shape == (7,)
 
 
+@pytest.mark.long
 def test_learned_prior_scales_are_where_the_bound_is_highest(diabetes):
     """A fit at the scales found reaches the same bound; at twice or half of them, a lower one."""
     settings = {"max_iter": 300, "init": "laplace"}
@@ -378,6 +387,7 @@ def test_learned_prior_scales_are_where_the_bound_is_highest(diabetes):
     assert learned.elbo_ > quick(**settings).fit(*diabetes).elbo_ + 3.0
 
 
+@pytest.mark.long
 def test_a_column_that_says_nothing_is_found_irrelevant():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((150, 2))

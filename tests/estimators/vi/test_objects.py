@@ -37,6 +37,7 @@ NOISES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NOISES)
 def test_a_likelihood_of_numbers(name):
     y = COUNTS if name == "counts" else 20.0 * Y + 3.0

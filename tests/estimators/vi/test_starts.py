@@ -69,6 +69,7 @@ def test_of_classes_the_start_is_stationary():
     assert float(slope(mode)) < 0.02 * float(slope(elsewhere))
 
 
+@pytest.mark.long
 def test_a_fit_from_a_mode_is_closer_at_a_lower_bound():
     X, y = make_sinusoidal(120, random_state=0)
     reg = SymmetrizedVIRegressor((20,), "tanh", max_iter=200, tol=None, random_state=0)

@@ -73,6 +73,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("likelihood", "matrix"), CASES.values(), ids=CASES)
 def test_the_bound_is_below_the_evidence(likelihood, matrix):
     """Whatever the likelihood; and the symmetrised one is above the plain one."""

@@ -19,6 +19,7 @@ def exact_mean(r):
 EXACT = {0.5: 0.14609664, 2.0: 0.83339463, 4.0: 2.80367299}
 
 
+@pytest.mark.long
 @some("r", EXACT, keep={2.0})
 def test_gibbs_has_the_posterior_of_one_number(r):
     """Within 3 standard errors of independent chains."""

@@ -107,6 +107,7 @@ def test_they_end_with_a_period_that_gains_little(tol, gain, is_over, generator)
     assert mixed.is_over == is_over
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["callback", "interrupted"])
 def test_they_can_be_stopped(how, generator):
     """Between two of them, with the posterior of the last."""

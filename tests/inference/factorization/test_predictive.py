@@ -67,6 +67,7 @@ def test_log_densities_of_rows_are_dense_normals(spread, generator):
         assert_close(got[i], expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.long
 def test_moments_of_entries_are_those_of_draws(generator):
     """Within 4 standard errors of 40,000 draws of both factors."""
     n = 40_000

@@ -64,6 +64,7 @@ def test_the_slope_of_a_prior_is_that_of_its_density(generator):
         assert float(growth) - moments.n == pytest.approx((values[0] - values[1]) / 2e-4, rel=1e-5)
 
 
+@pytest.mark.long
 def test_components_of_noise_shrink_in_a_few_sweeps(generator, monkeypatch):
     """And what is there stays: after 40 sweeps the bound is where 200 without the step end."""
     data = incomplete(generator, (150, 100), k=1)

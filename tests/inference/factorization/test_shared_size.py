@@ -87,6 +87,7 @@ def test_the_law_of_sizes_is_that_of_the_joint_density(prior_scale, generator):
     assert density(c) - density(ones) == pytest.approx(law(c) - law(ones), rel=1e-9)
 
 
+@pytest.mark.long
 def test_draws_have_that_law(generator):
     """Means of log s beside quadrature, four standard errors."""
     problem = problem_of(generator, "ard", (True, True))
@@ -125,6 +126,7 @@ def test_products_and_priors_of_rows_stay(prior_scale, generator):
         assert_close(torch.einsum("ni,ij,nj->n", off_there, there.precision, off_there), squares)
 
 
+@pytest.mark.long
 @pytest.mark.kept("learn")
 @pytest.mark.parametrize("prior_scale", ["learn", "ard"])
 def test_balanced_factors_are_equally_large(prior_scale, generator):
@@ -178,6 +180,7 @@ def test_no_draw_leaves_priors_that_rows_cannot_be_drawn_from(generator):
         assert float(torch.linalg.cond(moved(laws[0], *single).precision)) < 1e4
 
 
+@pytest.mark.long
 def test_nor_what_rows_are_told(generator):
     """Far from balanced, rows that are seen whole could be drawn under few shares only."""
     problem = problem_of(generator, "learn", (False, False))

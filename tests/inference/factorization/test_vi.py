@@ -74,6 +74,7 @@ def test_plain_sweeps_never_lower_the_bound(family, generator):
     assert curve[-1] - 1e-9 <= end <= curve[-1] + 1e-2
 
 
+@pytest.mark.long
 def test_a_diagonal_family_finds_its_axes(generator):
     """From any start as high as after many more sweeps, and above one variance a row."""
     data = incomplete(generator, (120, 15), k=4, share=0.8)
@@ -129,6 +130,7 @@ def rotations(n_rows, k, family):
     return row_gap(group, is_isotropic=family.is_isotropic)
 
 
+@pytest.mark.long
 @pytest.mark.kept("isotropic", "row", "full")
 @every_family
 def test_symmetrised_bound_exceeds_the_plain_one(family, generator):
@@ -191,6 +193,7 @@ def isotropic_fit(problem, start, seed):
     return fit_factors(problem, start, family, gap=stream, on_step=lambda s, i: False).posterior
 
 
+@pytest.mark.long
 @pytest.mark.kept("end-1")
 @pytest.mark.parametrize("matrix", [1, *(pytest.param(i, marks=pytest.mark.slow) for i in (2, 3))])
 @pytest.mark.parametrize("begin", ["end", "random"])
@@ -209,6 +212,7 @@ INCOMPLETE = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @some("shape", INCOMPLETE, keep={"60 x 30"})
 def test_fits_with_missing_entries_end_at_an_optimum(shape, generator):
     """L-BFGS finds nothing more from there, by draws of its own."""
@@ -224,6 +228,7 @@ def test_fits_with_missing_entries_end_at_an_optimum(shape, generator):
     assert bound_of_joint_ascent_less(values, problem, end, end, 256) < 0.01
 
 
+@pytest.mark.long
 @pytest.mark.kept("*-full")
 @pytest.mark.parametrize("family", ["isotropic", "full"])
 @pytest.mark.parametrize("matrices", [range(1), pytest.param(range(1, 10), marks=pytest.mark.slow)])
@@ -240,6 +245,7 @@ def test_elbo_stays_below_the_log_evidence(matrices, family):
         assert LOG_EVIDENCE[i] - 100.0 < elbo < LOG_EVIDENCE[i] + 1.5 + 4.0 * error
 
 
+@pytest.mark.long
 def test_wider_families_have_higher_bounds():
     """Each family contains the one before; with the gap too, up to Monte Carlo error."""
     data, bounds, errors = complete(noisy_matrices()[1]), [], []
@@ -254,6 +260,7 @@ def test_wider_families_have_higher_bounds():
         assert bounds[i + 1] > bounds[i] - 4.0 * (errors[i] ** 2 + errors[i + 1] ** 2) ** 0.5
 
 
+@pytest.mark.long
 @pytest.mark.kept("row-flips", "diag-signed-permutations")
 @pytest.mark.parametrize("permute", [False, True], ids=["flips", "signed-permutations"])
 @some("family", ["isotropic", "row", "diag"], keep={"row", "diag"})

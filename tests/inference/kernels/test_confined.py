@@ -76,6 +76,7 @@ def mean_of_chains(gaps):
     return float(means.mean()), float(means.std()) / len(means) ** 0.5
 
 
+@pytest.mark.long
 def test_relabelling_a_random_walk_is_biased_and_rejection_isnt(generator):
     """The planted example: 1.897 with relabelling instead of rejection; the truth is 1.128."""
     mean, se = mean_of_chains(random_walk(1000, 300, generator, reject=True))
@@ -86,6 +87,7 @@ def test_relabelling_a_random_walk_is_biased_and_rejection_isnt(generator):
     assert se < 0.02
 
 
+@pytest.mark.long
 def test_hmc_confined_to_the_domain_keeps_exact_draws_exact(generator):
     """And the same trajectories with relabelling instead lose them."""
     n, target, inner = 4000, standard_normal(2), HMC(1.0, (0.5, 1.5), 16)
@@ -107,6 +109,7 @@ def test_hmc_confined_to_the_domain_keeps_exact_draws_exact(generator):
     assert bool(SWAP_DOMAIN.contains(confined.position).all())
 
 
+@pytest.mark.long
 def test_order_statistics_within_a_domain_of_three_signed_units(generator):
     """E of the sorted absolute values of three normals, from a chain that starts at one point."""
     group = Units(torch.tensor([[0], [1], [2]]), flip=True)

@@ -224,6 +224,7 @@ def z_scores(kernel, target, precondition):
     return (per_chain.mean(0) - target.expected) / (per_chain.std(0, ddof=1) / N_CHAINS**0.5)
 
 
+@pytest.mark.long
 @pytest.mark.kept("hmc-*", "nuts-half-normal-*", "nuts-correlated-normal-*", "aligned-*",
                   "microcanonical-correlated-normal-*", "microcanonical-half-normal-*")  # fmt: skip
 @pytest.mark.parametrize(
@@ -290,6 +291,7 @@ def calibration(kernel, precondition, step_size):
     return np.array([stats.chisquare(c.numpy()).pvalue for c in counts])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kernel", "precondition"),
     [

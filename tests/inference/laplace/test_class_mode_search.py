@@ -47,6 +47,7 @@ def starts(problem, n):
     return starting_points(problem.network, n, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.long
 def test_each_mode_is_the_better_of_its_two_ways(problem):
     two = starts(problem, 2)
     same, modes = search_classes(Searches(), problem, two)
@@ -59,6 +60,7 @@ def test_each_mode_is_the_better_of_its_two_ways(problem):
     assert float((ways[0] - ways[1]).abs().max()) > 1.0
 
 
+@pytest.mark.long
 def test_doubt_keeps_weights_from_following_noise(problem):
     """At so many weights for a line, believed labels end in modes of lower evidence."""
     five = starts(problem, 5)
@@ -69,6 +71,7 @@ def test_doubt_keeps_weights_from_following_noise(problem):
     assert doubted > believed + 2.0
 
 
+@pytest.mark.long
 def test_the_prior_of_the_higher_evidence_is_everyones(problem):
     flat = LayerScales(8.0, 4.0).bind(problem.network.layout)
     two = starts(problem, 2)
@@ -97,6 +100,7 @@ def test_noise_is_not_looked_for_when_told(problem):
     assert [doubted for _, doubted in searches.asked] == [False] * 2
 
 
+@pytest.mark.long
 @pytest.mark.kept("5", "1")
 @pytest.mark.parametrize("ended_by", range(1, 6))
 def test_an_end_ends_all(problem, ended_by):

@@ -17,6 +17,7 @@ def starts(problem, n=2):
     return starting_points(problem.network, n, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n_outputs", "n_classes"), [(1, 2), (3, 3)], ids=["logistic", "softmax"])
 def test_a_linear_mode_is_logistic_regressions(n_outputs, n_classes):
     data, _ = repeated(class_data(n_classes=n_classes))
@@ -35,6 +36,7 @@ def test_a_linear_mode_is_logistic_regressions(n_outputs, n_classes):
     assert torch.equal(modes.hyper, hyper.expand(2, -1))
 
 
+@pytest.mark.long
 def test_learned_scales_are_where_mackays_step_stands_still():
     problem = class_problem(class_data())
     modes = ClassModeSearch(max_iter=80, tol=None).search(problem, starts(problem))

@@ -79,6 +79,7 @@ def test_exchanging_classes_exchanges_probabilities(variance_scale, atol):
     torch.testing.assert_close(found[0][:, order], found[1], atol=atol, rtol=0.0)
 
 
+@pytest.mark.long
 @pytest.mark.kept("refined-softmax", "mode-logistic")
 @KINDS
 @pytest.mark.parametrize("averaged", [False, True], ids=["mode", "refined"])

@@ -78,6 +78,7 @@ def test_weights_are_repetitions():
     torch.testing.assert_close(found[0].theta, found[1].theta, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n_outputs", "n_classes"), [(1, 2), (3, 3)], ids=["logistic", "softmax"])
 def test_few_rows_give_the_laws_of_the_weights_own_space(n_outputs, n_classes, monkeypatch):
     data, found = class_data(n=8, n_classes=n_classes), []

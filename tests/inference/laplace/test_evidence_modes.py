@@ -40,6 +40,7 @@ def exact_log_evidence(problem, hyper):
     return value + float(problem.prior.log_hyperprior(hyper.log_precision[0]))
 
 
+@pytest.mark.long
 @pytest.mark.kept("prior1")
 @pytest.mark.parametrize("prior", [LayerScales(), ARD(shape=2.0)])
 def test_of_a_linear_model_the_evidence_is_exact_and_at_its_maximum_in_the_scales(prior):
@@ -58,6 +59,7 @@ def test_of_a_linear_model_the_evidence_is_exact_and_at_its_maximum_in_the_scale
         assert abs(slopes[0] - slopes[1]) / 2e-4 < 1e-4
 
 
+@pytest.mark.long
 def test_restarts_agree_on_a_convex_problem_and_stop():
     problem = problem_of(linear_data(n_targets=2))
     start = problem.network.init(3, generator=torch.Generator().manual_seed(0))
@@ -112,6 +114,7 @@ def test_given_noise_stays():
     assert torch.equal(modes.noise_precision, given.expand(2, 1))
 
 
+@pytest.mark.long
 def test_given_scales_stay_and_have_no_hyperprior():
     data = linear_data()
     network = MLP(3, (), 1, TANH)

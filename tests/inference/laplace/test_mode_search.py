@@ -42,6 +42,7 @@ def evidence(problem, theta, beginning):
     return HOW.search(problem, theta, noise).modes.log_evidence
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("problem", "right", "wrong"),
     [(a_line_in_noise(), DOUBTED, BELIEVED), (a_bend(), BELIEVED, DOUBTED)],
@@ -55,6 +56,7 @@ def test_every_mode_is_of_the_better_beginning(problem, right, wrong):
     assert found.median() > evidence(problem, theta[:4], right).min() - 5.0
 
 
+@pytest.mark.long
 def test_where_both_beginnings_lead_alike_nothing_is_sought_anew():
     problem = a_bend()
     problem.data.y[:] = problem.data.x[:, :1]  # a line without noise
@@ -65,6 +67,7 @@ def test_where_both_beginnings_lead_alike_nothing_is_sought_anew():
         / problem.data.y.var(correction=0)).modes.theta)  # fmt: skip
 
 
+@pytest.mark.long
 def test_one_mode_is_the_better_of_two():
     problem = a_line_in_noise()
     theta = starts(problem, 2)
@@ -89,6 +92,7 @@ def test_stopped_it_gives_the_first_restarts(last):
     assert search.modes.theta.shape[0] == search.curves[0].shape[0] == 4
 
 
+@pytest.mark.long
 def test_curves_of_those_sought_anew_stand_beside_the_others():
     problem = a_line_in_noise()
     search = search_both_ways(HOW, problem, starts(problem, 8))

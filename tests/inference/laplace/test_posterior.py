@@ -102,6 +102,7 @@ def test_outputs_of_an_averaged_network(kind):
     assert_close(found.covariance, torch.einsum("noi,ij,nkj->nok", jac, covariance, jac))
 
 
+@pytest.mark.long
 @every_structure
 def test_functions_have_the_linearised_moments_and_share_their_weights(kind):
     p = problem("numbers", n=3)

@@ -55,6 +55,7 @@ def test_both_ways_to_a_kernel_agree(n_directions, generator):
     assert_close(_from_products(layer), _from_derivatives(layer))
 
 
+@pytest.mark.long
 def test_wide_layers_go_by_products():
     """A layer of 60 inputs and 50 units at one sample; the full matrix is the oracle."""
     p = problem("numbers", hidden=(50, 60), n=4, rotate=False)

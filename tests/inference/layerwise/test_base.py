@@ -23,6 +23,7 @@ from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 
 
+@pytest.mark.long
 @some("name", ["mc", "gc", "gg", "ma"], keep={"mc", "gg"})
 def test_elbo_is_below_the_evidence_of_a_tiny_network(name, generator):
     rng = np.random.default_rng(0)
@@ -64,6 +65,7 @@ def test_gradient_is_that_of_the_tempered_bound(name):
         assert float(objective.gradient[i]) == pytest.approx(slope, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.long
 def test_minibatches_are_unbiased():
     data = make_data(n=6)
     parts = parts_of("gg", MLP(3, (2,), 1, TANH), m=4)

@@ -97,6 +97,7 @@ def test_the_gradient_is_that_of_the_tempered_bound_and_the_hyperprior(name, gen
         assert float(objective.gradient[i]) == pytest.approx(slope, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.kept("columns")
 @pytest.mark.parametrize("prior", [LayerScales(), ARD()], ids=["layers", "columns"])
 def test_learned_scales_maximise_the_evidence_of_the_linear_model(prior):

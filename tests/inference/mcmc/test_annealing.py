@@ -2,6 +2,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+import pytest
 import torch
 
 from skbayes_sym.inference.kernels.base import initial_state
@@ -67,6 +68,7 @@ def test_adam_climbs():
     assert all(after > before for before, after in pairwise(seen[:60]))
 
 
+@pytest.mark.long
 def test_the_energy_error_falls_as_asked(generator):
     """Over the last hot steps its variance is that of the end, far below that of the beginning."""
     density, positions = Bowl(20), []
@@ -113,6 +115,7 @@ def test_no_steps_are_no_steps():
     assert torch.equal(place.state.position, state.position)
 
 
+@pytest.mark.long
 def test_a_detour_begins_where_another_density_led():
     """In its precision; where it ends, state and curvature are those of the density itself."""
     density = posterior()
@@ -146,6 +149,7 @@ def test_a_stop_on_a_detour_leaves_the_density_s_own_state():
     assert state.position.dtype == torch.float64
 
 
+@pytest.mark.long
 def test_draws_do_not_depend_on_where_a_run_was_cut():
     """The approach is part of the warm-up, and a block of its own random stream."""
     density = posterior()

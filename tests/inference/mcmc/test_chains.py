@@ -76,6 +76,7 @@ def assert_same(a, b):
         assert_close(x, y, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.long
 @pytest.mark.kept("torch.float64")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_recovers_a_correlated_ill_conditioned_normal(dtype):
@@ -138,6 +139,7 @@ def test_log_density_belongs_to_the_draws():
     assert_close(torch.as_tensor(result.log_density), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_same_draws_whatever_runs_them(backend):
@@ -147,6 +149,7 @@ def test_same_draws_whatever_runs_them(backend):
         assert_same(sample_chains(sampler, blocks, **SHORT, thin=2, n_jobs=2), alone)
 
 
+@pytest.mark.long
 def test_blocks_do_not_know_each_other():
     """Any order and any company: a block draws the same."""
     sampler, blocks = small(9)
@@ -159,6 +162,7 @@ def test_blocks_do_not_know_each_other():
     assert np.abs(together.draws[:3] - together.draws[3:6]).min() > 0  # streams differ
 
 
+@pytest.mark.long
 @pytest.mark.kept("2")
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_going_on_is_one_long_run(n_jobs):
@@ -172,6 +176,7 @@ def test_going_on_is_one_long_run(n_jobs):
     assert int(rest.warmup.n_gradients.sum()) == 0
 
 
+@pytest.mark.long
 def test_thinning_keeps_every_third():
     sampler, blocks = small()
     every = sample_chains(sampler, blocks, n_warmup=30, n_draws=24)
@@ -192,6 +197,7 @@ def test_counts():
     assert set(extra.tolist()) <= {0, 1}
 
 
+@pytest.mark.long
 def test_warm_up_learns_each_coordinates_scale():
     """Standard deviations over two orders of magnitude, from no idea of them."""
     scale = torch.logspace(-1, 1, 6, dtype=torch.float64)
@@ -205,6 +211,7 @@ def test_warm_up_learns_each_coordinates_scale():
     assert float(result.sampling.n_gradients.double().mean()) / 20 < 6
 
 
+@pytest.mark.long
 def test_one_thread_wherever_it_runs():
     """Sums in several threads round differently, so the density must never see two."""
     sampler, blocks = small()
@@ -262,6 +269,7 @@ class Interrupting:
         return self.density.evaluate(position)
 
 
+@pytest.mark.long
 def test_interrupt_keeps_the_draws():
     """All chains have about as many, the same as without the interrupt."""
     sampler, blocks = small()
@@ -292,6 +300,7 @@ def test_interrupt_during_warm_up_leaves_no_draws():
     assert not result.stuck.any()
 
 
+@pytest.mark.long
 def test_interrupt_side_by_side_keeps_finished_blocks():
     sampler, blocks = small(12)
     whole = sample_chains(sampler, blocks, **SHORT)
@@ -311,6 +320,7 @@ def test_interrupt_side_by_side_keeps_finished_blocks():
     np.testing.assert_array_equal(result.draws[done], whole.draws[done])
 
 
+@pytest.mark.long
 def test_on_step_counts_moves_and_stops():
     sampler, blocks = small()
     steps = []

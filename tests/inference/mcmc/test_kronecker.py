@@ -160,6 +160,7 @@ def test_windows_sum_to_the_warm_up(n_warmup):
         assert windows[-1].n_moves >= n_warmup // 2
 
 
+@pytest.mark.long
 def test_chains_recover_a_linear_posterior(generator):
     """Of 2,000 rows whose columns differ a hundredfold in scale: means and covariance known."""
     network = MLP(3, (), 1, IDENTITY)

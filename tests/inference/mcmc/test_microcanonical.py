@@ -161,6 +161,7 @@ def unadjusted_variances(target, generator, n_dims=10, n_steps=400):
     return float(squares.mean()), float(squares.std() / n**0.5), float(errors.mean())
 
 
+@pytest.mark.long
 def test_the_unadjusted_bias_falls_with_the_energy_error(generator):
     """A known covariance: within its error at a small target, plainly missed at a large one."""
     good, error, reached = unadjusted_variances(1e-6, generator)

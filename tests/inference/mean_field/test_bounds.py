@@ -1,6 +1,7 @@
 """Parts of the bound, evaluated after training."""
 
 import numpy as np
+import pytest
 import torch
 
 from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
@@ -44,6 +45,7 @@ def test_expected_log_likelihood_counts_weights_as_repetitions(generator):
     assert abs(weighted.value - repeated.value) < 4 * error
 
 
+@pytest.mark.long
 def test_reported_gap_bounds_enclose_the_truth(generator):
     network = MLP(2, (6,), 1, TANH)
     loc = network.init(1, generator=generator)[0].numpy()

@@ -50,6 +50,7 @@ def gated(group, generator):
     return GatedGap(UnitGap(group, Exact()), UnitGap(group, Soules()), generator=generator)
 
 
+@pytest.mark.long
 def test_mean_loss_is_minus_the_bound(generator):
     network, likelihood = MLP(2, (4,), 1, TANH), Gaussian(torch.full((1,), -1.0).double())
     data, prior = problem(network, generator)
@@ -128,6 +129,7 @@ def test_gradient_equals_differences(with_gap, generator):
         assert float(gradient[i]) == pytest.approx(difference, rel=2e-5, abs=2e-5)
 
 
+@pytest.mark.long
 def test_minibatches_are_unbiased(generator):
     network, likelihood = MLP(2, (3,), 1, RELU), Gaussian(torch.zeros(1).double())
     data, prior = problem(network, generator, n=40)

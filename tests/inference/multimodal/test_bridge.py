@@ -131,6 +131,7 @@ def test_parts_of_a_mode_sum_to_the_whole(generator):
     assert share.min() > 0.1
 
 
+@pytest.mark.long
 def test_errors_are_calibrated():
     z, spread = [], []
     for seed in range(40):
@@ -144,6 +145,7 @@ def test_errors_are_calibrated():
     assert max(spread) < 0.2
 
 
+@pytest.mark.long
 @pytest.mark.kept("1", "40")
 @pytest.mark.parametrize("n_chains", [1, 4, 40])
 def test_errors_allow_for_autocorrelation(n_chains):
@@ -246,6 +248,7 @@ def one_unit_network(generator, n=25):
     return log_density, draws, float(log_mass.flatten().logsumexp(0))
 
 
+@pytest.mark.long
 @pytest.mark.kept("3")
 @pytest.mark.parametrize("n_components", [1, 3])
 def test_one_unit_network_by_quadrature(n_components, generator):

@@ -114,6 +114,7 @@ def test_heights_are_means_of_log_densities():
     ]
 
 
+@pytest.mark.long
 def test_sources_that_tell_the_same_mass_are_not_apart(generator):
     _, _, pool = pooled(TWO, UNITS, generator, n_chains=(8, 1), clouds=(200,))
     one = weigh(TWO, pool, UNITS, generator=generator)
@@ -125,6 +126,7 @@ def test_sources_that_tell_the_same_mass_are_not_apart(generator):
     assert weigh(single, few, UNITS, generator=generator).spread < 0.2  # of the clouds
 
 
+@pytest.mark.long
 def test_particles_dont_veto_chains_that_know_the_mode(generator):
     """Two bumps that one chain joins; the particles know one of them, e^-3 of the mass. Without
     enough chains they would be apart."""

@@ -15,6 +15,7 @@ from skbayes_sym.inference.factorization.vi import fit_factors, mean_field_elbo
 from skbayes_sym.inference.reference.analytic_mean_field import analytic_mean_field
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("shape", "prior_scale"), [((40, 40), 1.0), ((25, 40), 0.8), ((40, 25), 0.8)]
 )

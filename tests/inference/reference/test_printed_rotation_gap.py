@@ -35,6 +35,7 @@ def test_the_printed_gap_is_too_large(level, expected, generator):
     assert float(values.mean()) > 1.3 * float(langevin_gap(inner).mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("i", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_maximised_it_exceeds_the_log_evidence(i, generator):
     group, family = Orthogonal(torch.arange(1600).view(80, 20)), IsotropicCovariance()

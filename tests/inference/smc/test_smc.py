@@ -51,6 +51,7 @@ def within(values, truth, k=4.0):
     return bool(((values.mean(0) - truth).abs() < k * values.std(0) / len(values) ** 0.5).all())
 
 
+@pytest.mark.long
 def test_linear_model_evidence_mean_and_covariance():
     posterior, likelihood = linear_problem()
     log_evidence, mean, covariance = likelihood.exact()
@@ -63,6 +64,7 @@ def test_linear_model_evidence_mean_and_covariance():
     assert within(found, covariance.flatten())
 
 
+@pytest.mark.long
 @pytest.mark.kept("flip")
 @pytest.mark.parametrize("group", [Trivial(), FLIP], ids=["no-symmetry", "flip"])
 def test_two_weight_network_against_quadrature(group):
@@ -80,6 +82,7 @@ def test_two_weight_network_against_quadrature(group):
     assert torch.tensor(positive).std() < (0.05 if group is FLIP else 0.15)
 
 
+@pytest.mark.long
 def test_weights_of_a_mixture():
     """10 dimensions, four modes of equal width with weights .6, .25, .1 and .05."""
     n_dims, width, scale = 10, 0.5, 2.0
@@ -108,6 +111,7 @@ def test_weights_of_a_mixture():
     assert within(torch.tensor(log_evidence).exp(), 1.0)
 
 
+@pytest.mark.long
 @pytest.mark.kept("True")
 @pytest.mark.parametrize("full", [True, False])
 def test_overlapping_copies_are_sampled_right(full, monkeypatch):
@@ -146,6 +150,7 @@ def network_problem(hidden, dtype=F64, n_rows=30):
     return AutogradPosterior(n_dims, normal_prior, likelihood, draws), network.symmetry()
 
 
+@pytest.mark.long
 def test_stages_of_a_network_and_what_they_report():
     posterior, group = network_problem((3,))
     told = []
@@ -204,6 +209,7 @@ def test_full_kernel_where_its_domain_and_covariance_exist(hidden, n_particles, 
     assert bool(run.particles.isfinite().all())
 
 
+@pytest.mark.long
 def test_a_group_with_flips_in_one_layer_only():
     """Particles end in random copies, and are aligned within the group."""
     posterior, group = network_problem((2, 2), n_rows=12)
@@ -320,6 +326,7 @@ def test_a_coordinate_that_is_zero_for_everyone():
     assert min(stage.acceptance for stage in run.stages) > 0.3
 
 
+@pytest.mark.long
 def test_float32_particles():
     posterior, group = network_problem((2,), dtype=torch.float32)
     run = smc(posterior, group, SMALL, generator=seeded(0))

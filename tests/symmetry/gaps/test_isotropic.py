@@ -31,6 +31,7 @@ def test_draws_have_the_law_of_rows_seen_along_the_axes(generator):
     torch.testing.assert_close(turned, expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["mean", "variance"])
 def test_gradients_are_those_of_the_gap(what, generator):
     """Where F is exact, against differences at common draws; errors of both are known."""
@@ -57,6 +58,7 @@ def test_gradients_are_those_of_the_gap(what, generator):
     assert abs(float(expected.mean())) > 8.0 * float(error)  # there is something to find
 
 
+@pytest.mark.long
 @pytest.mark.kept("4")
 @pytest.mark.parametrize("k", [4, 8])
 def test_the_same_on_average_as_without_axes_and_less_random(k, generator):

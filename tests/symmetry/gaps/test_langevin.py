@@ -86,6 +86,7 @@ def test_shortcut_draws_have_the_law_of_the_rows(kind, generator):
     assert abs(float(gaps[0].mean() - gaps[1].mean())) < error
 
 
+@pytest.mark.long
 @pytest.mark.kept("3.0-full", "1.0-diag", "0.0-full")
 @pytest.mark.parametrize("kind", ["diag", "full"])
 @pytest.mark.parametrize("strength", [0.0, 0.3, 1.0, 3.0])

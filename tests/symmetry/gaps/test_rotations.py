@@ -9,6 +9,7 @@ from skbayes_sym.symmetry.gaps.rotations import IsotropicRotationGap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 
+@pytest.mark.long
 def test_gradient_of_isotropic_rows_in_expectation(generator):
     """Along one direction, against differences of the exact gap at common noise."""
     gap, posterior = GAPS["rotations-isotropic"].gap, GAPS["rotations-isotropic"].posterior

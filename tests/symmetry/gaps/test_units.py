@@ -169,6 +169,7 @@ def test_upper_estimate_stays_above_pointwise(d, p, spread, generator):
     assert bool((above <= group.log_order + 1e-12).all())
 
 
+@pytest.mark.long
 def test_importance_tightens_with_more_permutations(generator):
     loc, scale = spread_units(8, 3, 0.5)
     noise = torch.randn(3000, 24, generator=generator, dtype=torch.float64)
@@ -183,6 +184,7 @@ def test_importance_tightens_with_more_permutations(generator):
     assert_close(torch.tensor(means), torch.tensor([5.970, 6.368, 6.450]), rtol=0, atol=0.2)
 
 
+@pytest.mark.long
 @pytest.mark.kept("permutation-0.0", "permutation-5.0", "signed-0.3", "signed-5.0")
 @pytest.mark.parametrize("spread", [0.0, 0.3, 1.0, 5.0])
 @pytest.mark.parametrize("activation", [RELU, TANH], ids=["permutation", "signed"])
