@@ -9,10 +9,15 @@ with :math:`\delta = s^2 / v`,
 
 (MacKay 1992, "Bayesian interpolation", eqs. 2.10 and 4.5): O(r) a value, whatever the number of
 rows. Where both are learned :math:`s^2` has a closed form given :math:`\delta`.
+
+An intercept that maximises the evidence, instead of being integrated out, leaves the columns one
+target less to explain. Where they explain the n - 1 others without error the evidence rises without
+end as the noise vanishes, however little the rows say so. So of several maxima the one is taken
+that is highest under a proper prior of the noise's share (`_most_plausible`).
 """
 
 from collections.abc import Callable
-from math import exp, log, pi
+from math import exp, log, pi, tanh
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -26,6 +31,8 @@ from skbayes_sym.numerics.optimise import lbfgs, root
 Floats = npt.NDArray[np.float64]
 
 _TINY = 1e-300
+
+_NO_NOISE = log(1e12)  # signal for noise: from here on eigenvalues that should be 0 count
 
 _GRID = 64  # places where an optimum is looked for before it is found to 1e-10
 
@@ -91,6 +98,11 @@ class Statistics(NamedTuple):
         determined = float((self.values / (self.values + ratio)).sum())
         return 0.5 * (determined - self.weight * slope / misfit)
 
+    @property
+    def signal(self) -> float:
+        """Mean squared length of the features, tr A / n."""
+        return max(float(self.values.sum()) / self.weight, _TINY)
+
     def best_log_noise(self, log_ratio: float) -> float:
         """The best noise standard deviation given delta, by its logarithm."""
         return 0.5 * log(self._misfit(exp(log_ratio))[0] / self.weight)
@@ -146,7 +158,8 @@ def learn(
 ) -> Scales:
     """The scales that maximise the evidence; ``start`` where they aren't learned.
 
-    The best of a grid between the ends, then to 1e-10; O(r) a step.
+    The best of a grid between the ends, then to 1e-10; O(r) a step. Of several maxima over the noise
+    that of `_most_plausible`.
     """
     log_variance, log_noise = start
     prior, noise = learning.prior, learning.noise
@@ -155,13 +168,18 @@ def learn(
     if prior is not None:
         places = _places(prior)
         values = statistics.grid(places, np.full_like(places, log_noise))
-        found = _maximum(places, values, lambda t: statistics.slopes(t, log_noise)[0])
+        found = _maximum(places, int(values.argmax()), lambda t: statistics.slopes(t, log_noise)[0])
         return Scales(found, log_noise)
     if learns_noise:
         places = _places(noise)
         values = statistics.grid(np.full_like(places, log_variance), places)
-        found = _maximum(places, values, lambda t: statistics.slopes(log_variance, t)[1])
-        return Scales(log_variance, found)
+        found = _most_plausible(
+            log_variance - 2.0 * places[::-1],
+            values[::-1],
+            lambda t: -0.5 * statistics.slopes(log_variance, 0.5 * (log_variance - t))[1],
+            statistics.signal,
+        )
+        return Scales(log_variance, 0.5 * (log_variance - found))
     return Scales(*start)
 
 
@@ -169,7 +187,9 @@ def _learn_both(statistics: Statistics, prior: Range, noise: Range) -> Scales:
     """Along the best noise given delta; by L-BFGS in the ranges where that leads out of them."""
     places = _places(Range(prior.low - 2.0 * noise.high, prior.high - 2.0 * noise.low))
     values = statistics.grid(places, None)
-    share = -_maximum(places, values, lambda t: -statistics.profile_slope(-t))
+    share = -_most_plausible(
+        places, values, lambda t: -statistics.profile_slope(-t), statistics.signal
+    )
     log_noise = statistics.best_log_noise(share)
     log_variance = 2.0 * log_noise - share
     inside = prior.low < log_variance < prior.high and noise.low < log_noise < noise.high
@@ -195,9 +215,25 @@ def _places(ends: Range) -> Floats:
     return places
 
 
-def _maximum(places: Floats, values: Floats, slope: Callable[[float], float]) -> float:
+def _most_plausible(
+    places: Floats, values: Floats, slope: Callable[[float], float], signal: float
+) -> float:
+    """Maximum over ``-log delta`` to which the evidence rises from the best under a prior.
+
+    The prior is uniform over the noise's share ``delta / (delta + signal)``: neither no noise nor
+    no signal. It doesn't move the maximum, unless the evidence rises until there is no noise.
+    """
+    odds = places + log(signal)
+    best = at = int((values - np.logaddexp(0.0, odds) - np.logaddexp(0.0, -odds)).argmax())
+    while values[at] < (highest := values[max(at - 1, 0) : at + 2].max()):
+        at += 1 if values[min(at + 1, len(values) - 1)] == highest else -1
+    if odds[at] > _NO_NOISE > odds[best]:
+        return _maximum(places, best, lambda t: slope(t) - tanh(0.5 * (t + log(signal))))
+    return _maximum(places, at, slope)
+
+
+def _maximum(places: Floats, best: int, slope: Callable[[float], float]) -> float:
     """The maximum next to the best place of a grid: where the slope changes sign, or an end."""
-    best = int(values.argmax())
     low, high = places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)]
     if slope(low) <= 0.0:
         return float(low)

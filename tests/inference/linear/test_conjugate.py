@@ -126,3 +126,38 @@ def test_targets_without_error_are_said():
     x, _, _ = rows()
     with pytest.warns(ConvergenceWarning, match="noise_std_ reached the lower end"):
         BayesianLinearRegressor().fit(x.numpy(), x[:, 0].numpy())
+
+
+def centred(n, k, seed):
+    """Three of k columns and noise of standard deviation 1."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, k))
+    y = x[:, :3].sum(1) + rng.standard_normal(n)
+    return (torch.as_tensor(a - a.mean(0)) for a in (x, y))
+
+
+@pytest.mark.parametrize(("n", "k"), [(60, 66), (30, 33), (20, 22)])
+def test_noise_of_more_columns_than_rows_isn_t_nothing(n, k):
+    """With the intercept taken out the evidence is higher without noise, and without end."""
+    prior, noise = Range(-23.0, 23.0), Range(np.log(1e-6), np.log(1e2))
+    runs_away, are_maxima = 0, 0
+    for seed in range(8):
+        found = Statistics.of(*centred(n, k, seed), None, None)
+        best = learn(found, (0.0, 0.0), Learning(prior, noise), learns_noise=True)
+        assert 0.1 < np.exp(best.log_noise) < 1.8
+        are_maxima += np.abs(found.slopes(*best)).max() < 1e-6
+        end = learn(found, (0.0, noise.low), Learning(prior, noise), learns_noise=False)
+        runs_away += found.log_evidence(*end) > found.log_evidence(*best)
+        given = learn(found, (-2.0, 0.0), Learning(None, noise), learns_noise=True)
+        assert 0.1 < np.exp(given.log_noise) < 1.8
+    assert runs_away > 3
+    assert are_maxima > 3  # the prior only chooses, where there is something to choose
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student-t"])
+def test_predictions_of_as_many_columns_as_rows_aren_t_sure(likelihood):
+    x, y = (a.numpy() for a in centred(1060, 60, 3))
+    fit = BayesianLinearRegressor(likelihood=likelihood).fit(x[:60], y[:60])
+    new = fit.log_predictive_density(x[60:], y[60:])
+    no_columns = stats.norm.logpdf(y[60:], y[:60].mean(), y[:60].std())
+    assert new.mean() > no_columns.mean() - 0.05
