@@ -158,8 +158,8 @@ def learn(
 ) -> Scales:
     """The scales that maximise the evidence; ``start`` where they aren't learned.
 
-    The best of a grid between the ends, then to 1e-10; O(r) a step. Of several maxima over the noise
-    that of `_most_plausible`.
+    The best of a grid between the ends, then to 1e-10; O(r) a step. Of several maxima over
+    the noise that of `_most_plausible`.
     """
     log_variance, log_noise = start
     prior, noise = learning.prior, learning.noise
