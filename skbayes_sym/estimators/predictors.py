@@ -405,6 +405,11 @@ class BayesianRegressorMixin(RegressorMixin):
             "taken."
         )
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Coefficient of determination R^2 of `predict`, the mean over targets."""
+        with numbers_due("y"):
+            return float(super().score(X, y, sample_weight=sample_weight))
+
     def _observed_targets(self, y: Any) -> Array:
         """Targets to judge predictions by, (n_samples, n_targets)."""
         check_is_fitted(self)

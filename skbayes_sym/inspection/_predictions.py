@@ -1,5 +1,6 @@
 """What a picture of predictions is made of: the arguments of a `PredictiveDisplay`."""
 
+from collections import Counter
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators.predictive import predictive
 from skbayes_sym.inspection._fitted import fitted_model, observations, of_target, regression_law
 from skbayes_sym.numerics.arguments import check_count
@@ -88,7 +89,7 @@ def grid_of(grid: Any, values: Array) -> Array:
     """Values of a feature: those given, or so many over the range seen."""
     if np.ndim(grid):
         return np.asarray(grid, dtype=float)
-    low, high = values.min(), values.max()
+    low, high = np.nanmin(values), np.nanmax(values)
     if not np.isfinite(0.5 * high - 0.5 * low) or max(abs(low), abs(high)) > _FARTHEST:
         raise ValueError(
             f"the feature reaches from {low:.3g} to {high:.3g}, too far for a grid: rescale it, or "
@@ -98,10 +99,49 @@ def grid_of(grid: Any, values: Array) -> Array:
     return np.linspace(low - margin, high + margin, check_count("grid", grid))
 
 
-def slice_of(X: Any, values: Array, position: int, points: Array) -> Any:
-    """Rows with one feature at ``points`` and the others at their medians, typed as ``X``."""
-    rows = np.repeat(np.median(values, axis=0)[None], len(points), axis=0)
-    rows[:, position] = points
+def values_of(X: Any, position: int) -> Array:
+    """Numbers of one feature, (n_samples,); NaN where one is missing."""
+    column = _columns(X)[position]
+    with numbers_due(f"feature {position}"):
+        values: Array = np.asarray(column, dtype=float)
+    if np.isnan(values).all():
+        raise ValueError(f"feature {position} has no value in X: give rows that have some.")
+    return values
+
+
+def slice_of(X: Any, position: int, points: Array) -> Any:
+    """Rows with one feature at ``points``, typed as ``X``.
+
+    The others stay at their medians, those that aren't numbers at their most frequent value.
+    """
+    rows = [np.repeat(_typical(column), len(points)) for column in _columns(X)]
+    rows[position] = points
+    if not hasattr(X, "columns"):
+        array = np.column_stack(rows)
+        return array.astype(X.dtype) if getattr(X, "dtype", None) == np.float32 else array
+    frame = type(X)(dict(zip(X.columns, rows, strict=True)))
+    if not hasattr(frame, "astype"):
+        return frame
+    named = [name for name in X.columns if not _are_numbers(X[name])]
+    return frame.astype({name: X[name].dtype for name in named})
+
+
+def _columns(X: Any) -> list[Any]:
+    """Of a frame or of an array."""
     if hasattr(X, "columns"):
-        return type(X)(rows, columns=X.columns)
-    return rows.astype(X.dtype) if getattr(X, "dtype", None) == np.float32 else rows
+        return [X[name] for name in X.columns]
+    with numbers_due("X"):
+        return list(np.asarray(X, dtype=float).T)
+
+
+def _are_numbers(column: Any) -> bool:
+    return np.asarray(column).dtype.kind in "iuf"
+
+
+def _typical(column: Any) -> Any:
+    """The median of numbers; of anything else the most frequent value, missing ones left out."""
+    values = np.asarray(column)
+    if _are_numbers(values):
+        return np.nanmedian(values)
+    values = np.asarray([value for value in values.tolist() if value == value], dtype=object)
+    return Counter(values).most_common(1)[0][0] if len(values) else None

@@ -20,7 +20,14 @@ from skbayes_sym.inspection._drawing import (
     tint,
 )
 from skbayes_sym.inspection._fitted import feature_names
-from skbayes_sym.inspection._predictions import column_of, grid_of, of_rows, over_feature, slice_of
+from skbayes_sym.inspection._predictions import (
+    column_of,
+    grid_of,
+    of_rows,
+    over_feature,
+    slice_of,
+    values_of,
+)
 from skbayes_sym.numerics.arguments import check_arrays
 
 # Axes of what is drawn: points, levels or classes, observations.
@@ -144,7 +151,8 @@ class PredictiveDisplay:
             Observations. Intervals of rows need them; over one of several features they aren't
             drawn, since they belong to other values of the other features.
         feature : int or str, optional
-            Feature to vary; the others stay at their medians. By default the only one.
+            Feature to vary; the others stay at their medians, those that aren't numbers at their
+            most frequent value. By default the only one.
         grid : int or array-like of shape (n_points,), default=200
             Values of the feature, or how many between slightly beyond the ends of its range.
         coverages : sequence of float in (0, 1), optional
@@ -180,15 +188,15 @@ class PredictiveDisplay:
             display = cls(**of_rows(estimator, X, y, coverages or (0.9,), target))
         else:
             position = column_of(feature, names)
-            values = np.asarray(X, dtype=float)
-            points = grid_of(grid, values[:, position])
-            slice_ = slice_of(X, values, position, points)
+            values = values_of(X, position)
+            points = grid_of(grid, values)
+            slice_ = slice_of(X, position, points)
             observed = None if y is None or len(names) > 1 else np.asarray(y)
             settings = over_feature(
                 estimator, slice_, coverages or (0.5, 0.8, 0.95), target, observed
             )
             if observed is not None:
-                settings["x_observed"] = values[:, position]
+                settings["x_observed"] = values
             display = cls(points, x_name=names[position], **settings)
         if y_name is not None:
             display.y_name = y_name

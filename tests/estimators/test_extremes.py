@@ -76,6 +76,14 @@ def _judge_far(model, far):
         assert values.dtype.kind != "f" or not np.isnan(values).any()
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning", "ignore:the prediction for row")
+def test_scores_of_rows_at_the_end_of_numbers_end_in_words():
+    """A sum of infinities of both signs is scikit-learn's way to look for one."""
+    far = 1.7e308 * np.sign(X)
+    with pytest.raises(ValueError, match="contains infinity"):
+        fitted("linear-gaussian").score(far, NUMBERS)
+
+
 @pytest.mark.parametrize("kind", [DeepEnsembleClassifier, SymmetrizedVIRegressor])
 def test_the_last_step_is_checked(kind):
     y = LABELS if kind is DeepEnsembleClassifier else NUMBERS

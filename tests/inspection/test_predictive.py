@@ -3,8 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
 from skbayes_sym.inspection import PredictiveDisplay
@@ -46,6 +48,30 @@ def test_fan_over_one_of_several_holds_the_others_at_their_medians(table):
     assert display.ax_.get_xlabel() == "b"
     assert display.x[0] < X[:, 1].min() < X[:, 1].max() < display.x[-1]
     assert not display.points_  # they belong to other values of a and c
+
+
+def test_fan_over_one_of_a_frame_with_categories_and_missing_values(table):
+    X, y = table
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    frame["kind"] = pd.Categorical(["x", "y", "y", "z"] * (len(y) // 4))
+    frame.loc[3, ["b", "kind"]] = np.nan
+    encode = make_column_transformer(
+        (OneHotEncoder(sparse_output=False), ["kind"]), remainder=SimpleImputer()
+    )
+    pipe = make_pipeline(encode, BayesianLinearRegressor()).fit(frame, y)
+    display = PredictiveDisplay.from_estimator(pipe, frame, feature="b", grid=5)
+    rows = pd.DataFrame({name: np.full(5, np.nanmedian(frame[name])) for name in "abc"})
+    rows["b"], rows["kind"] = display.x, "y"
+    np.testing.assert_allclose(display.lines_[0].get_ydata(), pipe.predict(rows), rtol=1e-9)
+    with pytest.raises(ValueError, match="feature 3 must hold numbers"):
+        PredictiveDisplay.from_estimator(pipe, frame, feature="kind")
+    with pytest.raises(ValueError, match="feature 1 has no value in X"):
+        PredictiveDisplay.from_estimator(pipe, frame[3:4], feature="b")
+
+
+def test_rows_of_text_are_refused(linear):
+    with pytest.raises(ValueError, match="X must hold numbers"):
+        PredictiveDisplay.from_estimator(linear, np.full((4, 3), "a"), feature=0)
 
 
 def test_intervals_against_observations(linear, table):

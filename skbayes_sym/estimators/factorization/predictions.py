@@ -87,7 +87,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             left out: `predict_new_rows` has them.
         """
         check_is_fitted(self)
-        factors = check_array(X, dtype=FLOATS, input_name="X")
+        with numbers_due("X"):
+            factors = check_array(X, dtype=FLOATS, input_name="X")
         if factors.shape[1] != len(self.components_):
             raise ValueError(
                 f"X has {factors.shape[1]} columns, but the model has {len(self.components_)} "

@@ -9,7 +9,7 @@ import torch
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
 
 MOST_FEATURES = 5000  # their inner products are held and factorised
 
@@ -60,7 +60,8 @@ class SideFeatures:
 
 def checked(given: Any, name: str) -> Array:
     """Features as a dense float64 array."""
-    array = check_array(given, accept_sparse=True, dtype=np.float64, input_name=name)
+    with numbers_due(name, ENCODE):
+        array = check_array(given, accept_sparse=True, dtype=np.float64, input_name=name)
     return np.asarray(array.toarray() if sp.issparse(array) else array)
 
 

@@ -72,7 +72,8 @@ class Statistics(NamedTuple):
         total = float(len(y) if weight is None else weight.sum())
         sums = product.diagonal() if diagonal is None else diagonal
         return cls(
-            total, rest, np.maximum(values, 0.0), vectors, projection, inverse * projection**2,
+            total, rest, np.maximum(values, 0.0), vectors, projection,
+            inverse * projection * projection,  # in this order nothing overflows
             sums.cpu().numpy(),
         )  # fmt: skip
 

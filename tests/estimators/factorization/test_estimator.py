@@ -729,6 +729,14 @@ def test_verbose_reports_to_stderr(capsys):
     assert "symmetry gap" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_factors_at_the_end_of_numbers_are_checked_in_silence(fitted):
+    k = len(fitted.components_)
+    signs = np.resize([1.0, -1.0], (40, k + 1))
+    with pytest.raises(ValueError, match=f"{k + 1} columns, but the model has {k} components"):
+        fitted.inverse_transform(1.7e308 * signs)
+
+
 @pytest.mark.parametrize("last", [1.5e308, -1e308])
 def test_entries_beyond_arithmetic_are_refused_in_words(last):
     """Their sum, or their span, is no number: no warning of the arithmetic comes before it."""

@@ -38,6 +38,12 @@ def test_weights_are_repetitions():
     assert one.log_evidence(LOG_V, LOG_S) == pytest.approx(two.log_evidence(LOG_V, LOG_S))
 
 
+def test_weights_of_many_sizes_overflow_nothing():
+    x, y, _ = rows()
+    found = Statistics.of(x, y, torch.logspace(-200, 200, 20, dtype=torch.float64), None)
+    assert np.isfinite(found.explained).all()
+
+
 def test_slopes_posterior_and_gap():
     x, y, weight = rows()
     found, h = Statistics.of(x, y, weight, None), 1e-5
