@@ -13,6 +13,7 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.datasets._images import images_from_folder
 from skbayes_sym.datasets._toy import Floats, Ints, make_regression2d, make_sinusoidal
+from skbayes_sym.numerics.arguments import check_flag
 
 # X, y, where they come from, and how many rows come first that are for training
 _Loaded = tuple[Floats, Floats | Ints, str, int]
@@ -131,6 +132,7 @@ def load_dataset(
         raise ValueError(f"name must be one of {', '.join(_INPUTS)}; got {name!r}.")
     if data_home is not None and not isinstance(data_home, str | os.PathLike):
         raise TypeError(f"data_home must be a path or None, got {data_home!r}.")
+    check_flag("return_X_y", return_X_y)
     part = _part(name, part)
     inputs = _INPUTS[name].split()
     home = data_home if data_home is not None else os.environ.get("SKBAYES_SYM_DATA") or None

@@ -109,15 +109,20 @@ def quantile_levels(quantiles: Any) -> Array:
 def _warn_of_infinite(law: Predictive, first: int) -> None:
     """Say which rows are beyond the range of numbers; a law may be without a variance, too."""
     for values in (law.mean(), law.uncertainty().epistemic):  # type: ignore[attr-defined]
-        wrong = values.isinf().flatten(1).any(1)
-        if bool(wrong.any()):
-            warn_user(
-                f"the prediction for row {first + int(wrong.int().argmax())} of X is infinite: too "
-                "far from the training data for this arithmetic. Check the row, or use "
-                "dtype='float64'.",
-                UserWarning,
-            )
+        if _warn_of_infinite_rows(values.cpu().numpy(), first):
             return
+
+
+def _warn_of_infinite_rows(values: Array, first: int = 0) -> bool:
+    """Say which is the first row that is infinite, and whether there is one."""
+    wrong = np.isinf(values).reshape(len(values), -1).any(axis=1)
+    if wrong.any():
+        warn_user(
+            f"the prediction for row {first + int(wrong.argmax())} of X is infinite: too far from "
+            "the training data for this arithmetic. Check the row, or use dtype='float64'.",
+            UserWarning,
+        )
+    return bool(wrong.any())
 
 
 def _numbers(columns: list[Array]) -> list[Array]:
@@ -361,7 +366,9 @@ class BayesianRegressorMixin(RegressorMixin):
         require_memory(parts, self._predict_device(), task="sample_y")
         with one_thread(), torch.no_grad(), memory_in_words(), decompositions_in_words():
             values = self._sample_targets(list(self._input_blocks(X)), n_samples, seed)
-        return self._shaped(np.moveaxis(values, 0, -1), extra=1)
+        (by_row,) = _numbers([np.moveaxis(values, 0, -1)])
+        _warn_of_infinite_rows(by_row)
+        return self._shaped(by_row, extra=1)
 
     def _adds_normal_noise(self) -> bool:
         """Whether `sample_y` draws targets so, rather than by a likelihood's law."""
@@ -395,6 +402,7 @@ class BayesianRegressorMixin(RegressorMixin):
         mean, noise = self._reduce(X, lambda p: [p.mean(), p.uncertainty().aleatoric])
         diagonal = np.arange(len(noise))
         functions[diagonal, diagonal] += noise
+        _warn_of_infinite_rows(functions)
         return self._shaped(mean), self._shaped(functions)
 
     def _output_covariance(self, x: Tensor) -> Tensor:
@@ -408,7 +416,13 @@ class BayesianRegressorMixin(RegressorMixin):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R^2 of `predict`, the mean over targets."""
         with numbers_due("y"):
-            return float(super().score(X, y, sample_weight=sample_weight))
+            found = float(super().score(X, y, sample_weight=sample_weight))
+        if not np.isfinite(found) and num_samples(X) > 1:
+            raise ValueError(
+                f"R^2 is {found}: squares of y or of predictions, or sums of them weighed by "
+                "sample_weight, are beyond the range of numbers. Rescale them."
+            )
+        return found
 
     def _observed_targets(self, y: Any) -> Array:
         """Targets to judge predictions by, (n_samples, n_targets)."""

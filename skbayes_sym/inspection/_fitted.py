@@ -7,9 +7,10 @@ import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.unwrap import Innermost, innermost
 from skbayes_sym.estimators.predictive import predictive, predicts_distribution
+from skbayes_sym.numerics.arguments import shown
 
 
 def fitted_model(estimator: BaseEstimator) -> Innermost:
@@ -71,9 +72,14 @@ def feature_names(estimator: BaseEstimator, X: Any) -> list[str]:
 
 def of_target(values: Array, target: int, ndim: int) -> Array:
     """Values of one target; ``ndim`` is the number of axes they have where there is only one."""
-    return values[:, target] if values.ndim > ndim else values
+    several = values.ndim > ndim
+    n_targets = values.shape[1] if several else 1
+    if target not in range(n_targets):
+        raise ValueError(f"target must lie between 0 and {n_targets - 1}, got {shown(target)}.")
+    return values[:, target] if several else values
 
 
 def observations(y: Any, target: int) -> Array:
     """Observed values of one target, (n,)."""
-    return of_target(np.asarray(y, dtype=float), target, ndim=1)
+    with numbers_due("y"):
+        return of_target(np.asarray(y, dtype=float), target, ndim=1)

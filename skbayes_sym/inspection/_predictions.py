@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, is_classifier
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators.predictive import predictive
+from skbayes_sym.estimators.predictors import quantile_levels
 from skbayes_sym.inspection._fitted import fitted_model, observations, of_target, regression_law
 from skbayes_sym.numerics.arguments import check_count
 
@@ -19,7 +20,7 @@ _FARTHEST = 1e300  # from zero, that a grid with its margin may reach
 
 def _levels(coverages: Sequence[float]) -> Array:
     """Levels of the ends of central intervals and of the median, in increasing order."""
-    widths = np.unique(np.asarray(coverages, dtype=float))
+    widths = np.unique(quantile_levels(coverages))
     if not len(widths) or not np.all((widths > 0) & (widths < 1)):
         raise ValueError(f"coverages must lie strictly between 0 and 1, got {coverages!r}.")
     return np.concatenate([0.5 - 0.5 * widths[::-1], [0.5], 0.5 + 0.5 * widths])

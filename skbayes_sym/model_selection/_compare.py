@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import column_or_1d
 
+from skbayes_sym.estimators._fit.rows import numbers_due
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.model_selection._fits import Failed, Task, judge_fold, judge_whole
 from skbayes_sym.model_selection._table import (
@@ -21,6 +22,7 @@ from skbayes_sym.model_selection._table import (
     says_more,
     whole_columns,
 )
+from skbayes_sym.numerics.arguments import shown
 
 
 def compare_models(
@@ -144,12 +146,16 @@ def compare_models(
     linear        0.00 +- 0.00  54.6
     """
     names, estimators = _checked_models(models)
+    if y is None:
+        raise ValueError("compare_models needs y, the targets or labels of the rows, got None.")
     X, y = indexable(X, y)
     raises = _raises(error_score)
     classes = _classes(estimators, y)
     task = Task(X, y, classes, raises)
     rng = check_random_state(random_state)
     splits = list(_splitter(cv, y, classes is not None, rng).split(X, y))
+    if not splits:
+        raise ValueError(f"cv gives no split into training and test rows, got {shown(cv)}.")
     seeds = rng.randint(2**31 - 1, size=len(splits) + 1)
     reports = Parallel(n_jobs=n_jobs)(
         delayed(judge_fold)(model, task, train, test, int(seed))
@@ -187,7 +193,8 @@ def _classes(estimators: Sequence[Any], y: Any) -> Any:
     if all(is_regressor(model) for model in estimators):
         return None
     if all(is_classifier(model) for model in estimators):
-        check_classification_targets(y)
+        with numbers_due("y"):
+            check_classification_targets(y)
         return np.unique(column_or_1d(y))
     kinds = {
         type(model).__name__: "classifier" if is_classifier(model) else "regressor"

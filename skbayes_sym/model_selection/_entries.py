@@ -132,7 +132,7 @@ def cross_validate_entries(
         if not hasattr(estimator, method):
             raise TypeError(f"estimator must have `{method}`, got {shown(estimator)}.")
     splitter = EntryKFold(int(cv), random_state=0) if isinstance(cv, (int, np.integer)) else cv
-    if not hasattr(splitter, "split"):
+    if not hasattr(splitter, "split") or isinstance(splitter, str):
         raise TypeError(f"cv must be a number of folds or a splitter, got {shown(cv)}.")
     checked = _checked(X)
     observed = observed_entries(checked)
@@ -156,12 +156,16 @@ def _fit_and_score(
     fitted = time.perf_counter()
     rows, columns, values = (a[test] for a in observed[:3])
     mean, std = estimator.predict_entries(rows, columns, return_std=True)
-    off = (values - mean) / std
-    density = -0.5 * (off**2 + np.log(2.0 * np.pi * std**2))
+    with np.errstate(all="ignore"):
+        off = (values - mean) / std
+        density = -0.5 * (off**2 + np.log(2.0 * np.pi * std**2))
+        rmse = float(np.sqrt(np.mean((values - mean) ** 2)))
+    if not np.isfinite(rmse):
+        raise ValueError("the squares of X's entries are beyond the range of numbers: rescale X.")
     if hasattr(estimator, "entry_log_density"):
         density = estimator.entry_log_density(rows, columns, values)
     return {
-        "test_rmse": float(np.sqrt(np.mean((values - mean) ** 2))),
+        "test_rmse": rmse,
         "test_log_density": float(np.mean(density)),
         "test_coverage": float(np.mean(np.abs(off) <= 1.645)),
         "fit_time": fitted - start,

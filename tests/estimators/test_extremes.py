@@ -33,6 +33,12 @@ def test_no_scale_over_or_underflows(factor):
     np.testing.assert_allclose(scaled.apply(factor * X), plain.apply(X), rtol=1e-10, atol=1e-14)
 
 
+def test_a_column_that_spans_no_number_is_refused():
+    values = np.array([[0.0, 1e-315], [1.0, 0.0], [0.0, 0.0]])
+    with pytest.raises(ValueError, match=r"column 1 spreads by less than 2\.2e-308"):
+        column_scaling(values, np.ones(3), enabled=True)
+
+
 def test_a_column_that_spans_all_numbers_is_refused():
     values = np.array([[-1.7e308], [1.7e308], [1.7e308]])
     with pytest.raises(ValueError, match="column 0 spans more than"):
@@ -53,6 +59,28 @@ def test_predictions_go_with_the_scale_of_targets(factor):
     plain, scaled = clone(model).fit(X, NUMBERS), clone(model).fit(X, factor * NUMBERS)
     for a, b in zip(plain.predict(X, True), scaled.predict(X, True), strict=True):
         np.testing.assert_allclose(b / factor, a, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("name", ["linear-gaussian", "bayesian-mlp"])
+def test_noise_goes_with_the_scale_of_targets_whose_squares_are_no_numbers(name):
+    model = clone(FITS[name].estimator).set_params(normalize_y=True)
+    plain, scaled = clone(model).fit(X, NUMBERS), clone(model).fit(X, 2.0**600 * NUMBERS)
+    assert scaled.noise_std_ == pytest.approx(2.0**600 * plain.noise_std_)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_draws_and_covariances_beyond_numbers_are_announced():
+    with pytest.warns(UserWarning, match=r"the prediction for row \d+ of X is infinite"):
+        fitted("linear-counts").sample_y(1e5 * X, 2)
+    with pytest.warns(UserWarning, match=r"the prediction for row \d+ of X is infinite"):
+        fitted("linear-gaussian").predict(1e200 * X, return_cov=True)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_score_beyond_numbers_is_refused():
+    with pytest.raises(ValueError, match=r"R\^2 is nan.*Rescale"):
+        fitted("linear-gaussian").score(X, 1e200 * NUMBERS, np.full(len(X), 1e200))
 
 
 @pytest.mark.parametrize("name", [n for n in FITS if hasattr(FITS[n].estimator, "predict")])
@@ -84,10 +112,13 @@ def test_scores_of_rows_at_the_end_of_numbers_end_in_words():
         fitted("linear-gaussian").score(far, NUMBERS)
 
 
-@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, SymmetrizedVIRegressor])
-def test_the_last_step_is_checked(kind):
-    y = LABELS if kind is DeepEnsembleClassifier else NUMBERS
-    model = kind(**{**QUICK, "max_iter": 1, "learning_rate": 1e308})
+@pytest.mark.parametrize("rate", [1e300, 1e308])
+@pytest.mark.parametrize(
+    "kind", [DeepEnsembleClassifier, SymmetrizedVIRegressor, SymmetrizedVIClassifier]
+)
+def test_the_last_step_is_checked(kind, rate):
+    y = NUMBERS if kind is SymmetrizedVIRegressor else LABELS
+    model = kind(**{**QUICK, "max_iter": 1, "learning_rate": rate})
     with pytest.raises((DivergenceError, NotPositiveDefiniteError, ValueError)):
         model.fit(X, y).predict(X)
 

@@ -461,6 +461,13 @@ def test_models_that_dont_compare(models, match):
         compare_models(models, X, y)
 
 
+def test_targets_are_needed():
+    with pytest.raises(ValueError, match="needs y"):
+        compare_models(CONSTANTS, X, None)
+    with pytest.raises(ValueError, match=r"cv gives no split.*got \[\]"):
+        compare_models(CONSTANTS, X, y, cv=[])
+
+
 @pytest.mark.parametrize("error_score", [0.0, "nan", None])
 def test_error_score(error_score):
     with pytest.raises(ValueError, match="error_score must be nan or 'raise'"):

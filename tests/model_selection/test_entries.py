@@ -116,6 +116,12 @@ def test_bad_number_of_folds(n_splits):
         EntryKFold(n_splits)
 
 
+@pytest.mark.parametrize("cv", ["five", None])
+def test_a_word_is_no_splitter(cv):
+    with pytest.raises(TypeError, match="cv must be a number of folds or a splitter"):
+        cross_validate_entries(MODEL, X, cv=cv)
+
+
 def test_more_folds_than_entries():
     with pytest.raises(ValueError, match="n_splits=5 is more than the 3 observed"):
         next(EntryKFold(5).split([[1.0, np.nan], [2.0, 3.0]]))

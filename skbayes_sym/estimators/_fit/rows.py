@@ -12,6 +12,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 _FOLDED = 512  # numbers side by side of which ends are sought
+_LEAST_SPREAD = float(np.finfo(np.float64).tiny)  # whose reciprocal is a number
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,5 +201,10 @@ def column_scaling(
         raise ValueError(
             f"column {int(np.isfinite(scale).argmin())} spans more than numbers can: it holds "
             "values too far apart for a standard deviation. Rescale it, or take its logarithm."
+        )
+    if (subnormal := ~constant & (scale < _LEAST_SPREAD)).any():
+        raise ValueError(
+            f"column {int(subnormal.argmax())} spreads by less than {_LEAST_SPREAD:.2g}, in units "
+            "of which nothing can be said. Rescale it."
         )
     return Scaling(mean, np.where(constant | (scale == 0.0), 1.0, scale))

@@ -214,7 +214,7 @@ class Training:
         if self.y_scaling is None:
             return
         spread, wide = self.target_spread, self.y_scaling.largest(self.rows.y_ends)
-        wrong = (wide > largest) | (spread * largest < 1.0)
+        wrong = (wide > largest) | (spread < 1.0 / largest)
         if wrong.any():
             place = int(wrong.argmax())
             raise ValueError(

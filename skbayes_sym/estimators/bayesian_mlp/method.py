@@ -111,10 +111,11 @@ class PoolFit(Pooled):
         assert data.y_scaling is not None
         shares = self.shares
         attributes: dict[str, Any] = {"choice_": self.choice, **shares.attributes()}
-        variance = np.zeros(len(data.y_scaling.scale))
+        unit = data.y_scaling.scale  # of targets, whose squares may be beyond numbers
+        variance = np.zeros(len(unit))
         if self.modes is not None:
             own = self.modes.attributes(data, model)
-            variance += shares.modes * (own["noise_std_modes_"] ** 2).mean(axis=0)
+            variance += shares.modes * np.square(own["noise_std_modes_"] / unit).mean(axis=0)
             attributes |= own
         if self.members is not None:
             attributes["samples_"] = self.members.theta
@@ -122,16 +123,16 @@ class PoolFit(Pooled):
             members = Model(self.member_network, model.likelihood, model.prior, model.group)
             found = self.members.attributes(data, members)["noise_std_samples_"]
             attributes["noise_std_samples_"] = found
-            variance += shares.members * (found**2).mean(axis=0)
+            variance += shares.members * np.square(found / unit).mean(axis=0)
         if self.linear is not None and shares.linear > 0.0:
             own = self.linear.found.attributes(data, model)
             attributes["linear_posterior_"] = own["posterior_"]
             attributes["noise_std_linear_"] = own["noise_std_modes_"]
-            variance += shares.linear * own["noise_std_modes_"][0] ** 2
+            variance += shares.linear * np.square(own["noise_std_modes_"][0] / unit)
         if self.noise is not None:
             attributes["noise_shape_"] = self.noise
             variance *= self.noise.mean_square
-        overall = np.sqrt(variance)
+        overall = np.sqrt(variance) * unit
         attributes["noise_std_"] = float(overall[0]) if len(overall) == 1 else overall
         return attributes
 

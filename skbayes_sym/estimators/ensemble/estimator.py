@@ -265,7 +265,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         **CONSTRAINTS,
         **NOISE_CONSTRAINTS,
         "noise_std": [StrOptions({"effective"}), *NOISE_CONSTRAINTS["noise_std"]],
-        "noise_prior_scale": [Interval(Real, 0, None, closed="neither")],
+        "noise_prior_scale": [Interval(Real, 1e-100, 1e100, closed="both")],
         "normalize_y": ["boolean"],
     }
 

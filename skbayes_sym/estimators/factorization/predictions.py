@@ -158,6 +158,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         with one_thread(), torch.no_grad():
             fitted = self._fitted()
             given = check_arrays("entry_log_density", {"values": len(i)}, values=values)
+            if np.isnan(given["values"]).any():
+                raise ValueError("values holds NaN: leave out the entries that aren't observed.")
             return fitted.log_densities(fitted.moments(i, j), given["values"])
 
     def predict_entry_proba(self, rows: Any, columns: Any) -> Array:

@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from skbayes_sym.estimators._fit.callbacks import FitTask
 from skbayes_sym.estimators._fit.device import resolve_device, resolve_dtype, worthwhile
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.training import LARGEST
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import (
     Observed,
@@ -121,6 +122,8 @@ class MatrixTraining:
                     "all observed entries of X are equal: there is nothing to learn but that.",
                     UserWarning,
                 )
+        dtype = resolve_dtype(estimator.dtype, checked)
+        _require_range(spread / scale, dtype)
         return cls(
             observed=observed._replace(values=values),
             mean=mean,
@@ -128,7 +131,7 @@ class MatrixTraining:
             spread=spread / scale,
             seed=int(check_random_state(estimator.random_state).randint(2**31 - 1)),
             device=device,
-            dtype=resolve_dtype(estimator.dtype, checked),
+            dtype=dtype,
             # Its target is the matrix itself: scikit-learn's monitor scores nothing without one.
             begin=lambda n_blocks: FitTask(estimator, X, X, None, n_blocks),
             features=features,
@@ -231,3 +234,14 @@ def observe(estimator: TakesMatrix, X: Any) -> tuple[Observed, Any]:
     checked = estimator._check_matrix(X, reset=True)
     observed = observed_entries(checked)
     return observed._replace(row_labels=rows, column_labels=columns), checked
+
+
+def _require_range(spread: float, dtype: torch.dtype) -> None:
+    """Refuse scaled entries whose squares leave the arithmetic's range."""
+    largest = LARGEST[dtype]
+    if not 1.0 / largest <= spread <= largest:
+        raise ValueError(
+            f"the observed entries of X spread by {spread:.3g}, which must lie between "
+            f"{1.0 / largest:g} and {largest:g} in this arithmetic: use scale=True, rescale them, "
+            "or use dtype='float64'."
+        )

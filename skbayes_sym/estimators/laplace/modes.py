@@ -61,8 +61,8 @@ class ModesFit:
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         assert data.y_scaling is not None
         modes, unit, offset = self.modes, data.y_scaling.scale, data.log_jacobian
-        noise = modes.noise_precision.rsqrt().numpy() * unit
-        overall = np.sqrt((noise**2).mean(axis=0))
+        scaled = modes.noise_precision.rsqrt().numpy()
+        noise, overall = scaled * unit, np.sqrt((scaled**2).mean(axis=0)) * unit
         attributes: dict[str, Any] = {
             "network_": self.network,
             "posterior_": ModeMixture(modes.theta.numpy(), modes.factor.contiguous().numpy()),

@@ -72,7 +72,8 @@ class ConjugateFit:
         assert data.y_scaling is not None
         present = data.origin >= 0
         location = np.where(present, data.rows.y[data.origin, 0], np.nan)
-        variance = (self.solution.noise_std * data.y_scaling.scale[0]) ** 2
+        with np.errstate(over="ignore"):  # of targets above 1e154 it is no number
+            variance = np.square(self.solution.noise_std * data.y_scaling.scale[0])
         return {"site_location_": location, "site_variance_": np.where(present, variance, np.inf)}
 
 

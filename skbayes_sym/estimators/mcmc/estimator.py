@@ -249,7 +249,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
         **NOISE_CONSTRAINTS,
-        "noise_prior_scale": [Interval(Real, 0, None, closed="neither")],
+        "noise_prior_scale": [Interval(Real, 1e-100, 1e100, closed="both")],
         "normalize_y": ["boolean"],
     }
 

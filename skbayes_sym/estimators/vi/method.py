@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,7 +32,7 @@ from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.monte_carlo import Estimate
-from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup
+from skbayes_sym.numerics.optimise import DivergenceError, OptimiseResult, ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.symmetry.gaps.units import SETTLED
 
@@ -215,6 +216,11 @@ def _bounds(
         generator=generator_from(seeds.likelihood_bound, data.device),
     )
     value = log_lik.value - posterior.kl_from(model.prior.scale.numpy())
+    if not np.isfinite(value):
+        raise DivergenceError(
+            f"the bound at the end of the fit is {value}: lower learning_rate, standardize the "
+            "data or use dtype='float64'."
+        )
     gap, above = _gap_bounds(data, symmetry_gap, posterior, seeds.gap_bound)
     mean_field = Estimate(value, log_lik.standard_error)
     return Bounds(mean_field, gap, above, model.group.log_order)

@@ -106,7 +106,7 @@ class Statistics(NamedTuple):
 
     def best_log_noise(self, log_ratio: float) -> float:
         """The best noise standard deviation given delta, by its logarithm."""
-        return 0.5 * log(self._misfit(exp(log_ratio))[0] / self.weight)
+        return 0.5 * (log(self._misfit(exp(log_ratio))[0]) - log(self.weight))
 
     def posterior(self, log_variance: float, log_noise: float) -> tuple[Floats, Floats]:
         """Mean (r,) and covariance (r, r) of the coordinates; O(r^3)."""

@@ -79,9 +79,9 @@ class LowRankGaussian:
         rows = [blocks[c, :, c] for c in range(len(self.loc))]
         if self.basis is None:
             return np.array([np.diag(row) for row in rows])
-        eye = free * np.eye(self.basis.shape[1])
-        change = [np.einsum("kr,kr->k", self.basis @ (row - eye), self.basis) for row in rows]
-        return free + np.array(change)
+        seen = [np.einsum("kr,kr->k", self.basis @ row, self.basis) for row in rows]
+        unseen = np.maximum(1.0 - np.square(self.basis).sum(axis=1), 0.0)
+        return np.array(seen) + free * unseen
 
     def dense_covariance(self) -> Floats:
         """Covariance of all weights, (C K, C K), rows of ``loc`` one after the other.

@@ -43,7 +43,8 @@ class Poisson(TargetLikelihood):
         return torch.where(y < 0.0, torch.zeros_like(rate), torch.special.gammaincc(shape, rate))
 
     def sample(self, outputs: Tensor, rng: np.random.Generator) -> Tensor:
-        rate = np.exp(outputs.cpu().double().numpy())
+        with np.errstate(over="ignore"):  # of a rate beyond numbers so is the count
+            rate = np.exp(outputs.cpu().double().numpy())
         return torch.as_tensor(poisson_counts(rate, rng)).to(outputs)
 
 

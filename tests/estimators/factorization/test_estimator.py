@@ -737,6 +737,12 @@ def test_factors_at_the_end_of_numbers_are_checked_in_silence(fitted):
         fitted.inverse_transform(1.7e308 * signs)
 
 
+@pytest.mark.parametrize(("factor", "dtype"), [(1e200, "float64"), (1e30, "float32")])
+def test_entries_whose_squares_are_no_numbers_are_refused(factor, dtype):
+    with pytest.raises(ValueError, match=r"entries of X spread by .* use scale=True"):
+        SymVIMatrixFactorization(1, scale=False, dtype=dtype).fit(factor * X)
+
+
 @pytest.mark.parametrize("last", [1.5e308, -1e308])
 def test_entries_beyond_arithmetic_are_refused_in_words(last):
     """Their sum, or their span, is no number: no warning of the arithmetic comes before it."""

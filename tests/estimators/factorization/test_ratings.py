@@ -248,6 +248,8 @@ def test_ordinal_entries():
     assert np.isfinite(ordinal.score(train[:5]))
     with pytest.raises(ValueError, match=r"2.5.*none of the labels \[1.0, 2.0, 3.0, 5.0\]"):
         ordinal.entry_log_density([0], [0], [2.5])
+    with pytest.raises(ValueError, match="values holds NaN"):
+        normal.entry_log_density([0], [0], [np.nan])
     with pytest.raises(ValueError, match="likelihood='ordinal' only"):
         normal.predict_entry_proba([0], [0])
 

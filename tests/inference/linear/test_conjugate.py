@@ -42,6 +42,8 @@ def test_weights_of_many_sizes_overflow_nothing():
     x, y, _ = rows()
     found = Statistics.of(x, y, torch.logspace(-200, 200, 20, dtype=torch.float64), None)
     assert np.isfinite(found.explained).all()
+    exact = Statistics.of(x, 0.0 * y, torch.full((20,), 1e200, dtype=torch.float64), None)
+    assert np.isfinite(exact.best_log_noise(0.0))
 
 
 def test_slopes_posterior_and_gap():

@@ -35,6 +35,15 @@ def test_covariance_and_variance(with_basis):
     np.testing.assert_allclose(posterior.variance().ravel(), np.diag(dense), rtol=1e-12)
 
 
+def test_no_variance_is_below_zero():
+    """However well known a weight is: what the prior leaves of it is no difference."""
+    basis = np.linalg.qr(np.random.default_rng(0).normal(size=(9, 8)))[0]
+    basis = np.vstack([basis[:8], np.zeros(8)])
+    basis[:8] = np.linalg.qr(basis[:8])[0]
+    posterior = LowRankGaussian(np.zeros((1, 9)), np.ones(9), basis, 1e-30 * np.eye(8), 1.0)
+    assert (posterior.variance() >= 0.0).all()
+
+
 @both
 def test_precision(with_basis):
     posterior, dense = make(with_basis)
