@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_array, check_is_fitted
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.unwrap import Innermost, innermost
@@ -82,4 +82,5 @@ def of_target(values: Array, target: int, ndim: int) -> Array:
 def observations(y: Any, target: int) -> Array:
     """Observed values of one target, (n,)."""
     with numbers_due("y"):
-        return of_target(np.asarray(y, dtype=float), target, ndim=1)
+        values = check_array(y, dtype=float, ensure_2d=False, input_name="y")
+    return of_target(values, target, ndim=1)

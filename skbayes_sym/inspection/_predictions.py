@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
+from sklearn.utils.validation import check_array
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators.predictive import predictive
@@ -132,7 +133,7 @@ def _columns(X: Any) -> list[Any]:
     if hasattr(X, "columns"):
         return [X[name] for name in X.columns]
     with numbers_due("X"):
-        return list(np.asarray(X, dtype=float).T)
+        return list(check_array(X, dtype=float, ensure_all_finite="allow-nan").T)
 
 
 def _are_numbers(column: Any) -> bool:

@@ -184,17 +184,17 @@ class PredictiveDisplay:
         names = feature_names(estimator, X)
         if feature is None and len(names) == 1:
             feature = 0
+        if coverages is None:
+            coverages = (0.9,) if feature is None else (0.5, 0.8, 0.95)
         if feature is None:
-            display = cls(**of_rows(estimator, X, y, coverages or (0.9,), target))
+            display = cls(**of_rows(estimator, X, y, coverages, target))
         else:
             position = column_of(feature, names)
             values = values_of(X, position)
             points = grid_of(grid, values)
             slice_ = slice_of(X, position, points)
             observed = None if y is None or len(names) > 1 else np.asarray(y)
-            settings = over_feature(
-                estimator, slice_, coverages or (0.5, 0.8, 0.95), target, observed
-            )
+            settings = over_feature(estimator, slice_, coverages, target, observed)
             if observed is not None:
                 settings["x_observed"] = values
             display = cls(points, x_name=names[position], **settings)

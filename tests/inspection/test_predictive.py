@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_array
 from sklearn.compose import make_column_transformer
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
@@ -72,6 +73,21 @@ def test_fan_over_one_of_a_frame_with_categories_and_missing_values(table):
 def test_rows_of_text_are_refused(linear):
     with pytest.raises(ValueError, match="X must hold numbers"):
         PredictiveDisplay.from_estimator(linear, np.full((4, 3), "a"), feature=0)
+
+
+def test_what_cannot_be_drawn_is_refused(linear, table):
+    X, y = table
+    draw = PredictiveDisplay.from_estimator
+    for given, error, message in [
+        ({"X": csr_array(X), "feature": 0}, TypeError, "[Ss]parse"),
+        ({"X": X[:0], "feature": 0}, ValueError, "0 sample"),
+        ({"X": X, "y": y + 1j}, ValueError, "[Cc]omplex"),
+        ({"X": X, "y": y, "target": 1}, ValueError, "target must lie between 0 and 0, got 1"),
+        ({"X": X, "y": y, "coverages": ["a"]}, ValueError, "coverages must lie"),
+        ({"X": X, "y": y, "coverages": np.array([0.5, 1.0])}, ValueError, "coverages must lie"),
+    ]:
+        with pytest.raises(error, match=message):
+            draw(linear, **given)
 
 
 def test_intervals_against_observations(linear, table):
