@@ -53,7 +53,6 @@ def ridge(prior, log_noise, rows):
     return torch.linalg.solve(design.T @ weighed + prior.precision.diag(), weighed.T @ rows.y)[:, 0]
 
 
-@pytest.mark.long
 @pytest.mark.kept("True-ARD(shape=4.0*", "False-LayerScales(*")
 @pytest.mark.parametrize("unbound", [LayerScales(), ARD(), ARD(4.0, 0.1)], ids=str)
 @pytest.mark.parametrize("learns_noise", [False, True])

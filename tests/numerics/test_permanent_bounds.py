@@ -13,7 +13,6 @@ from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.numerics.permanent_bounds import bethe_bound, gurvits_schrijver_bound, soules_bound
 
 
-@pytest.mark.long
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(
     seed=st.integers(0, 2**32),
@@ -84,7 +83,6 @@ def test_bethe_is_the_best_value_of_the_functional_and_close_to_the_permanent():
     assert (log_permanent(log_weights) - bethe <= 3 * math.log(2.0) + 1e-6).all()
 
 
-@pytest.mark.long
 def test_bethe_of_two_is_the_better_assignment():
     log_weights = random_log_weights(200, 2, 2, scale=3.0)
     diagonals = torch.stack([log_weights, log_weights.flip(-1)]).diagonal(dim1=-2, dim2=-1).sum(-1)

@@ -53,7 +53,6 @@ def test_a_perfect_proposal_has_no_error():
     assert found.n_effective == 20.0
 
 
-@pytest.mark.long
 def test_the_error_is_that_of_repetitions():
     """Of two normals, one a narrow shifted copy: 300 repetitions scatter as one says it does."""
     generator = torch.Generator().manual_seed(1)
