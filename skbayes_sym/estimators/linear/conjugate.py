@@ -18,7 +18,6 @@ from skbayes_sym.inference.linear.hyperparameters import Range
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.optimise import Stopped
 
-
 # How much farther than elsewhere the prior's scale may go: what small differences of columns that
 # are nearly combinations of each other say takes coefficients so large, and can be told here.
 _COLLINEAR = 1e4
