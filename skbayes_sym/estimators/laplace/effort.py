@@ -15,6 +15,7 @@ FEWEST_MODES, MOST_MODES = 3, 10  # worth finding at all
 # after 50, -2.85 after 100, -3.00 after 30); large ones fewer, and predict as well (an arm of eight
 # links and a ship's sixteen columns, 1,000 to 2,000 rows: .01 better after 50).
 STEPS, FEWEST_STEPS = 100, 50
+MORE = 2  # times as many again while the evidence rises steeply: where there is hardly any noise
 
 # hidden_layer_sizes="auto" and prior=None: beyond so many rows a scale a column predicts better
 # than a scale a layer, wherever at most this share of the targets' variance is noise; and forty

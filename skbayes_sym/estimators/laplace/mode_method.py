@@ -17,6 +17,7 @@ from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.effort import (
+    MORE,
     MOST_MODES,
     MOST_NOISE,
     STEPS,
@@ -68,7 +69,7 @@ class EvidenceLaplace:
         with torch.no_grad():
             n_parts = 1 + task.begins_both_ways + (wide is not None)
             so_far: list[Callable[[], ModesFit]] = []
-            most = STEPS if isinstance(self.max_iter, str) else self.max_iter
+            most = (1 + MORE) * STEPS if isinstance(self.max_iter, str) else self.max_iter
             run.begin(n_parts * most, lambda: so_far[-1]())
             found = None if wide is None else task.pilot(so_far)
             if found is None or found.stop_reason not in ("callback", "interrupted"):
@@ -82,8 +83,12 @@ class EvidenceLaplace:
 
     def _task(self, data: Training, model: Model, run: Run) -> ModeTask:
         prior, network = scales_by_group(model.prior), fully_connected(model.network)
-        most = steps(data.n_rows, network) if isinstance(self.max_iter, str) else self.max_iter
-        how = EvidenceModes(most, self.tol, model.likelihood.n_params > 0, prior.is_learned)
+        most, more = self.max_iter, 0
+        if isinstance(most, str):
+            most = steps(data.n_rows, network)
+            more = MORE * most
+        learns_noise = model.likelihood.n_params > 0
+        how = EvidenceModes(most, self.tol, learns_noise, prior.is_learned, more)
         n_restarts = restarts(self.n_restarts, data.n_rows, network, self.most)
         return ModeTask.of(model, how, n_restarts, data, run)
 

@@ -1,7 +1,7 @@
 """Laplace approximations of several modes of one network, found by Gauss-Newton steps."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -110,8 +110,8 @@ class ModeTask:
 
     def pilot(self, so_far: list[Any]) -> ModesFit:
         """Two modes, by which the noise is judged."""
-        on_step = self._told(so_far)
-        return self._found(search_one_of_each(self.how, self.problem, self._draw(2), on_step))
+        on_step, how = self._told(so_far), replace(self.how, max_more=0)
+        return self._found(search_one_of_each(how, self.problem, self._draw(2), on_step))
 
     def search(self, so_far: list[Any]) -> ModesFit:
         """All modes."""

@@ -1,7 +1,7 @@
 """Normal noise: the exact posterior and its evidence from sufficient statistics, as a method."""
 
 from dataclasses import dataclass
-from math import exp
+from math import exp, log
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,8 +14,13 @@ from skbayes_sym.estimators.linear.design import Design, require_rows_and_covari
 from skbayes_sym.estimators.linear.found import coefficients
 from skbayes_sym.estimators.linear.start import Start, warn_of_ends
 from skbayes_sym.inference.linear.conjugate import Statistics, learn
+from skbayes_sym.inference.linear.hyperparameters import Range
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.optimise import Stopped
+
+# How much farther than elsewhere the prior's scale may go: what small differences of columns that
+# are nearly combinations of each other say takes coefficients so large, and can be told here.
+_COLLINEAR = 1e4
 
 
 class Solution(NamedTuple):
@@ -119,12 +124,15 @@ class ConjugateRegression:
         rows = Statistics.of(design.features, targets, each, diagonal)
         typical = float(rows.values.sum()) / rows.weight
         start = Start.of(data, model.likelihood, typical, self.prior_scale)
-        given = float(model.likelihood.noise_scale.log())
+        learning, given = start.learning, float(model.likelihood.noise_scale.log())
+        if learning.prior is not None:
+            low, high = learning.prior
+            learning = learning._replace(prior=Range(low, high + 2.0 * log(_COLLINEAR)))
         scales = learn(
-            rows, (start.log_prior_variance, given), start.learning, learns_noise=self.learns_noise
+            rows, (start.log_prior_variance, given), learning, learns_noise=self.learns_noise
         )
         log_noise = scales.log_noise
-        warn_of_ends(scales.log_variance, [log_noise] * self.learns_noise, start.learning)
+        warn_of_ends(scales.log_variance, [log_noise] * self.learns_noise, learning)
         loc, covariance = rows.posterior(*scales)
         return Solution(
             loc[None], covariance, exp(scales.log_variance), intercept, exp(log_noise),

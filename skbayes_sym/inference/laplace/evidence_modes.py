@@ -44,6 +44,10 @@ _INITIAL_NOISE_PRECISION = 1.0 / 0.3  # of standardised targets
 _NOISE_SHAPE, _NOISE_RATE = 0.5, 5e-5
 _NUMBERS = 1 << 22  # of a block of Jacobians: 32 MB
 _SETTLED, _PATIENCE = 3, 3  # updates compared, and how often in a row they must agree
+# Nats per unit of weight that the evidence rises by at every one of so many steps while a network
+# still finds out that there is hardly any noise. Others have made up their minds: from there on
+# scales drift and predictions get worse as often as better.
+_STEEP, _OVER = 0.01, 10
 # Of more weights than rows: steps before the best is kept, since the evidence away from a mode says
 # too much, and steps without a new best that end a restart.
 _BEST_START, _MOST_WITHOUT = 20, 15
@@ -233,12 +237,15 @@ class EvidenceModes:
         over three updates and three times in a row. None never stops.
     learn_noise, learn_prior : bool
         Whether the evidence moves the noise, and the scales of the prior.
+    max_more : int, default=0
+        Further steps of restarts whose evidence still rises steeply.
     """
 
     max_iter: int = 100
     tol: float | None = 5e-6
     learn_noise: bool = True
     learn_prior: bool = True
+    max_more: int = 0
 
     def search(
         self,
@@ -267,7 +274,11 @@ class EvidenceModes:
         ended = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
         loop = Loop()
         with loop:
-            for iteration in loop.steps(range(self.max_iter)):
+            for iteration in loop.steps(range(self.max_iter + self.max_more)):
+                if iteration >= self.max_iter:
+                    ended = ended | ~self._rises(curves, problem.total_weight)
+                    if bool(ended.all()):
+                        break
                 alive = (~ended).nonzero().flatten()
                 moved = self._iterate(problem, state.of(alive), iteration)
                 state = state.put(alive, moved)
@@ -353,6 +364,12 @@ class EvidenceModes:
         values = torch.stack(recent)
         change = (values[_SETTLED:] - values[:-_SETTLED]).abs()
         return (change < self.tol * weight).all(0)  # False where nan: before updates, or ended
+
+    def _rises(self, curves: list[Tensor], weight: float) -> Tensor:
+        """Which restarts are far from having moved where they go, bool (R,)."""
+        if len(curves) <= _OVER:
+            return torch.zeros_like(curves[-1], dtype=torch.bool)
+        return curves[-1] - curves[-1 - _OVER] > _OVER * _STEEP * weight  # False where nan
 
 
 def _start(problem: RegressionEvidence, theta: Tensor, noise_precision: Tensor | None) -> _State:

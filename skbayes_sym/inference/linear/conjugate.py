@@ -31,6 +31,9 @@ from skbayes_sym.numerics.optimise import lbfgs, root
 Floats = npt.NDArray[np.float64]
 
 _TINY = 1e-300
+_EPS = float(np.finfo(np.float64).eps)
+
+_LEAST_SHARE = 1e-8  # of the largest eigenvalue, down to which one of a product has seven digits
 
 _NO_NOISE = log(1e12)  # signal for noise: from here on eigenvalues that should be 0 count
 
@@ -59,14 +62,17 @@ class Statistics(NamedTuple):
         """
         weighted = features if weight is None else features * weight[:, None]
         product = weighted.T @ features
-        eigen = torch.linalg.eigh(product)
-        values, vectors = (a.cpu().numpy() for a in eigen)
-        along = eigen.eigenvectors.T @ (weighted.T @ y)
-        projection = along.cpu().numpy()
+        eigenvalues, axes = torch.linalg.eigh(product)
+        if len(features) >= len(product) and eigenvalues[0] < _LEAST_SHARE * eigenvalues[-1]:
+            eigenvalues, axes, along = _by_triangle(features, y, weight)
+            lowest = 0.0
+        else:
+            along = axes.T @ (weighted.T @ y)
+            lowest = float(eigenvalues.abs().max()) * len(product) * _EPS
+        values, vectors, projection = (a.cpu().numpy() for a in (eigenvalues, axes, along))
         # Residuals, and not c less what is explained: that would cancel where rows are few.
-        lowest = np.abs(values).max() * len(values) * np.finfo(np.float64).eps
         inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > lowest)
-        at = eigen.eigenvectors @ torch.as_tensor(inverse * projection, device=y.device)
+        at = axes @ torch.as_tensor(inverse * projection, device=y.device)
         residual = torch.addmv(y, features, at, alpha=-1.0)
         rest = float((residual if weight is None else weight * residual) @ residual)
         total = float(len(y) if weight is None else weight.sum())
@@ -145,6 +151,22 @@ class Statistics(NamedTuple):
             return -0.5 * (self.weight * np.log(np.maximum(misfit, _TINY)) + volume)
         with np.errstate(over="ignore"):  # minus infinity is right there
             return -0.5 * (self.weight * noise + misfit * np.exp(-noise) + volume)
+
+
+def _by_triangle(
+    features: Tensor, y: Tensor, weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Eigenvalues and vectors of ``X' W X``, and ``V' X' W y``, without that product.
+
+    It has the square of the condition number of X: of small eigenvalues only noise is left.
+    """
+    r = features.shape[1]
+    rows = torch.cat([features, y[:, None]], 1)
+    rows = rows if weight is None else rows * weight.sqrt()[:, None]
+    triangle = torch.linalg.qr(rows, mode="r")[1]
+    left, sizes, right = torch.linalg.svd(triangle[:r, :r])
+    sizes = torch.where(sizes > sizes[0] * r * _EPS, sizes, 0.0)
+    return sizes.square(), right.mT, sizes * (left.mT @ triangle[:r, r])
 
 
 class Scales(NamedTuple):

@@ -106,6 +106,21 @@ def test_a_planted_function_its_noise_and_its_column_are_found():
     assert relevance[0] > 1.5 * relevance[1]  # the second column says nothing
 
 
+@pytest.mark.parametrize(("noise", "goes_on"), [(0.0, True), (0.3, False)])
+def test_a_search_goes_on_while_there_is_less_and_less_noise(noise, goes_on):
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-2, 2, (150, 2))
+    y = np.sin(1.5 * x[:, :1]) * x[:, 1:] + noise * rng.standard_normal((150, 1))
+    problem = problem_of(Data(*(torch.as_tensor(a) for a in (x, y, np.ones(150)))), (8,))
+    start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
+    searches = [EvidenceModes(30, None, max_more=more).search(problem, start) for more in (0, 25)]
+    usual, longer = (search.modes for search in searches)
+    assert longer.n_iter.max() == (55 if goes_on else 30)
+    assert searches[1].stopped == "max_iter"
+    gain = (longer.log_evidence - usual.log_evidence) / 150
+    assert gain.max() > 0.25 if goes_on else (gain == 0.0).all()
+
+
 def test_given_noise_stays():
     problem = problem_of(linear_data())
     start = problem.network.init(2, generator=torch.Generator().manual_seed(0))

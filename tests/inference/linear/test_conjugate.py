@@ -46,6 +46,33 @@ def test_weights_of_many_sizes_overflow_nothing():
     assert np.isfinite(exact.best_log_noise(0.0))
 
 
+def test_small_differences_of_columns_are_kept():
+    """Singular values whose squares are below rounding of the largest one's."""
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.normal(size=(n, 4)))[0] for n in (30, 4))
+    sizes, along = np.array([1.0, 0.3, 1e-5, 1e-9]), np.array([1.0, 2.0, -1.0, 3.0])
+    x, y = left * sizes @ right.T, left @ along
+    weight = np.ones(30)
+    weight[:10] = 4.0
+    for scale, given in [(1.0, None), (weight**-0.5, torch.as_tensor(weight))]:
+        design, targets = (torch.as_tensor((a.T * scale).T) for a in (x, y))
+        found = Statistics.of(design, targets, given, None)
+        order = np.argsort(-found.values)
+        np.testing.assert_allclose(found.values[order], sizes**2, rtol=1e-5)
+        np.testing.assert_allclose(found.explained[order], along**2, rtol=1e-5)
+        assert found.rest < 1e-11  # of 15; rounding of a column times its coefficient, 3e9
+
+
+def test_columns_that_are_nearly_alike_predict_as_they_should():
+    rng = np.random.default_rng(0)
+    cause, fine = rng.standard_normal((2, 3000))
+    X = np.column_stack([cause, cause + 1e-6 * fine])
+    y = cause + 0.5 * fine + 0.01 * rng.standard_normal(3000)
+    model = BayesianLinearRegressor().fit(X[:2000], y[:2000])
+    assert np.std(model.predict(X[2000:]) - y[2000:]) < 0.011
+    assert model.noise_std_ == pytest.approx(0.01, rel=0.1)
+
+
 def test_slopes_posterior_and_gap():
     x, y, weight = rows()
     found, h = Statistics.of(x, y, weight, None), 1e-5
