@@ -93,13 +93,13 @@ def _others() -> Iterator[tuple[str, Case]]:
         IMAGES, FIGURES, (8, 10, 12),
     )  # fmt: skip
     yield (
-        "Laplace, modes",
+        "Laplace, four modes",
         Case(
-            lambda n: sk.LaplaceRegressor(n_restarts=n, random_state=0),
+            lambda n: sk.LaplaceRegressor((20,), noise_std=0.5, n_restarts=4, max_iter=n, **_STEPS),
             X,
             NUMBERS,
-            (1, 2, 4),
-            "mode",
+            (20, 30, 50),
+            "Gauss-Newton step",
         ),
     )
     for sampler, steps in {"hmc": (5, 10, 30), "nuts": (2, 3, 5)}.items():
@@ -123,7 +123,7 @@ def _others() -> Iterator[tuple[str, Case]]:
     )  # fmt: skip
     yield "linear, counts", Case(
         lambda n: sk.BayesianLinearRegressor("poisson", max_iter=n, tol=1e-300),
-        X, COUNTS, (1, 2, 4), "update",
+        X, COUNTS, (4, 8, 16), "update",
     )  # fmt: skip
 
 

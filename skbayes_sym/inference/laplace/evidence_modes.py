@@ -13,7 +13,7 @@ damped geometrically, with :math:`A = \sum_t \beta_t J_t' J_t + \mathrm{diag}\,\
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import inf, log, nan, pi
 from typing import NamedTuple
 
@@ -93,7 +93,7 @@ class RegressionEvidence:
     data: Data
     prior: ScalesByGroup
 
-    @property
+    @cached_property
     def total_weight(self) -> float:
         """Number of rows, counted with their weights."""
         return float(self.data.weight.sum())
@@ -117,7 +117,7 @@ class RegressionEvidence:
         slope = theta.new_zeros(n_restarts, n_targets, p)
         few = are_few(len(x) * n_targets, p)
         product = theta.new_zeros(n_restarts, n_targets, len(x) if few else p, p)
-        for rows in torch.arange(len(x)).split(size):
+        for rows in torch.arange(len(x), device=x.device).split(size):
             outputs, jacobian = outputs_and_jacobian(self.network, theta, x[rows])
             root = weight[rows].sqrt()
             residual = (y[rows] - outputs) * root[:, None]
