@@ -208,6 +208,8 @@ MUTANTS = [
            "root = noise_precision", "inference/laplace/test_evidence_modes.py"),
     Mutant("inference/laplace/evidence_modes.py", "ended | ~self._rises(", "ended | self._rises(",
            "inference/laplace/test_evidence_modes.py"),
+    Mutant("inference/laplace/mode_search.py", "value.max() - _HOPELESS * weight", "value.max()",
+           "inference/laplace/test_mode_search.py"),
     Mutant("inference/linear/conjugate.py", "return sizes.square(), right.mT",
            "return sizes, right.mT", "inference/linear/test_conjugate.py"),
     Mutant("inference/linear/conjugate.py", "rows * weight.sqrt()[:, None]",

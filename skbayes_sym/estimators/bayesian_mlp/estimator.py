@@ -64,7 +64,8 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         rows without much noise, learns one per column of ``X``, `relevance_`.
     n_modes : int, default=10
         Restarts of the small network; fewer, or none, where so many rows would take long. Modes
-        alone are `LaplaceRegressor`'s.
+        whose log evidence is more than a nat per row below the best are left out. Modes alone are
+        `LaplaceRegressor`'s.
     n_members : int, default=10
         Members of the ensemble; not more than there are modes, if there are any, and none where
         these call a fifth of the targets' variance noise.

@@ -25,6 +25,7 @@ from skbayes_sym.estimators.laplace.effort import (
     MOST_WORK,
     USUAL_WORK,
     affordable_modes,
+    restarts,
 )
 from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
 from skbayes_sym.estimators.laplace.modes import ModesFit
@@ -202,15 +203,18 @@ class Pool:
         return how.fit(data, model, run)
 
     def _choice(self, data: Training, found: PoolFit) -> str:
-        parts, n_modes = [], 0
+        parts, n_modes, n_sought = [], 0, 0
         if found.modes is not None:
             n_modes = len(found.modes.modes.theta)
+            n_sought = restarts("auto", data.n_rows, found.modes.network, self.n_modes)
             sizes = " x ".join(str(s) for s in found.modes.network.hidden_layer_sizes) or "no"
             parts.append(f"{n_modes} modes of {sizes} tanh units by the evidence")
         if found.members is not None:
             parts.append(f"{len(found.members.theta)} ensemble members with effective noise")
         text = f"{data.n_rows:,} distinct rows of {data.n_features} features: {' and '.join(parts)}"
-        if n_modes < self.n_modes:
+        if n_modes < n_sought:
+            text += f"; of {n_sought} the others' evidence is lower by a nat per row"
+        if n_sought < self.n_modes:
             text += f"; {self.n_modes} modes would take too long"
         if found.by_left_out is not None:
             text += _of_shares(found.by_left_out, found)

@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 import torch
 
+from skbayes_sym.inference.laplace import mode_search
 from skbayes_sym.inference.laplace.evidence_modes import EvidenceModes, RegressionEvidence
-from skbayes_sym.inference.laplace.mode_search import BELIEVED, DOUBTED, search_both_ways
+from skbayes_sym.inference.laplace.mode_search import (
+    BELIEVED,
+    DOUBTED,
+    search_both_ways,
+    search_modes,
+)
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
@@ -100,3 +106,19 @@ def test_curves_of_those_sought_anew_stand_beside_the_others():
     last = [np.array([float(c[i]) for c in search.curves]) for i in range(4)]
     ends = [curve[np.isfinite(curve)][-1] for curve in last]
     np.testing.assert_allclose(ends, search.modes.log_evidence, atol=1.0)
+
+
+def test_a_mode_a_nat_per_row_below_the_best_is_left_out(monkeypatch):
+    problem, how = a_bend(), EvidenceModes(max_iter=12)
+    theta = starts(problem, 6)
+    found = search_both_ways(how, problem, theta)
+    for lag, kept in [(0.9, [0, 1, 2]), (1.1, [0, 2])]:
+        value = found.modes.log_evidence.max() - 80 * torch.tensor([0.0, lag, 0.5]).double()
+        lagging = found._replace(modes=found.modes._replace(log_evidence=value))
+        monkeypatch.setattr(mode_search, "search_both_ways", lambda *_, s=lagging: s)
+        left = search_modes(how, problem, lambda n: theta[:n], 3)
+        torch.testing.assert_close(left.modes.theta, found.modes.theta[kept])
+        assert [len(curve) for curve in left.curves] == [len(kept)] * 12
+    stopped = lagging._replace(stopped="callback")
+    monkeypatch.setattr(mode_search, "search_both_ways", lambda *_: stopped)
+    assert len(search_modes(how, problem, lambda n: theta[:n], 3).modes.theta) == 3
