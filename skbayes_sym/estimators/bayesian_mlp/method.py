@@ -212,7 +212,7 @@ class Pool:
         if found.members is not None:
             parts.append(f"{len(found.members.theta)} ensemble members with effective noise")
         text = f"{data.n_rows:,} distinct rows of {data.n_features} features: {' and '.join(parts)}"
-        if n_modes < n_sought:
+        if n_modes < n_sought and not has_ended(found.modes):  # stopped, not all were sought
             text += f"; of {n_sought} the others' evidence is lower by a nat per row"
         if n_sought < self.n_modes:
             text += f"; {self.n_modes} modes would take too long"

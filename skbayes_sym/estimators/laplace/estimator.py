@@ -91,8 +91,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         parameter that only Adam has is given; `optimizer_` says what was taken.
     n_restarts : int or "auto", default="auto"
         Modes, from as many random starts; "auto" is 10, fewer (at least 3) where they'd take long.
-        Modes whose log evidence is more than a nat per row below the best are left out. Adam trains
-        one.
+        Where the noise is learned, modes whose log evidence is more than a nat per row below the
+        best are left out. Adam trains one.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default ``LayerScales()``,
         one learned scale per layer's weights and per layer's biases, and for more than 1,000 rows

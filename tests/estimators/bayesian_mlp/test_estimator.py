@@ -138,6 +138,15 @@ def test_weights_are_repetitions_bit_for_bit():
     np.testing.assert_array_equal(one.predict(X), two.predict(X))
 
 
+def test_modes_that_were_not_sought_are_not_said_to_be_worse():
+    """Stopped in the pilot of two modes, which many rows without noise have."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1100, 2))
+    reg = BayesianMLPRegressor(n_members=1, random_state=0).set_callbacks(Watch(1))
+    assert "2 modes" in reg.fit(x, x[:, 0]).choice_
+    assert "nat per row" not in reg.choice_
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_callback_that_stops_leaves_a_model():
     found = clone(REG).set_callbacks(Watch(3)).fit(X, Y)
