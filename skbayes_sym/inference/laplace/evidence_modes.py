@@ -87,16 +87,29 @@ class RegressionEvidence:
     data : Data
         Float64, targets (N, T).
     prior : ScalesByGroup
+    seen : Tensor of shape (R, N), optional
+        Which rows every restart learns from; all of them by default.
     """
 
     network: MLP
     data: Data
     prior: ScalesByGroup
+    seen: Tensor | None = None
+
+    def of(self, which: Tensor) -> "RegressionEvidence":
+        """That of some restarts."""
+        return self if self.seen is None else replace(self, seen=self.seen[which])
 
     @cached_property
-    def total_weight(self) -> float:
-        """Number of rows, counted with their weights."""
-        return float(self.data.weight.sum())
+    def weight(self) -> Tensor:
+        """Of every row, (R, N); R is 1 where all restarts see the same."""
+        weight = self.data.weight.unsqueeze(0)
+        return weight if self.seen is None else weight * self.seen
+
+    @cached_property
+    def total_weight(self) -> Tensor:
+        """Number of rows, counted with their weights, (R,)."""
+        return self.weight.sum(1)
 
     @property
     def is_outnumbered(self) -> bool:
@@ -106,11 +119,11 @@ class RegressionEvidence:
     def squares(self, theta: Tensor) -> Tensor:
         """Weighted squared residuals of every target, (r, P) -> (r, T)."""
         residual = self.data.y - self.network.forward(theta, self.data.x)
-        return torch.einsum("n,rnt->rt", self.data.weight, residual.square_())
+        return (self.weight.unsqueeze(1) @ residual.square_()).squeeze(1)
 
     def sums(self, theta: Tensor) -> "Sums":
         """Squares, J'r and J'J of every target; O(R N T P^2), or O(R N T P) of few rows."""
-        (x, y, weight), (n_restarts, p) = self.data, theta.shape
+        (x, y, _), (n_restarts, p) = self.data, theta.shape
         n_targets = y.shape[1]
         size = max(1, _NUMBERS // (n_restarts * n_targets * p))
         squares = theta.new_zeros(n_restarts, n_targets)
@@ -119,9 +132,9 @@ class RegressionEvidence:
         product = theta.new_zeros(n_restarts, n_targets, len(x) if few else p, p)
         for rows in torch.arange(len(x), device=x.device).split(size):
             outputs, jacobian = outputs_and_jacobian(self.network, theta, x[rows])
-            root = weight[rows].sqrt()
-            residual = (y[rows] - outputs) * root[:, None]
-            weighted = (jacobian * root[:, None, None]).transpose(1, 2)  # (R, T, n, P)
+            root = self.weight[:, rows].sqrt().unsqueeze(2)
+            residual = (y[rows] - outputs) * root
+            weighted = (jacobian * root.unsqueeze(3)).transpose(1, 2)  # (R, T, n, P)
             squares += residual.square().sum(1)
             slope += torch.einsum("rnt,rtnp->rtp", residual, weighted)
             if few:
@@ -280,7 +293,7 @@ class EvidenceModes:
                     if bool(ended.all()):
                         break
                 alive = (~ended).nonzero().flatten()
-                moved = self._iterate(problem, state.of(alive), iteration)
+                moved = self._iterate(problem.of(alive), state.of(alive), iteration)
                 state = state.put(alive, moved)
                 curves.append(torch.where(ended, torch.nan, state.log_evidence))
                 ended = ended | self._settled(curves, problem.total_weight)
@@ -311,7 +324,7 @@ class EvidenceModes:
 
         O(P^3), or O((N T)^2 P) of few rows.
         """
-        prior, weight = problem.prior, problem.total_weight
+        prior, weight = problem.prior, problem.total_weight.unsqueeze(1)
         curvature = sums.expansion(hyper.noise_precision).curvature
         system = curvature.system(hyper.log_precision.exp()[:, prior.group])
         require_factor(system, _REMEDY)
@@ -336,7 +349,8 @@ class EvidenceModes:
 
     def _iterate(self, problem: RegressionEvidence, state: _State, iteration: int) -> _State:
         def misfit(theta: Tensor, which: Tensor) -> Tensor:
-            return 0.5 * (state.noise_precision[which] * problem.squares(theta)).sum(1)
+            squares = problem.of(which).squares(theta)
+            return 0.5 * (state.noise_precision[which] * squares).sum(1)
 
         expansion = state.sums.expansion(state.noise_precision)
         precision = state.log_precision.exp()[:, problem.prior.group]
@@ -356,7 +370,7 @@ class EvidenceModes:
             noise_precision=found.hyper.noise_precision,
         )
 
-    def _settled(self, curves: list[Tensor], weight: float) -> Tensor:
+    def _settled(self, curves: list[Tensor], weight: Tensor) -> Tensor:
         """Which restarts have stopped moving, bool (R,)."""
         recent = curves[-(_SETTLED + _PATIENCE) :]
         if self.tol is None or len(recent) < _SETTLED + _PATIENCE:
@@ -365,7 +379,7 @@ class EvidenceModes:
         change = (values[_SETTLED:] - values[:-_SETTLED]).abs()
         return (change < self.tol * weight).all(0)  # False where nan: before updates, or ended
 
-    def _rises(self, curves: list[Tensor], weight: float) -> Tensor:
+    def _rises(self, curves: list[Tensor], weight: Tensor) -> Tensor:
         """Which restarts are far from having moved where they go, bool (R,)."""
         if len(curves) <= _OVER:
             return torch.zeros_like(curves[-1], dtype=torch.bool)

@@ -63,7 +63,7 @@ def search_modes(
     return _within_reach(search_both_ways(how, problem, draw(2 * n), on_step), problem.total_weight)
 
 
-def _within_reach(search: Search, weight: float) -> Search:
+def _within_reach(search: Search, weight: Tensor) -> Search:
     """Without modes far below the best; as it is if it was stopped."""
     if search.stopped in ("callback", "interrupted"):
         return search
@@ -77,7 +77,7 @@ def search_one_of_each(
 ) -> Search:
     """Two modes from starting points (2, P): the first begun believing, the second doubting."""
     doubted = torch.tensor([False, True], device=theta.device)
-    return how.search(problem, theta, _beginning(problem, doubted), on_step)
+    return how.search(problem, theta, beginning(problem, doubted), on_step)
 
 
 def noise_share(modes: Modes, y: Tensor) -> float:
@@ -109,7 +109,7 @@ def search_both_ways(
     n = len(theta) // 2
     n_first = max(n, 2)  # a single mode is the better of two
     doubted = torch.arange(n_first, device=theta.device) % 2 == 1
-    first = how.search(problem, theta[:n_first], _beginning(problem, doubted), on_step)
+    first = how.search(problem, theta[:n_first], beginning(problem, doubted), on_step)
     if first.stopped in ("callback", "interrupted"):
         return _of(first, torch.arange(n, device=theta.device))
     kept = _kept(first.modes.log_evidence, doubted, n)
@@ -117,15 +117,15 @@ def search_both_ways(
     if not missing:
         return _of(first, kept)
     as_found = _of(first, torch.arange(n, device=theta.device))
-    beginning = _beginning(problem, doubted[kept[:1]].expand(missing))
+    begun = beginning(problem, doubted[kept[:1]].expand(missing))
     again = _continued(on_step, len(first.curves), as_found.modes)
-    second = how.search(problem, theta[n : n + missing], beginning, again)
+    second = how.search(problem, theta[n : n + missing], begun, again)
     if second.stopped in ("callback", "interrupted"):
         return as_found._replace(stopped=second.stopped)
     return _joined(_of(first, kept), second)
 
 
-def _beginning(problem: RegressionEvidence, doubted: Tensor) -> Tensor:
+def beginning(problem: RegressionEvidence, doubted: Tensor) -> Tensor:
     """Noise precisions (R, T)."""
     spread = problem.data.y.var(0, correction=0)
     spread = torch.where(spread > 0.0, spread, 1.0)  # of a constant target any will do

@@ -1,5 +1,7 @@
 """Evidence-trained modes against Bayesian linear regression, weights, and planted functions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -119,6 +121,30 @@ def test_a_search_goes_on_while_there_is_less_and_less_noise(noise, goes_on):
     assert searches[1].stopped == "max_iter"
     gain = (longer.log_evidence - usual.log_evidence) / 150
     assert gain.max() > 0.25 if goes_on else (gain == 0.0).all()
+
+
+@pytest.mark.parametrize("n", [9, 40])  # fewer rows than weights, and more
+def test_restarts_that_see_different_rows_are_those_of_tables_of_these_rows(n):
+    data = linear_data(n)
+    whole = problem_of(data, widths=(3,))
+    seen = torch.stack([torch.arange(n) % 3 != k for k in range(2)])
+    start = whole.network.init(2, generator=torch.Generator().manual_seed(2))
+    noise = torch.tensor([[4.0]], dtype=torch.float64)
+    problem = replace(whole, seen=seen)
+    hyper = Hyper(problem.prior.hyper.expand(2, -1), noise.expand(2, 1))
+    together = EvidenceModes().update(problem, start, problem.sums(start), hyper)
+    found = EvidenceModes(max_iter=12).search(problem, start, noise.expand(2, 1)).modes
+    for k in range(2):
+        alone = replace(whole, data=Data(*(t[seen[k]] for t in data)))
+        own = Hyper(hyper.log_precision[:1], noise)
+        expected = EvidenceModes().update(
+            alone, start[k : k + 1], alone.sums(start[k : k + 1]), own
+        )
+        torch.testing.assert_close(together.log_evidence[k : k + 1], expected.log_evidence)
+        torch.testing.assert_close(together.hyper.noise_precision[k], expected.hyper[1][0])
+        modes = EvidenceModes(max_iter=12).search(alone, start[k : k + 1], noise).modes
+        torch.testing.assert_close(found.theta[k], modes.theta[0], rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(found.log_evidence[k], modes.log_evidence[0])
 
 
 def test_given_noise_stays():
