@@ -55,9 +55,10 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     Parameters
     ----------
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
-        Widths of the hidden layers of the modes' network; ``()`` is a linear model. "auto" is 20
-        units, and 40 for more than 1,000 distinct rows without much noise, if they are four a
-        weight and there is time; 10 or 5 where columns are so many that 20 would take long.
+        Widths of the hidden layers of the modes' network; ``()`` is a linear model. "auto" is 3,
+        8 or 20 units, as five-fold cross-validation says, `width_scores_`; 20 of many rows, and 40
+        of more than 1,000 distinct rows without much noise, if they are four a weight and there is
+        time; 10 or 5 where columns are so many that 20 would take long.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units. ``LayerScales()``, the
         default, learns one scale per layer; ``ARD()``, the default for more than 1,000 distinct
@@ -131,6 +132,10 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         variances). Only where left-out rows prefer that to the same noise for all.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    widths_ : ndarray of shape (n_widths,)
+        Numbers of hidden units that were cross-validated; only where "auto" asked for it.
+    width_scores_ : ndarray of shape (n_widths,)
+        Mean log density of the rows held out under each, nats per row in the units of ``y``.
     n_iter_ : int
         Steps made.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}

@@ -1,6 +1,6 @@
 """Evidence-trained modes, ensemble members and a linear model, pooled by left-out rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -214,6 +214,8 @@ class Pool:
         text = f"{data.n_rows:,} distinct rows of {data.n_features} features: {' and '.join(parts)}"
         if n_modes < n_sought and not has_ended(found.modes):  # stopped, not all were sought
             text += f"; of {n_sought} the others' evidence is lower by a nat per row"
+        if found.modes is not None and found.modes.widths is not None:
+            text += _of_widths(found.modes.widths)
         if n_sought < self.n_modes:
             text += f"; {self.n_modes} modes would take too long"
         if found.by_left_out is not None:
@@ -221,6 +223,14 @@ class Pool:
         if found.noise is not None:
             text += f"; {found.noise}"
         return text
+
+
+def _of_widths(found: Mapping[str, Any]) -> str:
+    """What rows held out have said of how many units, for the same line."""
+    widths, scores = found["widths_"], found["width_scores_"]
+    others = ", ".join(f"{s:.2f} by {w}" for w, s in zip(widths[1:], scores[1:], strict=True))
+    told = f"{scores[0]:.2f} nats per row by {widths[0]} units, {others}" if len(widths) else ""
+    return f"; cross-validated: {told}" if told else ""
 
 
 def _of_shares(shares: Shares, found: PoolFit) -> str:

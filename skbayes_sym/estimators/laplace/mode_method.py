@@ -1,7 +1,7 @@
 """Modes from several starts, their scales and noise set by the evidence, as a method."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -17,20 +17,27 @@ from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.effort import (
+    FOLDS,
     MORE,
     MOST_MODES,
     MOST_NOISE,
+    NARROW,
     STEPS,
+    WIDTHS,
     restarts,
     richer,
     steps,
 )
 from skbayes_sym.estimators.laplace.modes import ModesFit, ModeTask
+from skbayes_sym.estimators.laplace.widths import Widths, are_asked, choose_width, network_of
 from skbayes_sym.inference.laplace.evidence_modes import EvidenceModes
+from skbayes_sym.inference.laplace.held_out import MODES_A_FOLD, HeldOut
 from skbayes_sym.inference.laplace.mode_search import noise_share
-from skbayes_sym.models.learned_scales import ARD
+from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.priors import UnboundPrior
+
+SoFar = list[Callable[[], ModesFit]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +55,10 @@ class EvidenceLaplace:
     says_unconverged : bool, default=False
         Whether a best mode that still moved at the end is warned of.
     widens : bool, default=False
-        Whether many rows without much noise are given more units and another prior.
+        Whether many rows without much noise are given more units and another prior, and noisy
+        tables fewer units, as rows held out say.
     wide_prior : unbound prior, optional
-        That other prior; by default ``ARD()``.
+        The prior of these networks; by default ``ARD()`` of more units, ``LayerScales()`` of fewer.
     most : int
     """
 
@@ -66,22 +74,56 @@ class EvidenceLaplace:
 
     def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
         task, wide = self._task(data, model, run), self._wide(data, model)
+        asks = self._may_change(model) and are_asked(task.problem.network, data.n_rows)
+        so_far: SoFar = []
         with torch.no_grad():
-            n_parts = 1 + task.begins_both_ways + (wide is not None)
-            so_far: list[Callable[[], ModesFit]] = []
+            n_parts = 1 + task.begins_both_ways + (wide is not None) + len(WIDTHS) * asks
             most = (1 + MORE) * STEPS if isinstance(self.max_iter, str) else self.max_iter
             run.begin(n_parts * most, lambda: so_far[-1]())
-            found = None if wide is None else task.pilot(so_far)
-            if found is None or found.stop_reason not in ("callback", "interrupted"):
-                if found is not None and noise_share(found.modes, data.double_data.y) <= MOST_NOISE:
-                    assert wide is not None
-                    task = self._task(data, wide, run)
-                found = task.search(so_far)
+            widths = self._widths(data, model, run, so_far) if asks else None
+            if widths is not None and widths.ended is not None:
+                found = widths.ended
+            elif widths is not None and widths.chosen < NARROW:
+                found = self._task(data, self._of_width(model, widths.chosen), run).search(so_far)
+            else:
+                found = self._search(task, wide, so_far)
+            if widths is not None:
+                found = replace(found, widths=widths.attributes(data))
             run.end(found)
         self._report(data, found)
         return found
 
-    def _task(self, data: Training, model: Model, run: Run) -> ModeTask:
+    def _search(self, task: ModeTask, wide: Model | None, so_far: SoFar) -> ModesFit:
+        """All modes, of ``wide`` where two say that there isn't much noise."""
+        if wide is not None:
+            pilot = task.pilot(so_far)
+            if pilot.stop_reason in ("callback", "interrupted"):
+                return pilot
+            if noise_share(pilot.modes, task.data.double_data.y) <= MOST_NOISE:
+                task = self._task(task.data, wide, task.run)
+        return task.search(so_far)
+
+    def _widths(self, data: Training, model: Model, run: Run, so_far: SoFar) -> Widths:
+        """What rows held out say of how many units there should be."""
+
+        def validate(width: int) -> tuple[ModesFit, HeldOut | None]:
+            task = self._task(data, self._of_width(model, width), run, FOLDS * MODES_A_FOLD)
+            return task.validate(FOLDS, so_far)
+
+        _, y, weight = data.double_data
+        return choose_width(validate, fully_connected(model.network), y, weight)
+
+    def _of_width(self, model: Model, width: int) -> Model:
+        network = network_of(fully_connected(model.network), width)
+        prior = (self.wide_prior or LayerScales()).bind(network.layout)
+        return model._replace(network=network, prior=prior)
+
+    def _may_change(self, model: Model) -> bool:
+        return self.widens and model.likelihood.n_params > 0
+
+    def _task(
+        self, data: Training, model: Model, run: Run, n_restarts: int | None = None
+    ) -> ModeTask:
         prior, network = scales_by_group(model.prior), fully_connected(model.network)
         most, more = self.max_iter, 0
         if isinstance(most, str):
@@ -89,12 +131,13 @@ class EvidenceLaplace:
             more = MORE * most
         learns_noise = model.likelihood.n_params > 0
         how = EvidenceModes(most, self.tol, learns_noise, prior.is_learned, more)
-        n_restarts = restarts(self.n_restarts, data.n_rows, network, self.most)
+        if n_restarts is None:
+            n_restarts = restarts(self.n_restarts, data.n_rows, network, self.most)
         return ModeTask.of(model, how, n_restarts, data, run)
 
     def _wide(self, data: Training, model: Model) -> Model | None:
         """What so many rows may be worth."""
-        if not self.widens or model.likelihood.n_params == 0:
+        if not self._may_change(model):
             return None
         network = richer(data.n_rows, fully_connected(model.network))
         if network is None:

@@ -24,6 +24,12 @@ from skbayes_sym.inference.laplace.evidence_modes import (
     RegressionEvidence,
     Search,
 )
+from skbayes_sym.inference.laplace.held_out import (
+    MODES_A_FOLD,
+    HeldOut,
+    cross_validated,
+    folds,
+)
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.inference.laplace.mode_search import (
     begins_both_ways,
@@ -38,6 +44,7 @@ from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 _DOUBLE = 8  # bytes
+_ROUGH_TOL = 1e-3  # nats per unit of weight: enough to compare widths, at half the cost
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +56,7 @@ class ModesFit:
     prior: ScalesByGroup
     predict_seed: int
     search: Search | None = None  # once it has ended
+    widths: dict[str, Any] | None = None  # attributes that say how many units were compared
 
     @property
     def n_iter(self) -> int:
@@ -71,6 +79,7 @@ class ModesFit:
             "log_evidence_modes_": modes.log_evidence.numpy() + offset,
             "_predict_seed_": self.predict_seed,
             **learned_scales(self.prior, modes.hyper),
+            **(self.widths or {}),
         }
         if self.search is not None:
             best = int(modes.log_evidence.argmax())
@@ -88,7 +97,7 @@ class ModeTask:
     how: EvidenceModes
     n_restarts: int
     noise: torch.Tensor | None  # precisions that are given
-    seeds: tuple[int, int]  # of starts and of predictions
+    seeds: tuple[int, int, int]  # of starts, of predictions and of folds
     data: Training
     run: Run
 
@@ -99,8 +108,8 @@ class ModeTask:
         network, prior = fully_connected(model.network), scales_by_group(model.prior)
         noise = None if how.learn_noise else model.likelihood.noise_scale.double() ** -2
         problem = RegressionEvidence(network, data.double_data, prior)
-        start, predict = spawn_seeds(data.seed, 2)
-        task = cls(problem, how, n_restarts, noise, (start, predict), data, run)
+        start, predict, folds = spawn_seeds(data.seed, 3)
+        task = cls(problem, how, n_restarts, noise, (start, predict, folds), data, run)
         task._require_memory()
         return task
 
@@ -121,6 +130,16 @@ class ModeTask:
                 self._told(so_far),
             )
         )  # fmt: skip
+
+    def validate(self, n_folds: int, so_far: list[Any]) -> tuple[ModesFit, HeldOut | None]:
+        """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""
+        generator = generator_from(self.seeds[2])
+        fold = folds(self.data.n_rows, n_folds, generator=generator).to(self.data.device)
+        start = self._draw(MODES_A_FOLD * n_folds)
+        tol = None if self.how.tol is None else max(self.how.tol, _ROUGH_TOL)
+        how = replace(self.how, max_more=0, tol=tol)
+        search, rows = cross_validated(how, self.problem, start, fold, self._told(so_far))
+        return self._found(search), rows
 
     def _found(self, search: Search) -> ModesFit:
         return self._modes(search.modes, search)

@@ -1,0 +1,117 @@
+"""How many units a table gets: decisions, and what they are worth."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_friedman3
+
+from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor, predictive
+from skbayes_sym.estimators.laplace.widths import are_asked, choose_width
+from skbayes_sym.inference.laplace.held_out import HeldOut
+from skbayes_sym.models import MLP, TANH
+
+NETWORK = MLP(5, (20,), 1, TANH)
+
+
+def told(nats, unexplained):
+    """What validations say: mean log densities by width, and how far off predictions are."""
+    y = torch.linspace(-1.0, 1.0, 101, dtype=torch.float64).unsqueeze(1)
+    noise = torch.as_tensor(np.random.default_rng(0).standard_normal(101))
+    noise = noise - noise.mean()
+    asked = []
+
+    def validate(width):
+        asked.append(width)
+        if nats[width] is None:
+            return "as it was", None
+        mean = y * (1.0 - unexplained**0.5)
+        return "modes", HeldOut(nats[width] + (width == 8) * 0.1 * noise, mean)
+
+    return choose_width(validate, NETWORK, y, torch.ones(101).double()), asked
+
+
+@pytest.mark.parametrize(
+    ("nats", "unexplained", "chosen", "asked"),
+    [
+        ({3: -1.0, 8: -1.2, 20: -1.1}, 0.5, 3, [3, 8, 20]),
+        ({3: -1.0, 8: -1.2, 20: -0.9}, 0.5, 20, [3, 8, 20]),
+        ({3: -1.0, 8: -0.998, 20: -1.1}, 0.05, 3, [3, 8, 20]),  # within half a standard error
+        ({3: -1.0, 8: -0.9}, 0.05, 20, [3, 8]),  # hardly any noise: not asked
+        ({3: -1.0, 8: -0.9, 20: -0.95}, 0.5, 8, [3, 8, 20]),
+        ({3: -1.0, 8: -0.9, 20: -0.7}, 0.5, 20, [3, 8, 20]),
+    ],
+)
+def test_more_units_only_where_rows_held_out_say_so(nats, unexplained, chosen, asked):
+    widths, in_order = told(nats, unexplained)
+    assert widths.chosen == chosen
+    assert in_order == asked == list(widths.scores)
+    np.testing.assert_allclose(list(widths.scores.values()), [nats[w] for w in asked])
+    assert widths.ended is None
+
+
+def test_stopped_it_hands_back_what_there_was():
+    widths, _ = told({3: -1.0, 8: None}, 0.5)
+    assert widths.ended == "as it was"
+    assert list(widths.scores) == [3]
+
+
+def test_only_tables_of_some_rows_are_asked():
+    assert are_asked(NETWORK, 200)
+    assert not are_asked(NETWORK, 9)
+    assert not are_asked(NETWORK, 2_900)
+    assert not are_asked(MLP(200, (20,), 1, TANH), 2_000)  # it would take long
+    assert not are_asked(MLP(5, (10,), 1, TANH), 200)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("Estimator", [LaplaceRegressor, BayesianMLPRegressor])
+def test_a_noisy_table_is_given_few_units_and_predicted_better(Estimator):
+    X, y = make_friedman3(1_150, noise=0.1, random_state=0)
+    fitted = [Estimator(width, random_state=0).fit(X[:150], y[:150]) for width in ("auto", 20)]
+    few, usual = fitted
+    assert few.network_.hidden_layer_sizes == (3,)
+    np.testing.assert_array_equal(few.widths_, [3, 8, 20])
+    assert few.width_scores_[0] > few.width_scores_[2]
+    densities = [predictive(model, X[150:]).log_prob(y[150:]).mean() for model in fitted]
+    assert densities[0] > densities[1] + 0.03
+    assert abs(few.width_scores_[0] - densities[0]) < 0.25  # what it promises comes
+    assert not hasattr(usual, "width_scores_")
+
+
+@pytest.mark.long
+def test_near_a_line_many_small_weights_are_better_than_few():
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((150, 8))
+    y = np.tanh(X[:, 0]) + 0.5 * X[:, 1] + rng.standard_normal(150)
+    found = LaplaceRegressor(n_restarts=2, random_state=0).fit(X, y)
+    assert found.network_.hidden_layer_sizes == (20,)
+    assert found.width_scores_[2] > found.width_scores_.min() + 0.05
+
+
+@pytest.mark.long
+def test_scores_are_in_the_units_of_y_and_weights_are_repetitions():
+    X, y = make_friedman3(40, noise=0.1, random_state=0)
+    weight = np.tile([1.0, 2.0], 20)
+    settings = {"n_restarts": 2, "max_iter": 15, "tol": None, "random_state": 0}
+    weighted = LaplaceRegressor(**settings).fit(X, y, sample_weight=weight)
+    repeated = LaplaceRegressor(**settings).fit(
+        np.repeat(X, weight.astype(int), 0), np.repeat(y, weight.astype(int))
+    )
+    np.testing.assert_allclose(weighted.width_scores_, repeated.width_scores_, rtol=1e-9)
+    scaled = LaplaceRegressor(**settings).fit(X, 1000.0 * y, sample_weight=weight)
+    np.testing.assert_allclose(
+        scaled.width_scores_, weighted.width_scores_ - np.log(1000.0), rtol=1e-6
+    )
+
+
+def test_a_clear_table_keeps_twenty_units_and_so_does_a_given_scale():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((150, 3))
+    y = np.sin(1.5 * X[:, 0]) + np.cos(2.0 * X[:, 1])
+    found = LaplaceRegressor(n_restarts=1, tol=None, max_iter=25, random_state=0).fit(X, y)
+    assert found.network_.hidden_layer_sizes == (20,)
+    np.testing.assert_array_equal(found.widths_, [3, 8])
+    settings = {"prior_scale": 1.0, "n_restarts": 1, "tol": None, "max_iter": 5}
+    given = LaplaceRegressor(**settings, random_state=0).fit(X, y)
+    assert given.network_.hidden_layer_sizes == (20,)
+    assert not hasattr(given, "widths_")
