@@ -162,7 +162,8 @@ def test_an_approximated_posterior_survives(kind, tmp_path):
     restored = load(tmp_path / "model")
     assert_same_predictions(model, restored, X)
     theta = model.posterior_.sample(2, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(model.posterior_.log_prob(theta), restored.posterior_.log_prob(theta))
+    both = (m.posterior_.log_prob(theta) for m in (model, restored))
+    torch.testing.assert_close(*both, rtol=1e-13, atol=0.0)  # memory may lie otherwise
 
 
 class Shift(torch.nn.Module):

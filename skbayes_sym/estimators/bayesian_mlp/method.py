@@ -228,9 +228,10 @@ class Pool:
 def _of_widths(found: Mapping[str, Any]) -> str:
     """What rows held out have said of how many units, for the same line."""
     widths, scores = found["widths_"], found["width_scores_"]
-    others = ", ".join(f"{s:.2f} by {w}" for w, s in zip(widths[1:], scores[1:], strict=True))
-    told = f"{scores[0]:.2f} nats per row by {widths[0]} units, {others}" if len(widths) else ""
-    return f"; cross-validated: {told}" if told else ""
+    told = [f"{score:.2f} by {width}" for width, score in zip(widths, scores, strict=True)]
+    if len(told) < 2:  # it was stopped
+        return ""
+    return f"; cross-validated nats per row: {', '.join(told)} units"
 
 
 def _of_shares(shares: Shares, found: PoolFit) -> str:

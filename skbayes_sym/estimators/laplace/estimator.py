@@ -472,10 +472,6 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
     network_ : MLP or ModuleNetwork
         Architecture, with ``forward(theta, x)``.
-    widths_ : ndarray of shape (n_widths,)
-        Numbers of hidden units that were cross-validated; only where "auto" asked for it.
-    width_scores_ : ndarray of shape (n_widths,)
-        Mean log density of the rows held out under each, nats per row in the units of ``y``.
     optimizer_ : {"gauss-newton", "adam"}
         What trained it.
     n_iter_ : int

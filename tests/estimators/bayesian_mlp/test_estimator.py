@@ -141,7 +141,7 @@ def test_weights_are_repetitions_bit_for_bit():
 def test_modes_that_were_not_sought_are_not_said_to_be_worse():
     """Stopped in the pilot of two modes, which many rows without noise have."""
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((1100, 2))
+    x = rng.standard_normal((1700, 2))
     reg = BayesianMLPRegressor(n_members=1, random_state=0).set_callbacks(Watch(1))
     assert "2 modes" in reg.fit(x, x[:, 0]).choice_
     assert "nat per row" not in reg.choice_

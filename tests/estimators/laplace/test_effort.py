@@ -117,9 +117,9 @@ def test_more_rows_take_forty_units_and_a_scale_a_column():
 
 @pytest.mark.long
 def test_in_much_noise_more_rows_are_no_reason():
-    noisy = clone(AUTO).fit(*rows(1001, noise=1.0))
+    noisy = clone(AUTO).fit(*rows(1700, noise=1.0))
     assert noisy.network_.hidden_layer_sizes == (20,)
-    given = clone(AUTO).set_params(hidden_layer_sizes=(20,)).fit(*rows(1001, noise=1.0))
+    given = clone(AUTO).set_params(hidden_layer_sizes=(20,)).fit(*rows(1700, noise=1.0))
     np.testing.assert_array_equal(noisy.posterior_.loc, given.posterior_.loc)
 
 
@@ -138,7 +138,7 @@ def test_what_is_given_stays():
 
 
 def test_an_end_during_the_pilot_leaves_its_modes():
-    found = clone(AUTO).set_callbacks(Watch(2)).fit(*rows(1001))
+    found = clone(AUTO).set_callbacks(Watch(2)).fit(*rows(1700))
     assert found.stop_reason_ == "callback"
     assert found.network_.hidden_layer_sizes == (20,)
     assert np.isfinite(found.predict(rows(3)[0])).all()

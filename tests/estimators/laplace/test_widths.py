@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from habits import Watch
 from sklearn.datasets import make_friedman3
 
 from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor, predictive
@@ -86,6 +87,17 @@ def test_near_a_line_many_small_weights_are_better_than_few():
     found = LaplaceRegressor(n_restarts=2, random_state=0).fit(X, y)
     assert found.network_.hidden_layer_sizes == (20,)
     assert found.width_scores_[2] > found.width_scores_.min() + 0.05
+
+
+@pytest.mark.parametrize("step", [1, 30])
+def test_an_end_while_widths_are_compared_leaves_what_there_is(step):
+    X, y = make_friedman3(60, noise=0.1, random_state=0)
+    reg = LaplaceRegressor(max_iter=20, tol=None, random_state=0).set_callbacks(Watch(step))
+    found = reg.fit(X, y)
+    assert found.stop_reason_ == "callback"
+    assert found.network_.hidden_layer_sizes == ((3,) if step == 1 else (8,))
+    assert len(found.widths_) == (0 if step == 1 else 1)
+    assert np.isfinite(found.predict(X)).all()
 
 
 @pytest.mark.long
