@@ -10,7 +10,8 @@ the two ways of `mode_search`, which `mode_mixture` puts together, `held_out` (t
 part of the rows); for classes `class_terms` (labels given logits), `class_evidence` (sums over
 rows), `class_modes`, begun in the two ways of `class_mode_search`, `class_refinement` (a Gaussian
 better than Laplace's), `class_predictive` and `class_refit` (the same for members of an ensemble,
-in the smaller of two spaces). `determined` says what any network's data determine of it at one mode.
+in the smaller of two spaces). `determined` says what any network's data determine of it at one
+mode.
 
 Tested elsewhere: `precision` (with `posterior`).
 
