@@ -30,12 +30,10 @@ from skbayes_sym.estimators.bayesian_mlp.shares import Shares, shared_by_classes
 from skbayes_sym.estimators.ensemble.method import Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
 from skbayes_sym.estimators.laplace.class_method import (
-    TRIES,
     ClassModesFit,
     EvidenceLaplaceClasses,
-    most_steps,
+    affordable,
 )
-from skbayes_sym.estimators.laplace.effort import work
 from skbayes_sym.inference.laplace.systems import are_outnumbered
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
@@ -44,8 +42,6 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import UnboundPrior
 from skbayes_sym.symmetry.base import Trivial
 
-# Multiplications for all modes, and for one where no more are found: some 25 seconds of one core.
-_MOST_WORK = 4e11
 # Share of the labels' entropy, on rows that modes leave out, up to which members count as trained:
 # beyond they don't know that classes overlap, and lose up to half a nat per row.
 _MOST_UNEXPLAINED = 0.2
@@ -197,14 +193,6 @@ class ClassPool:
             kinds.append(f"a linear model, {shares.linear:.0%}")
         rows = f"{data.n_rows:,} distinct rows of {data.n_features} features"
         return f"{rows}, {self.n_classes} classes: {'; '.join(kinds)}{''.join(reasons)}"
-
-
-def affordable(most: int, n_rows: int, network: MLP) -> tuple[int, bool]:
-    """How many modes some seconds of one core are enough for, and whether for tries too."""
-    n_params = network.layout.n_params
-    each = work(1, most_steps(n_params), n_rows, n_params, network.n_outputs)
-    n_modes = min(most, int(_MOST_WORK / each))
-    return n_modes, TRIES * n_modes * each <= _MOST_WORK
 
 
 def _is_explained(modes: ClassModesFit, data: Data) -> bool:

@@ -11,10 +11,10 @@ from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import layer_sizes
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.bayesian_mlp.class_method import ClassPool, affordable
+from skbayes_sym.estimators.bayesian_mlp.class_method import ClassPool
 from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS
 from skbayes_sym.estimators.bayesian_mlp.linear_part import linear_network
-from skbayes_sym.estimators.laplace.class_method import FLAT, STEEP
+from skbayes_sym.estimators.laplace.class_method import FLAT, STEEP, affordable
 from skbayes_sym.estimators.laplace.effort import units
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS

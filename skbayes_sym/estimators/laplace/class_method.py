@@ -16,6 +16,7 @@ from skbayes_sym.estimators._fit.memory import rows_part
 from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.laplace.effort import work
 from skbayes_sym.estimators.laplace.modes import learned_scales
 from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
 from skbayes_sym.inference.laplace.class_mode_search import search_classes
@@ -39,6 +40,8 @@ _DOUBLE = 8  # bytes
 # The default priors: on separated classes the evidence is higher under the first by tens of nats,
 # where labels are noisy under the second.
 STEEP, FLAT = LayerScales(8.0, 64.0), LayerScales(8.0, 4.0)
+# Multiplications for all modes, and for one where no more are found: some 25 seconds of one core.
+_MOST_WORK = 4e11
 TRIES = 2.5  # times the work, where labels are noisy
 # Of the searches' reasons to stop the fit's, the first that one of them had.
 _GRAVEST: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter", "tol")
@@ -47,6 +50,14 @@ _GRAVEST: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter", "tol")
 def most_steps(n_params: int) -> int:
     """What ``max_iter="auto"`` is: beyond 1,000 weights fewer do, and each costs much more."""
     return 60 if n_params <= 1000 else 30
+
+
+def affordable(most: int, n_rows: int, network: MLP) -> tuple[int, bool]:
+    """How many modes some seconds of one core are enough for, and whether for tries too."""
+    n_params = network.layout.n_params
+    each = work(1, most_steps(n_params), n_rows, n_params, network.n_outputs)
+    n_modes = min(most, int(_MOST_WORK / each))
+    return n_modes, TRIES * n_modes * each <= _MOST_WORK
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,8 @@ from sklearn.datasets import load_iris
 from sklearn.metrics import log_loss
 
 from skbayes_sym import BayesianMLPClassifier, DeepEnsembleClassifier, LaplaceClassifier
-from skbayes_sym.estimators.bayesian_mlp import class_method
 from skbayes_sym.estimators.ensemble import refit
+from skbayes_sym.estimators.laplace import class_method
 from skbayes_sym.models import ARD
 
 X, Y = load_iris(return_X_y=True)
