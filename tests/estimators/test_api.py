@@ -33,7 +33,6 @@ SEVERAL_DEFAULTS = {
     # Steps of either optimiser, of Adam, of a finetuned one, updates, sweeps.
     "max_iter": {"auto", 2000, 1000, 500, 300},
     "n_modes": {10, 4},
-    "n_restarts": {"auto", 4},  # of many rows fewer do; classifiers gain little beyond 4
     "n_weight_samples": {1, 2},  # 2 where a draw of the hidden layers conditions the last one
     "noise_std": {"learn", "effective"},  # of members whose weights take freedoms from it
     "prior_scale": {1.0, "learn", "auto"},  # learned where there is an evidence; "auto" of chains

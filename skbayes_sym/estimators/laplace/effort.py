@@ -10,6 +10,7 @@ from skbayes_sym.models.networks.mlp import MLP
 # those that it takes where there is a choice: three to six seconds.
 MOST_WORK, USUAL_WORK = 1e12, 8e10
 FEWEST_MODES, MOST_MODES = 3, 10  # worth finding at all
+MOST_CLASS_MODES = 4  # beyond, classes gain little
 
 # Of a restart in regression, "auto". Small systems make all of them (concrete: -2.86 nats per row
 # after 50, -2.85 after 100, -3.00 after 30); large ones fewer, and predict as well (an arm of eight

@@ -24,6 +24,7 @@ from skbayes_sym.estimators.laplace.class_method import (
 )
 from skbayes_sym.estimators.laplace.effort import (
     FEWEST_MODES,
+    MOST_CLASS_MODES,
     NARROW,
     STEPS,
     affordable_modes,
@@ -237,7 +238,6 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     _parameter_constraints: dict[str, list[Any]] = {
         **OWN_CONSTRAINTS,
         **REGRESSOR_CONSTRAINTS,
-        "n_restarts": [StrOptions({"auto"}), *OWN_CONSTRAINTS["n_restarts"]],
     }
 
     def __init__(
@@ -384,8 +384,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         "auto" takes Gauss-Newton steps for a fully connected network with the likelihood,
         curvature and layers of the defaults, unless they'd take long (some twenty seconds) or a
         parameter that only Adam has is given; `optimizer_` says what was taken.
-    n_restarts : int, default=4
-        Modes, from as many random starts. Adam trains one.
+    n_restarts : int or "auto", default="auto"
+        Modes, from as many random starts: "auto" is four, or fewer where they'd take long. Adam
+        trains one.
     prior : Prior, optional
         Prior of the weights and biases, in standardised units; by default ``LayerScales(8.0,
         64.0)``, one learned scale per layer's weights and per layer's biases, held more closely
@@ -527,6 +528,8 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         "variance_scale": [StrOptions({"loo"}), Interval(Real, 0, None, closed="left")],
     }
 
+    _most_modes = MOST_CLASS_MODES
+
     def __init__(
         self,
         hidden_layer_sizes: str | int | Sequence[int] = "auto",
@@ -537,7 +540,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         curvature: str = "auto",
         layers: str = "all",
         optimizer: str = "auto",
-        n_restarts: int = 4,
+        n_restarts: int | str = "auto",
         prior: UnboundPrior | None = None,
         prior_scale: Any = "learn",
         predictive: str = "sampling",

@@ -38,7 +38,7 @@ OWN_CONSTRAINTS: dict[str, list[Any]] = {
     "network": [StrOptions({"mlp"}), torch.nn.Module, HasMethods("forward")],
     "layers": [StrOptions({"all", "last"})],
     "optimizer": [StrOptions({"auto", "gauss-newton", "adam"})],
-    "n_restarts": [Interval(Integral, 1, None, closed="left")],
+    "n_restarts": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     "prior": OBJECT_CONSTRAINTS["prior"],
     "max_iter": [StrOptions({"auto"}), *CONSTRAINTS["max_iter"]],
     "tol": [StrOptions({"auto"}), *CONSTRAINTS["tol"]],
@@ -49,7 +49,8 @@ class ChoosesOptimizer(LaplaceEstimator):
     """Gauss-Newton where the network is small and ordinary enough, Adam elsewhere."""
 
     optimizer: str
-    n_restarts: Any
+    n_restarts: int | str
+    _most_modes: int = MOST_MODES  # of "auto"
     max_iter: int | str
     tol: float | str | None
 
@@ -75,7 +76,11 @@ class ChoosesOptimizer(LaplaceEstimator):
     def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
         """Multiplications of as many steps of all restarts."""
         n_params = network.layout.n_params
-        return work(self.n_restarts, n_steps, n_rows, n_params, network.n_outputs)
+        return work(self._restarts_at_most, n_steps, n_rows, n_params, network.n_outputs)
+
+    @property
+    def _restarts_at_most(self) -> int:
+        return self._most_modes if isinstance(self.n_restarts, str) else self.n_restarts
 
     def _takes_long(self, n_rows: int, network: MLP) -> bool:
         """Whether "auto" trains such a network by Adam."""
@@ -141,8 +146,7 @@ class ChoosesOptimizer(LaplaceEstimator):
         """Of Gauss-Newton steps all restarts, and a gradient a weight for the curvature."""
         if self.optimizer_ == "adam":
             return 1.0
-        most = MOST_MODES if isinstance(self.n_restarts, str) else self.n_restarts
-        return float(most * n_weights)
+        return float(self._restarts_at_most * n_weights)
 
     def _method(self) -> Method:
         if self.optimizer_ == "gauss-newton":
