@@ -68,7 +68,6 @@ OF_TYPES = {
     "learning_rate": "'auto' where batches come in two kinds",
     "likelihood": "linear models have likelihoods by name",
     "max_iter": "'auto' where there are two optimisers",
-    "n_restarts": "'auto' where more rows make fewer do",
     "network": "images have networks by name",
     "noise_std": "one target, or several",
     "prior_scale": "'learn' where the evidence is known",
