@@ -44,7 +44,8 @@ from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 _DOUBLE = 8  # bytes
-_ROUGH_TOL = 1e-3  # nats per unit of weight: enough to compare widths, at half the cost
+# Enough to compare widths, at half the cost: steps, and nats per unit of weight.
+_ROUGH_STEPS, _ROUGH_TOL = 60, 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +138,8 @@ class ModeTask:
         fold = folds(self.data.n_rows, n_folds, generator=generator).to(self.data.device)
         start = self._draw(MODES_A_FOLD * n_folds)
         tol = None if self.how.tol is None else max(self.how.tol, _ROUGH_TOL)
-        how = replace(self.how, max_more=0, tol=tol)
+        max_iter = min(self.how.max_iter, _ROUGH_STEPS)
+        how = replace(self.how, max_iter=max_iter, max_more=0, tol=tol)
         search, rows = cross_validated(how, self.problem, start, fold, self._told(so_far))
         return self._found(search), rows
 

@@ -42,7 +42,7 @@ _DAMPING = 0.7  # share of the logarithmic step of a hyperparameter
 _INITIAL_NOISE_PRECISION = 1.0 / 0.3  # of standardised targets
 # Gamma hyperprior of the noise's precision: it only keeps a perfect fit finite.
 _NOISE_SHAPE, _NOISE_RATE = 0.5, 5e-5
-_NUMBERS = 1 << 22  # of a block of Jacobians: 32 MB
+_NUMBERS = 1 << 20  # of a block of Jacobians: 8 MB, which caches hold
 _SETTLED, _PATIENCE = 3, 3  # updates compared, and how often in a row they must agree
 # Nats per unit of weight that the evidence rises by at every one of so many steps while a network
 # still finds out that there is hardly any noise. Others have made up their minds: from there on
