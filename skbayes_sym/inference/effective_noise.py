@@ -52,6 +52,7 @@ class EffectiveNoise(NamedTuple):
 
     std: Tensor  # (T,)
     freedoms: Tensor  # (T,), what the weights have taken of the rows
+    leverage: Tensor  # (T, n), what the `chosen_rows` weigh at this noise
 
 
 class Leverages(NamedTuple):
@@ -99,7 +100,7 @@ def effective_noise(
         spread = (weight @ (y - weight @ y / total).square() / total).sqrt()
         rms = (left_out.sum(1) / weight[chosen].sum()).sqrt()
         std = torch.where(taken > _MOST_TAKEN * total, torch.minimum(rms, spread), std)
-    return EffectiveNoise(std, taken)
+    return EffectiveNoise(std, taken, leverages(std**-2))
 
 
 class NoiseNodes(NamedTuple):
@@ -127,6 +128,11 @@ def mixture_of_members(outputs: Tensor, noise_std: Tensor, nodes: NoiseNodes) ->
     return NormalMixture(every, torch.zeros_like(noise), noise, log_weights.to(outputs))
 
 
+def chosen_rows(n_rows: int) -> Tensor:
+    """Places of the rows that stand for all, spread evenly, int64 (n,)."""
+    return torch.linspace(0, n_rows - 1, min(n_rows, MOST_ROWS)).round().long()
+
+
 def leverages_of(network: MLP, theta: Tensor, data: Data, prior_scale: Tensor) -> Leverages:
     """Leverages of rows, of 4,096 spread evenly where there are more.
 
@@ -134,7 +140,7 @@ def leverages_of(network: MLP, theta: Tensor, data: Data, prior_scale: Tensor) -
     chosen rows is scaled to that of all.
     """
     x, _, weight = data
-    chosen = torch.linspace(0, len(x) - 1, min(len(x), MOST_ROWS)).round().long()
+    chosen = chosen_rows(len(x))
     share = float(weight.sum()) / float(weight[chosen].sum())
     _, jacobian = outputs_and_jacobian(network, theta.unsqueeze(0), x[chosen])
     root = (share * weight[chosen]).sqrt()

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
+from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.linear_part import LinearPart, linear_network
 from skbayes_sym.estimators.bayesian_mlp.shares import Shares, shared
 from skbayes_sym.estimators.ensemble.method import Members
 from skbayes_sym.estimators.laplace.modes import ModesFit
-from skbayes_sym.inference.effective_noise import leverages_of
+from skbayes_sym.inference.effective_noise import chosen_rows
 from skbayes_sym.inference.laplace.evidence_modes import Modes
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.systems import are_outnumbered
@@ -97,15 +97,12 @@ def _modes_left_out(modes: Modes, network: MLP, data: Data) -> LeftOut:
 def _members_left_out(members: Members, model: Model, data: Data) -> tuple[Tensor, LeftOut]:
     """Rows (n,) and what every member, linearised, says of them."""
     x, y, weight = data
-    theta = torch.as_tensor(members.theta).to(x)
+    rows = chosen_rows(len(x)).to(x.device)
+    theta, leverage = torch.as_tensor(members.theta).to(x), members.leverage
+    assert leverage is not None  # of members with effective noise that have ended
     noise = model.likelihood.at(torch.as_tensor(members.log_noise).to(x)).noise_scale.to(x)
-    noise = noise.expand(len(theta), -1)
-    network, scale = fully_connected(model.network), independent_normals(model.prior).scale.to(x)
-    fitted, leverage = [], []
-    for one, std in zip(theta, noise, strict=True):
-        rows, at = leverages_of(network, one, data, scale)
-        share = float(weight.sum()) / float(weight[rows].sum())
-        leverage.append(at(std**-2).T / (share * weight[rows]).unsqueeze(1))  # of one repetition
-        fitted.append(network.forward(one, x[rows]))
-    squares = noise.square().unsqueeze(1)
-    return rows, left_out(y[rows], torch.stack(fitted), torch.stack(leverage), squares)
+    squares = noise.expand(len(theta), -1).square().unsqueeze(1)
+    share = float(weight.sum()) / float(weight[rows].sum())
+    each = leverage.to(x).mT / (share * weight[rows]).unsqueeze(1)  # of one repetition
+    fitted = fully_connected(model.network).forward(theta, x[rows])
+    return rows, left_out(y[rows], fitted, each, squares)

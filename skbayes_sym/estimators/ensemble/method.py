@@ -62,6 +62,7 @@ class Members:
     stop_reason: Stopped = "max_iter"
     refitted: Refitted | None = None  # of classes
     freedoms: Array | None = None  # (M, T), rows left to the noise where it is effective
+    leverage: Tensor | None = None  # (M, T, n), what rows weigh then, of `chosen_rows`
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         attributes: dict[str, Any] = {
@@ -278,6 +279,6 @@ def corrected(members: Members, data: Training, model: Model) -> Members:
         effective_noise(network, t, data.double_data, own, noise)
         for t, own, noise in zip(theta, scale, trained, strict=True)
     ]
-    std, taken = (torch.stack(t).cpu() for t in zip(*found, strict=True))
+    std, taken, leverage = (torch.stack(t).cpu() for t in zip(*found, strict=True))
     left = (data.total_weight - taken).numpy()
-    return replace(members, log_noise=std.log().numpy(), freedoms=left)
+    return replace(members, log_noise=std.log().numpy(), freedoms=left, leverage=leverage)
