@@ -6,6 +6,7 @@
 The tables of `simulated_tables` are made up after well-known ones: their size, kind of columns,
 noise and bends. Draws have the seeds ``first``, ``first + 1``, ...; others chose the constants.
 Every model learns from the rows a table has, and is judged on 2,000 more, as `compare_uci` does.
+Asked for by name, ``20 units`` after an estimator's is the same without a choice of the width.
 """
 
 import argparse
@@ -17,6 +18,12 @@ from compare_uci import OURS, SLOW, THEIRS, judge, show
 from simulated_tables import TABLES
 from threadpoolctl import threadpool_limits
 
+import skbayes_sym as sk
+
+GIVEN_WIDTH = {
+    f"{name}, 20 units": lambda name=name: getattr(sk, name)(20, random_state=0)
+    for name in ("BayesianMLPRegressor", "LaplaceRegressor")
+}
 N_NEW = 2_000
 MOST_FOR_PROCESSES = 2_000  # rows; their cost is cubic
 
@@ -28,8 +35,8 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=50)
     parser.add_argument("--models", nargs="+", default=None)
     args = parser.parse_args()
-    models = {**OURS, **THEIRS}
-    chosen = args.models or [m for m in models if m not in SLOW]
+    models = {**OURS, **THEIRS, **GIVEN_WIDTH}
+    chosen = args.models or [m for m in models if m not in SLOW | GIVEN_WIDTH.keys()]
     for name in args.tables:
         n, draw = TABLES[name]
         found: dict[str, list[dict[str, float]]] = {}
