@@ -115,9 +115,14 @@ def steps(n_rows: int, network: MLP) -> int:
     return min(STEPS, max(FEWEST_STEPS, int(USUAL_WORK / few)))
 
 
+def network_of(network: MLP, width: int) -> MLP:
+    """The same of so many hidden units."""
+    return MLP(network.n_inputs, (width,), network.n_outputs, network.activation)
+
+
 def richer(n_rows: int, narrow: MLP) -> MLP | None:
     """What many rows deserve under a scale a column, if there is time for it."""
-    wide = MLP(narrow.n_inputs, (WIDE,), narrow.n_outputs, narrow.activation)
+    wide = network_of(narrow, WIDE)
     if n_rows <= MANY_ROWS or narrow.hidden_layer_sizes != (NARROW,):
         return None
     has_rows = n_rows * narrow.n_outputs >= ROWS_A_WEIGHT * wide.layout.n_params

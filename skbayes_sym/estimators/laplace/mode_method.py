@@ -24,12 +24,13 @@ from skbayes_sym.estimators.laplace.effort import (
     NARROW,
     STEPS,
     WIDTHS,
+    network_of,
     restarts,
     richer,
     steps,
 )
 from skbayes_sym.estimators.laplace.modes import ModesFit, ModeTask
-from skbayes_sym.estimators.laplace.widths import Widths, are_asked, choose_width, network_of
+from skbayes_sym.estimators.laplace.widths import Widths, are_asked, choose_width
 from skbayes_sym.inference.laplace.evidence_modes import EvidenceModes
 from skbayes_sym.inference.laplace.held_out import MODES_A_FOLD, HeldOut
 from skbayes_sym.inference.laplace.mode_search import noise_share

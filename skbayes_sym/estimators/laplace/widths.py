@@ -16,6 +16,7 @@ from skbayes_sym.estimators.laplace.effort import (
     STEPS,
     VALIDATION_WORK,
     WIDTHS,
+    network_of,
     work,
 )
 from skbayes_sym.estimators.laplace.modes import ModesFit
@@ -52,11 +53,6 @@ def are_asked(network: MLP, n_rows: int) -> bool:
     if n_numbers > MOST_ROWS_ASKED * network.layout.n_params:
         return False
     return _work(network_of(network, WIDTHS[-2]), n_numbers) <= VALIDATION_WORK
-
-
-def network_of(network: MLP, width: int) -> MLP:
-    """The same of so many hidden units."""
-    return MLP(network.n_inputs, (width,), network.n_outputs, network.activation)
 
 
 def choose_width(validate: Validate, network: MLP, y: Tensor, weight: Tensor) -> Widths:
