@@ -214,8 +214,8 @@ class Pool:
         text = f"{data.n_rows:,} distinct rows of {data.n_features} features: {' and '.join(parts)}"
         if n_modes < n_sought and not has_ended(found.modes):  # stopped, not all were sought
             text += f"; of {n_sought} the others' evidence is lower by a nat per row"
-        if found.modes is not None and found.modes.widths is not None:
-            text += _of_widths(found.modes.widths)
+        if found.modes is not None and found.modes.width_scores is not None:
+            text += _of_widths(found.modes.width_scores)
         if n_sought < self.n_modes:
             text += f"; {self.n_modes} modes would take too long"
         if found.by_left_out is not None:
@@ -225,13 +225,12 @@ class Pool:
         return text
 
 
-def _of_widths(found: Mapping[str, Any]) -> str:
+def _of_widths(scores: Mapping[int, float]) -> str:
     """What rows held out have said of how many units, for the same line."""
-    widths, scores = found["widths_"], found["width_scores_"]
-    told = [f"{score:.2f} by {width}" for width, score in zip(widths, scores, strict=True)]
-    if len(told) < 2:  # it was stopped
+    if len(scores) < 2:  # it was stopped
         return ""
-    return f"; cross-validated nats per row: {', '.join(told)} units"
+    told = ", ".join(f"{score:.2f} by {width}" for width, score in scores.items())
+    return f"; cross-validated nats per row: {told} units"
 
 
 def _of_shares(shares: Shares, found: PoolFit) -> str:

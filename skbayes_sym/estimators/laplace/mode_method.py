@@ -89,7 +89,9 @@ class EvidenceLaplace:
             else:
                 found = self._search(task, wide, so_far)
             if widths is not None:
-                found = replace(found, widths=widths.attributes(data))
+                unit = data.log_jacobian / data.total_weight
+                scores = {width: score + unit for width, score in widths.scores.items()}
+                found = replace(found, width_scores=scores)
             run.end(found)
         self._report(data, found)
         return found

@@ -1,6 +1,6 @@
 """Laplace approximations of several modes of one network, found by Gauss-Newton steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -57,7 +57,7 @@ class ModesFit:
     prior: ScalesByGroup
     predict_seed: int
     search: Search | None = None  # once it has ended
-    widths: dict[str, Any] | None = None  # attributes that say how many units were compared
+    width_scores: Mapping[int, float] | None = None  # nats per row held out, by number of units
 
     @property
     def n_iter(self) -> int:
@@ -80,8 +80,10 @@ class ModesFit:
             "log_evidence_modes_": modes.log_evidence.numpy() + offset,
             "_predict_seed_": self.predict_seed,
             **learned_scales(self.prior, modes.hyper),
-            **(self.widths or {}),
         }
+        if self.width_scores is not None:
+            attributes["widths_"] = np.array(list(self.width_scores))
+            attributes["width_scores_"] = np.array(list(self.width_scores.values()))
         if self.search is not None:
             best = int(modes.log_evidence.argmax())
             curve = np.array([float(step[best]) for step in self.search.curves]) + offset
@@ -109,8 +111,8 @@ class ModeTask:
         network, prior = fully_connected(model.network), scales_by_group(model.prior)
         noise = None if how.learn_noise else model.likelihood.noise_scale.double() ** -2
         problem = RegressionEvidence(network, data.double_data, prior)
-        start, predict, folds = spawn_seeds(data.seed, 3)
-        task = cls(problem, how, n_restarts, noise, (start, predict, folds), data, run)
+        start, predict, parts = spawn_seeds(data.seed, 3)
+        task = cls(problem, how, n_restarts, noise, (start, predict, parts), data, run)
         task._require_memory()
         return task
 

@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.effort import (
     FEWEST_ROWS,
     FOLDS,
@@ -38,11 +36,6 @@ class Widths(NamedTuple):
     chosen: int
     scores: dict[int, float]  # nats per unit of weight, by number of units
     ended: ModesFit | None = None  # what there was when it was stopped
-
-    def attributes(self, data: Training) -> dict[str, object]:
-        """As fitted attributes."""
-        scores = np.array(list(self.scores.values())) + data.log_jacobian / data.total_weight
-        return {"widths_": np.array(list(self.scores)), "width_scores_": scores}
 
 
 def are_asked(network: MLP, n_rows: int) -> bool:
