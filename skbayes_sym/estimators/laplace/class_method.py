@@ -56,7 +56,7 @@ def affordable(most: int, n_rows: int, network: MLP) -> tuple[int, bool]:
     """How many modes some seconds of one core are enough for, and whether for tries too.
 
     Of more rows than weights tries come first: a mode found in the better of two ways predicts
-    noisy labels better than four found in one (3,000 rows x 20 columns: by .002 to .024 nats).
+    noisy labels better than four found in one (3,000 rows x 20 columns: by .001 to .027 nats).
     """
     n_params = network.layout.n_params
     each = work(1, most_steps(n_params), n_rows, n_params, network.n_outputs)

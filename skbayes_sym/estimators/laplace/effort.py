@@ -37,9 +37,9 @@ ROWS_A_COLUMN_WEIGHT = 2
 
 # Three or eight units are enough wherever rows held out aren't more likely under more, and predict
 # better then: on noisy tables of some hundred rows twenty follow the noise (Friedman's third
-# function: .1 nats per row; suburbs: .07; 90 rows x 100 columns: .5). Where eight gain over three
+# function: .1 nats per row; suburbs: .05; 90 rows x 100 columns: .5). Where eight gain over three
 # and leave little unexplained, twenty have always gained over eight (concrete, energy, yacht). Near
-# a line eight are worse than either (150 rows x 8 columns: twenty are .08 ahead of three).
+# a line eight are worse than either (150 rows x 8 columns: twenty are .05 ahead of three).
 WIDTHS, MOST_UNEXPLAINED = (3, 8, NARROW), 0.15
 FOLDS, FEWEST_ROWS, MOST_ROWS_ASKED = 5, 10, 20  # the last: numbers to learn from a weight
 VALIDATION_WORK = 1e11
