@@ -72,7 +72,7 @@ class HMC:
         generator: torch.Generator,
         n_steps: int | None = None,
     ) -> tuple[State, Info]:
-        """Move every chain once; see `Kernel.step`. ``n_steps`` if `foreseen` has said it."""
+        """Move every chain once; see `Kernel.step`. ``n_steps`` if `lengths` has said it."""
         asked = self._asked(step_size, generator)
         n_steps = self._n_leapfrog(*asked.tolist()) if n_steps is None else n_steps
         momentum = draw_momentum(state, generator)
@@ -87,19 +87,23 @@ class HMC:
 
     def foreseen(
         self, n_moves: int, state: State, step_size: Tensor, generator: torch.Generator
-    ) -> list[int]:
-        """Leapfrog steps of the next moves with these step sizes; a GPU is waited for once.
+    ) -> Tensor:
+        """What `lengths` needs to know of the next moves with these step sizes, (n_moves, 3).
 
         Nothing that a move draws depends on where chains are, so a copy of the generator runs
-        ahead of them; ``generator`` is left as it is.
+        ahead of them; ``generator`` is left as it is. On the device: nothing waits for it.
         """
-        ahead, asked = copy_of(generator), []
+        ahead, asked = copy_of(generator), [step_size.new_zeros((0, 3), dtype=torch.float64)]
         for _ in range(n_moves):
-            asked.append(self._asked(step_size, ahead))
+            asked.append(self._asked(step_size, ahead).unsqueeze(0))
             draw_momentum(state, ahead)
             self.jittered(step_size, ahead)
             _uniforms(state.value, ahead)
-        return [self._n_leapfrog(*numbers) for numbers in torch.stack(asked).tolist()]
+        return torch.cat(asked)
+
+    def lengths(self, foreseen: Tensor) -> list[int]:
+        """Leapfrog steps of the moves that were `foreseen`, from its numbers on the host."""
+        return [self._n_leapfrog(*numbers) for numbers in foreseen.tolist()]
 
     def _asked(self, step_size: Tensor, generator: torch.Generator) -> Tensor:
         """Two uniform numbers and the median step size, (3,), on the generator's device."""

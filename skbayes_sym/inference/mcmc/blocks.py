@@ -5,7 +5,7 @@ computes in one thread, so that its draws depend on nothing but where it started
 in this process, in another, on another machine, or when run again after a machine was lost.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from skbayes_sym.inference.mcmc.adaptation import (
     reasonable_step_size,
 )
 from skbayes_sym.inference.mcmc.annealing import Approach
+from skbayes_sym.numerics.host import to_host
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.threads import one_thread
 
@@ -108,11 +109,6 @@ class Tally(NamedTuple):
         for mine, its in zip(self, other, strict=True):
             mine[chains].add_(its)
 
-    def cpu(self) -> "Tally":
-        """On the host, which waits once."""
-        numbers = torch.stack([number.double() for number in self]).cpu()
-        return Tally(*(n.to(mine.dtype) for n, mine in zip(numbers, self, strict=True)))
-
     @property
     def mean_acceptance(self) -> Tensor:
         """(C,); nan for chains that made no move."""
@@ -144,13 +140,18 @@ class BlockDraws(NamedTuple):
 
     def summary(self) -> Mapping[str, float]:
         """Figures for ``on_step``."""
-        return _summary(self.block.state, self.sampling)
+        return _named(_figures(self.block.state, self.sampling))
 
 
-def _summary(state: State, tally: Tally) -> Mapping[str, float]:
-    names = ("log_density", "acceptance", "n_divergent")
+def _figures(state: State, tally: Tally) -> Tensor:
+    """Mean log density, mean acceptance, divergent moves, (3,)."""
     figures = (state.value.mean(), tally.mean_acceptance.mean(), tally.n_divergent.sum())
-    return dict(zip(names, torch.stack([f.double() for f in figures]).tolist(), strict=True))
+    return torch.stack([figure.double() for figure in figures])
+
+
+def _named(figures: Tensor) -> Mapping[str, float]:
+    names = ("log_density", "acceptance", "n_divergent")
+    return dict(zip(names, figures.tolist(), strict=True))
 
 
 def run_block(
@@ -244,7 +245,8 @@ class _Run:
         self._state = state
         self._warmup.add_(info)
         self._n_moves += 1
-        self._report(self._warmup)
+        if self._is_due:
+            self._report(_figures(self._state, self._warmup))
 
     def _search_step_size(self) -> None:
         self._step_size, n_gradients = reasonable_step_size(
@@ -259,7 +261,8 @@ class _Run:
         moments = Moments.empty(self._state.position)
         for _ in range(window.n_moves):
             info = self._move(self._warmup)
-            self._report(self._warmup)
+            if self._is_due:
+                self._report(_figures(self._state, self._warmup))
             averaging = averaging.update(info.acceptance, self._sampler.target_acceptance)
             self._step_size = averaging.log_step_size.exp().to(self._step_size)
             if window.learns_scale:
@@ -268,35 +271,50 @@ class _Run:
         return moments
 
     def draw(self, n_draws: int, thin: int) -> None:
-        lengths = self._lengths(n_draws * thin)
-        for n in range(n_draws):
-            for _ in range(thin):
-                self._move(self._sampling, **next(lengths))
-            position, value, _ = self._state
-            self._unread[n] = torch.cat([position, value.unsqueeze(1).to(position)], 1)
-            self._n_draws = n + 1
-            if len(self._unread) == REPORT_EVERY:
-                self._read()
-            self._report(self._sampling)
+        lengths = self._lengths(self._look(self._foreseen(n_draws * thin))[0])
+        for begin in range(0, n_draws * thin, REPORT_EVERY):
+            end = min(begin + REPORT_EVERY, n_draws * thin)
+            for move, told in zip(range(begin, end), lengths, strict=False):
+                self._move(self._sampling, **told)
+                if (move + 1) % thin == 0:
+                    self._keep(move // thin)
+            foreseen, figures = self._look(
+                self._foreseen(n_draws * thin - end), _figures(self._state, self._sampling)
+            )
+            lengths = self._lengths(foreseen)
+            if self._is_due:
+                self._report(figures)
 
-    def _lengths(self, n_moves: int) -> Iterator[dict[str, int]]:
-        """What moves are told of their lengths: on a GPU those of several at once are asked for."""
+    def _foreseen(self, n_left: int) -> Tensor:
+        """What says how long the next moves are; asked of a GPU for several of them at once."""
+        kernel, device = self._sampler.kernel, self._generator.device
+        if not isinstance(kernel, HMC) or device.type == "cpu":
+            return torch.zeros(0, device=device)
+        n_moves = min(REPORT_EVERY, n_left)
+        return kernel.foreseen(n_moves, self._state, self._step_size, self._generator)
+
+    def _lengths(self, foreseen: Tensor) -> Iterable[Mapping[str, int]]:
+        """What the next moves are told of their lengths."""
         kernel = self._sampler.kernel
         if not isinstance(kernel, HMC) or self._generator.device.type == "cpu":
-            yield from repeat({}, n_moves)
-            return
-        for begin in range(0, n_moves, REPORT_EVERY):
-            n_next = min(REPORT_EVERY, n_moves - begin)
-            foreseen = kernel.foreseen(n_next, self._state, self._step_size, self._generator)
-            yield from ({"n_steps": n_steps} for n_steps in foreseen)
+            return repeat({})
+        return [{"n_steps": n_steps} for n_steps in kernel.lengths(foreseen)]
 
-    def _read(self) -> None:
-        """Bring the last draws to the host, which waits once."""
+    def _keep(self, n: int) -> None:
+        """Note where the chains are as draw ``n``."""
+        position, value, _ = self._state
+        self._unread[n] = torch.cat([position, value.unsqueeze(1).to(position)], 1)
+        self._n_draws = n + 1
+
+    def _look(self, *asked: Tensor) -> list[Tensor]:
+        """Bring the last draws, and what else is asked for, to the host, which waits once."""
         if not self._unread:
-            return
-        drawn, which = torch.stack([*self._unread.values()], 1).cpu().numpy(), [*self._unread]
-        self._draws[:, which], self._log_density[:, which] = drawn[..., :-1], drawn[..., -1]
+            return to_host(asked)
+        drawn, *answers = to_host([torch.stack([*self._unread.values()], 1), *asked])
+        which, numbers = [*self._unread], drawn.numpy()
+        self._draws[:, which], self._log_density[:, which] = numbers[..., :-1], numbers[..., -1]
         self._unread = {}
+        return answers
 
     def _move(self, tally: Tally, **told: int) -> Info:
         self._state, info = self._sampler.kernel.step(
@@ -307,20 +325,22 @@ class _Run:
         self._n_moves += 1
         return info
 
-    def _report(self, tally: Tally) -> None:
-        if self._on_step is None or self._n_moves - self._reported < REPORT_EVERY:
-            return
+    @property
+    def _is_due(self) -> bool:
+        return self._on_step is not None and self._n_moves - self._reported >= REPORT_EVERY
+
+    def _report(self, figures: Tensor) -> None:
         self._reported = self._n_moves
-        if self._on_step(self._n_moves, _summary(self._state, tally)):
+        if self._on_step is not None and self._on_step(self._n_moves, _named(figures)):
             raise _StopRequested
 
     def result(self, stopped: Stopped) -> BlockDraws:
-        self._read()
+        counts = self._look(*self._warmup, *self._sampling)
+        half, made = len(self._warmup), self._n_draws
         block = Block(
             self._state, self._step_size, self._preconditioner, self._generator.get_state()
         )
-        made = self._n_draws
         return BlockDraws(
             self._draws[:, :made], self._log_density[:, :made], block,
-            self._warmup.cpu(), self._sampling.cpu(), stopped,
+            Tally(*counts[:half]), Tally(*counts[half:]), stopped,
         )  # fmt: skip

@@ -217,9 +217,9 @@ class _Gathered:
         ends = np.cumsum(sizes)
         self._chains = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         position = blocks[0].state.position
-        dtype = torch.empty(0, dtype=position.dtype).numpy().dtype
-        self._draws = np.full((ends[-1], n_draws, position.shape[1]), np.nan, dtype)
-        self._log_density = np.full((ends[-1], n_draws), np.nan, dtype)
+        self._shape = int(ends[-1]), n_draws, position.shape[1]
+        self._dtype = torch.empty(0, dtype=position.dtype).numpy().dtype
+        self._arrays: tuple[Array, Array] | None = None  # once anything is drawn
         self._n_draws = np.zeros(ends[-1], np.int64)
         self._warmup, self._sampling = Tally.zeros(int(ends[-1])), Tally.zeros(int(ends[-1]))
 
@@ -232,25 +232,43 @@ class _Gathered:
     def add(self, index: int, part: BlockDraws) -> None:
         """Append what block ``index`` did next."""
         chains = self._chains[index]
-        start = self._n_draws[chains.start]
-        stop = start + part.draws.shape[1]
-        self._draws[chains, start:stop] = part.draws
-        self._log_density[chains, start:stop] = part.log_density
-        self._n_draws[chains] = stop
+        if part.draws.shape == self._shape:
+            self._arrays = part.draws, part.log_density
+        else:
+            self._append(part, chains)
+        self._n_draws[chains] += part.draws.shape[1]
         self.blocks[index] = part.block
         self._warmup.add_to(chains, part.warmup)
         self._sampling.add_to(chains, part.sampling)
         self.loop.stop_if(part.stopped, part.stopped != "max_iter")
 
+    def _append(self, part: BlockDraws, chains: slice) -> None:
+        self._arrays = draws, log_density = self._arrays or self._nothing()
+        start = self._n_draws[chains.start]
+        stop = start + part.draws.shape[1]
+        draws[chains, start:stop] = part.draws
+        log_density[chains, start:stop] = part.log_density
+
+    def _nothing(self) -> tuple[Array, Array]:
+        """Draws and log densities that nobody has made yet."""
+        draws = np.full(self._shape, np.nan, self._dtype)
+        return draws, np.full(self._shape[:2], np.nan, self._dtype)
+
     def result(self) -> ChainDraws:
         return ChainDraws(
-            self._draws, self._log_density, self._n_draws, self._warmup, self._sampling,
+            *(self._arrays or self._nothing()), self._n_draws, self._warmup, self._sampling,
             self.blocks, self.loop.stopped,
         )  # fmt: skip
 
 
 def _in_turn(run: _BlockRun, gathered: _Gathered, on_step: OnStep | None) -> None:
-    """Warm up block after block, then let each make a few draws at a time."""
+    """Warm up block after block, then let each make a few draws at a time.
+
+    A single one, as on a GPU, does it all at once.
+    """
+    if len(gathered.blocks) == 1:
+        gathered.add(0, run(gathered.blocks[0], on_step))
+        return
     rounds = [replace(run, n_draws=0)]
     for start in range(0, run.n_draws, _ROUND):
         rounds.append(replace(run, n_warmup=0, n_draws=min(_ROUND, run.n_draws - start)))

@@ -242,7 +242,7 @@ def test_lengths_are_foreseen(step, generator):
         "step_size": step_size, "preconditioner": DiagonalPreconditioner(torch.ones(5, 3)),
         "generator": generator,
     }  # fmt: skip
-    foreseen = kernel.foreseen(12, state, step_size, generator)
+    foreseen = kernel.lengths(kernel.foreseen(12, state, step_size, generator))
     assert len(set(foreseen)) > 5
     before = generator.get_state()
     told = [initial_state(state.position, target)]
