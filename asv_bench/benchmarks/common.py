@@ -1,6 +1,6 @@
 """Shapes, data and training steps shared by the benchmarks and by `compare_peers`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ from skbayes_sym.symmetry.gaps.units import UnitGap
 
 DEVICES = ["cpu", "cuda"]
 INITIAL_LOG_VARIANCE = -8.0  # standard deviation 0.018, as the estimators start
+_BLOCK = 20  # steps between two looks at the loss, as in a fit of 2,000
 
 # Makes so many optimiser steps.
 Run = Callable[[int], None]
@@ -105,8 +106,9 @@ def training(
                 continued,
                 groups=groups,
                 max_iter=n_steps,
-                block_size=n_steps,
+                block_size=_BLOCK,
                 on_step=lambda step, info: False,
+                asks=continued,
             )
 
     return run
@@ -123,6 +125,12 @@ class _Continued:
         self._n_steps += 1
         return self._objective(self._n_steps - 1)
 
+    def questions(self, step: int) -> Tensor:
+        return self._objective.questions(self._n_steps)
+
+    def told(self, step: int, answers: Sequence[float]) -> None:
+        self._objective.told(self._n_steps, answers)
+
 
 def gap_term(
     case: Case, estimate: PermanentEstimate, *, device: str = "cpu", gated: bool = True
@@ -131,7 +139,7 @@ def gap_term(
     generator = torch.Generator(device).manual_seed(1)
     tol = {} if gated else {"tol": -float("inf")}
     group = network(case).symmetry()
-    certificate = UnitGap(group, Soules())
+    certificate = UnitGap(group, Soules(tighten=False))
     return GatedGap(UnitGap(group, estimate), certificate, generator=generator, **tol)
 
 

@@ -34,6 +34,18 @@ class Objective(Protocol):
         ...
 
 
+class Asks(Protocol):
+    """Somebody who needs numbers of the device on the host, and can wait for the end of a block."""
+
+    def questions(self, step: int) -> Tensor:
+        """Numbers (m,), on the device, after ``step`` steps; m may be 0."""
+        ...
+
+    def told(self, step: int, answers: Sequence[float]) -> None:
+        """Their values, which came with the loss of the block."""
+        ...
+
+
 OnStep = Callable[[int, Mapping[str, float]], bool]
 
 # Why a loop ended: after all its steps, because it converged, because ``on_step`` said so, or by a
@@ -116,6 +128,7 @@ def minimise(
     on_step: OnStep,
     schedule: Callable[[float], float] = half_constant_half_linear,
     tol: float | None = None,
+    asks: Asks | None = None,
 ) -> OptimiseResult:
     """Minimise a stochastic loss with Adam (Kingma & Ba 2014, Algorithm 1).
 
@@ -138,6 +151,8 @@ def minimise(
         Once the mean loss of the last tenth of ``max_iter`` is not lower by at least ``tol`` than
         that of the tenth before, the schedule runs out within another tenth, and the loop stops.
         (Stopping dead leaves parameters as noisy as large steps make them.)
+    asks : Asks, optional
+        Who is told more than the loss at the end of a block, for the same wait.
 
     Returns
     -------
@@ -166,7 +181,7 @@ def minimise(
                 total += objective(step)
                 adam.step(schedule(progress.at(step)))
                 n_iter = step + 1
-            curve.append(_finite(float(total) / block, n_iter))
+            curve.append(_finite(_read(total, asks, n_iter) / block, n_iter))
             loop.stop_if("callback", on_step(n_iter, {"loss": curve[-1]}))
             if tol is not None and stalled([-c for c in curve], window, tol):
                 progress.hasten(n_iter, window * block_size)
@@ -174,6 +189,16 @@ def minimise(
     # The loss of a step is that before it: what the last one did has been seen by nobody.
     _finite(float(objective.params.abs().max()), n_iter)
     return OptimiseResult(objective.params, n_iter, curve, loop.stopped)
+
+
+def _read(total: Tensor, asks: Asks | None, step: int) -> float:
+    """A block's loss, and the answers to what is asked, for one wait."""
+    if asks is None:
+        return float(total)
+    numbers = total.reshape(1), asks.questions(step)
+    loss, *answers = torch.cat([number.double() for number in numbers]).tolist()
+    asks.told(step, answers)
+    return float(loss)
 
 
 class _Progress:

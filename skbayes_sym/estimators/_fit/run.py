@@ -11,6 +11,7 @@ import numpy as np
 from skbayes_sym.estimators._fit.callbacks import FitTask
 from skbayes_sym.estimators._fit.scikit_learn import StrOptions
 from skbayes_sym.numerics.optimise import (
+    Asks,
     Objective,
     OptimiseResult,
     ParamGroup,
@@ -130,6 +131,7 @@ class Run:
         groups: Sequence[ParamGroup],
         schedule: Schedule,
         report: Callable[[float], tuple[str, float]],
+        asks: Asks | None = None,
     ) -> OptimiseResult:
         """Minimise in a hundred blocks, each reported to the log and to callbacks.
 
@@ -140,6 +142,8 @@ class Run:
         schedule : Schedule
         report : callable (loss) -> (name, value)
             What the log says of a block's mean loss.
+        asks : Asks, optional
+            Who is told more than the loss after a block.
         """
 
         def on_step(step: int, info: Mapping[str, float]) -> bool:
@@ -157,6 +161,7 @@ class Run:
             on_step=on_step,
             schedule=schedule.factor,
             tol=schedule.tol,
+            asks=asks,
         )
 
 

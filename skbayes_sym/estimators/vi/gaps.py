@@ -106,9 +106,9 @@ class SymmetryGap:
         return self._own or UnitGap(self.group, self._permanent, n_draws=n_draws)
 
     @property
-    def certificate(self) -> Gap[MeanField] | None:
+    def certificate(self) -> UnitGap | None:
         """A gap never above the true one at any draw: says when there is nothing left to train."""
-        return None if self._own else UnitGap(self.group, Soules())
+        return None if self._own else UnitGap(self.group, Soules(tighten=False))
 
     @property
     def reported(self) -> Reported:

@@ -111,6 +111,7 @@ class MeanFieldVI:
                 self._groups(n, data, model.likelihood, is_minibatch=batch_size < data.n_rows),
                 Schedule(self.steps.max_iter, self.steps.absolute_tol(data.total_weight)),
                 report=lambda loss: ("training ELBO", data.log_jacobian - loss),
+                asks=objective,
             )
             run.end()
             found = found_so_far(result.params, known, seeds.predict)

@@ -116,6 +116,18 @@ class SymmetrizedElbo:
             loss = loss - self._gap.add_gradient(self._loc, self._log_variance, self.gradient, step)
         return loss
 
+    def questions(self, step: int) -> Tensor:
+        """What the gap's gate wants to know; see `Asks`."""
+        if self._gap is None:
+            return self.params.new_zeros(0)
+        with torch.no_grad():
+            return self._gap.questions(self._loc, self._log_variance, step)
+
+    def told(self, step: int, answers: Sequence[float]) -> None:
+        """Hand the answers on to the gate."""
+        if self._gap is not None:
+            self._gap.told(step, answers)
+
     def _learn(self, scales: ScalesByGroup) -> None:
         """Move the prior to the scales of the present posterior."""
         found = scales.update(Moments(self._loc, self._log_variance.exp()))

@@ -1,27 +1,31 @@
 """A gap as a term of the training objective, skipped while it is certified saturated."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.random import standard_normal
 from skbayes_sym.symmetry.gaps.base import Gap, MeanField
+from skbayes_sym.symmetry.gaps.units import UnitGap
 
 
 class GatedGap:
     """A gap's value and gradient, skipped while a certificate says that both are settled.
 
-    Every T steps the certificate is evaluated at one draw: it bounds ``log |G| - i(theta)`` from
-    above, so a value below ``tol`` certifies that this draw's gap is saturated and its gradient
-    negligible. The term is then skipped until the next check; T backs off from ``every`` to
-    ``max_every`` while checks keep passing and falls back when one fails, so the gate never
-    latches.
+    The certificate bounds ``log |G| - i(theta)`` from above at one draw, so a value below ``tol``
+    certifies that this draw's gap is saturated and its gradient negligible. It is looked at before
+    the first step, then at the first end of a block of steps that lies T steps or more beyond the
+    last look: the loop asks there with `questions` and answers with `told`, so that a GPU isn't
+    waited for once more. While the certificate passes the term is skipped, and T backs off from
+    ``every`` to ``max_every``; T falls back when it fails, so the gate never latches.
 
     Parameters
     ----------
     gap : Gap
         Exact or a lower bound.
-    certificate : Gap, optional
+    certificate : UnitGap, optional
         Of the same group, never above the gap at any draw: ``UnitGap(group, Soules())``. Without
         one the gap is evaluated at every step.
     generator : torch.Generator
@@ -40,7 +44,7 @@ class GatedGap:
     def __init__(
         self,
         gap: Gap[MeanField],
-        certificate: Gap[MeanField] | None = None,
+        certificate: UnitGap | None = None,
         *,
         generator: torch.Generator,
         every: int = 25,
@@ -54,20 +58,18 @@ class GatedGap:
         self._generator = generator
         self._every, self._max_every, self._tol = every, max_every, tol
         self._period, self._next_check, self._closed = every, 0, False
-        self._settled = 0.0  # what the estimate says of a saturated gap
+        self._settled = 0.0  # nats, what the certificate said of a saturated gap
 
     def add_gradient(
         self, loc: Tensor, log_variance: Tensor, gradient: Tensor, step: int
     ) -> Tensor:
         """Subtract the gap's gradient from that of the loss; returns the estimate (nats)."""
-        is_due = self.certificate is not None and step >= self._next_check
-        if self._closed and not is_due:
-            return self._skipped(loc)
+        if step == 0 and self.certificate is not None:
+            self.told(step, self.questions(loc, log_variance, step).tolist())
+        if self._closed:
+            self.n_skipped += 1
+            return loc.new_full((), self._settled)
         posterior = _Normals(loc.double(), (0.5 * log_variance.double()).exp())
-        if self.certificate is not None and is_due:
-            self._check(posterior, self.certificate, step)
-            if self._closed:
-                return self._skipped(loc)
         found = self.gap.value_and_gradients(posterior, generator=self._generator)
         # By log variances: the variance times the derivative by it.
         d_log_variance = -0.5 * posterior.scale.square() * found.added_precision
@@ -75,17 +77,21 @@ class GatedGap:
         gradient[len(loc) : 2 * len(loc)].sub_(d_log_variance.to(gradient.dtype))
         return found.value.to(gradient.dtype)
 
-    def _skipped(self, like: Tensor) -> Tensor:
-        self.n_skipped += 1
-        return like.new_full((), self._settled)
+    def questions(self, loc: Tensor, log_variance: Tensor, step: int) -> Tensor:
+        """What the certificate says after ``step`` steps, (1,), where it is due; else (0,)."""
+        if self.certificate is None or step < self._next_check:
+            return loc.new_zeros(0, dtype=torch.float64)
+        mean, scale = loc.double(), (0.5 * log_variance.double()).exp()
+        noise = standard_normal((1, len(mean)), generator=self._generator, like=mean)
+        return self.certificate.values(mean, scale, noise, generator=self._generator)
 
-    def _check(self, posterior: MeanField, certificate: Gap[MeanField], step: int) -> None:
-        below = certificate.estimate(posterior, 1, generator=self._generator).value
-        self._closed = self.gap.group.log_order - below < self._tol
-        if self._closed:
-            self._settled = self.gap.estimate(posterior, 1, generator=self._generator).value
-        self._period = min(2 * self._period, self._max_every) if self._closed else self._every
-        self._next_check = step + self._period
+    def told(self, step: int, answers: Sequence[float]) -> None:
+        """Open or close as the answers to `questions` say."""
+        for value in answers:
+            self._closed = self.gap.group.log_order - value < self._tol
+            self._settled = value
+            self._period = min(2 * self._period, self._max_every) if self._closed else self._every
+            self._next_check = step + self._period
 
 
 class _Normals(NamedTuple):
