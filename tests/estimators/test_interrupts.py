@@ -8,6 +8,8 @@ from interrupts import Counter, n_calls
 from sklearn.base import clone
 
 from skbayes_sym import SymmetrizedVIRegressor
+from skbayes_sym.estimators._fit.run import Stage
+from skbayes_sym.estimators.bayesian_mlp.method import LINEAR_SHARE
 from skbayes_sym.estimators.vi import method as vi_method
 
 pytestmark = [
@@ -100,3 +102,22 @@ def test_the_counter_strikes_where_it_says():
     with Counter(400) as counter, pytest.raises(KeyboardInterrupt):
         clone(case.estimator).fit(case.X, case.y)
     assert counter.n_calls == 400
+
+
+@pytest.mark.parametrize("name", ["bayesian-mlp-growing-noise", "bayesian-mlp-two-classes"])
+def test_a_pool_s_linear_model_can_be_interrupted(name, monkeypatch):
+    """It comes last, and may have no share: the interrupt arrives, and the networks are kept."""
+    case, end_block = FITS[name], Stage.end_block
+
+    def interrupted(stage):
+        if stage.share == LINEAR_SHARE:
+            raise KeyboardInterrupt
+        return end_block(stage)
+
+    monkeypatch.setattr(Stage, "end_block", interrupted)
+    model = clone(case.estimator)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(case.X, case.y)
+    assert model.stop_reason_ == "interrupted"
+    assert model.linear_share_ == 0.0
+    model.predict(case.X)

@@ -25,6 +25,7 @@ from skbayes_sym.estimators.bayesian_mlp.method import (
     has_ended,
     member_model,
     member_network,
+    those_that_count,
 )
 from skbayes_sym.estimators.bayesian_mlp.shares import Shares, shared_by_classes
 from skbayes_sym.estimators.ensemble.method import Members
@@ -71,7 +72,7 @@ class ClassPoolFit(Pooled):
 
     @property
     def _parts(self) -> Sequence[Ended]:
-        return [part for part in (self.modes, self.members) if part is not None]
+        return those_that_count(self.modes, self.members, self.linear)
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         shares = self.shares
@@ -135,6 +136,7 @@ class ClassPool:
             if not has_ended(members):
                 so_far = ClassPoolFit(modes, members, wide, INTERRUPTED)
                 linear = self._linear(data, model, Stage(run, LINEAR_SHARE, lambda _: so_far))
+            if not has_ended(members) and not has_ended(linear):
                 by_left_out = _shares(linear, modes, members, data)
                 n_logits = data.n_rows * network.n_outputs
                 outnumbered = are_outnumbered(n_logits, network.layout.n_params)

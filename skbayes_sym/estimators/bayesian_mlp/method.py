@@ -66,6 +66,14 @@ def has_ended(part: Ended | None) -> bool:
     return part is not None and part.stop_reason in ("interrupted", "callback")
 
 
+def those_that_count(
+    modes: Ended | None, members: Ended | None, linear: Ended | None
+) -> list[Ended]:
+    """Parts that say how long a fit was and why it ended; the linear model if it was told to."""
+    networks = [part for part in (modes, members) if part is not None]
+    return [*networks, linear] if linear is not None and has_ended(linear) else networks
+
+
 class Pooled:
     """What results of several methods say together."""
 
@@ -106,7 +114,8 @@ class PoolFit(Pooled):
 
     @property
     def _parts(self) -> Sequence[Ended]:
-        return [part for part in (self.modes, self.members) if part is not None]
+        linear = None if self.linear is None else self.linear.found
+        return those_that_count(self.modes, self.members, linear)
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         assert data.y_scaling is not None
@@ -183,9 +192,11 @@ class Pool:
                 left = share - LINEAR_SHARE
                 stage = Stage(run, left, lambda m: PoolFit(None, modes, m, wide, INTERRUPTED))
                 members = ensemble(n).fit(data, own, stage)
-            if is_affordable(data, network.n_outputs, USUAL_WORK):
+            affordable = is_affordable(data, network.n_outputs, USUAL_WORK)
+            if affordable and not has_ended(members):
                 so_far = PoolFit(None, modes, members, wide, INTERRUPTED)
                 linear = fit_linear(data, model, Stage(run, LINEAR_SHARE, lambda _: so_far))
+            if linear is not None and not has_ended(linear.found):
                 parts = Parts(linear, modes, members)
                 by_left_out, rows = judged(parts, model, own, data)
                 noise = fit_noise_shape(rows) if self.shapes_noise else None
