@@ -120,7 +120,7 @@ class ModeSampler:
         if len(own) >= _DRAWS_A_DIMENSION * own.shape[1]:
             metric = full_preconditioner(own.to(self.like))
             warm = self._warm_up(ConfinedHMC(domain, _WARM_UP), starts, metric, seed, on_step)
-        if warm is None or _boundary_loss(warm) > _MOST_LOST:
+        if warm is None or (warm.complete and _boundary_loss(warm) > _MOST_LOST):
             pooled = pooled_preconditioner(own, self.group)
             preconditioner = DiagonalPreconditioner(pooled.scale.to(self.like))
             warm = self._warm_up(_WARM_UP, starts, preconditioner, seed, on_step)

@@ -9,8 +9,10 @@ from sklearn.base import clone
 
 from skbayes_sym import SymmetrizedVIRegressor
 from skbayes_sym.estimators._fit.run import Stage
+from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.bayesian_mlp.method import LINEAR_SHARE
 from skbayes_sym.estimators.vi import method as vi_method
+from skbayes_sym.inference.laplace import class_mode_search
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -94,6 +96,46 @@ def test_one_before_the_first_step_keeps_the_previous_fit():
     with pytest.raises(KeyboardInterrupt), Counter(30):
         model.fit(case.X, -case.y)
     assert np.array_equal(model.predict(case.X), before)
+
+
+ROWS = sorted(name for name in FIRST if isinstance(FITS[name].estimator, RowEstimator))
+
+
+@pytest.mark.long
+@pytest.mark.kept("linear-gaussian", "laplace-kronecker", "vi-regressor")
+@pytest.mark.parametrize("name", ROWS)
+def test_one_after_the_last_step_loses_nothing(name, monkeypatch):
+    """Neither do fits in closed form, which have no steps."""
+    case, keep = FITS[name], RowEstimator._keep
+
+    def interrupted(model, *args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RowEstimator, "_keep", interrupted)
+    model = clone(case.estimator)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(case.X, case.y)
+    assert model.stop_reason_ == "interrupted"
+    monkeypatch.setattr(RowEstimator, "_keep", keep)
+    whole = clone(case.estimator).fit(case.X, case.y)
+    assert np.array_equal(model.predict(case.X), whole.predict(case.X))
+
+
+def test_one_between_two_searches_keeps_the_best_mode(monkeypatch):
+    """Of a classification network, whose modes are searched one after the other."""
+    case, kept = FITS["laplace-classes"], []
+
+    def interrupted(problem, modes):
+        kept.append(modes)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(class_mode_search, "unexplained", interrupted)
+    model = clone(case.estimator)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(case.X, case.y)
+    assert model.stop_reason_ == "interrupted"
+    assert model.log_evidence_modes_.tolist() == kept[0].log_evidence.tolist()
+    assert np.isfinite(model.predict_proba(case.X)).all()
 
 
 def test_the_counter_strikes_where_it_says():

@@ -114,6 +114,20 @@ def test_the_seed_decides_and_a_stop_is_passed_on(generator):
     assert stopped.draws.shape[1] == 0
 
 
+def test_a_stop_while_they_warm_up_is_the_end(monkeypatch, generator):
+    """Also where the boundary would have them warm up again, free."""
+    monkeypatch.setattr(mode_sampling, "_boundary_loss", lambda warm: 1.0)
+    calls = []
+
+    def stop(step, info):
+        calls.append(step)
+        return len(calls) == 1
+
+    sampler = sampler_of(TWO, generator, PLAN._replace(n_warmup=20, n_draws=10))
+    assert sampler(two_modes(), 0, 4, seed=1, on_step=stop).stopped == "callback"
+    assert len(calls) == 1
+
+
 def test_chains_have_the_precision_asked_for(generator):
     found = two_modes()
     single = Mixture([[2.0, 0.5, 0.0]], [[0.2] * 3], [1.0], 0.0, UNITS)

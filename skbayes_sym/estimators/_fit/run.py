@@ -104,8 +104,9 @@ class Run:
     def end(self, found: Any = None) -> None:
         """Report the end of the method's loops, with what was ``found`` if it is ready."""
         assert self._task is not None
-        reconstruct = self._reconstruct if found is None else lambda: self._attributes(found)
-        self._task.end(reconstruct)
+        if found is not None:
+            self.keep(lambda: found)
+        self._task.end(self._reconstruct)
 
     def phase(self, share: float, n_steps: int) -> OnStep:
         """``on_step`` of the next stage, of ``n_steps`` steps, which is ``share`` of the fit.

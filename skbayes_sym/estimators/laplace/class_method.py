@@ -1,6 +1,8 @@
 """Laplace approximations of several modes of a classification network, refined, as a method."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -114,6 +116,39 @@ class ClassModesFit:
         }
 
 
+class _Kept:
+    """The best mode so far, whichever search it comes from: what an interrupt between two leaves.
+
+    Parameters
+    ----------
+    run : Run
+    as_found : callable (problem, modes) -> ClassModesFit
+    """
+
+    def __init__(
+        self, run: Run, as_found: Callable[[ClassEvidence, ClassModes], ClassModesFit]
+    ) -> None:
+        self._run, self._as_found = run, as_found
+        self._best: tuple[ClassEvidence, ClassModes] | None = None
+
+    def on_the_way(self, problem: ClassEvidence, so_far: Callable[[], ClassModes]) -> None:
+        """A search has made its first step."""
+        self._run.keep(lambda: self._as_found(*self._better(problem, so_far())))
+
+    def found(self, problem: ClassEvidence, modes: ClassModes) -> None:
+        """A search has ended."""
+        self._best = best = self._better(problem, modes)
+        self._run.keep(lambda: self._as_found(*best))
+
+    def _better(
+        self, problem: ClassEvidence, modes: ClassModes
+    ) -> tuple[ClassEvidence, ClassModes]:
+        best = self._best
+        if best is None or modes.log_evidence.max() > best[1].log_evidence.max():
+            return problem, modes
+        return best
+
+
 @dataclass(frozen=True, eq=False)
 class EvidenceLaplaceClasses:
     """Modes from several starts, their scales set by the evidence, then Gaussian variational steps.
@@ -159,10 +194,16 @@ class EvidenceLaplaceClasses:
         starts = starting_points(network, n_restarts, generator=generator_from(start_seed))
         run.begin()
         with torch.no_grad():
-            problem, modes, stopped = self._search(problem, starts.to(data.device), run)
-            prior = problem.prior
             fixed = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
-            run.keep(lambda: ClassModesFit(modes, modes, prior, fixed, stopped, predict_seed))
+
+            def as_found(problem: ClassEvidence, modes: ClassModes) -> ClassModesFit:
+                stopped = next(reason for reason in _GRAVEST if reason in modes.stopped)
+                return ClassModesFit(modes, modes, problem.prior, fixed, stopped, predict_seed)
+
+            kept = _Kept(run, as_found)
+            problem, modes = self._search(problem, starts.to(data.device), run, kept)
+            prior, stopped = problem.prior, as_found(problem, modes).stop_reason
+            run.keep(lambda: as_found(problem, modes))
             refined = refine(problem, modes)
             scale, left_out = self._scale(problem, refined)
             found = ClassModesFit(modes, refined, prior, scale, stopped, predict_seed, left_out)
@@ -180,9 +221,9 @@ class EvidenceLaplaceClasses:
         return found
 
     def _search(
-        self, problem: ClassEvidence, starts: torch.Tensor, run: Run
-    ) -> tuple[ClassEvidence, ClassModes, Stopped]:
-        """The problem under the prior that was taken, its modes, and why the search ended."""
+        self, problem: ClassEvidence, starts: torch.Tensor, run: Run, kept: "_Kept"
+    ) -> tuple[ClassEvidence, ClassModes]:
+        """The problem under the prior that was taken, and its modes."""
         max_iter = self.max_iter
         if isinstance(max_iter, str):
             max_iter = most_steps(problem.network.layout.n_params)
@@ -192,14 +233,15 @@ class EvidenceLaplaceClasses:
 
         def search(problem: ClassEvidence, start: torch.Tensor, doubted: bool) -> ClassModes:
             one = replace(how, doubts_labels=doubted)
-            return one.search(problem, start.unsqueeze(0), run.phase(share, max_iter))
+            keep = partial(kept.on_the_way, problem)
+            found = one.search(problem, start.unsqueeze(0), run.phase(share, max_iter), keep)
+            kept.found(problem, found)
+            return found
 
         alternative = None
         if tries and self.alternative is not None:
             alternative = scales_by_group(self.alternative.bind(problem.network.layout))
-        problem, modes = search_classes(search, problem, starts, alternative, tries=tries)
-        stopped = next(reason for reason in _GRAVEST if reason in modes.stopped)
-        return problem, modes, stopped
+        return search_classes(search, problem, starts, alternative, tries=tries)
 
     def _tol(self, problem: ClassEvidence) -> float | None:
         if isinstance(self.tol, str):

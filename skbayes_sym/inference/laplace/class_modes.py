@@ -12,8 +12,9 @@ do: take `LayerScales(shape=8.0, output_variance=64.0)`. For the same reason the
 highest evidence is kept here and not the last.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -114,13 +115,18 @@ class ClassModeSearch:
     doubts_labels: bool = False
 
     def search(
-        self, problem: ClassEvidence, theta: Tensor, on_step: OnStep | None = None
+        self,
+        problem: ClassEvidence,
+        theta: Tensor,
+        on_step: OnStep | None = None,
+        keep: Callable[[Callable[[], ClassModes]], None] | None = None,
     ) -> ClassModes:
         """Modes from starting points ``theta`` (R, P), one after the other.
 
         Together they would take as long: the sums over rows, O(N P^2), fill a processor alone.
         ``on_step`` is told the steps of all searches so far; True ends the search where it is, and
-        the starts that haven't had their turn are left out.
+        the starts that haven't had their turn are left out. ``keep`` is given, after the first step
+        of every search, a function that says what has been found whenever it is called.
         """
         found: list[ClassModes] = []
         n_steps, ended = 0, False
@@ -137,6 +143,8 @@ class ClassModeSearch:
                         state.expansion = problem.expansion(state.theta)
                     updated = self._iterate(at_first if i < _HYPER_START else problem, state)
                     n_steps += 1
+                    if i == 0 and keep is not None:
+                        keep(partial(_so_far, problem, tuple(found), state))
                     loop.stop_if("tol", updated and state.stopped(self.tol))
                     loss = -state.curve[-1] if state.curve else float(state.expansion.value)
                     ended = on_step is not None and on_step(n_steps, {"loss": loss})
@@ -189,6 +197,11 @@ def _update(problem: ClassEvidence, state: _Search, system: System) -> None:
         state.best = value, state.theta, here
     variance = system.variance[0]
     state.log_precision = problem.prior.evidence_step(state.theta, variance, here, _DAMPING)
+
+
+def _so_far(problem: ClassEvidence, found: Sequence[ClassModes], state: _Search) -> ClassModes:
+    """The modes that were found before, and the one that a search is on the way to."""
+    return stacked([*found, _end(problem, state, "interrupted")])
 
 
 def _end(problem: ClassEvidence, state: _Search, stopped: Stopped) -> ClassModes:

@@ -166,8 +166,10 @@ def _hooks(
 
         return hook
 
-    handles = [layer.register_forward_hook(hook_of(name)) for name, layer in layers.items()]
-    try:
+    handles = []
+    try:  # an interrupt between two of them mustn't leave the first on the user's module
+        for name, layer in layers.items():
+            handles.append(layer.register_forward_hook(hook_of(name)))
         yield
     finally:
         for handle in handles:

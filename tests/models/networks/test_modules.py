@@ -130,6 +130,24 @@ class Scaled(nn.Module):
         return self.head(x + self.multiplier * self.slope(self.layer(x)))
 
 
+def test_an_interrupt_leaves_no_hook_on_the_module(monkeypatch, generator):
+    """Also one that comes before all layers have theirs: the next fit would count calls twice."""
+    layers = nn.Linear(3, 4), nn.Linear(4, 2)
+    network = ModuleNetwork(nn.Sequential(layers[0], nn.Tanh(), layers[1]), (3,))
+    theta, register = network.init(1, generator=generator)[0], nn.Linear.register_forward_hook
+    x = torch.zeros(5, 3, dtype=torch.float64)
+
+    def interrupted(layer, hook):
+        if layer.out_features == 2:
+            raise KeyboardInterrupt
+        return register(layer, hook)
+
+    monkeypatch.setattr(nn.Linear, "register_forward_hook", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        network.record(theta, x)
+    assert not any(layer._forward_hooks for layer in network.module.modules())
+
+
 def test_scalars_start_at_their_own_values():
     network = ModuleNetwork(Scaled(), (3,))
     starts = network.init(200, generator=generator_from(0))
