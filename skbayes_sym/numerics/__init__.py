@@ -11,7 +11,7 @@ Reading order:
   `anderson` (where a fixed-point iteration leads);
 * sums over permutations: `permanent`, `permanent_bounds`, `sinkhorn`, `assignment`,
   `assignment_sampler`;
-* the machine: `memory` (will it fit), `threads`, `jobs`;
+* the machine: `memory` (will it fit), `host` (several tensors for one wait), `threads`, `jobs`;
 * `arguments`: what public functions were given, checked in one wording.
 
 Tested elsewhere: `constants` (with `tests/test_devices` and `tests/test_device_waits`).
