@@ -128,6 +128,13 @@ def test_a_sweep_of_factors(name, budget, uploads, cuda):
     assert step.uploads <= uploads + 0.5  # gamma variables of Gibbs are drawn on the host
 
 
+@pytest.mark.long
+def test_a_gauss_newton_step_waits_once_a_try_and_twice_more(cuda):
+    """For the restarts that are left; for a factor of the evidence's matrix, and who has ended."""
+    step = more("Laplace, four modes", 20, 40)
+    assert 2.5 < step.waits <= 5.0  # less than three tries
+
+
 def test_constants_are_made_once(cuda):
     device = torch.device("cuda")
     with cuda.trace() as seen:

@@ -157,5 +157,5 @@ class EvidenceLaplace:
         )  # fmt: skip
         if self.says_unconverged:
             best = int(values.argmax())
-            curve = [float(step[best]) for step in found.search.curves]
+            curve = found.search.curve(best).tolist()
             warn_of_moving_mode(curve, found.stop_reason, self.tol, data.total_weight)

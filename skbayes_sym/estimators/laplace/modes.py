@@ -86,7 +86,7 @@ class ModesFit:
             attributes["width_scores_"] = np.array(list(self.width_scores.values()))
         if self.search is not None:
             best = int(modes.log_evidence.argmax())
-            curve = np.array([float(step[best]) for step in self.search.curves]) + offset
+            curve = self.search.curve(best).numpy() + offset
             attributes["log_evidence_"] = float(attributes["log_evidence_modes_"][best])
             attributes["log_evidence_curve_"] = curve[np.isfinite(curve)]
         return attributes

@@ -76,6 +76,10 @@ class Search(NamedTuple):
     curves: list[Tensor]  # log evidences (R,) after every step; nan of restarts that have ended
     stopped: Stopped
 
+    def curve(self, mode: int) -> Tensor:
+        """Log evidence of one mode after every step, on the host."""
+        return torch.stack(self.curves)[:, mode].cpu() if self.curves else torch.zeros(0)
+
 
 @dataclass(frozen=True, eq=False)
 class RegressionEvidence:
@@ -285,24 +289,27 @@ class EvidenceModes:
         state = _start(problem, theta, noise_precision)
         curves: list[Tensor] = []
         ended = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
+        alive = torch.arange(len(theta), device=theta.device)
         loop = Loop()
         with loop:
             for iteration in loop.steps(range(self.max_iter + self.max_more)):
-                if iteration >= self.max_iter:
-                    ended = ended | ~self._rises(curves, problem.total_weight)
-                    if bool(ended.all()):
-                        break
-                alive = (~ended).nonzero().flatten()
                 moved = self._iterate(problem.of(alive), state.of(alive), iteration)
                 state = state.put(alive, moved)
                 curves.append(torch.where(ended, torch.nan, state.log_evidence))
                 ended = ended | self._settled(curves, problem.total_weight)
                 if self.tol is not None:
                     ended = ended | (state.n_without >= _MOST_WITHOUT)
-                loop.stop_if("tol", bool(ended.all()))
+                settled = ended
+                if iteration + 1 >= self.max_iter:
+                    ended = ended | ~self._rises(curves, problem.total_weight)
+                left, n_settled = _left(ended, settled)
+                loop.stop_if("tol", n_settled == len(theta))
                 if on_step is not None:
                     so_far = partial(self._modes, problem, state)
                     loop.stop_if("callback", on_step(iteration + 1, so_far))
+                if not left:
+                    break
+                alive = torch.tensor(left, device=theta.device)
         return Search(self._modes(problem, state), curves, loop.stopped)
 
     def _modes(self, problem: RegressionEvidence, state: _State) -> Modes:
@@ -384,6 +391,12 @@ class EvidenceModes:
         if len(curves) <= _OVER:
             return torch.zeros_like(curves[-1], dtype=torch.bool)
         return curves[-1] - curves[-1 - _OVER] > _OVER * _STEEP * weight  # False where nan
+
+
+def _left(ended: Tensor, settled: Tensor) -> tuple[list[int], int]:
+    """Restarts that go on, and how many are settled; a GPU is waited for once."""
+    has_ended, is_settled = torch.stack([ended, settled]).tolist()
+    return [i for i, over in enumerate(has_ended) if not over], sum(is_settled)
 
 
 def _start(problem: RegressionEvidence, theta: Tensor, noise_precision: Tensor | None) -> _State:

@@ -72,10 +72,8 @@ def step(
     unit = expansion.curvature.mean_diagonal()
     moved = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
     start, theta, damping = damping, theta.clone(), damping.clone()
+    left = torch.arange(len(theta), device=theta.device)
     for _ in range(_MOST_TRIES):
-        left = (~moved).nonzero().flatten()
-        if not len(left):
-            break
         added = precision[left] + (damping[left] * unit[left]).unsqueeze(1)
         system = expansion.curvature.of(left).system(added)
         candidate = theta[left] - system.solve(gradient[left])
@@ -86,6 +84,9 @@ def step(
         factors = torch.where(system.failed > 0, _UNDEFINED, _GROW).to(damping)
         more = damping[left].clamp_min(_LEAST_DAMPING) * factors
         damping[left] = torch.where(better, damping[left], more)
+        left = (~moved).nonzero().flatten()
+        if not len(left):
+            break
     # At a minimum nothing is lower: the damping found there says nothing about the next step.
     damping = torch.where(moved, (damping / _SHRINK).clamp_min(_LEAST_DAMPING), start)
     return Step(theta, damping, moved)
