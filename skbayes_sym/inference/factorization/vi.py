@@ -138,7 +138,9 @@ def fit_factors(
                 if mixed is None:
                     last = sweep + (0 if looks is None else looks.begin_last(problem.tol))
             loop.stop_if("tol", sweep >= last or (mixed is not None and mixed.is_over))
-    return FactorFit(at.posterior, curve, len(curve), loop.stopped)
+    # Sweeps are mixed once ``tol`` is met.
+    is_met = loop.stopped == "max_iter" and mixed is not None
+    return FactorFit(at.posterior, curve, len(curve), "tol" if is_met else loop.stopped)
 
 
 def _mixed_sweeps(

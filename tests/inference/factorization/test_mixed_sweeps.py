@@ -95,7 +95,7 @@ def test_what_leads_astray_is_refused(generator):
 
 
 @pytest.mark.parametrize(
-    ("tol", "gain", "is_over"), [(1.0, 0.004, True), (1.0, 0.006, False), (1e-3, 0.004, False)]
+    ("tol", "gain", "is_over"), [(1.0, 9e-6, True), (1.0, 1.1e-5, False), (1e-6, 9e-6, False)]
 )
 def test_they_end_with_a_period_that_gains_little(tol, gain, is_over, generator):
     at, goal = Reached(state(generator), None, -9.0), torch.zeros(N, K, dtype=torch.float64)
