@@ -311,7 +311,7 @@ def test_on_step_stops_and_interrupts_keep_the_state(generator):
 @pytest.mark.long
 def test_mixed_sweeps_have_met_the_tolerance(generator):
     """They may be cut short by ``max_iter``, but not for want of convergence."""
-    values, data = incomplete_values("60 x 30", generator)
+    _, data = incomplete_values("60 x 30", generator)
     stream, stops = GapStream(rotations(90, 8, FAMILIES["row"]), generator), []
     for max_iter in (10, 75):
         problem = problem_of(data, 8, noise=1.5**2, tol=0.1, max_iter=max_iter)
