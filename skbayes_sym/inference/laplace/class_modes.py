@@ -141,6 +141,7 @@ class ClassModeSearch:
                 for i in loop.steps(range(self.max_iter)):
                     if self.doubts_labels and i == _HYPER_START:
                         state.expansion = problem.expansion(state.theta)
+                        state.damping = theta.new_full((1,), INITIAL_DAMPING)
                     updated = self._iterate(at_first if i < _HYPER_START else problem, state)
                     n_steps += 1
                     if i == 0 and keep is not None:
