@@ -167,7 +167,7 @@ class ClassModeSearch:
         precision = state.log_precision.exp()[problem.prior.group].unsqueeze(0)
         made = step(
             lambda theta, _: torch.stack([problem.misfit(t) for t in theta]),
-            state.theta.unsqueeze(0), state.expansion, precision, state.damping,
+            state.theta.unsqueeze(0), state.expansion, precision, state.damping, is_wary=True,
         )  # fmt: skip
         state.theta, state.damping = made.theta[0], made.damping
         if bool(made.moved):

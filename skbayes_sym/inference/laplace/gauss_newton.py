@@ -47,7 +47,13 @@ class Step(NamedTuple):
 
 
 def step(
-    misfit: Misfit, theta: Tensor, expansion: Expansion, precision: Tensor, damping: Tensor
+    misfit: Misfit,
+    theta: Tensor,
+    expansion: Expansion,
+    precision: Tensor,
+    damping: Tensor,
+    *,
+    is_wary: bool = False,
 ) -> Step:
     """One damped Gauss-Newton step of every restart, never upwards.
 
@@ -61,6 +67,9 @@ def step(
         Of the prior.
     damping : Tensor of shape (R,)
         The factors lambda.
+    is_wary : bool, default=False
+        Whether the damping stays where it had to be raised: there are fewer tries, and less is
+        gained by every step. Worth it where a try costs as much as the expansion.
 
     Notes
     -----
@@ -88,5 +97,8 @@ def step(
         if not len(left):
             break
     # At a minimum nothing is lower: the damping found there says nothing about the next step.
-    damping = torch.where(moved, (damping / _SHRINK).clamp_min(_LEAST_DAMPING), start)
+    lowered = (damping / _SHRINK).clamp_min(_LEAST_DAMPING)
+    if is_wary:
+        lowered = torch.where(damping > start, damping, lowered)
+    damping = torch.where(moved, lowered, start)
     return Step(theta, damping, moved)

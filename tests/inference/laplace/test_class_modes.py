@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from skbayes_sym.inference.laplace import class_modes
 from skbayes_sym.inference.laplace.class_modes import ClassModeSearch, starting_points
+from skbayes_sym.inference.laplace.gauss_newton import INITIAL_DAMPING
 from skbayes_sym.models import MLP, TANH
 
 
@@ -77,6 +78,22 @@ def test_exchanging_classes_exchanges_outputs():
     torch.testing.assert_close(found.log_evidence, mirror.log_evidence)
     logits = problem.network.forward(found.theta[0], data.x)[:, order]
     torch.testing.assert_close(other.network.forward(mirror.theta[0], data.x), logits)
+
+
+def test_damping_begins_anew_where_doubt_ends(monkeypatch):
+    """What labels that hardly count allow is far too little for labels that do."""
+    dampings, original = [], class_modes.step
+
+    def spy(misfit, theta, expansion, precision, damping, **how):
+        dampings.append(float(damping))
+        return original(misfit, theta, expansion, precision, damping, **how)
+
+    monkeypatch.setattr(class_modes, "step", spy)
+    problem = class_problem(class_data(), (4,))
+    ClassModeSearch(max_iter=12, tol=None, doubts_labels=True).search(problem, starts(problem, 1))
+    n_first = class_modes._HYPER_START
+    assert dampings[0] == dampings[n_first] == INITIAL_DAMPING
+    assert dampings[n_first - 1] < INITIAL_DAMPING
 
 
 def test_many_weights_update_scales_in_one_step_of_three(monkeypatch):

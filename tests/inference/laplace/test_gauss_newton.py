@@ -36,6 +36,21 @@ def test_a_step_that_would_go_up_is_damped_until_it_goes_down():
     assert (found.damping > start).all()
 
 
+def test_a_wary_step_keeps_a_damping_that_had_to_be_raised():
+    """And lowers one that was enough at once: the second restart's."""
+
+    def steep(theta, which):
+        return quadratic(theta, which) + torch.where(which == 0, 100.0, 0.0) * theta.square().sum(1)
+
+    expansion = Expansion(torch.zeros(2).double(), -B, WeightCurvature(A))
+    start = torch.full((2,), 1e-3).double()
+    bold = step(steep, ZERO, expansion, PRECISION, start)
+    wary = step(steep, ZERO, expansion, PRECISION, start, is_wary=True)
+    assert torch.equal(wary.theta, bold.theta)
+    assert wary.damping[0] == 4.0 * bold.damping[0] > start[0]
+    assert wary.damping[1] == bold.damping[1] == start[1] / 4.0
+
+
 def test_what_is_at_the_bottom_stays_there():
     bottom = torch.linalg.solve(A + torch.eye(2, dtype=torch.float64), B)
     slope = torch.einsum("rpq,rq->rp", A, bottom) - B
