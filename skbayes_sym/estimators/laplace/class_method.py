@@ -68,6 +68,13 @@ def affordable(most: int, n_rows: int, network: MLP) -> tuple[int, bool]:
     return n_modes, n_tried == n_modes
 
 
+def automatic_restarts(n_rows: int, network: MLP) -> int:
+    """What ``n_restarts="auto"`` is: of more rows than weights what tries have time for, or one."""
+    n_modes, tries = affordable(MOST_CLASS_MODES, n_rows, network)
+    has_time = tries or n_rows < network.layout.n_params
+    return max(1, n_modes) if has_time else 1
+
+
 @dataclass(frozen=True, eq=False)
 class ClassModesFit:
     """What the searches have found.
@@ -186,7 +193,7 @@ class EvidenceLaplaceClasses:
         network = fully_connected(model.network)
         n_restarts = self.n_restarts
         if isinstance(n_restarts, str):
-            n_restarts = max(1, affordable(MOST_CLASS_MODES, data.n_rows, network)[0])
+            n_restarts = automatic_restarts(data.n_rows, network)
         self._require_memory(data, network, n_restarts)
         prior = scales_by_group(model.prior)
         problem = ClassEvidence(network, data.double_data, prior)

@@ -171,6 +171,15 @@ def test_of_classes_tries_come_before_modes_where_rows_outnumber_weights():
     assert class_method.affordable(4, 10**6, network)[0] == 0
 
 
+def test_more_rows_never_get_more_modes():
+    """Each is searched for in two ways, whatever the time."""
+    network, wide = MLP(20, (20,), 1, TANH), MLP(64, (20,), 10, TANH)
+    sizes = (500, 2_900, 3_100, 10_000, 14_000, 10**6)
+    found = [class_method.automatic_restarts(n, network) for n in sizes]
+    assert found == [4, 4, 3, 1, 1, 1]
+    assert class_method.automatic_restarts(500, wide) == 2
+
+
 def test_restarts_of_classes_by_rows(monkeypatch):
     clf = LaplaceClassifier((3,), max_iter=1, tol=None, random_state=0)
     X, y = rows(30)
