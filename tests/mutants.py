@@ -256,6 +256,24 @@ MUTANTS = [
            "return float(self.rows.weight.sum() * np.log", "estimators/vi/test_estimator.py"),
     Mutant("estimators/_fit/rows.py", "merged = np.bincount(origin[up], weights=weight[up]",
            "merged = np.bincount(origin[up], weights=weight", "estimators/_fit/test_rows.py"),
+    # Gates, waits, interrupts.
+    Mutant("inference/mean_field/gated.py", "log_order - value < self._tol",
+           "value < self._tol", "inference/mean_field/test_gated.py"),
+    Mutant("inference/mean_field/gated.py", "self._next_check = step + self._period",
+           "self._next_check = step", "inference/mean_field/test_gated.py"),
+    Mutant("inference/mcmc/blocks.py", "self._keep(move // thin)", "self._keep(move // thin - 1)",
+           "inference/mcmc/test_chains.py"),
+    Mutant("inference/laplace/gauss_newton.py", "torch.where(damping > start, damping, lowered)",
+           "torch.where(damping < start, damping, lowered)",
+           "inference/laplace/test_gauss_newton.py"),
+    Mutant("inference/mode_sampling.py", "warm.complete and _boundary_loss", "_boundary_loss",
+           "inference/test_mode_sampling.py"),
+    Mutant("estimators/bayesian_mlp/method.py",
+           "if linear is not None and has_ended(linear) else networks", "if False else networks",
+           "estimators/test_interrupts.py"),
+    Mutant("inference/factorization/mixed_sweeps.py", "PERIOD, _ENOUGH = 10, 1e-5",
+           "PERIOD, _ENOUGH = 10, 5e-3",
+           "inference/factorization/test_mixed_sweeps.py inference/factorization/test_vi.py"),
 ]  # fmt: skip
 
 
