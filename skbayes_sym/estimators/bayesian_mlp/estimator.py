@@ -327,6 +327,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
             noise = torch.cat([noise * v for v in states.unbind()])
             shares = of_states.outer(shares).flatten()
             mean, covariance = (torch.cat([t, t]) for t in (mean, covariance))
+        # What counts for nothing may have no noise, and so no density.
+        parts = (t[shares > 0.0] for t in (mean, covariance, noise, shares))
+        mean, covariance, noise, shares = parts
         variance = covariance.diagonal(dim1=-2, dim2=-1)
         return NormalMixture(mean, variance, noise, shares.log(), covariance)
 

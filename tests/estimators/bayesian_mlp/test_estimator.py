@@ -242,3 +242,15 @@ def test_with_more_columns_than_rows_it_is_no_worse_than_ridge():
     density = predictive(found, x[40:]).log_prob(y[40:]).mean()
     assert found.linear_share_ > 0.5
     assert density > law.logpdf(y[40:]).mean() - 0.1
+
+
+@pytest.mark.filterwarnings("ignore:X has one distinct row")
+def test_of_one_row_there_is_a_density():
+    """Members count for nothing there, and have no noise."""
+    reg = clone(REG).fit(X[:1], Y[:1])
+    assert reg.members_share_ == 0.0
+    assert reg.noise_std_samples_.max() == 0.0
+    law = predictive(reg, X[:1])
+    assert reg.log_predictive_density(X[:1], Y[:1])[0] == pytest.approx(
+        stats.norm(Y[0], law.std()[0]).logpdf(Y[0]), abs=1e-3
+    )
