@@ -8,9 +8,8 @@ from interrupts import Counter, n_calls
 from sklearn.base import clone
 
 from skbayes_sym import SymmetrizedVIRegressor
-from skbayes_sym.estimators._fit.run import Stage
 from skbayes_sym.estimators.base import RowEstimator
-from skbayes_sym.estimators.bayesian_mlp.method import LINEAR_SHARE
+from skbayes_sym.estimators.bayesian_mlp import class_method, method
 from skbayes_sym.estimators.vi import method as vi_method
 from skbayes_sym.inference.laplace import class_mode_search
 
@@ -72,6 +71,16 @@ def test_wherever_it_strikes_more_often(name):
         assert_kept(name, place, n)
 
 
+def interrupted_fit(name):
+    """Of a case whose fit is struck somewhere: the interrupt arrives, and there is a model."""
+    case = FITS[name]
+    model = clone(case.estimator)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(case.X, case.y)
+    assert model.stop_reason_ == "interrupted"
+    return model
+
+
 def test_bounds_that_were_interrupted_are_nan(monkeypatch):
     case = FITS["vi-regressor"]
     model = clone(case.estimator)
@@ -112,10 +121,7 @@ def test_one_after_the_last_step_loses_nothing(name, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(RowEstimator, "_keep", interrupted)
-    model = clone(case.estimator)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(case.X, case.y)
-    assert model.stop_reason_ == "interrupted"
+    model = interrupted_fit(name)
     monkeypatch.setattr(RowEstimator, "_keep", keep)
     whole = clone(case.estimator).fit(case.X, case.y)
     assert np.array_equal(model.predict(case.X), whole.predict(case.X))
@@ -123,19 +129,16 @@ def test_one_after_the_last_step_loses_nothing(name, monkeypatch):
 
 def test_one_between_two_searches_keeps_the_best_mode(monkeypatch):
     """Of a classification network, whose modes are searched one after the other."""
-    case, kept = FITS["laplace-classes"], []
+    kept = []
 
     def interrupted(problem, modes):
         kept.append(modes)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(class_mode_search, "unexplained", interrupted)
-    model = clone(case.estimator)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(case.X, case.y)
-    assert model.stop_reason_ == "interrupted"
+    model = interrupted_fit("laplace-classes")
     assert model.log_evidence_modes_.tolist() == kept[0].log_evidence.tolist()
-    assert np.isfinite(model.predict_proba(case.X)).all()
+    assert np.isfinite(model.predict_proba(FITS["laplace-classes"].X)).all()
 
 
 def test_the_counter_strikes_where_it_says():
@@ -146,20 +149,25 @@ def test_the_counter_strikes_where_it_says():
     assert counter.n_calls == 400
 
 
-@pytest.mark.parametrize("name", ["bayesian-mlp-growing-noise", "bayesian-mlp-two-classes"])
-def test_a_pool_s_linear_model_can_be_interrupted(name, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "owner", "fit"),
+    [
+        ("bayesian-mlp-growing-noise", method, "fit_linear"),
+        ("bayesian-mlp-two-classes", class_method.ClassPool, "_linear"),
+    ],
+)
+def test_a_pool_s_linear_model_can_be_interrupted(name, owner, fit, monkeypatch):
     """It comes last, and may have no share: the interrupt arrives, and the networks are kept."""
-    case, end_block = FITS[name], Stage.end_block
+    original = getattr(owner, fit)
 
-    def interrupted(stage):
-        if stage.share == LINEAR_SHARE:
-            raise KeyboardInterrupt
-        return end_block(stage)
+    def raised():
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(Stage, "end_block", interrupted)
-    model = clone(case.estimator)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(case.X, case.y)
-    assert model.stop_reason_ == "interrupted"
+    def struck(*args):
+        monkeypatch.setattr(args[-1], "end_block", raised)  # of the linear model's run
+        return original(*args)
+
+    monkeypatch.setattr(owner, fit, struck)
+    model = interrupted_fit(name)
     assert model.linear_share_ == 0.0
-    model.predict(case.X)
+    model.predict(FITS[name].X)

@@ -182,7 +182,6 @@ class Stage(Run):
     def __init__(
         self, whole: Run, share: float, as_whole: Callable[[Any], Any] | None = None
     ) -> None:
-        self.share = share
         self._whole, self._most = whole, max(1, round(share * _BLOCKS))
         self._as_whole = as_whole
         self._so_far: Callable[[], Any] | None = None

@@ -274,16 +274,15 @@ class _Run:
         lengths = self._lengths(self._look(self._foreseen(n_draws * thin))[0])
         for begin in range(0, n_draws * thin, REPORT_EVERY):
             end = min(begin + REPORT_EVERY, n_draws * thin)
-            for move, told in zip(range(begin, end), lengths, strict=False):
-                self._move(self._sampling, **told)
+            for move, length in zip(range(begin, end), lengths, strict=False):
+                self._move(self._sampling, **length)
                 if (move + 1) % thin == 0:
                     self._keep(move // thin)
-            foreseen, figures = self._look(
-                self._foreseen(n_draws * thin - end), _figures(self._state, self._sampling)
-            )
+            told = [_figures(self._state, self._sampling)] if self._is_due else []
+            foreseen, *figures = self._look(self._foreseen(n_draws * thin - end), *told)
             lengths = self._lengths(foreseen)
-            if self._is_due:
-                self._report(figures)
+            if figures:
+                self._report(figures[0])
 
     def _foreseen(self, n_left: int) -> Tensor:
         """What says how long the next moves are; asked of a GPU for several of them at once."""
@@ -296,7 +295,7 @@ class _Run:
     def _lengths(self, foreseen: Tensor) -> Iterable[Mapping[str, int]]:
         """What the next moves are told of their lengths."""
         kernel = self._sampler.kernel
-        if not isinstance(kernel, HMC) or self._generator.device.type == "cpu":
+        if not isinstance(kernel, HMC) or not len(foreseen):
             return repeat({})
         return [{"n_steps": n_steps} for n_steps in kernel.lengths(foreseen)]
 
