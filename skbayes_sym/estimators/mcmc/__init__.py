@@ -2,10 +2,11 @@
 
 Reading order, which is the order of a fit: `setting` (who looks for modes, and what else is decided
 before the first move), `starts` (of the chains), `wide` (those of large networks), `warm_start`,
-`explore` (chains and particles from their own starts), `trust` (reasons not to weigh what they
-found), `allocate` (modes weighed by evidence, new chains in them), `draws` and `modes` (what is
-kept), `diagnostics` (how well chains mixed), `sampled` (all of it), `method` (the story), `base`
-(parameters become a method), `estimator`; and `approximate` (draws condensed to Gaussians).
+`trust` (reasons not to weigh modes), `budget` (what weighing them may cost), `explore` (chains and
+particles from their own starts), `allocate` (modes weighed by evidence, new chains in them),
+`draws` and `modes` (what is kept), `diagnostics` (how well chains mixed), `sampled` (all of it),
+`method` (the story), `base` (parameters become a method), `estimator`; and `approximate` (draws
+condensed to Gaussians).
 
 In: `Training`, `Model` and `Run`. Out: draws (C, S, P) with weights (C,), modes, log evidence in
 nats. Tests of `starts`, `trust` and `draws` have files of their name; the other stages are tested
@@ -13,7 +14,7 @@ through the estimators: what they find (`test_estimator`), weigh (`test_evidence
 stopped (`test_stops`) and get right on data that others have sampled (`test_oracles`).
 
 Tested elsewhere: `allocate` (with `evidence`), `approximate` (with `estimator`), `base` (with
-`estimator`), `diagnostics` (with `estimator`), `explore` (with `estimator`), `method` (with
-`estimator`), `modes` (with `evidence`), `sampled` (with `estimator`), `setting` (with
-`estimator`), `warm_start` (with `stops`).
+`estimator`), `budget` (with `evidence`), `diagnostics` (with `estimator`), `explore` (with
+`estimator`), `method` (with `estimator`), `modes` (with `evidence`), `sampled` (with `estimator`),
+`setting` (with `estimator`), `warm_start` (with `stops`).
 """

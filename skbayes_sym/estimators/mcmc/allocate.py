@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.estimators.mcmc.budget import allowance_of, work_asked
 from skbayes_sym.estimators.mcmc.draws import Draws, Explored, made
-from skbayes_sym.estimators.mcmc.explore import allowance_of, drawn_on, work_asked
+from skbayes_sym.estimators.mcmc.explore import drawn_on
 from skbayes_sym.estimators.mcmc.modes import where_they_ended
 from skbayes_sym.estimators.mcmc.setting import REFRESHING, Setting
 from skbayes_sym.estimators.mcmc.trust import decided_weights, why_not, why_not_weigh

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from skbayes_sym.estimators.mcmc.budget import REPLICATE_MOVES, affordable
 from skbayes_sym.estimators.mcmc.draws import Draws, Explored, made
 from skbayes_sym.estimators.mcmc.setting import (
     EXPLORING,
@@ -14,25 +15,18 @@ from skbayes_sym.estimators.mcmc.setting import (
     Setting,
 )
 from skbayes_sym.estimators.mcmc.starts import INITS
-from skbayes_sym.estimators.mcmc.trust import why_not_weigh
 from skbayes_sym.estimators.mcmc.warm_start import continued
 from skbayes_sym.estimators.mcmc.wide import LEAST_ACCEPTED, density_for, from_afar
-from skbayes_sym.inference.allowance import Allowance
 from skbayes_sym.inference.kernels.base import Kernel
 from skbayes_sym.inference.mcmc.blocks import Sampler
 from skbayes_sym.inference.mcmc.chains import ChainDraws, sample_chains
 from skbayes_sym.inference.mcmc.retuning import retuned
-from skbayes_sym.inference.multimodal.bridge import can_bridge
 from skbayes_sym.inference.samplers import SMC
 from skbayes_sym.inference.smc.replicates import run_replicates
 from skbayes_sym.inference.smc.smc import SMCResult
 from skbayes_sym.inference.smc.stages import SMCSettings
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import spawn_seeds
-
-_REPLICATE_MOVES = 4  # a stage: particles look for modes, whose weights come from elsewhere
-_STAGES, _GRADIENTS_A_STAGE_MOVE = 30, 10  # of a replicate, about
-_REPLICATES_SHARE = 0.5  # of what the evidence may cost
 
 
 def explore(setting: Setting) -> Explored:
@@ -44,7 +38,7 @@ def explore(setting: Setting) -> Explored:
         chains = _run_chains(setting, kernel)
         stopped = chains.stopped
     if chains is not None and particles is not None:
-        particles = _affordable(setting, chains, particles)
+        particles = affordable(setting, chains, particles)
     if stopped == "max_iter" and particles is not None:
         replicates, stopped = _run_particles(setting, particles)
     if chains is not None:
@@ -55,45 +49,6 @@ def explore(setting: Setting) -> Explored:
     position = torch.stack(finished).cpu().numpy()
     value = torch.stack([setting.posterior(p) for p in finished]).cpu().numpy()
     return Explored(None, replicates, Draws.one_vote_each(position, value, stopped))
-
-
-def _affordable(setting: Setting, chains: ChainDraws, particles: SMC) -> SMC | None:
-    """The replicates that are worth it: they propose modes, and what they cost is limited."""
-    group, search = setting.model.group, setting.search
-    if not setting.weighs or not can_bridge(group) or why_not_weigh(group, chains):
-        return None
-    if search.all_replicates:
-        return particles
-    allowance = setting.allowance(search.effort * _work_of_chains(setting, chains))
-    n_calls = _REPLICATE_MOVES * _GRADIENTS_A_STAGE_MOVE * _STAGES
-    each = allowance.work(n_calls, particles.n_particles)
-    n = min(particles.n_replicates, int(allowance.part(_REPLICATES_SHARE) / each))
-    return SMC(particles.n_particles, n) if n else None
-
-
-def allowance_of(setting: Setting, explored: Explored) -> Allowance:
-    """What finding the evidence may still cost: its share less what replicates have."""
-    ledger = setting.allowance(0.0)
-    particles = sum(
-        ledger.work(r.n_gradients / len(r.particles), len(r.particles)) for r in explored.replicates
-    )
-    asked = work_asked(setting, explored)
-    if asked is None:  # only particles explored
-        return setting.allowance(setting.search.effort * particles)
-    return setting.allowance(setting.search.effort * asked - particles)
-
-
-def work_asked(setting: Setting, explored: Explored) -> float | None:
-    """What ``n_chains``, ``n_warmup``, ``n_draws`` cost, multiplications; None without chains."""
-    return None if explored.chains is None else _work_of_chains(setting, explored.chains)
-
-
-def _work_of_chains(setting: Setting, chains: ChainDraws) -> float:
-    """Of the exploring chains, had they made all draws that were asked for."""
-    made, plan = chains.warmup.n_gradients + chains.sampling.n_gradients, setting.chains
-    n_moves = plan.n_warmup + chains.draws.shape[1] * plan.thinning
-    wanted = plan.n_warmup + plan.n_draws * plan.thinning
-    return setting.allowance().of_moves(made, setting.block_size) * wanted / n_moves
 
 
 def drawn_on(setting: Setting, explored: Explored) -> Draws:
@@ -150,7 +105,7 @@ def _run_particles(setting: Setting, particles: SMC) -> tuple[list[SMCResult], S
     n = particles.n_replicates
     found = run_replicates(
         setting.posterior, setting.units,
-        SMCSettings(n_particles=particles.n_particles, n_moves=_REPLICATE_MOVES),
+        SMCSettings(n_particles=particles.n_particles, n_moves=REPLICATE_MOVES),
         seeds=spawn_seeds(setting.seeds.replicates, n), device=setting.data.device,
         n_jobs=setting.chains.n_jobs,
         on_step=setting.run.phase(REPLICATES, n),
