@@ -5,9 +5,9 @@ from math import inf
 
 from torch import Tensor
 
-# What a call costs whatever it computes, in multiplications of the time it takes: a third of a
-# millisecond at some 10^10 a second.
-_CALL = 3e6
+# What a call costs whatever it computes, in multiplications of the time it takes: a sixth of a
+# millisecond at some 3 10^10 a second.
+_CALL = 5e6
 
 
 @dataclass

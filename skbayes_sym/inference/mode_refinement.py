@@ -21,6 +21,11 @@ from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
 _WELL_KNOWN = 0.3  # nats of error up to which a mode's evidence needs no further draws
 _ROUNDS = 2  # of further draws
+
+# Multiplications that bridging takes: a draw has four of the proposal beside it, and each of them
+# is entered in the domain of every mode, by an assignment of two microseconds.
+_BRIDGED = 5 * 6e4
+
 _MOST_REFINED = 8  # modes that get more, the highest: where none has enough draws, more won't do
 
 
@@ -66,13 +71,13 @@ def refine(
         unsure = [k for k in _contenders(weighing) if _matters(weighing, k)]
         pool = weighing.pool
         for k, mode_seed in zip(unsure, spawn_seeds(round_seed, len(unsure)), strict=True):
-            if not allowance.affords(allowance.work(sampler.plan.n_calls, n_chains)):
+            bridging = _BRIDGED * n_chains * sampler.plan.n_draws * weighing.modes.regions.n_modes
+            if not allowance.affords(allowance.work(sampler.plan.n_calls, n_chains) + bridging):
                 break
+            allowance.spend(bridging)
             found = sampler(weighing, k, n_chains, seed=mode_seed, allowance=allowance)
             if not found.complete:
                 raise KeyboardInterrupt
-            made = found.warmup.n_gradients + found.sampling.n_gradients
-            allowance.spend(allowance.of_moves(made, sampler.plan.block_size))
             pool = _with_chains(pool, found, weighing.modes.regions.domains[k])
         if pool is weighing.pool:
             return weighing

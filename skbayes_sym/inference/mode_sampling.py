@@ -109,49 +109,53 @@ class ModeSampler:
     ) -> ChainDraws:
         """Run ``n_chains`` chains in mode ``k``; ``on_step`` as in `sample_chains`.
 
-        They thin, and trajectories are as long, as far as ``allowance`` goes.
+        They thin, and trajectories are as long, as far as ``allowance`` goes; what they cost is
+        taken off it.
         """
         domain = weighing.modes.regions.domains[k]
         own = domain.enter(weighing.pool.draws[weighing.modes.labels == k])[0]
         chosen = torch.randperm(len(own), generator=self.generator)
         starts = own[chosen[torch.arange(n_chains) % len(own)]].to(self.like)
         warm: ChainDraws | None = None
-        thin, confined = self.plan.thin, True
+        thin, confined, allowance = self.plan.thin, True, allowance or Allowance(0.0)
         if len(own) >= _DRAWS_A_DIMENSION * own.shape[1]:
             metric = full_preconditioner(own.to(self.like))
             warm = self._warm_up(ConfinedHMC(domain, _WARM_UP), starts, metric, seed, on_step)
+            self._spend(allowance, warm)
         if warm is None or (warm.complete and _boundary_loss(warm) > _MOST_LOST):
             pooled = pooled_preconditioner(own, self.group)
             preconditioner = DiagonalPreconditioner(pooled.scale.to(self.like))
             warm = self._warm_up(_WARM_UP, starts, preconditioner, seed, on_step)
+            self._spend(allowance, warm)
             thin, confined = _FREE_THIN * thin, False
         if not warm.complete:
             return warm
         thin, kernel = self._spaced(warm, thin, allowance)
-        return sample_chains(
+        found = sample_chains(
             self._sampler(ConfinedHMC(domain, kernel) if confined else kernel), warm.blocks,
             n_warmup=0, n_draws=self.plan.n_draws, thin=thin, n_jobs=self.plan.n_jobs,
             on_step=on_step,
         )  # fmt: skip
+        self._spend(allowance, found)
+        return found
 
-    def _spaced(self, warm: ChainDraws, thin: int, allowance: Allowance | None) -> tuple[int, HMC]:
+    def _spend(self, allowance: Allowance, run: ChainDraws) -> None:
+        made = run.warmup.n_gradients + run.sampling.n_gradients
+        allowance.spend(allowance.of_moves(made, self.plan.block_size))
+
+    def _spaced(self, warm: ChainDraws, thin: int, allowance: Allowance) -> tuple[int, HMC]:
         """Moves a draw, at most ``thin``, and the trajectories, by what the warm-up's cost."""
         made = float(warm.warmup.n_gradients.max())
         a_move = max(made / max(self.plan.n_warmup, 1), 1.0)
-        a_draw = inf if allowance is None else self._affordable(warm, made, allowance)
+        n_chains = len(warm.n_draws)
+        a_draw = allowance.left / (allowance.work(1.0, n_chains) * self.plan.n_draws)
         whole = _DRAWING.mean_path / _median_step(warm)
         if whole <= _WARM_UP.max_leapfrog:
             return max(1, int(min(thin, a_draw / a_move))), _DRAWING
-        a_draw = min(a_draw, thin * (a_move if allowance is None else whole))
-        most = int(min(max(a_draw / _OF_THE_MOST, _DRAWING.max_leapfrog), _LONGEST))
+        a_draw = min(a_draw, thin * (a_move if allowance.left == inf else whole))
+        most = int(min(max(a_draw / _OF_THE_MOST, _WARM_UP.max_leapfrog), _LONGEST))
         n_moves = a_draw / min(whole, _OF_THE_MOST * most)
         return max(1, int(min(thin, n_moves))), replace(_DRAWING, max_leapfrog=most)
-
-    def _affordable(self, warm: ChainDraws, made: float, allowance: Allowance) -> float:
-        """Gradients a draw."""
-        n_chains = len(warm.n_draws)
-        left = allowance.left - allowance.work(2.0 * made, n_chains)  # often it is the second
-        return left / (allowance.work(1.0, n_chains) * self.plan.n_draws)
 
     def _sampler(self, kernel: Kernel) -> Sampler:
         return Sampler(kernel, self.log_density, FixedPreconditioner(), _TARGET_ACCEPTANCE)

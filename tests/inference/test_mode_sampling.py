@@ -128,6 +128,25 @@ def test_a_stop_while_they_warm_up_is_the_end(monkeypatch, generator):
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize("crossed", [False, True])
+def test_what_chains_cost_is_taken_off_their_allowance(crossed, monkeypatch, generator):
+    """Also of a first warm-up at whose boundary too many moves ended."""
+    monkeypatch.setattr(mode_sampling, "_MOST_LOST", -1.0 if crossed else 1.0)
+    runs, original = [], mode_sampling.sample_chains
+
+    def sample_chains(*args, **kwargs):
+        runs.append(original(*args, **kwargs))
+        return runs[-1]
+
+    monkeypatch.setattr(mode_sampling, "sample_chains", sample_chains)
+    allowance = Allowance(1e4, 1e9)
+    plan = PLAN._replace(n_warmup=20, n_draws=10)
+    sampler_of(TWO, generator, plan)(two_modes(), 0, 4, seed=1, allowance=allowance)
+    assert len(runs) == 2 + crossed
+    made = [run.warmup.n_gradients + run.sampling.n_gradients for run in runs]
+    assert allowance.left == 1e9 - sum(allowance.of_moves(n, plan.block_size) for n in made)
+
+
 def test_chains_have_the_precision_asked_for(generator):
     found = two_modes()
     single = Mixture([[2.0, 0.5, 0.0]], [[0.2] * 3], [1.0], 0.0, UNITS)
@@ -154,12 +173,11 @@ def test_a_draw_costs_what_it_may_in_as_few_trajectories_as_that_takes(step_size
     sampler, a_move = sampler_of(TWO, None), min(18, ceil(1.7 / step_size))
     warm = warmed(step_size, a_move)
     allowance = Allowance(1e4)
-    made = float(warm.warmup.n_gradients.max())
-    allowance.left = allowance.work(2.0 * made + a_draw * PLAN.n_draws, 8)
+    allowance.left = allowance.work(a_draw * PLAN.n_draws, 8)
     thin, kernel = sampler._spaced(warm, 4, allowance)
     generator = torch.Generator().manual_seed(0)
     moves = [kernel.n_leapfrog(torch.tensor([step_size]), generator) for _ in range(400)]
-    least = sum(HMC(max_leapfrog=64).n_leapfrog(torch.tensor([step_size]), generator)
+    least = sum(HMC(max_leapfrog=24).n_leapfrog(torch.tensor([step_size]), generator)
                 for _ in range(400)) / 400  # fmt: skip
     cost = thin * sum(moves) / 400
     assert 1 <= thin <= 4

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators.mcmc.budget import allowance_of, work_asked
+from skbayes_sym.estimators.mcmc.budget import allowance_for_evidence, allowance_for_new_chains
 from skbayes_sym.estimators.mcmc.draws import Draws, Explored, made
 from skbayes_sym.estimators.mcmc.explore import drawn_on
 from skbayes_sym.estimators.mcmc.modes import where_they_ended
@@ -60,7 +60,8 @@ def allocate_chains(setting: Setting, explored: Explored) -> Allocation:
         return Allocation(drawn_on(setting, explored), problems=problems)
     generator = generator_from(setting.seeds.modes)
     try:
-        weighing = _weigh(setting, explored, generator)
+        evidence = allowance_for_evidence(setting, explored)
+        weighing = _weigh(setting, explored, generator, evidence)
         problems = tuple(why_not(weighing, setting.posterior.n_dims))
         weights = decided_weights(weighing)
         decided = weights is not None
@@ -70,19 +71,21 @@ def allocate_chains(setting: Setting, explored: Explored) -> Allocation:
         weighing = weighing._replace(weights=weighing.weights._replace(weights=weights))
         if shares is None:
             return Allocation(drawn_on(setting, explored), weighing, problems)
-        found = _refreshed(setting, explored, weighing, shares, generator)
+        allowance = allowance_for_new_chains(setting, explored, evidence)
+        found = _refreshed(setting, weighing, shares, generator, allowance)
         return Allocation(found, weighing, problems, decided)
     except KeyboardInterrupt:
         return Allocation(draws._replace(stopped="interrupted"))
 
 
-def _weigh(setting: Setting, explored: Explored, generator: torch.Generator) -> Weighing:
+def _weigh(
+    setting: Setting, explored: Explored, generator: torch.Generator, allowance: Allowance
+) -> Weighing:
     """Modes and their evidence, with more draws from modes that have too few."""
     reference, group = setting.reference, setting.model.group
     n_dims, chains = setting.posterior.n_dims, explored.chains
     position = explored.draws.position if chains else np.empty((0, 1, n_dims))
     values = explored.draws.value if chains else np.empty((0, 1))
-    allowance = allowance_of(setting, explored)
     pool = pool_draws(
         torch.as_tensor(position), torch.as_tensor(values),
         [r.particles for r in explored.replicates if r.complete],
@@ -137,13 +140,13 @@ def _votes(weighing: Weighing, explored: Explored) -> Tensor | None:
 
 def _refreshed(
     setting: Setting,
-    explored: Explored,
     weighing: Weighing,
     shares: Tensor,
     generator: torch.Generator,
+    allowance: Allowance | None,
 ) -> Draws:
-    """New chains in the modes, as many as their shares (K,) say, at about what exploring cost."""
-    n_chains, asked = setting.chains.n_chains, work_asked(setting, explored)
+    """New chains in the modes, as many as their shares (K,) say, as far as ``allowance`` goes."""
+    n_chains = setting.chains.n_chains
     counts = largest_remainders(shares, n_chains)
     used = counts.nonzero().flatten().tolist()
     plan = _mode_run(setting)
@@ -153,7 +156,7 @@ def _refreshed(
     for k, seed in zip(used, spawn_seeds(setting.seeds.refresh, len(used)), strict=True):
         n, n_blocks = int(counts[k]), -(-int(counts[k]) // plan.block_size)
         on_step = setting.run.phase(REFRESHING * n / n_chains, n_blocks * n_moves)
-        share = None if asked is None else setting.allowance(asked * n / n_chains)
+        share = None if allowance is None else setting.allowance(allowance.part(n / n_chains))
         found = sample(weighing, k, n, seed=seed, allowance=share, on_step=on_step)
         parts.append(made(found))
         homes.append(np.full(len(parts[-1][0]), k))

@@ -10,6 +10,7 @@ from skbayes_sym.inference.samplers import SMC
 
 REPLICATE_MOVES = 4  # a stage: particles look for modes, whose weights come from elsewhere
 _STAGES, _GRADIENTS_A_STAGE_MOVE = 30, 10  # of a replicate, about
+_CALLS_A_STAGE = 100  # what aligning and resampling particles takes, in calls of a gradient
 _REPLICATES_SHARE = 0.5  # of what the evidence may cost
 
 
@@ -20,33 +21,69 @@ def affordable(setting: Setting, chains: ChainDraws, particles: SMC) -> SMC | No
         return None
     if search.all_replicates:
         return particles
-    allowance = setting.allowance(search.effort * _work_of_chains(setting, chains))
-    n_calls = REPLICATE_MOVES * _GRADIENTS_A_STAGE_MOVE * _STAGES
-    each = allowance.work(n_calls, particles.n_particles)
+    allowance = setting.allowance(_for_the_evidence(setting, chains))
+    n_gradients = REPLICATE_MOVES * _GRADIENTS_A_STAGE_MOVE * _STAGES
+    each = _work_of_replicate(allowance, n_gradients, _STAGES, particles.n_particles)
     n = min(particles.n_replicates, int(allowance.part(_REPLICATES_SHARE) / each))
     return SMC(particles.n_particles, n) if n else None
 
 
-def allowance_of(setting: Setting, explored: Explored) -> Allowance:
-    """What finding the evidence may still cost: its share less what replicates have."""
+def allowance_for_evidence(setting: Setting, explored: Explored) -> Allowance:
+    """What finding the evidence may still cost: its part less what replicates have."""
     ledger = setting.allowance(0.0)
-    particles = sum(
-        ledger.work(r.n_gradients / len(r.particles), len(r.particles)) for r in explored.replicates
-    )
-    asked = work_asked(setting, explored)
-    if asked is None:  # only particles explored
+    particles = 0.0
+    for run in explored.replicates:
+        n = len(run.particles)
+        particles += _work_of_replicate(ledger, run.n_gradients / n, len(run.stages), n)
+    if explored.chains is None:  # only particles explored
         return setting.allowance(setting.search.effort * particles)
-    return setting.allowance(setting.search.effort * asked - particles)
+    return setting.allowance(_for_the_evidence(setting, explored.chains) - particles)
 
 
-def work_asked(setting: Setting, explored: Explored) -> float | None:
-    """What ``n_chains``, ``n_warmup``, ``n_draws`` cost, multiplications; None without chains."""
-    return None if explored.chains is None else _work_of_chains(setting, explored.chains)
+def allowance_for_new_chains(
+    setting: Setting, explored: Explored, evidence: Allowance
+) -> Allowance | None:
+    """What is left for chains in the modes once the evidence is known; None without a limit.
+
+    At most what was asked for. What it falls short of the exploring chains is theirs as well, and
+    so is what the ``evidence`` has left of its part.
+    """
+    if explored.chains is None:
+        return None
+    asked = _work_asked(setting, explored.chains)
+    left = _left_by(setting, explored.chains) - _for_the_evidence(setting, explored.chains)
+    return setting.allowance(min(asked, left + evidence.left))
 
 
-def _work_of_chains(setting: Setting, chains: ChainDraws) -> float:
-    """Of the exploring chains, had they made all draws that were asked for."""
-    made, plan = chains.warmup.n_gradients + chains.sampling.n_gradients, setting.chains
+def _for_the_evidence(setting: Setting, chains: ChainDraws) -> float:
+    """At most ``effort`` times what was asked for; half of what exploring chains leave of all that
+    a fit may cost, or all but new chains' draws if that is more."""
+    asked, left = _work_asked(setting, chains), _left_by(setting, chains)
+    return min(setting.search.effort * asked, max(0.5 * left, left - asked))
+
+
+def _left_by(setting: Setting, chains: ChainDraws) -> float:
+    """Of what was asked for, and ``effort`` times as much, by the exploring chains."""
+    return (1.0 + setting.search.effort) * _work_asked(setting, chains) - _made(setting, chains)
+
+
+def _work_asked(setting: Setting, chains: ChainDraws) -> float:
+    """What ``n_chains``, ``n_warmup``, ``n_draws`` cost, in multiplications: of the exploring
+    chains, had they made all draws that were asked for."""
+    plan = setting.chains
     n_moves = plan.n_warmup + chains.draws.shape[1] * plan.thinning
     wanted = plan.n_warmup + plan.n_draws * plan.thinning
-    return setting.allowance().of_moves(made, setting.block_size) * wanted / n_moves
+    return _made(setting, chains) * wanted / n_moves
+
+
+def _made(setting: Setting, chains: ChainDraws) -> float:
+    """What the exploring chains have cost."""
+    n_gradients = chains.warmup.n_gradients + chains.sampling.n_gradients
+    return setting.allowance().of_moves(n_gradients, setting.block_size)
+
+
+def _work_of_replicate(
+    ledger: Allowance, n_gradients: float, n_stages: int, n_particles: int
+) -> float:
+    """Of so many gradients of every particle, and what happens between the moves."""
+    return ledger.work(n_gradients, n_particles) + ledger.work(_CALLS_A_STAGE * n_stages, 0.0)
