@@ -15,7 +15,7 @@ from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
-_LONG = 10  # draws from which a chain has a mean and a spread to compare
+LONG = 10  # draws from which a chain has a mean and a spread to compare
 _APART = 3.0  # within-chain standard deviations between means of chains in different modes
 _HEIGHT = 5.0  # nats between mean log densities of chains in different modes, at least
 _NEIGHBORS = 2.0  # times log n: a random graph of one cloud is then connected (Brito et al. 1997)
@@ -172,7 +172,7 @@ def _linked(draws: Tensor, values: Tensor, chain: Tensor) -> Tensor:
     """Rules 1 and 2: the component of each chain."""
     n_chains = int(chain.max()) + 1
     size = torch.bincount(chain, minlength=n_chains)
-    long = size >= _LONG
+    long = size >= LONG
     edges = [_alike(draws, values, chain, long)]
     if not bool(long.all()):
         edges.append(_neighbors(draws, values, chain, ~long[chain]))

@@ -22,7 +22,13 @@ from skbayes_sym.inference.multimodal.bridge import (
     Integrand,
     bridge_evidence,
 )
-from skbayes_sym.inference.multimodal.modes import Modes, ModeWeights, find_modes, weigh_modes
+from skbayes_sym.inference.multimodal.modes import (
+    LONG,
+    Modes,
+    ModeWeights,
+    find_modes,
+    weigh_modes,
+)
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import has_exact_domain
 from skbayes_sym.symmetry.orbits import MAX_ORDER
@@ -80,16 +86,27 @@ def pool_draws(
     *,
     generator: torch.Generator,
 ) -> Pool:
-    """Unite the draws of chains (C, S, D) with clouds of particles (N, D), and align them."""
+    """Unite the draws of chains (C, S, D) with clouds of particles (N, D), and align them.
+
+    A chain that hardly moved says where it is, not how often: its draws count once each.
+    """
     n_chains, n_draws, _ = chain_draws.shape
-    parts = [chain_draws.flatten(0, 1).cpu().double(), *(p.cpu().double() for p in clouds)]
-    values = [chain_values.flatten().cpu().double(), *(log_density(p) for p in parts[1:])]
+    counts = _told(chain_draws).flatten()
+    parts = [chain_draws.flatten(0, 1)[counts].cpu().double(), *(p.cpu().double() for p in clouds)]
+    values = [chain_values.flatten()[counts].cpu().double(), *(log_density(p) for p in parts[1:])]
     sizes = torch.tensor([len(p) for p in parts])
     sources = torch.arange(len(parts)).repeat_interleave(sizes)
     own = n_chains + torch.arange(int(sizes[1:].sum()))
-    chains = torch.cat([torch.arange(n_chains).repeat_interleave(n_draws), own])
+    chains = torch.cat([torch.arange(n_chains).repeat_interleave(n_draws)[counts.cpu()], own])
     draws, _ = align_particles(torch.cat(parts), group, None, n_starts=4, generator=generator)
     return Pool(draws, torch.cat(values), chains, sources)
+
+
+def _told(draws: Tensor) -> Tensor:
+    """Which draws of chains (C, S, D) count, bool (C, S): not the repeats of few points."""
+    new = torch.ones(draws.shape[:2], dtype=torch.bool, device=draws.device)
+    new[:, 1:] = (draws[:, 1:] != draws[:, :-1]).any(dim=-1)
+    return new | (new.sum(dim=1, keepdim=True) >= LONG)
 
 
 def weigh(

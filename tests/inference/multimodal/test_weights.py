@@ -49,6 +49,29 @@ def test_particles_alone_make_a_pool(generator):
     assert pool.draws.dtype == pool.values.dtype == F64
 
 
+@pytest.mark.parametrize("n_points", [1, 2])
+def test_a_chain_that_hardly_moved_is_no_mode_of_its_own(n_points, generator):
+    """Its points are far out in a mode, and count once each however long it stayed."""
+    common = TWO.sample(0, (16, 40), generator)
+    far = TWO.means[0] + 3.4 * TWO.scales[0] * torch.tensor([1.0, 0.0, 0.0])
+    stuck = torch.stack([far, far + 1e-3])[torch.arange(40) * n_points // 40]
+    chains = torch.cat([common, stuck[None]])
+    values = TWO(chains.flatten(0, 1)).reshape(17, 40)
+    pool = pool_draws(chains, values, [], TWO, UNITS, generator=generator)
+    assert pool.chains.bincount().tolist() == [40] * 16 + [n_points]
+    assert_close(TWO(pool.draws), pool.values)
+    found = weigh(TWO, pool, UNITS, generator=generator)
+    assert found.modes.regions.n_modes == 1
+
+
+def test_repeats_of_a_chain_that_moved_are_draws(generator):
+    """A rejected move leaves the position where it is, and counts."""
+    draws = TWO.sample(0, (4, 12), generator).repeat_interleave(3, dim=1)
+    values = TWO(draws.flatten(0, 1)).reshape(4, 36)
+    pool = pool_draws(draws, values, [], TWO, UNITS, generator=generator)
+    assert pool.chains.bincount().tolist() == [36] * 4
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_two_modes_have_their_masses_whatever_the_chains_say(seed):
     """A quarter of the chains, and all particles, are where 0.3 of the mass is."""
