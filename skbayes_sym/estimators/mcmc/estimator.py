@@ -86,8 +86,9 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         parameter, of all chains together and up to 50 of each; "uniform" otherwise, and of
         annealed chains.
     evidence_effort : float, default=1.0
-        What finding the evidence may cost, particles and further draws of modes included, in units
-        of what the exploring chains do. 0 weighs the draws that there are.
+        What weighing modes may cost beyond the chains that were asked for, in units of what those
+        cost: particles, further draws of modes, and the new chains in them where exploring ones
+        made all draws. 0 weighs the draws that there are.
     network : "mlp", torch.nn.Module or Network, default="mlp"
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
@@ -384,8 +385,9 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         parameter, of all chains together and up to 50 of each; "uniform" otherwise, and of
         annealed chains.
     evidence_effort : float, default=1.0
-        What finding the evidence may cost, particles and further draws of modes included, in units
-        of what the exploring chains do. 0 weighs the draws that there are.
+        What weighing modes may cost beyond the chains that were asked for, in units of what those
+        cost: particles, further draws of modes, and the new chains in them where exploring ones
+        made all draws. 0 weighs the draws that there are.
     network : "mlp", torch.nn.Module or Network, default="mlp"
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
