@@ -3,7 +3,8 @@
 Reading order:
 
 * shapes and chance: `layout` (named shapes, one flat vector), `random` (explicit streams),
-  `monte_carlo` (a number and its error), `quadrature`, `constants` (made once a device);
+  `rotated_normals` (noise for stochastic gradients), `monte_carlo` (a number and its error),
+  `quadrature`, `constants` (made once a device);
 * linear algebra: `linalg` (Cholesky factors with a remedy), `products` (of linear layers, in the
   faster orientation), `gaussian` (divergences),
   `ridge` (regression in the smaller dimension), `resolvent` (many such systems with one matrix);

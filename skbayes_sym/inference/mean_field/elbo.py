@@ -21,6 +21,7 @@ from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, LayerViews
 from skbayes_sym.models.priors import GaussianPrior, Moments
+from skbayes_sym.numerics.rotated_normals import RotatedNormals
 from skbayes_sym.symmetry.base import SymmetryGroup
 
 _EVERY = 10  # steps between updates of learned scales: they cost as much as a small step
@@ -100,12 +101,9 @@ class SymmetrizedElbo:
         self._inference_mode = torch.inference_mode()
         self._batches = batches
         self._log_lik = ElboLikelihood(network, n_rows, n_draws, params)
-        self._noise = _NoiseBuffer(
-            (*network.hidden_layer_sizes, likelihood.n_noise(network.n_outputs)),
-            n_rows * n_draws,
-            params,
-            batches.generator,
-        )
+        widths = (*network.hidden_layer_sizes, likelihood.n_noise(network.n_outputs))
+        shapes = [(n_rows * n_draws, width) for width in widths]
+        self._noise = RotatedNormals(shapes, params, batches.generator)
 
     def __call__(self, step: int) -> Tensor:
         if self._scales is not None and step % _EVERY == 0:
@@ -150,28 +148,3 @@ class SymmetrizedElbo:
         quadratic = torch.dot(scaled_loc, self._loc).add_(torch.dot(variance, self._precision))
         quadratic.sub_(self._log_variance.sum())
         return torch.add(self._kl_constant, quadratic, alpha=0.5)
-
-
-class _NoiseBuffer:
-    """Fresh standard normals (n_rows, width) for every width, in views made once."""
-
-    def __init__(
-        self,
-        widths: Sequence[int],
-        n_rows: int,
-        like: Tensor,
-        generator: torch.Generator,
-    ) -> None:
-        sizes = [n_rows * width for width in widths]
-        # Drawn in float32 whatever the arithmetic: see numerics.random.standard_normal.
-        self._drawn = torch.empty(sum(sizes), dtype=torch.float32, device=like.device)
-        self._used = self._drawn if like.dtype == torch.float32 else self._drawn.to(like.dtype)
-        self._generator = generator
-        pieces = self._used.split(sizes)
-        self._views = [p.view(n_rows, w) for p, w in zip(pieces, widths, strict=True)]
-
-    def next(self) -> Sequence[Tensor]:
-        self._drawn.normal_(generator=self._generator)
-        if self._used is not self._drawn:
-            self._used.copy_(self._drawn)
-        return self._views
