@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 LEARNING_RATE = 1e-3
-OURS, TEXTBOOK, DETERMINISTIC = "ours, mean-field", "textbook nn.Module, LRT", "deterministic torch"
+OURS, TEXTBOOK = "ours, mean-field", "textbook nn.Module, LRT"
+FUSED, DEFAULT = "deterministic torch, fused Adam", "deterministic torch, default Adam"
 
 
 def batches(case: Case, n_steps: int, x: Tensor, y: Tensor) -> Any:
@@ -71,10 +72,10 @@ def elbo_loop(case: Case, model: nn.Module, kl: Callable[[], Tensor]) -> Run:
     )
 
 
-def deterministic(case: Case) -> Run:
-    """An ordinary network, with the one-kernel Adam that ours has."""
+def deterministic(case: Case, *, fused: bool | None) -> Run:
+    """An ordinary network, with the one-kernel Adam that ours has or with torch's default."""
     model = stacked(case, nn.Linear)
-    return adam_loop(case, model, lambda x, y: log_loss(case, model(x), y), fused=True)
+    return adam_loop(case, model, lambda x, y: log_loss(case, model(x), y), fused=fused)
 
 
 class LocalReparametrisation(nn.Module):
@@ -253,7 +254,8 @@ def pyro(case: Case) -> Run:
 
 LOOPS: dict[str, Callable[[Case], Run]] = {
     OURS: lambda case: training(case, learning_rate=LEARNING_RATE),
-    DETERMINISTIC: deterministic,
+    FUSED: lambda case: deterministic(case, fused=True),
+    DEFAULT: lambda case: deterministic(case, fused=None),
     TEXTBOOK: textbook,
     "scikit-learn MLP": scikit_learn,
     "torchbnn": torchbnn,
