@@ -84,7 +84,7 @@ def seconds_of_its_kind(cell, found):
 def report(found, args):
     """The table, with numbers of seeds, beside the paper's."""
     print(f"\ntest accuracy (%), {args.n_train} images, {args.epochs} epochs, {args.hidden} units")
-    print(f"{'':24s}" + "".join(f"{version:>22s}" for version in VERSIONS))
+    print(f"{'':24s}" + "".join(f"{version:>25s}" for version in VERSIONS))
     for (network, method), theirs in PAPER.items():
         cells = []
         for version, paper in zip(VERSIONS, theirs, strict=True):
@@ -93,7 +93,7 @@ def report(found, args):
             error = f" ± {own.std(ddof=1) / len(own) ** 0.5:.1f}" if len(own) > 1 else ""
             shown = f"{own.mean():.1f}{error} ({len(own)})" if len(own) else "not run"
             cells.append(f"{shown:>14s} | {paper:5.2f}")
-        print(f"{network} {method:20s}" + "".join(f"{c:>22s}" for c in cells))
+        print(f"{network} {method:20s}" + "".join(f"{c:>25s}" for c in cells))
     print("here (seeds) | the paper")
 
 
