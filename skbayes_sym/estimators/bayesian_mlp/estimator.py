@@ -274,37 +274,46 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         theta = self._cached(f"members on {x.device}", lambda: torch.as_tensor(self.samples_).to(x))
         return self.member_network_.forward(theta, x)
 
+    def _counting(self) -> list[tuple[Array, float]]:
+        """The noise of modes, members and the linear model, and the share of each.
+
+        Only of the kinds that count for something: others aren't asked for their outputs, and may
+        have no noise, and so no density.
+        """
+        kinds = (
+            ("noise_std_modes_", "modes_share_"),
+            ("noise_std_samples_", "members_share_"),  # not there if an interrupt came first
+            ("noise_std_linear_", "linear_share_"),
+        )
+        found = [(getattr(self, n, np.empty(0)), getattr(self, share, 0.0)) for n, share in kinds]
+        return [(noise, share) for noise, share in found if len(noise) and share > 0.0]
+
     def _noise(self) -> Array:
         """Of modes, members and the linear model, in scaled units (R + M + 1, T)."""
-        names = ("noise_std_modes_", "noise_std_samples_", "noise_std_linear_")
-        parts = [getattr(self, name) for name in names if hasattr(self, name)]
-        return np.asarray(np.concatenate(parts) / self.y_scale_)
+        return np.asarray(np.concatenate([noise for noise, _ in self._counting()]) / self.y_scale_)
+
+    def _shares(self) -> Tensor:
+        """What each of `_noise` counts for, (R + M + 1,)."""
+        shares = [np.full(len(noise), share / len(noise)) for noise, share in self._counting()]
+        return torch.tensor(np.concatenate(shares))
 
     def _linear(self, x: Tensor) -> LinearisedModes | None:
         """The linear model, if it counts."""
-        if not hasattr(self, "linear_posterior_"):
+        if not hasattr(self, "linear_posterior_") or not self.linear_share_:
             return None
         loc, factor = (t.to(x.device) for t in self.linear_posterior_.tensors)
         return LinearisedModes(linear_network(x.shape[1], len(self.y_scale_)), loc, factor)
 
-    def _shares(self) -> Tensor:
-        """What each of `_noise` counts for, (R + M + 1,)."""
-        shares: list[float] = []
-        for noise, share in (
-            ("noise_std_modes_", "modes_share_"),
-            ("noise_std_samples_", "members_share_"),
-            ("noise_std_linear_", "linear_share_"),
-        ):
-            n = len(getattr(self, noise, ()))
-            shares += [getattr(self, share) / n] * n if n else []
-        return torch.tensor(shares, dtype=torch.float64)
+    @property
+    def _n_modes_that_count(self) -> int:
+        return self.posterior_.n_modes if hasattr(self, "posterior_") and self.modes_share_ else 0
 
     def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means (R + M + 1, N, T) and covariances of the function values, in `_noise`'s order."""
         kinds = []
-        if hasattr(self, "posterior_"):
+        if self._n_modes_that_count:
             kinds.append(self._modes(x).outputs(x))
-        if hasattr(self, "samples_"):  # an interrupt may have come first
+        if hasattr(self, "samples_") and self.members_share_:
             members = self._members(x)
             kinds.append((members, torch.diag_embed(torch.zeros_like(members))))
         linear = self._linear(x)
@@ -327,9 +336,6 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
             noise = torch.cat([noise * v for v in states.unbind()])
             shares = of_states.outer(shares).flatten()
             mean, covariance = (torch.cat([t, t]) for t in (mean, covariance))
-        # What counts for nothing may have no noise, and so no density.
-        parts = (t[shares > 0.0] for t in (mean, covariance, noise, shares))
-        mean, covariance, noise, shares = parts
         variance = covariance.diagonal(dim1=-2, dim2=-1)
         return NormalMixture(mean, variance, noise, shares.log(), covariance)
 
@@ -351,7 +357,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
         noise, linear = self._noise(), self._linear(x)
-        n_modes = self.posterior_.n_modes if hasattr(self, "posterior_") else 0
+        n_modes = self._n_modes_that_count
         chosen = torch.multinomial(self._shares(), n, replacement=True, generator=generator)
         outputs = x.new_empty(n, len(x), noise.shape[1])
         is_mode = chosen < n_modes

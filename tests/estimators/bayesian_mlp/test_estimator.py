@@ -1,5 +1,7 @@
 """Pooled networks: what they are made of, and what is chosen for how many rows."""
 
+from copy import copy
+
 import numpy as np
 import pytest
 import torch
@@ -84,6 +86,20 @@ def test_draws_have_the_moments_that_are_predicted(fitted):
     draws = fitted.sample_y(X[:5], 4000, random_state=0)
     assert np.abs((draws.mean(axis=1) - mean) / (std / 4000**0.5)).max() < 4.5
     np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.08)
+
+
+@pytest.mark.parametrize("kind", ["modes", "members", "linear"])
+def test_what_counts_for_nothing_is_not_asked(kind, fitted, monkeypatch):
+    model = copy(fitted)
+    for other in ("modes", "members", "linear"):
+        setattr(model, f"{other}_share_", 0.5 if other != kind else 0.0)
+    monkeypatch.setattr(BayesianMLPRegressor, f"_{kind}", lambda *args: None)
+    n = 6 - {"modes": 3, "members": 2, "linear": 1}[kind]
+    assert len(model._shares()) == len(model._noise()) == n
+    assert float(model._shares().sum()) == pytest.approx(1.0)
+    law = predictive(model, X[:5])
+    assert np.isfinite(law.log_prob(np.zeros(5))).all()
+    assert np.isfinite(model.sample_y(X[:5], 200, random_state=0)).all()
 
 
 @pytest.mark.long
