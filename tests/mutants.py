@@ -57,6 +57,10 @@ MUTANTS = [
            "numerics/test_permanent_bounds.py"),
     Mutant("numerics/permanent_bounds.py", "torch.minimum(bounds[:2]", "torch.maximum(bounds[:2]",
            "numerics/test_permanent_bounds.py"),
+    Mutant("numerics/rotated_normals.py", "left.unsqueeze(-1) * self._mix * right.unsqueeze(-2)",
+           "self._mix.expand(_FRESH, -1, -1)", "numerics/test_rotated_normals.py"),
+    Mutant("numerics/rotated_normals.py", "if k % 2:", "if True:",
+           "numerics/test_rotated_normals.py"),
     Mutant("numerics/random.py", "-1.0, 1.0).to(q)", "1.0, 1.0).to(q)", "numerics/test_random.py"),
     # Symmetries and their gaps.
     Mutant("symmetry/gaps/permanent_estimates.py", "logsumexp(dim=0) - log(self.n_permutations)",
@@ -274,6 +278,14 @@ MUTANTS = [
     Mutant("inference/factorization/mixed_sweeps.py", "PERIOD, _ENOUGH = 10, 1e-5",
            "PERIOD, _ENOUGH = 10, 5e-3",
            "inference/factorization/test_mixed_sweeps.py inference/factorization/test_vi.py"),
+    Mutant("estimators/mcmc/budget.py", "left + evidence.left", "left",
+           "estimators/mcmc/test_budget.py"),
+    Mutant("estimators/mcmc/budget.py", "max(0.5 * left, left - asked)", "left",
+           "estimators/mcmc/test_budget.py"),
+    Mutant("inference/multimodal/weights.py", ">= LONG)", ">= 1)",
+           "inference/multimodal/test_weights.py"),
+    Mutant("inference/mode_sampling.py", "        self._spend(allowance, found)\n", "",
+           "inference/test_mode_sampling.py"),
 ]  # fmt: skip
 
 
