@@ -64,8 +64,9 @@ class Seed(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """To the best of the peers."""
-        return self.rate / max(self.peers.values()) if self.peers else float("nan")
+        """To the best of the peers; inf where none of their chains reached the best mode."""
+        theirs = max(self.peers.values(), default=float("nan"))
+        return self.rate / theirs if theirs else float("inf")
 
 
 def fit(problem: Problem, seed: int) -> tuple[Outcome, bool, bool]:

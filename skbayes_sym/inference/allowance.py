@@ -9,6 +9,9 @@ from torch import Tensor
 # millisecond at some 3 10^10 a second.
 _CALL = 5e6
 
+# What a move takes beside its gradients: momenta, energies, whether it stays in its copy; in calls.
+A_MOVE = 8.0
+
 
 @dataclass
 class Allowance:
@@ -29,9 +32,10 @@ class Allowance:
         """Of as many gradient calls of so many chains each."""
         return n_calls * (_CALL + n_chains * self.per_gradient)
 
-    def of_moves(self, n_gradients: Tensor, block_size: int) -> float:
-        """Of chains that made so many gradients each (C,), in blocks that moved together."""
-        n_calls = sum(float(block.max()) for block in n_gradients.split(block_size))
+    def of_moves(self, n_gradients: Tensor, n_moves: Tensor, block_size: int) -> float:
+        """Of chains that made so many gradients (C,) in so many moves (C,), in blocks."""
+        by_block = zip(n_gradients.split(block_size), n_moves.split(block_size), strict=True)
+        n_calls = sum(float(made.max() + A_MOVE * moves.max()) for made, moves in by_block)
         return self.work(n_calls, 0.0) + float(n_gradients.sum()) * self.per_gradient
 
     def spend(self, work: float) -> None:

@@ -22,9 +22,9 @@ from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 _WELL_KNOWN = 0.3  # nats of error up to which a mode's evidence needs no further draws
 _ROUNDS = 2  # of further draws
 
-# Multiplications that bridging takes: a draw has four of the proposal beside it, and each of them
-# is entered in the domain of every mode, by an assignment of two microseconds.
-_BRIDGED = 5 * 6e4
+# Multiplications that bridging takes: with a draw four of the proposal are compared, and each of
+# them is entered in the domain of every mode, by an assignment of some five microseconds.
+_BRIDGED = 6 * 1.5e5
 
 _MOST_REFINED = 8  # modes that get more, the highest: where none has enough draws, more won't do
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.allowance import Allowance
+from skbayes_sym.inference.allowance import A_MOVE, Allowance
 from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, Kernel, Preconditioner
 from skbayes_sym.inference.kernels.confined import ConfinedHMC
 from skbayes_sym.inference.kernels.hmc import HMC
@@ -47,6 +47,7 @@ _FREE_THIN = 3  # times as many moves a draw where chains run free: they are les
 _DRAWS_A_DIMENSION = 2  # that a covariance needs
 _MOST_LOST = 0.1  # of accepted proposals, at the boundary of a copy, that its metric is worth
 _GRADIENTS_A_MOVE = 12  # in a mode, about
+_WITH_METRIC = 1.3  # what a gradient and two products with a full metric take, in gradients
 
 
 class ModeRun(NamedTuple):
@@ -60,8 +61,8 @@ class ModeRun(NamedTuple):
 
     @property
     def n_calls(self) -> float:
-        """Gradients of a chain, about, if it thins no further than it must."""
-        return _GRADIENTS_A_MOVE * (self.n_warmup + self.n_draws)
+        """What a chain takes, about, in gradients, if it thins no further than it must."""
+        return (_WITH_METRIC * _GRADIENTS_A_MOVE + A_MOVE) * (self.n_warmup + self.n_draws)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,18 +141,21 @@ class ModeSampler:
         return found
 
     def _spend(self, allowance: Allowance, run: ChainDraws) -> None:
-        made = run.warmup.n_gradients + run.sampling.n_gradients
-        allowance.spend(allowance.of_moves(made, self.plan.block_size))
+        made = _WITH_METRIC * (run.warmup.n_gradients + run.sampling.n_gradients)
+        n_moves = run.warmup.n_moves + run.sampling.n_moves
+        allowance.spend(allowance.of_moves(made, n_moves, self.plan.block_size))
 
     def _spaced(self, warm: ChainDraws, thin: int, allowance: Allowance) -> tuple[int, HMC]:
         """Moves a draw, at most ``thin``, and the trajectories, by what the warm-up's cost."""
         made = float(warm.warmup.n_gradients.max())
         a_move = max(made / max(self.plan.n_warmup, 1), 1.0)
         n_chains = len(warm.n_draws)
-        a_draw = allowance.left / (allowance.work(1.0, n_chains) * self.plan.n_draws)
+        a_draw = allowance.left / (allowance.work(_WITH_METRIC, n_chains) * self.plan.n_draws)
         whole = _DRAWING.mean_path / _median_step(warm)
         if whole <= _WARM_UP.max_leapfrog:
-            return max(1, int(min(thin, a_draw / a_move))), _DRAWING
+            each = max(a_move, whole) + A_MOVE  # early moves of a warm-up may be shorter
+            return max(1, int(min(thin, a_draw / each))), _DRAWING
+        a_draw -= A_MOVE
         a_draw = min(a_draw, thin * (a_move if allowance.left == inf else whole))
         most = int(min(max(a_draw / _OF_THE_MOST, _WARM_UP.max_leapfrog), _LONGEST))
         n_moves = a_draw / min(whole, _OF_THE_MOST * most)

@@ -45,7 +45,7 @@ def test_refining_ends_with_its_allowance(generator):
     found = weigh(TWO, few_in_the_heavy_mode(generator), UNITS, generator=generator)
     sampler = sampler_of(TWO, generator)
     assert refine(TWO, found, None_but_plan(), n_chains=8, seed=3, allowance=none()) is found
-    cost = Allowance(1e4).work(PLAN.n_calls, 8) + 5 * 6e4 * 400 * 2
+    cost = Allowance(1e4).work(PLAN.n_calls, 8) + 9e5 * 400 * 2
     allowance = Allowance(1e4, cost)
     after = refine(TWO, found, sampler, n_chains=8, seed=3, allowance=allowance)
     assert len(after.pool.draws) == len(found.pool.draws) + 400

@@ -143,8 +143,12 @@ def test_what_chains_cost_is_taken_off_their_allowance(crossed, monkeypatch, gen
     plan = PLAN._replace(n_warmup=20, n_draws=10)
     sampler_of(TWO, generator, plan)(two_modes(), 0, 4, seed=1, allowance=allowance)
     assert len(runs) == 2 + crossed
-    made = [run.warmup.n_gradients + run.sampling.n_gradients for run in runs]
-    assert allowance.left == 1e9 - sum(allowance.of_moves(n, plan.block_size) for n in made)
+    spent = 0.0
+    for run in runs:
+        n_gradients, n_moves = (run.warmup[i] + run.sampling[i] for i in (4, 0))
+        assert int(n_moves.max()) == int(n_moves.min()) > 0
+        spent += allowance.of_moves(1.3 * n_gradients, n_moves, plan.block_size)
+    assert allowance.left == pytest.approx(1e9 - spent)
 
 
 def test_chains_have_the_precision_asked_for(generator):
@@ -173,7 +177,7 @@ def test_a_draw_costs_what_it_may_in_as_few_trajectories_as_that_takes(step_size
     sampler, a_move = sampler_of(TWO, None), min(18, ceil(1.7 / step_size))
     warm = warmed(step_size, a_move)
     allowance = Allowance(1e4)
-    allowance.left = allowance.work(a_draw * PLAN.n_draws, 8)
+    allowance.left = allowance.work(1.3 * a_draw * PLAN.n_draws, 8)
     thin, kernel = sampler._spaced(warm, 4, allowance)
     generator = torch.Generator().manual_seed(0)
     moves = [kernel.n_leapfrog(torch.tensor([step_size]), generator) for _ in range(400)]

@@ -79,7 +79,8 @@ def _work_asked(setting: Setting, chains: ChainDraws) -> float:
 def _made(setting: Setting, chains: ChainDraws) -> float:
     """What the exploring chains have cost."""
     n_gradients = chains.warmup.n_gradients + chains.sampling.n_gradients
-    return setting.allowance().of_moves(n_gradients, setting.block_size)
+    n_moves = chains.warmup.n_moves + chains.sampling.n_moves
+    return setting.allowance().of_moves(n_gradients, n_moves, setting.block_size)
 
 
 def _work_of_replicate(

@@ -19,10 +19,11 @@ def a_fit(effort, n_draws, made_draws):
         chains=SimpleNamespace(n_warmup=50, n_draws=n_draws, thinning=1),
         block_size=N_CHAINS, allowance=lambda left=inf: Allowance(1e4, left),
     )  # fmt: skip
-    made, none = (torch.full((N_CHAINS,), n) for n in (N_GRADIENTS, 0))
+    made, n_moves, none = (torch.full((N_CHAINS,), n) for n in (N_GRADIENTS, 100, 0))
     chains = SimpleNamespace(
-        draws=torch.empty(N_CHAINS, made_draws, 3), warmup=SimpleNamespace(n_gradients=made),
-        sampling=SimpleNamespace(n_gradients=none),
+        draws=torch.empty(N_CHAINS, made_draws, 3),
+        warmup=SimpleNamespace(n_gradients=made, n_moves=n_moves),
+        sampling=SimpleNamespace(n_gradients=none, n_moves=none),
     )  # fmt: skip
     return setting, SimpleNamespace(chains=chains, replicates=[])
 
@@ -31,7 +32,7 @@ def a_fit(effort, n_draws, made_draws):
 @pytest.mark.parametrize("n_draws", [50, 100, 1000])
 def test_all_of_it_costs_what_was_asked_for_and_effort_times_as_much(effort, n_draws):
     setting, explored = a_fit(effort, n_draws, 50)
-    made = Allowance(1e4).work(N_GRADIENTS, N_CHAINS)
+    made = Allowance(1e4).work(N_GRADIENTS, N_CHAINS) + Allowance(1e4).work(8 * 100, 0)
     asked = made * (50 + n_draws) / 100
     evidence = allowance_for_evidence(setting, explored)
     assert 0.0 <= evidence.left <= effort * asked * (1.0 + 1e-12)
