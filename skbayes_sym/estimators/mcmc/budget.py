@@ -45,14 +45,12 @@ def allowance_for_new_chains(
 ) -> Allowance | None:
     """What is left for chains in the modes once the evidence is known; None without a limit.
 
-    At most what was asked for. What it falls short of the exploring chains is theirs as well, and
-    so is what the ``evidence`` has left of its part.
+    What the ``evidence`` has left of its part is theirs as well.
     """
     if explored.chains is None:
         return None
-    asked = _work_asked(setting, explored.chains)
     left = _left_by(setting, explored.chains) - _for_the_evidence(setting, explored.chains)
-    return setting.allowance(min(asked, left + evidence.left))
+    return setting.allowance(left + evidence.left)
 
 
 def _for_the_evidence(setting: Setting, chains: ChainDraws) -> float:
