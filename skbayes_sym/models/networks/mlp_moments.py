@@ -19,7 +19,7 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.memory import rows_within
-from skbayes_sym.numerics.products import weight_gradient
+from skbayes_sym.numerics.products import layer_outputs, weight_gradient
 
 # Hidden units of a block of draws: 1 to 2 MB, a core's L2 cache.
 _CACHE_NUMBERS = 1 << 18
@@ -128,8 +128,8 @@ class ElboLikelihood:
         h, h2 = x, self._x2
         pairs = list(zip(views.loc, views.variance, strict=True))
         for (loc, variance), units, eps in zip(pairs[:-1], self._hidden, noise, strict=False):
-            torch.addmm(loc[1], h, loc[0].T, out=units.mean)
-            torch.addmm(variance[1], h2, variance[0].T, out=units.sd).sqrt_()
+            layer_outputs(h, *loc, out=units.mean)
+            layer_outputs(h2, *variance, out=units.sd).sqrt_()
             units.draw(eps)
             h = self._network.activation.apply_(units.h)
             h2 = torch.mul(h, h, out=units.h2)
