@@ -1,14 +1,13 @@
 """What weighing modes may cost, in proportion to what was asked for."""
 
 from skbayes_sym.estimators.mcmc.draws import Explored
-from skbayes_sym.estimators.mcmc.setting import Setting
+from skbayes_sym.estimators.mcmc.setting import REPLICATE_MOVES, Setting
 from skbayes_sym.estimators.mcmc.trust import why_not_weigh
 from skbayes_sym.inference.allowance import Allowance
 from skbayes_sym.inference.mcmc.chains import ChainDraws
 from skbayes_sym.inference.multimodal.bridge import can_bridge
 from skbayes_sym.inference.samplers import SMC
 
-REPLICATE_MOVES = 4  # a stage: particles look for modes, whose weights come from elsewhere
 _STAGES, _GRADIENTS_A_STAGE_MOVE = 30, 10  # of a replicate, about
 _CALLS_A_STAGE = 100  # what aligning and resampling particles takes, in calls of a gradient
 _REPLICATES_SHARE = 0.5  # of what the evidence may cost

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from skbayes_sym.estimators.mcmc.budget import REPLICATE_MOVES, affordable
+from skbayes_sym.estimators.mcmc.budget import affordable
 from skbayes_sym.estimators.mcmc.draws import Draws, Explored, made
 from skbayes_sym.estimators.mcmc.setting import (
     EXPLORING,
     MOST_EXPLORED,
     REFRESHING,
+    REPLICATE_MOVES,
     REPLICATES,
     Setting,
 )

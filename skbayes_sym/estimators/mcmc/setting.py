@@ -32,6 +32,9 @@ MOST_EXPLORED = 50
 # as bridge six modes. With fewer most modes have no evidence, and finding that out is not free.
 _WORTH_WEIGHING = 30
 
+# Moves of a replicate's stage: particles look for modes, whose weights come from elsewhere.
+REPLICATE_MOVES = 4
+
 EXPLORING, REPLICATES, REFRESHING = 0.7, 0.15, 0.15  # shares of the progress reported
 
 
