@@ -4,8 +4,8 @@ A product and its transpose are the same numbers, but kernels work on tiles of f
 few rows the turned gradient takes up to three times as long, with many rows a layer that is wider
 than its input gains a sixth. A layer of many inputs and few outputs that don't fill tiles takes
 two thirds of the time as ``W x'``; with whole tiles of 16, and from some fifty outputs on, that
-gains nothing and can take twice as long. (MKL, float32 and float64, each measured on two kinds of
-CPU; in float64 narrow layers gain a sixth.)
+gains nothing and can take twice as long. (MKL, float32 and float64; gradients measured on two kinds
+of CPU, narrow layers on one with AVX-512, where float64 gains a sixth.)
 """
 
 import torch

@@ -214,3 +214,27 @@ def test_posterior_draws_and_density(generator):
     prior = torch.distributions.Normal(torch.zeros(2).double(), torch.tensor([1.0, 3.0]).double())
     kl = torch.distributions.kl_divergence(normal, prior).sum()
     assert posterior.kl_from([1.0, 3.0]) == pytest.approx(float(kl))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_steps", [16, 64])
+def test_an_average_of_gradients_varies_as_with_noise_drawn_anew(n_steps, generator):
+    """At most a sixth more, which is what squares of a rotated set have in common with the last."""
+    network, likelihood = MLP(3, (20,), 1, TANH), Gaussian(torch.full((1,), -1.0).double())
+    data, prior = problem(network, generator, n=200)
+    params = params_of(network, likelihood, generator)
+    objective, n_averages = objective_of(network, data, prior, params, likelihood), 400
+    assert objective._noise._rotates
+    variances = []
+    for rotates in (False, True):
+        objective._noise._rotates, means = rotates, []
+        for _ in range(n_averages):
+            objective._noise._n_made, total = 0, torch.zeros_like(params)
+            for step in range(n_steps):
+                objective(step)
+                total += objective.gradient
+            means.append(total / n_steps)
+        variances.append(torch.stack(means).var(dim=0).sum())
+    ratio = float(variances[1] / variances[0])
+    print(f"variance of an average of {n_steps}, rotated / drawn: {ratio:.3f}")
+    assert 0.8 < ratio < 1.0 + 1 / 6
