@@ -1,6 +1,6 @@
 """Choices in variational inference that the guide's tables are about.
 
-    SKBAYES_SYM_DATA=... python asv_bench/compare_vi.py starts [--sets NAME ...] [--splits 5]
+    SKBAYES_SYM_DATA=... python asv_bench/studies/compare_vi.py starts [--sets NAME ...] [--splits 5]
                                                         priors | scales
 
 ``starts``: `SymmetrizedVIRegressor` of 20 tanh units, from random weights and from a Laplace mode.

@@ -1,6 +1,6 @@
 """A whole fit of mean-field VI beside NumPyro's SVI, compilation included: CPU seconds.
 
-    python asv_bench/compare_fits.py [--rounds 3]
+    python asv_bench/studies/compare_fits.py [--rounds 3]
 
 NumPyro fits the same network by `AutoNormal` and `SVI.run`, float32, its plate drawing the batches
 of the larger table: one compiled loop, made anew in every round. Ours is the estimator, validation

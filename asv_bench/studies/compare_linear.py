@@ -1,6 +1,6 @@
 """Linear models beside scikit-learn's: CPU seconds of a fit, paired and in random order.
 
-    python asv_bench/compare_linear.py [--rounds 7] [--sizes 1000x10 100000x10] [--classes]
+    python asv_bench/studies/compare_linear.py [--rounds 7] [--sizes 1000x10 100000x10] [--classes]
 
 One thread. `BayesianLinearRegressor` beside `BayesianRidge`, which has the same posterior; two
 classes beside `LogisticRegressionCV`, which learns the strength of its penalty as ours does. The
