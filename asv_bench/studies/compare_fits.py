@@ -10,9 +10,12 @@ and all, without its stopping rule. The two take turns within a round.
 import argparse
 import itertools
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+sys.path.append(str(Path(__file__).parents[1]))  # benchmarks
 
 import torch
 from benchmarks.common import CASES, Case, network, random_data

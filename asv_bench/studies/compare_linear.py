@@ -8,9 +8,13 @@ ratio is the median over rounds of paired ratios, with their range; a target tha
 """
 
 import argparse
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))  # benchmarks
 
 import numpy as np
 from benchmarks.linear import make_data

@@ -15,8 +15,12 @@ every row; the others share one draw of the weights, with up to 100 times the gr
 """
 
 import argparse
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))  # benchmarks
 
 import numpy as np
 import torch

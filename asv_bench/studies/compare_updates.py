@@ -22,8 +22,12 @@ Memory is the largest resident set of a fresh process that does nothing else, to
 
 import argparse
 import resource
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
+
+sys.path.append(str(Path(__file__).parents[1]))  # benchmarks
 
 import torch
 from benchmarks.lila import (
