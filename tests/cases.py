@@ -13,17 +13,17 @@ import torch
 from gap_oracle import GapCase, correlated, mean_field, rows
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.confined import ConfinedHMC
-from skbayes_sym.inference.kernels.hmc import HMC
-from skbayes_sym.inference.kernels.nuts import NUTS
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
-from skbayes_sym.inference.mcmc.microcanonical import MicrocanonicalHMC
-from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
-from skbayes_sym.inference.multimodal.low_rank import LowRankMixture
-from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
+from skbayes_sym.inference.modes.gaussian_mixture import GaussianMixture
+from skbayes_sym.inference.modes.low_rank import LowRankMixture
+from skbayes_sym.inference.modes.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
+from skbayes_sym.inference.sampling.kernels.confined import ConfinedHMC
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kernels.nuts import NUTS
+from skbayes_sym.inference.sampling.microcanonical import MicrocanonicalHMC
 from skbayes_sym.models.augmentations.base import (
     Augmentation,
     Composed,

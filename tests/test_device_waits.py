@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, initial_state
-from skbayes_sym.inference.kernels.hmc import HMC
-from skbayes_sym.inference.kernels.nuts import NUTS
 from skbayes_sym.inference.log_density import AutogradPosterior
+from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner, initial_state
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.numerics.constants import constant, positions
 

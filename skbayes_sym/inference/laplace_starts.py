@@ -14,11 +14,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.base import DensePreconditioner
 from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
 from skbayes_sym.inference.laplace.class_modes import ClassModeSearch, starting_points
 from skbayes_sym.inference.laplace.evidence_modes import EvidenceModes, RegressionEvidence
 from skbayes_sym.inference.laplace.mode_search import search_modes
+from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.base import Likelihood

@@ -18,7 +18,6 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.modes import Mode
-from skbayes_sym.inference.kernels.base import DensePreconditioner, DiagonalPreconditioner, State
 from skbayes_sym.inference.laplace.class_refit import RefittedMembers
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
@@ -33,15 +32,20 @@ from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHi
 from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
-from skbayes_sym.inference.mcmc.blocks import Block
-from skbayes_sym.inference.mcmc.kronecker import KroneckerPreconditioner, LayerCurvature
-from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
-from skbayes_sym.inference.multimodal.low_rank import LowRankMixture
-from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
+from skbayes_sym.inference.modes.gaussian_mixture import GaussianMixture
+from skbayes_sym.inference.modes.low_rank import LowRankMixture
+from skbayes_sym.inference.modes.mixture_of_laplace import MixtureOfLaplace
 from skbayes_sym.inference.noise_shape import NoiseShape
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
 from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Annealing, Evidence
+from skbayes_sym.inference.sampling.blocks import Block
+from skbayes_sym.inference.sampling.kernels.base import (
+    DensePreconditioner,
+    DiagonalPreconditioner,
+    State,
+)
+from skbayes_sym.inference.sampling.kronecker import KroneckerPreconditioner, LayerCurvature
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
