@@ -4,7 +4,7 @@ A chain started at a good optimum stays in its narrow basin. One that starts at 
 with steps so long that their energy error is large (`MicrocanonicalLangevin`, which rejects
 nothing) finds a wide basin as the steps get shorter: annealing, whose temperature is the energy
 error. Preconditioned from the start it would find worse ones: so the coordinates are the weights
-themselves, until the place is found (`asv_bench/compare_bde.py` prints what comes of it).
+themselves, until the place is found (`asv_bench/studies/compare_bde.py` prints what comes of it).
 """
 
 from collections.abc import Callable
