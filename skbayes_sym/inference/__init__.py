@@ -6,8 +6,7 @@ the prior learns its scales). Then a folder a method: `mean_field`, `layerwise`,
 `laplace`, `factorization`; `kernels` (moves of chains), used by `mcmc`, `smc` and `mode_sampling`
 (chains in one mode, of which `mode_refinement` asks for more); `laplace_starts` (where chains may
 start) and `allowance` (what they may spend); `multimodal` (what each mode weighs), `diagnostics`,
-`effective_noise`, `left_out` (rows that a linearised fit leaves out), `noise_shape` (what these say
-of the noise).
+`effective_noise`; `pooling` (several distributions as one, by the rows that each leaves out).
 `samplers` and `solvers` are what a user gives to an estimator; `reference` is what papers printed
 and only comparisons use.
 

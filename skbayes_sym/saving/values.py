@@ -38,7 +38,7 @@ from skbayes_sym.inference.mcmc.kronecker import KroneckerPreconditioner, LayerC
 from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
 from skbayes_sym.inference.multimodal.low_rank import LowRankMixture
 from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
-from skbayes_sym.inference.noise_shape import NoiseShape
+from skbayes_sym.inference.pooling.noise_shape import NoiseShape
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
 from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Annealing, Evidence

@@ -7,6 +7,6 @@ Reading order: `method` (what is fitted, and how much of it a data set is worth)
 In: the methods of `laplace` and `ensemble`. Out: `BayesianMLPRegressor`, `BayesianMLPClassifier`.
 
 Tested elsewhere: `method` (with `estimator`), `linear_part` (with `estimator`), `left_out` (with
-`estimator`; laws in `inference/test_left_out`),
+`estimator`; laws in `inference/pooling/test_left_out`),
 `class_method` (with `classifier`).
 """

@@ -17,8 +17,8 @@ from skbayes_sym.inference.effective_noise import chosen_rows
 from skbayes_sym.inference.laplace.evidence_modes import Modes
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.systems import are_outnumbered
-from skbayes_sym.inference.left_out import LeftOut, left_out
-from skbayes_sym.inference.noise_shape import PooledLeftOut
+from skbayes_sym.inference.pooling.left_out import LeftOut, left_out
+from skbayes_sym.inference.pooling.noise_shape import PooledLeftOut
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP

@@ -7,7 +7,7 @@ import torch
 from scipy.special import expit
 from torch import Tensor
 
-from skbayes_sym.inference.left_out import expected_share, mixed, stacked_share
+from skbayes_sym.inference.pooling.left_out import expected_share, mixed, stacked_share
 
 # Networks of one kind count if they gain at least this share of the other kind's gain over the
 # linear model. Left-out rows of linearised networks are too rough to weigh the kinds more finely:

@@ -14,7 +14,7 @@ from skbayes_sym.inference.laplace.evidence_modes import (
 )
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.mode_search import beginning
-from skbayes_sym.inference.left_out import LeftOut, mixed
+from skbayes_sym.inference.pooling.left_out import LeftOut, mixed
 
 _LEAST_GAIN = 0.5  # standard errors
 MODES_A_FOLD = 2  # one begun believing the targets, one doubting them

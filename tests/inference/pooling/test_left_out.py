@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.left_out import (
+from skbayes_sym.inference.pooling.left_out import (
     expected_share,
     left_out,
     mixed,

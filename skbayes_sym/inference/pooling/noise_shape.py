@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.left_out import LeftOut
+from skbayes_sym.inference.pooling.left_out import LeftOut
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 
 Array = npt.NDArray[np.float64]

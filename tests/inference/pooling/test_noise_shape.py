@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.left_out import LeftOut
-from skbayes_sym.inference.noise_shape import NoiseShape, PooledLeftOut, fit_noise_shape
+from skbayes_sym.inference.pooling.left_out import LeftOut
+from skbayes_sym.inference.pooling.noise_shape import NoiseShape, PooledLeftOut, fit_noise_shape
 
 
 def drawn(noise, n=600, n_targets=1, n_models=3, seed=0):
