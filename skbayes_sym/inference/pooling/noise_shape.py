@@ -15,7 +15,7 @@ rows under priors, and kept only where the Bayesian information criterion (Schwa
 them to one noise of any level. The weights of the networks are left as they are.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.pooling.left_out import LeftOut
+from skbayes_sym.models.predictive import NormalMixture
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 
 Array = npt.NDArray[np.float64]
@@ -52,13 +52,13 @@ class NoiseShape:
     centre, spread : ndarray of shape (T,)
         Average and standard deviation of the predicted means of training rows.
     lowest, highest : ndarray of shape (T,)
-        Of them, in units of ``spread``: beyond, the factor stays what it is there.
+        Ends of these means, in units of ``spread``: beyond, the factor stays what it is there.
     wide_share : float
         Share p of the noise that has the larger variance.
     wide_ratio : float
         By how much the larger variance exceeds the smaller.
     mean_square : ndarray of shape (T,)
-        Of the factor, over the training rows.
+        Mean square of the factor over the training rows.
     """
 
     offset: Array
@@ -80,7 +80,7 @@ class NoiseShape:
         return f"{text}, and {wide:.2g} times as wide again in {self.wide_share:.2g} of the rows"
 
     def factor(self, mean: Tensor) -> Tensor:
-        """On the noise's standard deviation, given predicted means (N, T)."""
+        """Factor on the noise's standard deviation, given predicted means (N, T)."""
         centre, spread, low, high, offset, slope = (
             torch.as_tensor(t).to(mean)
             for t in (
@@ -93,108 +93,101 @@ class NoiseShape:
     @property
     def states(self) -> tuple[Tensor, Tensor]:
         """Factors (2,) on the variance, which average to 1, and their shares (2,)."""
-        share = torch.tensor([1.0 - self.wide_share, self.wide_share], dtype=torch.float64)
-        variance = torch.tensor([1.0, self.wide_ratio], dtype=torch.float64)
-        return variance / (share @ variance), share
+        share = torch.tensor(self.wide_share, dtype=torch.float64)
+        return _states(share, torch.full_like(share, self.wide_ratio))
+
+    def shaped(self, law: NormalMixture) -> NormalMixture:
+        """The distribution with this noise in place of noise of one width: two states a draw."""
+        return _widened(law, self.factor(law.mean()), *self.states)
 
 
-@dataclass(frozen=True, eq=False)
-class PooledLeftOut:
-    """Left-out rows of the S models of a pool.
+def _states(wide_share: Tensor, wide_ratio: Tensor) -> tuple[Tensor, Tensor]:
+    shares = torch.stack([1.0 - wide_share, wide_share])
+    return torch.stack([torch.ones_like(wide_ratio), wide_ratio]) / (
+        1.0 + wide_share * (wide_ratio - 1.0)
+    ), shares
+
+
+def _widened(
+    law: NormalMixture, factor: Tensor, variances: Tensor, shares: Tensor
+) -> NormalMixture:
+    """Every draw once for each state, its noise widened by ``factor`` (N, T)."""
+    n, noise = len(shares), law.noise_variance * factor.square()
+    log_weights = law.log_weights
+    if log_weights is None:
+        log_weights = noise.new_full((len(law.loc),), -log(len(law.loc)))
+    return replace(
+        law,
+        loc=law.loc.repeat(n, 1, 1),
+        variance=law.variance.expand_as(law.loc).repeat(n, 1, 1),
+        noise_variance=torch.cat([noise * v for v in variances.to(noise).unbind()]),
+        log_weights=(shares.to(noise).log().unsqueeze(1) + log_weights).flatten(),
+        covariance=None if law.covariance is None else law.covariance.repeat(n, 1, 1, 1),
+    )
+
+
+def fit_noise_shape(law: NormalMixture, y: Tensor, weight: Tensor) -> NoiseShape | None:
+    """The shape that left-out rows like best; None where one noise does as well.
 
     Parameters
     ----------
-    laws : LeftOut
-        (S, N, T).
-    log_shares : Tensor of shape (S,)
-        Of the models, nats.
+    law : NormalMixture
+        Of every row given all others: S models, N rows, T targets.
     y : Tensor of shape (N, T)
     weight : Tensor of shape (N,)
-    """
-
-    laws: LeftOut
-    log_shares: Tensor
-    y: Tensor
-    weight: Tensor
-
-    def mean(self) -> Tensor:
-        """(N, T)."""
-        return torch.einsum("s,snt->nt", self.log_shares.exp(), self.laws.mean)
-
-    def log_prob(self, factor: Tensor, variances: Tensor, shares: Tensor) -> Tensor:
-        """Sum over rows with noise of ``factor`` (N, T) and states of ``variances`` (2,), nats."""
-        noise = self.laws.noise_variance * factor.square()
-        each = [
-            LeftOut(self.laws.mean, self.laws.variance, noise * v).log_prob(self.y)
-            for v in variances.unbind()
-        ]
-        states = torch.stack(each) + shares.log().reshape(-1, 1, 1)
-        per_row = (states.logsumexp(0) + self.log_shares.unsqueeze(1)).logsumexp(0)
-        return self.weight @ per_row
-
-
-def fit_noise_shape(rows: PooledLeftOut) -> NoiseShape | None:
-    """The shape that left-out rows like best; None where one noise does as well.
 
     Notes
     -----
     O(S N T) an evaluation, some hundred of them.
     """
-    total = float(rows.weight.sum())
-    mean = rows.mean()
-    centre = rows.weight @ mean / total
-    spread = (rows.weight @ (mean - centre).square() / total).sqrt()
+    total, mean = float(weight.sum()), law.mean()
+    centre = weight @ mean / total
+    spread = (weight @ (mean - centre).square() / total).sqrt()
     if not bool((spread > 0.0).all()):
         return None
     level = (mean - centre) / spread
-    losses = _Losses(rows, level, _FREE)
+    losses = _Losses(law, y, weight, level, _FREE)
     start = level.new_zeros(level.shape[1])
     plain = lbfgs(by_autograd(losses.of_one_noise), start, max_iter=_MAX_ITER)
     free = losses.lowest(torch.cat([plain, start, start.new_tensor([-1.0, 1.0])]))
     gain = float(losses.of_one_noise(plain) - losses.of_shape(free))
     if gain < 0.5 * (len(start) + 2) * log(max(total, 1.0)):
         return None
-    found = _Losses(rows, level, _OFFSET_STD).lowest(free)
-    offset, slope, tails = found.split([len(start), len(start), 2])
+    best = losses._replace(offset_std=_OFFSET_STD).lowest(free)
+    offset, slope, tails = best.split([len(start), len(start), 2])
     share, ratio = (float(t) for t in _tails(tails))
-    mean_square = rows.weight @ (2.0 * (offset + slope * level)).exp() / total
-    return NoiseShape(
-        offset=_array(offset), slope=_array(slope), centre=_array(centre), spread=_array(spread),
-        lowest=_array(level.amin(0)), highest=_array(level.amax(0)), wide_share=share,
-        wide_ratio=ratio, mean_square=_array(mean_square),
-    )  # fmt: skip
+    mean_square = weight @ (2.0 * (offset + slope * level)).exp() / total
+    columns = (offset, slope, centre, spread, level.amin(0), level.amax(0), mean_square)
+    a, b, c, d, e, f, square = (np.asarray(t.double().cpu().numpy()) for t in columns)
+    return NoiseShape(a, b, c, d, e, f, share, ratio, square)
 
 
 class _Losses(NamedTuple):
     """Minus the log density of left-out rows and of the prior, up to a constant, nats."""
 
-    rows: PooledLeftOut
+    law: NormalMixture
+    y: Tensor
+    weight: Tensor
     level: Tensor  # predicted means (N, T), standardised
     offset_std: float
 
     def of_one_noise(self, offset: Tensor) -> Tensor:
         one = offset.new_ones(1)
-        density = self.rows.log_prob(offset.exp().expand_as(self.level), one, one)
-        return 0.5 * (offset / self.offset_std).square().sum() - density
+        density = _widened(self.law, offset.exp(), one, one).log_prob(self.y)
+        return 0.5 * (offset / self.offset_std).square().sum() - self.weight @ density
 
     def of_shape(self, position: Tensor) -> Tensor:
         n_targets = self.level.shape[1]
         offset, slope, tails = position.split([n_targets, n_targets, 2])
-        share, ratio = _tails(tails)
-        shares = torch.stack([1.0 - share, share])
-        variances = torch.stack([torch.ones_like(ratio), ratio]) / (1.0 + share * (ratio - 1.0))
-        density = self.rows.log_prob((offset + slope * self.level).exp(), variances, shares)
+        variances, shares = _states(*_tails(tails))
+        law = _widened(self.law, (offset + slope * self.level).exp(), variances, shares)
         squares = (offset / self.offset_std).square() + (slope / _SLOPE_STD).square()
-        return 0.5 * squares.sum() - density
+        return 0.5 * squares.sum() - self.weight @ law.log_prob(self.y)
 
     def lowest(self, start: Tensor) -> Tensor:
         """Where `of_shape` is lowest."""
         bounds = [(-5.0, 5.0)] * (len(start) - 2) + [_LOGIT, _LOG_RATIO]
         return lbfgs(by_autograd(self.of_shape), start, max_iter=_MAX_ITER, bounds=bounds)
-
-
-def _array(values: Tensor) -> Array:
-    return np.asarray(values.double().cpu().numpy())
 
 
 def _tails(position: Tensor) -> tuple[Tensor, Tensor]:
