@@ -18,8 +18,8 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.modes import Mode
-from skbayes_sym.inference.laplace.class_refit import RefittedMembers
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
+from skbayes_sym.inference.laplace.member_refit import RefittedMembers
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import (
