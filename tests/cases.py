@@ -16,14 +16,11 @@ from torch import Tensor
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
-from skbayes_sym.inference.modes.gaussian_mixture import GaussianMixture
-from skbayes_sym.inference.modes.low_rank import LowRankMixture
-from skbayes_sym.inference.modes.mixture_of_laplace import MixtureOfLaplace
+from skbayes_sym.inference.modes.mixtures import GaussianMixture, LowRankMixture, MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
-from skbayes_sym.inference.sampling.kernels.confined import ConfinedHMC
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.annealing import MicrocanonicalHMC
+from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
-from skbayes_sym.inference.sampling.microcanonical import MicrocanonicalHMC
 from skbayes_sym.models.augmentations.base import (
     Augmentation,
     Composed,

@@ -10,7 +10,7 @@ from fits import COUNTS, IMAGES, LABELS, MATRIX, NUMBERS, THREE, TWO_NUMBERS, Fi
 
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import NUTS, SMC, Annealing, Evidence
-from skbayes_sym.inference.sampling.microcanonical import MicrocanonicalHMC
+from skbayes_sym.inference.sampling.annealing import MicrocanonicalHMC
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs
 from skbayes_sym.models import (
     Affine,

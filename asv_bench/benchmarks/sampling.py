@@ -10,8 +10,7 @@ from skbayes_sym.inference.modes.bridge import Integrand, bridge_evidence
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.blocks import Block, Sampler
 from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels.confined import ConfinedHMC
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
 from skbayes_sym.inference.sampling.kernels.particle_alignment import align_particles
 from skbayes_sym.inference.sampling.warmup import PooledDiagonal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain

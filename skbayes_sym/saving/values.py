@@ -32,9 +32,7 @@ from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHi
 from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
-from skbayes_sym.inference.modes.gaussian_mixture import GaussianMixture
-from skbayes_sym.inference.modes.low_rank import LowRankMixture
-from skbayes_sym.inference.modes.mixture_of_laplace import MixtureOfLaplace
+from skbayes_sym.inference.modes.mixtures import GaussianMixture, LowRankMixture, MixtureOfLaplace
 from skbayes_sym.inference.noise_shape import NoiseShape
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast

@@ -13,8 +13,7 @@ from skbayes_sym.estimators.mcmc.modes import where_they_ended
 from skbayes_sym.estimators.mcmc.setting import REFRESHING, Setting
 from skbayes_sym.estimators.mcmc.trust import decided_weights, why_not, why_not_weigh
 from skbayes_sym.inference.modes.bridge import MIN_DRAWS_PER_DIM
-from skbayes_sym.inference.modes.confined import ModeRun, ModeSampler
-from skbayes_sym.inference.modes.refine import refine
+from skbayes_sym.inference.modes.refine import ModeRun, ModeSampler, refine
 from skbayes_sym.inference.modes.weigh import (
     Weighing,
     contending,

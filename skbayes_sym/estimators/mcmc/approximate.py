@@ -8,9 +8,10 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inference.modes.find import find_modes
-from skbayes_sym.inference.modes.low_rank import LowRankMixture, fit_low_rank_mixture
-from skbayes_sym.inference.modes.mixture_of_laplace import (
+from skbayes_sym.inference.modes.mixtures import (
+    LowRankMixture,
     MixtureOfLaplace,
+    fit_low_rank_mixture,
     fit_mixture_of_laplace,
 )
 from skbayes_sym.inference.modes.weigh import LEAST_WEIGHT

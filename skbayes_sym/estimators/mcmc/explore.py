@@ -20,12 +20,9 @@ from skbayes_sym.estimators.mcmc.warm_start import continued
 from skbayes_sym.estimators.mcmc.wide import LEAST_ACCEPTED, density_for, from_afar
 from skbayes_sym.inference.samplers import SMC
 from skbayes_sym.inference.sampling.blocks import Sampler
-from skbayes_sym.inference.sampling.chains import ChainDraws, sample_chains
+from skbayes_sym.inference.sampling.chains import ChainDraws, retuned, sample_chains
 from skbayes_sym.inference.sampling.kernels.base import Kernel
-from skbayes_sym.inference.sampling.replicates import run_replicates
-from skbayes_sym.inference.sampling.retuning import retuned
-from skbayes_sym.inference.sampling.smc import SMCResult
-from skbayes_sym.inference.sampling.smc_stages import SMCSettings
+from skbayes_sym.inference.sampling.smc import SMCResult, SMCSettings, run_replicates
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import spawn_seeds
 

@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from skbayes_sym.inference.modes.bridge import BridgeEstimate, domain_of
-from skbayes_sym.inference.modes.gaussian_mixture import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.inference.modes.mixtures import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain

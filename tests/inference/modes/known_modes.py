@@ -4,7 +4,7 @@ from math import log, pi
 
 import torch
 
-from skbayes_sym.inference.modes.gaussian_mixture import GaussianMixture
+from skbayes_sym.inference.modes.mixtures import GaussianMixture
 from skbayes_sym.inference.modes.weigh import pool_draws
 from skbayes_sym.symmetry.orbits import enumerate_group
 from skbayes_sym.symmetry.units import Units

@@ -8,7 +8,7 @@ import torch
 from scipy.signal import lfilter
 
 from skbayes_sym.inference.modes.bridge import Integrand, bridge_evidence, can_bridge
-from skbayes_sym.inference.modes.gaussian_mixture import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.inference.modes.mixtures import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.random import generator_from

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from skbayes_sym.inference.modes.bridge_ratio import bridge_ratio
+from skbayes_sym.inference.modes.bridge import bridge_ratio
 
 
 def test_ratio_solves_the_fixed_point(generator):

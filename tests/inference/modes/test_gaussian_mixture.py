@@ -7,7 +7,7 @@ import torch
 from inference.modes.known_modes import bumps
 from torch.testing import assert_close
 
-from skbayes_sym.inference.modes.gaussian_mixture import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.inference.modes.mixtures import GaussianMixture, fit_gaussian_mixture
 
 
 def test_mixtures_normalise_and_fit(generator):

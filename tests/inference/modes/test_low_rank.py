@@ -2,7 +2,7 @@ import torch
 from scipy import stats
 from torch.testing import assert_close
 
-from skbayes_sym.inference.modes.low_rank import LowRankMixture, fit_low_rank_mixture
+from skbayes_sym.inference.modes.mixtures import LowRankMixture, fit_low_rank_mixture
 
 
 def mixture(generator, n_dims=5, rank=3):

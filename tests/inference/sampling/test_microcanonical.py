@@ -5,13 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
-from skbayes_sym.inference.sampling.kernels.base import (
-    DensePreconditioner,
-    DiagonalPreconditioner,
-    initial_state,
-)
-from skbayes_sym.inference.sampling.kernels.hmc import metropolis
-from skbayes_sym.inference.sampling.microcanonical import (
+from skbayes_sym.inference.sampling.annealing import (
     EnergyErrorAdaptation,
     MicrocanonicalHMC,
     MicrocanonicalLangevin,
@@ -21,6 +15,12 @@ from skbayes_sym.inference.sampling.microcanonical import (
     mclachlan,
     refresh,
 )
+from skbayes_sym.inference.sampling.kernels.base import (
+    DensePreconditioner,
+    DiagonalPreconditioner,
+    initial_state,
+)
+from skbayes_sym.inference.sampling.kernels.hmc import metropolis
 
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6
 

@@ -5,8 +5,7 @@ from inference.sampling.known_evidence import linear_problem
 from thin import some
 from torch.testing import assert_close
 
-from skbayes_sym.inference.sampling.replicates import run_replicates
-from skbayes_sym.inference.sampling.smc_stages import SMCSettings
+from skbayes_sym.inference.sampling.smc import SMCSettings, run_replicates
 from skbayes_sym.numerics.random import spawn_seeds
 from skbayes_sym.symmetry.base import Trivial
 

@@ -6,9 +6,8 @@ import torch
 
 from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.inference.sampling.blocks import Sampler
-from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
+from skbayes_sym.inference.sampling.chains import retuned, sample_chains, start_blocks
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.retuning import retuned
 from skbayes_sym.inference.sampling.warmup import FixedPreconditioner
 
 
@@ -88,6 +87,6 @@ def test_each_round_aims_at_half_the_rejections(monkeypatch):
         aims.append(sampler.target_acceptance)
         return sample_chains(sampler, *arguments, **settings)
 
-    monkeypatch.setattr("skbayes_sym.inference.sampling.retuning.sample_chains", spy)
+    monkeypatch.setattr("skbayes_sym.inference.sampling.chains.sample_chains", spy)
     retuned(sampler, found, least_acceptance=1.1, n_warmup=4)  # never enough
     np.testing.assert_allclose(aims, [0.9, 0.95, 0.975])

@@ -19,9 +19,8 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.modes.bridge import domain_of
-from skbayes_sym.inference.sampling import smc_stages
-from skbayes_sym.inference.sampling.smc import smc
-from skbayes_sym.inference.sampling.smc_stages import SMCSettings, Stage, Stages, next_tuning
+from skbayes_sym.inference.sampling import smc as smc_stages
+from skbayes_sym.inference.sampling.smc import SMCSettings, Stage, Stages, next_tuning, smc
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.base import Product, Trivial

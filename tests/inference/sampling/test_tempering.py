@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.sampling.tempering import (
+from skbayes_sym.inference.sampling.smc import (
     effective_fraction,
     log_mean_weight,
     next_temperature,

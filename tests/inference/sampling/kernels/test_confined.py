@@ -12,8 +12,7 @@ from skbayes_sym.inference.sampling.kernels.base import (
     DiagonalPreconditioner,
     initial_state,
 )
-from skbayes_sym.inference.sampling.kernels.confined import ConfinedHMC
-from skbayes_sym.inference.sampling.kernels.hmc import HMC, metropolis
+from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC, metropolis
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.base import Trivial

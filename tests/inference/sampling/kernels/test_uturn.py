@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skbayes_sym.inference.sampling.kernels.uturn import Checkpoints, Segment, turns, turns_at_seam
+from skbayes_sym.inference.sampling.kernels.nuts import Checkpoints, Segment, turns, turns_at_seam
 
 N_CHAINS = 200
 

@@ -1,7 +1,7 @@
 """Sampling speed beside NumPyro: effective draws of the prediction per CPU-second.
 
-    python asv_bench/compare_samplers.py [--rounds 3] [--problems sinusoidal airfoil]
-    python asv_bench/compare_samplers.py --paper-setting
+    python asv_bench/studies/compare_samplers.py [--rounds 3] [--problems sinusoidal airfoil]
+    python asv_bench/studies/compare_samplers.py --paper-setting
 
 CPU time of one process pinned to one core; the arms take turns within a round, so that a drifting
 machine meets them alike. NumPyro runs the same model (float32, one hidden layer of three tanh

@@ -1,6 +1,6 @@
 """Predicted class probabilities on small tables, all models at their defaults.
 
-    python asv_bench/compare_classifiers.py [--sets iris wine breast_cancer digits moons]
+    python asv_bench/studies/compare_classifiers.py [--sets iris wine breast_cancer digits moons]
                                             [--splits 10] [--models NAME ...] [--json FILE]
 
 Splits are stratified and random, of seeds 1000, 1001, ...: 70 % of the rows to train, at most 500

@@ -5,9 +5,13 @@ symmetrised sweep of a factorisation beside a plain one, a fit of Laplace by Ada
 and by rows, and how often a step waits for a GPU.
 """
 
+import sys
 from collections.abc import Callable
 from math import log
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))  # benchmarks
 
 import device_waits
 import numpy as np

@@ -5,7 +5,7 @@ from inference.modes.known_modes import bumps
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.modes.mixture_of_laplace import (
+from skbayes_sym.inference.modes.mixtures import (
     curvature,
     find_maximum,
     fit_mixture_of_laplace,

@@ -1,6 +1,6 @@
 """For which comparisons can Laplace's evidence be trusted?
 
-    python asv_bench/evidence_trust.py [--splits 2] [--rows 150]
+    python asv_bench/studies/evidence_trust.py [--splits 2] [--rows 150]
 
 Fits `LaplaceRegressor` on a few tables, several ways, and asks of each comparison how often the
 higher evidence goes with the higher log density of held-out rows, and what following the evidence

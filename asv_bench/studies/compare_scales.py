@@ -1,6 +1,6 @@
 """Deep ensembles whose prior's scales are given, and learned.
 
-    SKBAYES_SYM_DATA=... python asv_bench/compare_scales.py regression [--sets NAME ...]
+    SKBAYES_SYM_DATA=... python asv_bench/studies/compare_scales.py regression [--sets NAME ...]
                              [--splits 3] [--first 0] [--rows N] [--variants NAME ...]
                                                             classification
 

@@ -1,6 +1,6 @@
 """Training and prediction speed beside other packages: prints every claim with its target.
 
-    python asv_bench/compare_peers.py [--all] [--repeats 9]
+    python asv_bench/studies/compare_peers.py [--all] [--repeats 9]
 
 CPU time of one thread. All loops of a comparison run in one process, interleaved in random order;
 a ratio is the median over rounds of the ratio within a round, because the speed of a shared machine
@@ -15,8 +15,12 @@ every row; the others share one draw of the weights, with up to 100 times the gr
 """
 
 import argparse
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))  # benchmarks
 
 import numpy as np
 import torch

@@ -1,6 +1,6 @@
 """What a fit asks of a GPU, counted on a machine without one: launches, waits and uploads a step.
 
-    python asv_bench/device_waits.py [names ...] [--lines] [--rst]
+    python asv_bench/studies/device_waits.py [names ...] [--lines] [--rst]
 
 A launch starts a kernel (some microseconds on a GPU, whatever it computes); a wait has the host
 stand still until the device has answered; an upload is a copy to the device. All are counted by the
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[2] / "tests"))
 
 import numpy as np
 import pretend_cuda

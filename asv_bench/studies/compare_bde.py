@@ -1,6 +1,7 @@
 """Networks of a thousand weights beside sklearn-contrib-bde's Bayesian deep ensembles.
 
-    python asv_bench/compare_bde.py [--sets airfoil concrete] [--runs 1:0 2:0 0:0 0:1] [--bde]
+    python asv_bench/studies/compare_bde.py [--sets airfoil concrete] [--runs 1:0 2:0 0:0 0:1]
+        [--bde]
 
 A run is a split and a seed of the model. The protocol is that of its benchmark: a fifth of the rows
 for the test, ``train_test_split(test_size=0.2, random_state=split)``, inputs and targets scaled by

@@ -1,6 +1,6 @@
 """What weighing modes by evidence comes to over seeds: weights, evidences, effective draws.
 
-    python asv_bench/compare_evidence.py [--seeds 10] [--first 0]
+    python asv_bench/studies/compare_evidence.py [--seeds 10] [--first 0]
                                          [--problems sinusoidal airfoil energy]
                                          [--peers sequential vectorized parallel]
 

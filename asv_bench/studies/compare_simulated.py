@@ -1,6 +1,6 @@
 """Predictive distributions on simulated tables, all models at their defaults.
 
-    python asv_bench/compare_simulated.py [--tables NAME ...] [--draws 2] [--first 50]
+    python asv_bench/studies/compare_simulated.py [--tables NAME ...] [--draws 2] [--first 50]
                                           [--models NAME ...]
 
 The tables of `simulated_tables` are made up after well-known ones: their size, kind of columns,

@@ -4,7 +4,7 @@ Prints CPU seconds of a fit and the share of its closing bounds, of a posterior 
 apart (few steps: saturated) and of one that was trained until they overlap; then the time of both
 bounds at standard normal units over draws and width squared. Target: a fifth of the fit at most.
 
-    python asv_bench/closing_bounds.py [--widths 50 100 ...] [--steps 20 2000]
+    python asv_bench/studies/closing_bounds.py [--widths 50 100 ...] [--steps 20 2000]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """A whole fit of mean-field VI beside NumPyro's SVI, compilation included: CPU seconds.
 
-    python asv_bench/compare_fits.py [--rounds 3]
+    python asv_bench/studies/compare_fits.py [--rounds 3]
 
 NumPyro fits the same network by `AutoNormal` and `SVI.run`, float32, its plate drawing the batches
 of the larger table: one compiled loop, made anew in every round. Ours is the estimator, validation
@@ -10,9 +10,12 @@ and all, without its stopping rule. The two take turns within a round.
 import argparse
 import itertools
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+sys.path.append(str(Path(__file__).parents[1]))  # benchmarks
 
 import torch
 from benchmarks.common import CASES, Case, network, random_data

@@ -1,7 +1,8 @@
 """Choices in variational inference that the guide's tables are about.
 
-    SKBAYES_SYM_DATA=... python asv_bench/compare_vi.py starts [--sets NAME ...] [--splits 5]
-                                                        priors | scales
+    python asv_bench/studies/compare_vi.py CHOICE [--sets NAME ...] [--splits N]
+
+with one of these for CHOICE:
 
 ``starts``: `SymmetrizedVIRegressor` of 20 tanh units, from random weights and from a Laplace mode.
 ``priors``: `LayerwiseVIRegressor` with one prior scale for all weights, with scales that are

@@ -1,6 +1,6 @@
 """CPU seconds of a sweep and peak memory of a factorisation, by entries, components and solver.
 
-    python asv_bench/size_of_ratings.py [--part 0.01] [--components 8 16 32 64]
+    python asv_bench/studies/size_of_ratings.py [--part 0.01] [--components 8 16 32 64]
 
 ``--part 1`` is 70,000 x 11,000 with 1e7 ratings (MovieLens-10M's size); smaller parts have as many
 entries a row and a column. Every fit runs in a process of its own, in float32, on one thread or

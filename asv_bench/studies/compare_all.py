@@ -1,6 +1,6 @@
 """Every ratio of speed that docs, README and notes name, in one table, with its promise.
 
-    python asv_bench/compare_all.py --budget MINUTES --store FILE [--only NAME ...] [--rst]
+    python asv_bench/studies/compare_all.py --budget MINUTES --store FILE [--only NAME ...] [--rst]
 
 CPU time of one thread. A source is a comparison's own measuring function (``SOURCES`` of the files
 beside this one); its arms take turns within a round. Rounds are made while the budget lasts, of

@@ -1,6 +1,6 @@
 """How fits grow with rows, features and width, and predictions with draws: CPU seconds and slopes.
 
-    python asv_bench/scaling.py [--models NAME ...] [--axes rows features width draws]
+    python asv_bench/studies/scaling.py [--models NAME ...] [--axes rows features width draws]
 
 Every estimator makes a fixed number of steps (or chains moves), in one thread, on the smooth
 function of `time_by_size`; one size grows fourfold twice, the others stay at 1,000 rows, 10

@@ -1,6 +1,6 @@
 """Predictive distributions on the standard table data sets, all models at their defaults.
 
-    python asv_bench/compare_uci.py [--sets concrete energy yacht airfoil] [--splits 20]
+    python asv_bench/studies/compare_uci.py [--sets concrete energy yacht airfoil] [--splits 20]
                                     [--models NAME ...] [--json FILE]
 
 The splits of concrete, energy and yacht are the twenty 90/10 splits of the literature (Hernandez-

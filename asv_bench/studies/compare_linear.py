@@ -1,6 +1,6 @@
 """Linear models beside scikit-learn's: CPU seconds of a fit, paired and in random order.
 
-    python asv_bench/compare_linear.py [--rounds 7] [--sizes 1000x10 100000x10] [--classes]
+    python asv_bench/studies/compare_linear.py [--rounds 7] [--sizes 1000x10 100000x10] [--classes]
 
 One thread. `BayesianLinearRegressor` beside `BayesianRidge`, which has the same posterior; two
 classes beside `LogisticRegressionCV`, which learns the strength of its penalty as ours does. The
@@ -8,9 +8,13 @@ ratio is the median over rounds of paired ratios, with their range; a target tha
 """
 
 import argparse
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))  # benchmarks
 
 import numpy as np
 from benchmarks.linear import make_data

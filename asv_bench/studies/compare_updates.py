@@ -1,6 +1,6 @@
 """Cost of learning invariances: hyperparameter updates beside an epoch of Augerino, with targets.
 
-    python asv_bench/compare_updates.py [--rounds 5] [--cases mlp cnn cnn-batches]
+    python asv_bench/studies/compare_updates.py [--rounds 5] [--cases mlp cnn cnn-batches]
 
 CPU time of one thread. The arms of a case take turns within a round, and a ratio is the median over
 rounds of the ratio within a round, because the speed of a shared machine drifts. Augerino trains
@@ -22,8 +22,12 @@ Memory is the largest resident set of a fresh process that does nothing else, to
 
 import argparse
 import resource
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
+
+sys.path.append(str(Path(__file__).parents[1]))  # benchmarks
 
 import torch
 from benchmarks.lila import (

@@ -5,7 +5,7 @@ mean log predictive density of the test data (nats per datum, of ``y`` as given)
 error over seeds. A seed sets the split (MNIST: fixed) and the fit; the columns "to 5" are paired
 differences to the default rate of 5 at the same seeds.
 
-    SKBAYES_SYM_DATA=... python asv_bench/learning_rates.py [--seeds 5] [--jobs 1] [case ...]
+    SKBAYES_SYM_DATA=... python asv_bench/studies/learning_rates.py [--seeds 5] [case ...]
 """
 
 import argparse

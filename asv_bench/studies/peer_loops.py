@@ -5,9 +5,13 @@ regression, unit observation noise. A package that isn't installed is an `Import
 """
 
 import itertools
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))  # benchmarks
 
 import torch
 from benchmarks.common import Case, Run, network, random_data, training

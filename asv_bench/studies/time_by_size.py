@@ -1,6 +1,6 @@
 """CPU seconds of a default fit by the size of the table.
 
-    python asv_bench/time_by_size.py [--models NAME ...] [--sizes 1000x10 ...] [--limit 240]
+    python asv_bench/studies/time_by_size.py [--models NAME ...] [--sizes 1000x10 ...] [--limit 240]
 
 A smooth function of the first five columns with noise, for numbers, and its sign for classes. Every
 estimator at its defaults, in one thread; the fit and the prediction of 1,000 rows are counted

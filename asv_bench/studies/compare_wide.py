@@ -1,6 +1,6 @@
 """Predictive distributions on tables with many columns, all models at their defaults.
 
-    python asv_bench/compare_wide.py [--seeds 2] [--first 50] [--models NAME ...]
+    python asv_bench/studies/compare_wide.py [--seeds 2] [--first 50] [--models NAME ...]
 
 Simulated: a ``line`` is a sum of five columns in noise; a ``bend`` has a product of two columns
 beside two others; the columns of ``causes`` are mixtures of twelve, and four columns matter, three
