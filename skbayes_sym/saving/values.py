@@ -59,6 +59,7 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
+from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
@@ -86,7 +87,7 @@ NOUNS: dict[str, Any] = {
     for noun in (
         MLP, ParamLayout, Dense, Convolution,
         Normal, GaussianPrior, Gaussian, Heteroscedastic, NaturalHeteroscedastic, StudentT, Poisson,
-        NegativeBinomial, Bernoulli, Categorical,
+        NegativeBinomial, Bernoulli, Categorical, Ordinal,
         VI, MAP, MeanField, Gibbs,
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
         LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,
