@@ -43,7 +43,7 @@ _MODE_SEEKING = "examples/plot_mode_seeking.py"
 _TWO_WEIGHTS = "examples/plot_two_weight_network.py"
 _KURLE = "examples/plot_invariance_gap.py"
 _MOORE = "examples/reproduce_moore_figures.py --figure"
-_SPEED = "asv_bench/compare_all.py --budget 0 --rst"
+_SPEED = "asv_bench/studies/compare_all.py --budget 0 --rst"
 _FULL = r"from a mode\s+full covariance\s+([\d.]+)"
 _LOSS = {alpha: rf"{alpha}\s+-\d+\.\d+" for alpha in ("0.05", "0.10", "0.15", "0.20")}
 

@@ -17,7 +17,7 @@ from skbayes_sym.estimators.linear.regressor import BayesianLinearRegressor
 from skbayes_sym.estimators.mcmc.estimator import MCMCClassifier, MCMCRegressor
 from skbayes_sym.estimators.predictive import predictive
 from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, SymmetrizedVIRegressor
-from skbayes_sym.inference.mcmc.chain_count import n_chains_required
+from skbayes_sym.inference.sampling.chain_count import n_chains_required
 from skbayes_sym.inspection.invariance_gap import invariance_gap
 from skbayes_sym.inspection.loss_barrier import loss_barrier
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries

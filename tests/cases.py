@@ -13,17 +13,14 @@ import torch
 from gap_oracle import GapCase, correlated, mean_field, rows
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.confined import ConfinedHMC
-from skbayes_sym.inference.kernels.hmc import HMC
-from skbayes_sym.inference.kernels.nuts import NUTS
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
-from skbayes_sym.inference.mcmc.microcanonical import MicrocanonicalHMC
-from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
-from skbayes_sym.inference.multimodal.low_rank import LowRankMixture
-from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
+from skbayes_sym.inference.modes.mixtures import GaussianMixture, LowRankMixture, MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
+from skbayes_sym.inference.sampling.annealing import MicrocanonicalHMC
+from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
+from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 from skbayes_sym.models.augmentations.base import (
     Augmentation,
     Composed,
@@ -39,6 +36,7 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
+from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
@@ -333,6 +331,9 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
     ),
     "categorical": LikelihoodCase(Categorical(), _classes, 2, "classes"),
     "bernoulli": LikelihoodCase(Bernoulli(), _classes, 1, "classes"),
+    "ordinal": LikelihoodCase(
+        Ordinal(torch.tensor([-0.4], dtype=torch.float64)), _classes, 1, "classes"
+    ),
     "poisson": LikelihoodCase(Poisson(), _counts, 1, "counts"),
     "student-t": LikelihoodCase(
         StudentT(torch.tensor([-0.3], dtype=torch.float64)), _one_number, 1

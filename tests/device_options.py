@@ -9,8 +9,8 @@ import torch
 from fits import COUNTS, IMAGES, LABELS, MATRIX, NUMBERS, THREE, TWO_NUMBERS, FitCase, X
 
 import skbayes_sym as sk
-from skbayes_sym.inference.mcmc.microcanonical import MicrocanonicalHMC
 from skbayes_sym.inference.samplers import NUTS, SMC, Annealing, Evidence
+from skbayes_sym.inference.sampling.annealing import MicrocanonicalHMC
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs
 from skbayes_sym.models import (
     Affine,

@@ -1,8 +1,8 @@
 """A budget of waits: how often a fit has the host stand still until a GPU has answered.
 
-Counted on the pretend device (`pretend_cuda`) by `asv_bench/device_waits.py`, which prints the
-table of the docs. Every number is a difference of two fits, so that what a fit does once isn't in
-it.
+Counted on the pretend device (`pretend_cuda`) by `asv_bench/studies/device_waits.py`, which prints
+the table of the docs. Every number is a difference of two fits, so that what a fit does once isn't
+in it.
 """
 
 import importlib.util
@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, initial_state
-from skbayes_sym.inference.kernels.hmc import HMC
-from skbayes_sym.inference.kernels.nuts import NUTS
 from skbayes_sym.inference.log_density import AutogradPosterior
+from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner, initial_state
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.numerics.constants import constant, positions
 
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
 
-_path = Path(__file__).parents[1] / "asv_bench/device_waits.py"
+_path = Path(__file__).parents[1] / "asv_bench/studies/device_waits.py"
 _spec = importlib.util.spec_from_file_location("device_waits", _path)
 device_waits = importlib.util.module_from_spec(_spec)
 sys.modules["device_waits"] = device_waits

@@ -35,10 +35,10 @@ from sklearn.base import clone
 from torch import Tensor
 
 from skbayes_sym import load, save
-from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, initial_state
-from skbayes_sym.inference.kernels.nuts import NUTS
-from skbayes_sym.inference.mcmc.annealing import Annealing
 from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.sampling.annealing import Annealing
+from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner, initial_state
+from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods import heteroscedastic

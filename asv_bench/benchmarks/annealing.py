@@ -11,12 +11,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, initial_state
-from skbayes_sym.inference.kernels.hmc import draw_momentum, leapfrog
-from skbayes_sym.inference.mcmc.adaptation import Moments
-from skbayes_sym.inference.mcmc.kronecker import KroneckerAdaptation
-from skbayes_sym.inference.mcmc.microcanonical import MicrocanonicalLangevin
 from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.sampling.annealing import MicrocanonicalLangevin
+from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner, initial_state
+from skbayes_sym.inference.sampling.kernels.hmc import draw_momentum, leapfrog
+from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation
+from skbayes_sym.inference.sampling.warmup import Moments
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.networks.activations import TANH

@@ -1,6 +1,6 @@
 """Cost of a hyperparameter update beside an epoch of Augerino, and its memory.
 
-``python asv_bench/compare_updates.py`` prints the table of ratios in one run.
+``python asv_bench/studies/compare_updates.py`` prints the table of ratios in one run.
 """
 
 from collections.abc import Callable

@@ -6,14 +6,13 @@ One hidden layer of 3 units on sinusoidal-sized data (120 rows, 1 input), one pr
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.kernels.confined import ConfinedHMC
-from skbayes_sym.inference.kernels.hmc import HMC
-from skbayes_sym.inference.kernels.particle_alignment import align_particles
-from skbayes_sym.inference.mcmc.adaptation import PooledDiagonal
-from skbayes_sym.inference.mcmc.blocks import Block, Sampler
-from skbayes_sym.inference.mcmc.chains import sample_chains, start_blocks
-from skbayes_sym.inference.multimodal.bridge import Integrand, bridge_evidence
+from skbayes_sym.inference.modes.bridge import Integrand, bridge_evidence
 from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.sampling.blocks import Block, Sampler
+from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
+from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
+from skbayes_sym.inference.sampling.kernels.particle_alignment import align_particles
+from skbayes_sym.inference.sampling.warmup import PooledDiagonal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
 from .chains import SHAPES, make_problem

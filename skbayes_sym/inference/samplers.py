@@ -1,16 +1,16 @@
 """Objects of ``sampler=``, ``init=`` and ``mode_weights=``: who looks for modes, their weights.
 
-`HMC` and `NUTS` move chains, and so does any other `Kernel` (`skbayes_sym.inference.kernels.base`),
-which makes a `State` and an `Info`.
+`HMC` and `NUTS` move chains, and so does any other `Kernel`
+(`skbayes_sym.inference.sampling.kernels.base`), which makes a `State` and an `Info`.
 """
 
 from dataclasses import dataclass
 from numbers import Integral
 
-from skbayes_sym.inference.kernels.base import Info, Kernel, State
-from skbayes_sym.inference.kernels.hmc import HMC
-from skbayes_sym.inference.kernels.nuts import NUTS
-from skbayes_sym.inference.mcmc.annealing import Annealing
+from skbayes_sym.inference.sampling.annealing import Annealing
+from skbayes_sym.inference.sampling.kernels.base import Info, Kernel, State
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 
 __all__ = ["HMC", "NUTS", "SMC", "Annealing", "Evidence", "Info", "Kernel", "State"]
 

@@ -67,8 +67,8 @@ def evidence_scorer(estimator: BaseEstimator, X: Any = None, y: Any = None) -> f
 
     Exact evidences and converged bounds of one family compare. Laplace's estimates of networks are
     wrong by tens of nats: of widths, activations, a linear model against a network, and of other
-    methods they are a hint at best (``python asv_bench/evidence_trust.py`` prints how good a
-    one); take `log_predictive_density_scorer`.
+    methods they are a hint at best (``python asv_bench/studies/evidence_trust.py`` prints how
+    good a one); take `log_predictive_density_scorer`.
 
     Examples
     --------

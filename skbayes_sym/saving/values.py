@@ -18,9 +18,8 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.modes import Mode
-from skbayes_sym.inference.kernels.base import DensePreconditioner, DiagonalPreconditioner, State
-from skbayes_sym.inference.laplace.class_refit import RefittedMembers
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
+from skbayes_sym.inference.laplace.member_refit import RefittedMembers
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import (
@@ -33,15 +32,18 @@ from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHi
 from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
-from skbayes_sym.inference.mcmc.blocks import Block
-from skbayes_sym.inference.mcmc.kronecker import KroneckerPreconditioner, LayerCurvature
-from skbayes_sym.inference.multimodal.gaussian_mixture import GaussianMixture
-from skbayes_sym.inference.multimodal.low_rank import LowRankMixture
-from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
+from skbayes_sym.inference.modes.mixtures import GaussianMixture, LowRankMixture, MixtureOfLaplace
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
 from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Annealing, Evidence
+from skbayes_sym.inference.sampling.blocks import Block
+from skbayes_sym.inference.sampling.kernels.base import (
+    DensePreconditioner,
+    DiagonalPreconditioner,
+    State,
+)
+from skbayes_sym.inference.sampling.kronecker import KroneckerPreconditioner, LayerCurvature
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
@@ -57,6 +59,7 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
+from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
@@ -84,7 +87,7 @@ NOUNS: dict[str, Any] = {
     for noun in (
         MLP, ParamLayout, Dense, Convolution,
         Normal, GaussianPrior, Gaussian, Heteroscedastic, NaturalHeteroscedastic, StudentT, Poisson,
-        NegativeBinomial, Bernoulli, Categorical,
+        NegativeBinomial, Bernoulli, Categorical, Ordinal,
         VI, MAP, MeanField, Gibbs,
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
         LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.kernels.base import DiagonalPreconditioner, initial_state
-from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.log_density import AutogradPosterior, RoughGradients, gradient_of
-from skbayes_sym.inference.mcmc.microcanonical import MicrocanonicalHMC
+from skbayes_sym.inference.sampling.annealing import MicrocanonicalHMC
+from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner, initial_state
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
 
 
 def conjugate(**changes):

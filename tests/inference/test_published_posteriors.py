@@ -26,15 +26,14 @@ from scipy.special import ndtri
 from torch.testing import assert_close
 
 from skbayes_sym.inference.diagnostics import mean_ess, rank_rhat
-from skbayes_sym.inference.kernels.hmc import HMC
-from skbayes_sym.inference.kernels.nuts import NUTS
 from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.mcmc.adaptation import PooledDiagonal
-from skbayes_sym.inference.mcmc.blocks import Sampler
-from skbayes_sym.inference.mcmc.chains import sample_chains, start_blocks
-from skbayes_sym.inference.mcmc.microcanonical import MicrocanonicalHMC
-from skbayes_sym.inference.smc.smc import smc
-from skbayes_sym.inference.smc.stages import SMCSettings
+from skbayes_sym.inference.sampling.annealing import MicrocanonicalHMC
+from skbayes_sym.inference.sampling.blocks import Sampler
+from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kernels.nuts import NUTS
+from skbayes_sym.inference.sampling.smc import SMCSettings, smc
+from skbayes_sym.inference.sampling.warmup import PooledDiagonal
 from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.relabelling import relabel
 from skbayes_sym.symmetry.units import Units

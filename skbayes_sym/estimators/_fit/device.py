@@ -14,7 +14,7 @@ logger = logging.getLogger("skbayes_sym")
 
 # Floating-point operations of a step from which "auto" takes a GPU. Below, a step is launches: 50
 # to 700 kernels, of some six microseconds each whatever they compute, which are the 0.3 to 4 ms
-# that one core of a CPU takes for 1e7 to 1e8 operations (`asv_bench/device_waits.py` counts
+# that one core of a CPU takes for 1e7 to 1e8 operations (`asv_bench/studies/device_waits.py` counts
 # launches). Not measured on a GPU.
 WORTH_A_GPU = 1e8
 

@@ -26,7 +26,6 @@ from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
-from skbayes_sym.estimators.laplace.class_method import EvidenceLaplaceClasses, affordable
 from skbayes_sym.estimators.laplace.effort import (
     MOST_NOISE,
     MOST_WORK,
@@ -36,11 +35,12 @@ from skbayes_sym.estimators.laplace.effort import (
     restarts,
     work,
 )
+from skbayes_sym.estimators.laplace.labels_method import EvidenceLaplaceLabels, affordable
 from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
 from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
-from skbayes_sym.inference.laplace.mode_search import noise_share
-from skbayes_sym.inference.laplace.systems import are_outnumbered
+from skbayes_sym.inference.laplace.search.beginnings import noise_share
+from skbayes_sym.inference.laplace.search.systems import are_outnumbered
 from skbayes_sym.inference.pooling.left_out import left_out
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape, fit_noise_shape
 from skbayes_sym.inference.pooling.predictor import mixture
@@ -483,7 +483,7 @@ class LabelsPool(Pool):
     ----------
     n_modes, n_members : int
     alternative : unbound prior, optional
-        Of the modes, as `EvidenceLaplaceClasses` has it.
+        Of the modes, as `EvidenceLaplaceLabels` has it.
     """
 
     needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
@@ -493,11 +493,11 @@ class LabelsPool(Pool):
     def _n_member_outputs(self, network: MLP) -> int:
         return max(2, network.n_outputs)
 
-    def _modes(self, data: Training, network: MLP) -> EvidenceLaplaceClasses | None:
+    def _modes(self, data: Training, network: MLP) -> EvidenceLaplaceLabels | None:
         n_modes, tries = affordable(self.n_modes, data.n_rows, network)
         if not n_modes:
             return None
-        return EvidenceLaplaceClasses(
+        return EvidenceLaplaceLabels(
             n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries
         )
 
@@ -523,12 +523,12 @@ class LabelsPool(Pool):
         entropy = -torch.xlogy(frequency, frequency).sum()
         return bool(-(weight @ log_p) <= self.effort.most_unexplained * entropy)
 
-    def _linear(self, data: Training, network: MLP) -> EvidenceLaplaceClasses | None:
+    def _linear(self, data: Training, network: MLP) -> EvidenceLaplaceLabels | None:
         linear = linear_network(data.n_features, network.n_outputs)
         long = not affordable(1, data.n_rows, linear)[0]
         if long or not self.n_modes or network.n_layers == 1:
             return None
-        return EvidenceLaplaceClasses(1, "auto", "auto", "loo")
+        return EvidenceLaplaceLabels(1, "auto", "auto", "loo")
 
     def _counts(self, parts: Parts) -> dict[str, int]:
         return {"modes": int(parts.modes is not None), "members": int(parts.members is not None)}

@@ -148,8 +148,8 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     For a Gaussian likelihood this *is* Bayesian linear regression, in one step from sufficient
     statistics: O(n r^2 + r^3), then O(r) an evaluation of the evidence, so that ``max_iter`` and
     ``tol`` say nothing there. What it adds is the diagnosis (what mean-field would lose) and the
-    same machinery for other likelihoods. `asv_bench/compare_linear.py` prints CPU seconds beside
-    scikit-learn's.
+    same machinery for other likelihoods. `asv_bench/studies/compare_linear.py` prints CPU seconds
+    beside scikit-learn's.
 
     References
     ----------

@@ -12,17 +12,16 @@ from skbayes_sym.estimators.mcmc.explore import drawn_on
 from skbayes_sym.estimators.mcmc.modes import where_they_ended
 from skbayes_sym.estimators.mcmc.setting import REFRESHING, Setting
 from skbayes_sym.estimators.mcmc.trust import decided_weights, why_not, why_not_weigh
-from skbayes_sym.inference.allowance import Allowance
-from skbayes_sym.inference.mode_refinement import refine
-from skbayes_sym.inference.mode_sampling import ModeRun, ModeSampler
-from skbayes_sym.inference.multimodal.bridge import MIN_DRAWS_PER_DIM
-from skbayes_sym.inference.multimodal.weights import (
+from skbayes_sym.inference.modes.bridge import MIN_DRAWS_PER_DIM
+from skbayes_sym.inference.modes.refine import ModeRun, ModeSampler, refine
+from skbayes_sym.inference.modes.weigh import (
     Weighing,
     contending,
     largest_remainders,
     pool_draws,
     weigh,
 )
+from skbayes_sym.inference.sampling.allowance import Allowance
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.inference.multimodal.low_rank import LowRankMixture, fit_low_rank_mixture
-from skbayes_sym.inference.multimodal.mixture_of_laplace import (
+from skbayes_sym.inference.modes.find import find_modes
+from skbayes_sym.inference.modes.mixtures import (
+    LowRankMixture,
     MixtureOfLaplace,
+    fit_low_rank_mixture,
     fit_mixture_of_laplace,
 )
-from skbayes_sym.inference.multimodal.modes import find_modes
-from skbayes_sym.inference.multimodal.weights import LEAST_WEIGHT
+from skbayes_sym.inference.modes.weigh import LEAST_WEIGHT
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import SymmetryGroup

@@ -32,13 +32,12 @@ from skbayes_sym.estimators.mcmc.setting import Chains, Plan, Search
 from skbayes_sym.estimators.mcmc.starts import INITS, has_modes_to_find
 from skbayes_sym.estimators.mcmc.wide import asks_for_it, usual_scale
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
-from skbayes_sym.inference.mcmc.annealing import Annealing, Approach
-from skbayes_sym.inference.mcmc.blocks import Block
-from skbayes_sym.inference.mcmc.chain_count import n_chains_required
-from skbayes_sym.inference.multimodal.low_rank import LowRankMixture
-from skbayes_sym.inference.multimodal.mixture_of_laplace import MixtureOfLaplace
+from skbayes_sym.inference.modes.mixtures import LowRankMixture, MixtureOfLaplace
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence, Kernel
+from skbayes_sym.inference.sampling.annealing import Annealing, Approach
+from skbayes_sym.inference.sampling.blocks import Block
+from skbayes_sym.inference.sampling.chain_count import n_chains_required
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.base import Network

@@ -3,10 +3,10 @@
 from skbayes_sym.estimators.mcmc.draws import Explored
 from skbayes_sym.estimators.mcmc.setting import REPLICATE_MOVES, Setting
 from skbayes_sym.estimators.mcmc.trust import why_not_weigh
-from skbayes_sym.inference.allowance import Allowance
-from skbayes_sym.inference.mcmc.chains import ChainDraws
-from skbayes_sym.inference.multimodal.bridge import can_bridge
+from skbayes_sym.inference.modes.bridge import can_bridge
 from skbayes_sym.inference.samplers import SMC
+from skbayes_sym.inference.sampling.allowance import Allowance
+from skbayes_sym.inference.sampling.chains import ChainDraws
 
 _STAGES, _GRADIENTS_A_STAGE_MOVE = 30, 10  # of a replicate, about
 _CALLS_A_STAGE = 100  # what aligning and resampling particles takes, in calls of a gradient

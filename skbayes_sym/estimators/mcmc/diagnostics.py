@@ -9,8 +9,8 @@ import torch
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.draws import Draws, Explored
 from skbayes_sym.inference.diagnostics import bulk_ess, rank_rhat
-from skbayes_sym.inference.mcmc.chains import ChainDraws
 from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.sampling.chains import ChainDraws
 
 _TELLING_MOVES = 10  # rejected all, a chain is stuck; fewer may be chance
 

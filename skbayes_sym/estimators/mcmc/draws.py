@@ -8,8 +8,8 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.setting import Setting
-from skbayes_sym.inference.mcmc.chains import ChainDraws
-from skbayes_sym.inference.smc.smc import SMCResult
+from skbayes_sym.inference.sampling.chains import ChainDraws
+from skbayes_sym.inference.sampling.smc import SMCResult
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.relabelling import relabel

@@ -215,7 +215,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     A chain makes ``n_warmup + n_draws`` iterations of up to 256 gradients; chains run in blocks of
     64 (256 on small problems), whose gradients are one batch. Draws take
     ``8 n_chains n_draws (P + 1)`` bytes on the host, a block's gradient two arrays of rows by
-    widest layer for as many chains as fit the cache. `asv_bench/compare_samplers.py` prints
+    widest layer for as many chains as fit the cache. `asv_bench/studies/compare_samplers.py` prints
     effective draws per CPU-second beside NumPyro's.
 
     The settings of Wiese et al. (2023) are ``prior_scale=1.0, init="prior"`` and small layers. At
@@ -496,7 +496,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     A chain makes ``n_warmup + n_draws`` iterations of up to 256 gradients; chains run in blocks of
     64 (256 on small problems), whose gradients are one batch. Draws take
     ``8 n_chains n_draws (P + 1)`` bytes on the host, a block's gradient two arrays of rows by
-    widest layer for as many chains as fit the cache. `asv_bench/compare_samplers.py` prints
+    widest layer for as many chains as fit the cache. `asv_bench/studies/compare_samplers.py` prints
     effective draws per CPU-second beside NumPyro's.
 
     The settings of Wiese et al. (2023) are ``prior_scale=1.0, init="prior"`` and small layers. At

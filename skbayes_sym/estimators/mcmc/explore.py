@@ -18,14 +18,11 @@ from skbayes_sym.estimators.mcmc.setting import (
 from skbayes_sym.estimators.mcmc.starts import INITS
 from skbayes_sym.estimators.mcmc.warm_start import continued
 from skbayes_sym.estimators.mcmc.wide import LEAST_ACCEPTED, density_for, from_afar
-from skbayes_sym.inference.kernels.base import Kernel
-from skbayes_sym.inference.mcmc.blocks import Sampler
-from skbayes_sym.inference.mcmc.chains import ChainDraws, sample_chains
-from skbayes_sym.inference.mcmc.retuning import retuned
 from skbayes_sym.inference.samplers import SMC
-from skbayes_sym.inference.smc.replicates import run_replicates
-from skbayes_sym.inference.smc.smc import SMCResult
-from skbayes_sym.inference.smc.stages import SMCSettings
+from skbayes_sym.inference.sampling.blocks import Sampler
+from skbayes_sym.inference.sampling.chains import ChainDraws, retuned, sample_chains
+from skbayes_sym.inference.sampling.kernels.base import Kernel
+from skbayes_sym.inference.sampling.smc import SMCResult, SMCSettings, run_replicates
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import spawn_seeds
 

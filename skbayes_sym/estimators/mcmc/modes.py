@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.inference.multimodal.weights import Weighing
+from skbayes_sym.inference.modes.weigh import Weighing
 
 
 class Mode(NamedTuple):

@@ -21,7 +21,7 @@ from skbayes_sym.estimators.mcmc.trust import (
     stuck_chains,
 )
 from skbayes_sym.estimators.mcmc.warm_start import as_arrays
-from skbayes_sym.inference.mcmc.blocks import Block
+from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.models.learned_scales import CollapsedScales
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.monte_carlo import Estimate

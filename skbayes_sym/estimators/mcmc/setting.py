@@ -9,12 +9,12 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.inference.allowance import Allowance
-from skbayes_sym.inference.kernels.base import Kernel
-from skbayes_sym.inference.mcmc.annealing import Approach
-from skbayes_sym.inference.mcmc.blocks import Block
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.samplers import SMC
+from skbayes_sym.inference.sampling.allowance import Allowance
+from skbayes_sym.inference.sampling.annealing import Approach
+from skbayes_sym.inference.sampling.blocks import Block
+from skbayes_sym.inference.sampling.kernels.base import Kernel
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.random import spawn_seeds

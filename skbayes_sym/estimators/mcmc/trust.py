@@ -9,14 +9,14 @@ from skbayes_sym.estimators.mcmc.diagnostics import functions_of
 from skbayes_sym.estimators.mcmc.modes import Mode
 from skbayes_sym.estimators.mcmc.wide import LEAST_ACCEPTED
 from skbayes_sym.inference.diagnostics import rank_rhat
-from skbayes_sym.inference.mcmc.chains import ChainDraws
-from skbayes_sym.inference.multimodal.bridge import MIN_DRAWS_PER_DIM, can_bridge
-from skbayes_sym.inference.multimodal.weights import (
+from skbayes_sym.inference.modes.bridge import MIN_DRAWS_PER_DIM, can_bridge
+from skbayes_sym.inference.modes.weigh import (
     Weighing,
     contending,
     mean_log_density_by_mode,
 )
 from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.sampling.chains import ChainDraws
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.orbits import MAX_ORDER
 from skbayes_sym.symmetry.units import split_units

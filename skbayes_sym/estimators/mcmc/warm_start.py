@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators.mcmc.setting import Setting
-from skbayes_sym.inference.kernels.base import initial_state
 from skbayes_sym.inference.log_density import LogDensity
-from skbayes_sym.inference.mcmc.blocks import Block
+from skbayes_sym.inference.sampling.blocks import Block
+from skbayes_sym.inference.sampling.kernels.base import initial_state
 
 
 def continued(setting: Setting, density: LogDensity) -> list[Block] | None:

@@ -1,8 +1,8 @@
 """Networks of hundreds of weights and more: ``init="ensemble"``.
 
 Every chain starts as a member of a deep ensemble does, is annealed to a wide basin
-(`skbayes_sym.inference.mcmc.annealing`) and samples it in the coordinates of its curvature
-(`skbayes_sym.inference.mcmc.kronecker`). From the last tuned step size on the chains are exact;
+(`skbayes_sym.inference.sampling.annealing`) and samples it in the coordinates of its curvature
+(`skbayes_sym.inference.sampling.kronecker`). From the last tuned step size on the chains are exact;
 they don't leave their basins, so that every chain is a posterior of its own and all have one vote.
 """
 
@@ -18,15 +18,15 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators.mcmc.setting import Plan, Setting
-from skbayes_sym.inference.kernels.base import Kernel
-from skbayes_sym.inference.kernels.hmc import HMC
 from skbayes_sym.inference.log_density import LogDensity, RoughGradients
-from skbayes_sym.inference.mcmc.adaptation import PreconditionerAdaptation
-from skbayes_sym.inference.mcmc.annealing import Annealing, Approach, Detour
-from skbayes_sym.inference.mcmc.blocks import Block
-from skbayes_sym.inference.mcmc.chains import start_blocks
-from skbayes_sym.inference.mcmc.kronecker import KroneckerAdaptation
 from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.sampling.annealing import Annealing, Approach, Detour
+from skbayes_sym.inference.sampling.blocks import Block
+from skbayes_sym.inference.sampling.chains import start_blocks
+from skbayes_sym.inference.sampling.kernels.base import Kernel
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation
+from skbayes_sym.inference.sampling.warmup import PreconditionerAdaptation
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.base import Network

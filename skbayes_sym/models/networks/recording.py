@@ -46,7 +46,7 @@ class Dense:
 
     @property
     def recording_cost(self) -> float:
-        return 0.6  # `asv_bench/compare_updates.py`, "online, every step"
+        return 0.6  # `asv_bench/studies/compare_updates.py`, "online, every step"
 
     def patches(self, inputs: Tensor) -> Tensor:
         return inputs.unsqueeze(1)

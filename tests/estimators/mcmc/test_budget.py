@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from skbayes_sym.estimators.mcmc.budget import allowance_for_evidence, allowance_for_new_chains
-from skbayes_sym.inference.allowance import Allowance
+from skbayes_sym.inference.sampling.allowance import Allowance
 
 N_CHAINS, N_GRADIENTS = 16, 1000
 

@@ -10,8 +10,8 @@ from sklearn.datasets import load_diabetes, load_iris
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.mcmc.starts import has_modes_to_find
-from skbayes_sym.inference.kernels.base import DensePreconditioner
 from skbayes_sym.inference.samplers import HMC, SMC, Evidence
+from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.networks.modules import ModuleNetwork

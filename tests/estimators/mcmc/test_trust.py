@@ -12,9 +12,9 @@ from skbayes_sym.estimators.mcmc.trust import (
     why_not,
     why_not_weigh,
 )
-from skbayes_sym.inference.multimodal.bridge import NOT_ESTIMATED
-from skbayes_sym.inference.multimodal.modes import Modes, ModeWeights
-from skbayes_sym.inference.multimodal.weights import Pool, Weighing
+from skbayes_sym.inference.modes.bridge import NOT_ESTIMATED
+from skbayes_sym.inference.modes.find import Modes, ModeWeights
+from skbayes_sym.inference.modes.weigh import Pool, Weighing
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 

@@ -1,0 +1,133 @@
+"""For which comparisons can Laplace's evidence be trusted?
+
+    python asv_bench/studies/evidence_trust.py [--splits 2] [--rows 150]
+
+Fits `LaplaceRegressor` on a few tables, several ways, and asks of each comparison how often the
+higher evidence goes with the higher log density of held-out rows, and what following the evidence
+costs against the best choice, nats per row. ``log|G|`` is the number of a mode's copies, exchanges
+and sign flips of its hidden units, which the reported evidence counts.
+"""
+
+import argparse
+import warnings
+from math import lgamma, log
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_diabetes, make_friedman1
+from threadpoolctl import threadpool_limits
+
+import skbayes_sym as sk
+from skbayes_sym.datasets import load_dataset
+
+WIDTHS = (3, 10, 30)
+
+
+def tables() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    found = {"diabetes": load_diabetes(return_X_y=True)}
+    found["friedman1"] = make_friedman1(600, noise=1.0, random_state=0)
+    for name in ("yacht", "energy", "concrete"):
+        try:
+            data = load_dataset(name)
+        except (OSError, ValueError):
+            continue
+        found[name] = data.data, np.asarray(data.target).reshape(len(data.data), -1)[:, 0]
+    return found
+
+
+def log_order(width: int) -> float:
+    """log |G| of one layer of odd units: exchanges and sign flips."""
+    return lgamma(width + 1.0) + width * log(2.0)
+
+
+def fits(X: Any, y: Any, train: Any, test: Any) -> dict[str, Any]:
+    """Evidence, and log density per row of the test set, of every way to fit."""
+    ways = {f"tanh {w}": sk.LaplaceRegressor((w,), n_restarts=3, random_state=0) for w in WIDTHS}
+    for activation in ("relu", "softplus"):
+        ways[f"{activation} 10"] = sk.LaplaceRegressor(
+            (10,), activation, n_restarts=3, optimizer="gauss-newton", random_state=0
+        )
+    ways["linear"] = sk.BayesianLinearRegressor()
+    ways["mean field 10"] = sk.SymmetrizedVIRegressor((10,), "tanh", random_state=0)
+    found = {}
+    for name, way in ways.items():
+        model = way.fit(X[train], y[train])
+        evidence = getattr(model, "log_evidence_", None)
+        evidence = model.elbo_ if evidence is None else evidence
+        found[name] = evidence, model.log_predictive_density(X[test], y[test]).mean()
+        if name == "tanh 10":
+            found["restarts"] = restarts(model, X[test], y[test])
+    return found
+
+
+def restarts(model: Any, X: Any, y: Any) -> list[tuple[float, float]]:
+    """Of every mode by itself."""
+    import torch
+
+    from skbayes_sym.models.predictive import NormalMixture
+
+    x = torch.as_tensor((X - model.x_mean_) / model.x_scale_)
+    mean, variance = model._modes(x).outputs(x)
+    target = torch.as_tensor((y - model.y_mean_[0]) / model.y_scale_[0])[:, None]
+    found = []
+    for r, evidence in enumerate(model.log_evidence_modes_):
+        noise = torch.as_tensor((model.noise_std_modes_[r] / model.y_scale_) ** 2)
+        law = NormalMixture(mean[r : r + 1], variance[r : r + 1], noise)
+        found.append((float(evidence), float(law.log_prob(target).mean())))
+    return found
+
+
+def compare(found: list[list[tuple[float, float]]]) -> str:
+    """Of several sets of choices, each an evidence and a density."""
+    pairs, right, lost = 0, 0, []
+    for choices in found:
+        evidence, density = np.array(choices).T
+        lost.append(density.max() - density[evidence.argmax()])
+        for i in range(len(choices)):
+            for j in range(i):
+                pairs += 1
+                right += (evidence[i] > evidence[j]) == (density[i] > density[j])
+    return f"{right:3d} of {pairs:3d}{np.mean(lost):16.3f}{np.max(lost):12.3f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--splits", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=150)
+    args = parser.parse_args()
+    everything = []
+    for X, y in tables().values():
+        for seed in range(args.splits):
+            rows = np.random.default_rng(seed).permutation(len(y))
+            train, test = rows[: args.rows], rows[args.rows : args.rows + 300]
+            everything.append(fits(X, y, train, test))
+    widths = [f"tanh {w}" for w in WIDTHS]
+    one_copy = [
+        [(f[k][0] - log_order(w), f[k][1]) for k, w in zip(widths, WIDTHS, strict=True)]
+        for f in everything
+    ]
+    comparisons = {
+        "linear against network": [[f["linear"], f["tanh 10"]] for f in everything],
+        "linear, without log|G|": [
+            [f["linear"], (f["tanh 10"][0] - log_order(10), f["tanh 10"][1])] for f in everything
+        ],
+        "width": [[f[k] for k in widths] for f in everything],
+        "width, without log|G|": one_copy,
+        "activation": [[f[k] for k in ("tanh 10", "relu 10", "softplus 10")] for f in everything],
+        "restarts": [f["restarts"] for f in everything],
+        "methods": [[f["tanh 10"], f["mean field 10"]] for f in everything],
+    }
+    print(f"{'':28s}{'agrees':>10s}{'costs on average':>16s}{'at most':>12s}")
+    for name, found in comparisons.items():
+        print(f"{name:28s}{compare(found)}")
+    chosen = [[widths[int(np.argmax([e for e, _ in row]))] for row in rows] for rows in
+              (comparisons["width"], one_copy)]  # fmt: skip
+    for label, picks in zip(("with", "without"), chosen, strict=True):
+        counts = {w: picks.count(w) for w in widths}
+        print(f"widths chosen {label} log|G|: {counts}")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    with threadpool_limits(1):
+        main()

@@ -1,9 +1,0 @@
-"""Markov moves of many chains as one batch: what `mcmc`, `smc` and `mode_sampling` share.
-
-Reading order: `base` (State, Info, the protocols Preconditioner and Kernel), `hmc` (leapfrog and
-accept), `uturn` and `nuts` (trajectories that end where they turn), `confined` (HMC within one copy
-of a symmetric posterior), `particle_alignment` (a cloud's scales once its symmetry is removed).
-
-In: a `LogDensity` and the state of C chains. Out: their next state, and what the move did. Kernels
-keep no state; everything adaptive is an argument.
-"""

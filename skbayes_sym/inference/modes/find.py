@@ -1,0 +1,271 @@
+"""Modes of aligned draws: which draws belong together, and which region of space is whose."""
+
+from dataclasses import dataclass
+from math import ceil, log
+from typing import NamedTuple
+
+import torch
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from skbayes_sym.inference.modes.bridge import BridgeEstimate, domain_of
+from skbayes_sym.inference.modes.mixtures import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
+
+LONG = 10  # draws from which a chain has a mean and a spread to compare
+_APART = 3.0  # within-chain standard deviations between means of chains in different modes
+_HEIGHT = 5.0  # nats between mean log densities of chains in different modes, at least
+_NEIGHBORS = 2.0  # times log n: a random graph of one cloud is then connected (Brito et al. 1997)
+_FAR_HEIGHT = 6.0  # standard deviations of a Gaussian's log density: no chance difference
+_SHARED = 0.1  # of a cluster's draws: crossed by so many, a boundary is none
+_CHUNK = 1 << 22  # distances a block may hold: 32 MiB
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """A division of all space into one region a mode, the same for every copy of a position.
+
+    A position belongs to the Gaussian under which its copy in that Gaussian's fundamental domain
+    is likeliest.
+
+    Parameters
+    ----------
+    domains : tuple of FundamentalDomain, one a mode
+    gaussians : tuple of GaussianMixture, one a mode
+    """
+
+    domains: tuple[FundamentalDomain, ...]
+    gaussians: tuple[GaussianMixture, ...]
+
+    @property
+    def n_modes(self) -> int:
+        """Number K of regions."""
+        return len(self.domains)
+
+    def assign(self, position: Tensor) -> Tensor:
+        """Index of each position's region, (C, D) -> int64 (C,); invariant under the group.
+
+        O(C K (D^2 + d^3)) for d hidden units.
+        """
+        at = position.detach().cpu().double()
+        scores = [
+            gaussian.log_prob(domain.enter(at)[0])
+            for domain, gaussian in zip(self.domains, self.gaussians, strict=True)
+        ]
+        found = torch.stack(scores, dim=-1).nan_to_num(nan=-torch.inf).argmax(dim=-1)
+        return found.to(position.device)
+
+    def region(self, k: int) -> "RegionOf":
+        """Region ``k`` as a function (C, D) -> bool (C,)."""
+        return RegionOf(self, k)
+
+
+@dataclass(frozen=True, eq=False)
+class RegionOf:
+    """Whether positions lie in one of the regions."""
+
+    regions: Regions
+    k: int
+
+    def __call__(self, position: Tensor) -> Tensor:
+        return self.regions.assign(position) == self.k
+
+
+class Modes(NamedTuple):
+    """Aligned draws by mode, the largest first."""
+
+    labels: Tensor  # int64 (n,): the region of each draw
+    regions: Regions
+    counts: Tensor  # int64 (K,): draws in each
+
+
+class ModeWeights(NamedTuple):
+    """What the modes' evidences say of their shares and of the whole."""
+
+    weights: Tensor  # (K,), sum 1; 0 where the evidence isn't known
+    standard_error: Tensor  # (K,), of the weights
+    log_evidence: float  # nats, of all modes whose evidence is known: a lower bound on the whole
+    log_evidence_standard_error: float
+
+
+def find_modes(draws: Tensor, values: Tensor, chains: Tensor, group: SymmetryGroup) -> Modes:
+    """Cluster aligned draws of chains and of particles; deterministic.
+
+    Draws of one chain start together. Three rules join chains, transitively:
+
+    1. Two chains (of 10 draws or more) are in one mode if their means differ by less than 3
+       within-chain standard deviations in every coordinate, and their mean log densities by less
+       than 5 nats or one standard deviation.
+    2. A particle, a draw of a shorter chain, is in the mode of its nearest 2 log n neighbours among
+       all draws, where their log densities differ by no more than chance makes them.
+    3. A Gaussian is fitted to each cluster, and every draw goes to the Gaussian under which it is
+       likeliest. Clusters that exchange a tenth of their draws, or share a chain that spends a
+       tenth of its draws in each, are one.
+
+    Parameters
+    ----------
+    draws : Tensor of shape (n, D)
+        Aligned.
+    values : Tensor of shape (n,)
+        Log density of each, nats.
+    chains : int64 Tensor of shape (n,)
+        The chain of each; particles have one each.
+    group : Trivial, Units or a Product of them
+
+    Returns
+    -------
+    Modes
+        ``labels`` are ``regions.assign(draws)``.
+
+    Notes
+    -----
+    Splitting one mode in two costs accuracy only: the regions are disjoint, and their evidences
+    add up. Taking two modes for one costs more: rule 1 sees modes closer than 3 standard
+    deviations in every coordinate and equally high as one. A bridge with more components
+    (`bridge_evidence`) then gives another evidence. O(C^2 D) for chains, O(n D) a particle.
+    """
+    draws, values = draws.detach().cpu().double(), values.detach().cpu().double()
+    chain = chains.cpu().unique(return_inverse=True)[1]
+    labels = _linked(draws, values, chain)[chain]
+    while True:
+        regions = _fit_regions(draws, labels, group)
+        assigned = regions.assign(draws)
+        merged = _merge(labels, assigned, chain)
+        if int(merged.max()) + 1 == regions.n_modes:
+            break
+        labels = merged[labels]
+    return _in_order(assigned, regions)
+
+
+def weigh_modes(estimates: list[BridgeEstimate]) -> ModeWeights:
+    """Weights ``softmax(log Z)`` and total ``logsumexp(log Z)`` with errors to first order.
+
+    Parameters
+    ----------
+    estimates : list of BridgeEstimate, one a mode
+        Of disjoint regions, with independent errors. Those that are nan get weight 0.
+
+    Returns
+    -------
+    ModeWeights
+        All nan if no evidence is known.
+    """
+    log_z = torch.tensor([e.log_evidence for e in estimates], dtype=torch.float64)
+    variance = torch.tensor([e.standard_error for e in estimates], dtype=torch.float64).square()
+    known = log_z.isfinite()
+    if not bool(known.any()):
+        nothing = torch.full_like(log_z, torch.nan)
+        return ModeWeights(nothing, nothing, torch.nan, torch.nan)
+    weights = log_z.masked_fill(~known, -torch.inf).softmax(0)
+    shares = weights.square() * variance.masked_fill(~known, 0.0)
+    total = shares.sum()
+    # d w_k = w_k (d_k - sum_j w_j d_j)
+    own = weights.square() * ((1.0 - 2.0 * weights) * variance.masked_fill(~known, 0.0) + total)
+    log_evidence = float(torch.logsumexp(log_z[known], 0))
+    return ModeWeights(weights, own.clamp_min(0.0).sqrt(), log_evidence, float(total.sqrt()))
+
+
+def _linked(draws: Tensor, values: Tensor, chain: Tensor) -> Tensor:
+    """Rules 1 and 2: the component of each chain."""
+    n_chains = int(chain.max()) + 1
+    size = torch.bincount(chain, minlength=n_chains)
+    long = size >= LONG
+    edges = [_alike(draws, values, chain, long)]
+    if not bool(long.all()):
+        edges.append(_neighbors(draws, values, chain, ~long[chain]))
+    return _components(torch.cat(edges, dim=1), n_chains)
+
+
+def _components(edges: Tensor, n: int) -> Tensor:
+    """Labels of the connected components of a graph with these edges (2, E)."""
+    a, b = edges.numpy()
+    graph = coo_matrix(([True] * len(a), (a, b)), shape=(n, n))
+    return torch.from_numpy(connected_components(graph, directed=False)[1]).long()
+
+
+def _alike(draws: Tensor, values: Tensor, chain: Tensor, long: Tensor) -> Tensor:
+    """Edges (2, E) between long chains that rule 1 holds together."""
+    named = torch.cat([draws, values.unsqueeze(-1)], dim=1)
+    size = torch.bincount(chain).clamp_min(1).unsqueeze(-1).double()
+    mean = named.new_zeros(len(size), named.shape[1]).index_add_(0, chain, named) / size
+    square = (named - mean[chain]).square()
+    variance = torch.zeros_like(mean).index_add_(0, chain, square) / (size - 1.0).clamp_min(1.0)
+    found = [torch.zeros(2, 0, dtype=torch.int64)]
+    ids = long.nonzero().squeeze(-1)
+    mean, variance = mean[ids], variance[ids]
+    for i in range(len(ids) - 1):
+        gap = (mean[i + 1 :] - mean[i]).abs()
+        spread = (0.5 * (variance[i + 1 :] + variance[i])).sqrt()
+        near = (gap[:, :-1] <= _APART * spread[:, :-1]).all(dim=-1)
+        near &= gap[:, -1] <= spread[:, -1].clamp_min(_HEIGHT)
+        others = ids[i + 1 :][near]
+        found.append(torch.stack([ids[i].expand_as(others), others]))
+    return torch.cat(found, dim=1)
+
+
+def _neighbors(draws: Tensor, values: Tensor, chain: Tensor, asked: Tensor) -> Tensor:
+    """Edges (2, E) between chains: from particles to their nearest draws, rule 2."""
+    scale = draws.std(dim=0, correction=0)
+    points = draws / torch.where(scale > 0, scale, 1.0)
+    allowed = _FAR_HEIGHT * (0.5 * draws.shape[1]) ** 0.5
+    k = min(ceil(_NEIGHBORS * log(len(points))) + 1, len(points))  # itself is one of them
+    found = [torch.zeros(2, 0, dtype=torch.int64)]
+    for rows in asked.nonzero().squeeze(-1).split(rows_within(_CHUNK, len(points))):
+        near = torch.cdist(points[rows], points).topk(k, largest=False).indices
+        alike = (values[near] - values[rows].unsqueeze(-1)).abs() <= allowed
+        own = chain[rows].unsqueeze(-1).expand_as(near)
+        found.append(torch.stack([own[alike], chain[near][alike]]))
+    return torch.cat(found, dim=1)
+
+
+def _fit_regions(draws: Tensor, labels: Tensor, group: SymmetryGroup) -> Regions:
+    """One Gaussian a cluster; few draws borrow the spread that clusters have on average."""
+    clusters = [draws[labels == k] for k in range(int(labels.max()) + 1)]
+    spread = torch.stack([c.var(dim=0, correction=0) for c in clusters])
+    size = torch.tensor([len(c) for c in clusters]).unsqueeze(-1)
+    typical = (size * spread).sum(0) / len(draws) if len(clusters) > 1 else spread[0]
+    domains = tuple(domain_of(c, group) for c in clusters)
+    gaussians = tuple(_gaussian(c, typical) for c in clusters)
+    return Regions(domains, gaussians)
+
+
+def _gaussian(draws: Tensor, typical: Tensor) -> GaussianMixture:
+    """A Gaussian around draws, widened to ``typical`` variances where they are few."""
+    n, d = draws.shape
+    if n >= 2 * d:
+        return fit_gaussian_mixture(draws)
+    mean, variance = draws.mean(dim=0), draws.var(dim=0, correction=0)
+    floor = torch.finfo(draws.dtype).eps * (1.0 + mean.square())
+    variance = torch.maximum((n * variance + 2 * typical) / (n + 2), floor)
+    return GaussianMixture(mean.new_zeros(1), mean[None], torch.diag(variance.sqrt())[None])
+
+
+def _merge(labels: Tensor, assigned: Tensor, chain: Tensor) -> Tensor:
+    """Rule 3: the new label of each cluster."""
+    n = int(labels.max()) + 1
+    moved = _table(labels, assigned, n, n)
+    crossing = moved > _SHARED * moved.sum(dim=1, keepdim=True).clamp_min(1.0)
+    visits = _table(chain, assigned, int(chain.max()) + 1, n)
+    lives = (visits > _SHARED * visits.sum(dim=1, keepdim=True)).double()
+    edges = (crossing | ((lives.mT @ lives) > 0)).nonzero().mT
+    return _components(edges, n)
+
+
+def _table(rows: Tensor, columns: Tensor, n_rows: int, n_columns: int) -> Tensor:
+    """Counts of pairs, float64 (n_rows, n_columns)."""
+    counts = torch.bincount(rows * n_columns + columns, minlength=n_rows * n_columns)
+    return counts.reshape(n_rows, n_columns).double()
+
+
+def _in_order(labels: Tensor, regions: Regions) -> Modes:
+    """Largest first."""
+    counts = torch.bincount(labels, minlength=regions.n_modes)
+    order = counts.argsort(descending=True, stable=True)
+    place = order.argsort()
+    sorted_regions = Regions(
+        tuple(regions.domains[k] for k in order), tuple(regions.gaussians[k] for k in order)
+    )
+    return Modes(place[labels], sorted_regions, counts[order])

@@ -1,0 +1,174 @@
+"""How many independent chains find every mode: the coupon collector's problem."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from math import ceil, expm1, log
+from numbers import Real
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import comb
+
+from skbayes_sym.numerics.arguments import check_arrays
+
+Probabilities = npt.NDArray[np.float64]
+
+_MAX_TERMS = 1 << 20  # of the inclusion-exclusion sum: 20 modes that all differ
+_SUM_TOL = 1e-5  # slack for rounded probabilities
+_ROUNDING = 1e-12  # relative: 0.75 must not fail for 0.7499999999999999
+
+
+def n_chains_required(
+    mode_probabilities: Sequence[float] | Probabilities,
+    probability: float = 0.99,
+    method: str = "exact",
+) -> int:
+    """Smallest number of independent chains that together visit every mode.
+
+    With ``pi_j`` the probability that a chain ends in mode ``j`` and G the number of chains until
+    all modes were seen, n chains suffice with probability
+
+        P(G <= n) = sum over sets J of modes of (-1)^|J| (1 - Pi_J)^n,   Pi_J = sum_{j in J} pi_j.
+
+    Parameters
+    ----------
+    mode_probabilities : array-like of shape (n_modes,)
+        Positive, summing to 1 (to 1e-5). They are assumed, not estimated: a mode left out isn't
+        waited for, and these are basins of the chains' starts, not posterior weights.
+    probability : float in (0, 1), default=0.99
+        Wanted for having visited every mode.
+    method : {"exact", "union", "markov"}, default="exact"
+        "exact": the smallest n with ``P(G <= n) >= probability``. Beyond 20 different probabilities
+        (more if many are equal) the sum has too many terms, and "union" is used.
+        "union": the smallest n with ``sum_j (1 - pi_j)^n <= 1 - probability``: an upper bound on
+        the exact n, so enough chains, and close for high probabilities (at 0.99, at most
+        ``0.0051 / min_j pi_j + 1`` too many).
+        "markov": equation (5) of the paper, the smallest rho with ``1 - E[G] / rho >=
+        probability``, an upper bound about ``1 / (1 - probability)`` times as large.
+
+    Returns
+    -------
+    int
+        At least the number of modes.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+
+    Notes
+    -----
+    Exact: O(2^n_modes) a trial, vectorised, with equal modes taken together, and a bisection
+    between a lower bound (visits are negatively associated: ``P(G <= n) <= prod_j (1 - (1 -
+    pi_j)^n)``) and the union bound. ``E[G]`` is Flajolet et al.'s integral ``int 1 - prod_j (1 -
+    exp(-pi_j t)) dt``, the same number as the alternating sum of the paper's equation (26).
+
+    The paper bounds ``P(G < rho)`` where rho chains suffice already if ``G <= rho``, and prints
+    1274 for (.57, .35, .08): that belongs to its code's unrounded probabilities; its own equation
+    gives 1317.
+
+    References
+    ----------
+    Wiese et al. (2023), Proposition 2. Flajolet, Gardy and Thimonier (1992).
+
+    Examples
+    --------
+    >>> from skbayes_sym.inference.sampling.chain_count import n_chains_required
+    >>> n_chains_required([0.57, 0.35, 0.08])
+    56
+    >>> n_chains_required([0.57, 0.35, 0.08], method="markov")
+    1317
+    """
+    pi = _check_modes(mode_probabilities)
+    if not isinstance(probability, Real) or not 0.0 < probability < 1.0:
+        raise ValueError(f"probability must lie strictly between 0 and 1, got {probability!r}.")
+    methods: dict[str, Callable[[Probabilities, float], int]] = {
+        "exact": _exact,
+        "union": _union,
+        "markov": _markov,
+    }
+    if not isinstance(method, str) or method not in methods:
+        raise ValueError(f"method must be one of {sorted(methods)}, got {method!r}.")
+    return max(len(pi), methods[method](pi, float(probability)))
+
+
+def expected_chains(mode_probabilities: Probabilities) -> float:
+    """``E[G]``, by the trapezoidal rule on the logarithm of time, which converges geometrically."""
+    pi = np.asarray(mode_probabilities, dtype=float)
+    log_t = np.arange(-40.0, log((45.0 + log(len(pi))) / pi.min()), 1.0 / 64.0)
+    t = np.exp(log_t)
+    with np.errstate(divide="ignore"):
+        log_all = sum(np.log(-np.expm1(-p * t)) for p in pi)
+    return float((-np.expm1(log_all) * t).sum() / 64.0)
+
+
+def _exact(pi: Probabilities, probability: float) -> int:
+    values, counts = np.unique(pi, return_counts=True)
+    if np.prod(counts + 1.0) > _MAX_TERMS:
+        return _union(pi, probability)
+    mass, sign = np.zeros(1), np.ones(1)
+    for value, count in zip(values, counts, strict=True):
+        chosen = np.arange(count + 1)
+        mass = (mass[:, None] + value * chosen).ravel()
+        sign = (sign[:, None] * (-1.0) ** chosen * comb(count, chosen)).ravel()
+    with np.errstate(divide="ignore"):
+        log_left = np.log1p(-np.minimum(mass[1:], 1.0))  # the empty set is P = 1 itself
+    sign = -sign[1:]
+
+    def fails(n: int) -> float:
+        return float(sign @ np.exp(n * log_left))
+
+    return _first(fails, probability, _at_least(pi, probability), _union(pi, probability))
+
+
+def _union(pi: Probabilities, probability: float) -> int:
+    log_left = _log_left(pi)
+    last = ceil(log((1.0 - probability) / len(pi)) / log_left.max()) if len(pi) > 1 else 1
+    return _first(lambda n: float(np.exp(n * log_left).sum()), probability, 1, last)
+
+
+def _at_least(pi: Probabilities, probability: float) -> int:
+    """From the product bound, which supposes that visits of different modes are independent."""
+    log_left = _log_left(pi)
+
+    def fails(n: int) -> float:
+        with np.errstate(divide="ignore"):
+            return -expm1(float(np.log(-np.expm1(n * log_left)).sum()))
+
+    return _first(fails, probability, 1, _union(pi, probability))
+
+
+def _markov(pi: Probabilities, probability: float) -> int:
+    return ceil(expected_chains(pi) / (1.0 - probability) * (1.0 - _ROUNDING))
+
+
+def _first(fails: Callable[[int], float], probability: float, low: int, high: int) -> int:
+    """Smallest n in [low, high] where a falling probability of failure is low enough."""
+    allowed = (1.0 - probability) * (1.0 + _ROUNDING)
+    return low + bisect_left(range(low, high), True, key=lambda n: fails(n) <= allowed)
+
+
+def _log_left(pi: Probabilities) -> Probabilities:
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log1p(-pi))
+
+
+def _check_modes(mode_probabilities: Sequence[float] | Probabilities) -> Probabilities:
+    shapes = {"mode_probabilities": "m"}
+    pi = check_arrays("n_chains_required", shapes, mode_probabilities=mode_probabilities)[
+        "mode_probabilities"
+    ].astype(float)
+    if pi.size == 0:
+        raise ValueError("mode_probabilities must have at least one mode, got none.")
+    if not bool((np.isfinite(pi) & (pi > 0.0)).all()):
+        raise ValueError(
+            f"mode_probabilities must be positive, got {pi.tolist()}. Leave out modes that no "
+            "chain can reach."
+        )
+    total = float(pi.sum())
+    if abs(total - 1.0) > _SUM_TOL:
+        raise ValueError(
+            f"mode_probabilities must sum to 1, got a sum of {total:.6g}. Divide them by their sum "
+            "if they are counts or weights; add the missing modes if they are not all."
+        )
+    return np.asarray(pi / total)

@@ -1,0 +1,379 @@
+"""Many chains: divided into blocks that can run anywhere, and put together again.
+
+What a block draws doesn't depend on where, when or beside what it runs (see `run_block`), so the
+number of jobs, the backend and the loss of a machine change nothing. The number of chains a block
+does, and must therefore depend on the problem only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import joblib
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.inference.sampling.blocks import (
+    Array,
+    Block,
+    BlockDraws,
+    Sampler,
+    Tally,
+    run_block,
+)
+from skbayes_sym.inference.sampling.kernels.base import (
+    DiagonalPreconditioner,
+    Preconditioner,
+    State,
+    initial_state,
+)
+from skbayes_sym.numerics.jobs import closing
+from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.numerics.threads import one_thread
+
+# Draws a block makes before the next one's turn: an interrupt finds all chains about as long.
+_ROUND = 10
+
+
+@dataclass(frozen=True, eq=False)
+class ChainDraws:
+    """Draws of all chains; where a chain made fewer than the others, the rest is nan.
+
+    Parameters
+    ----------
+    draws : ndarray of shape (C, S, D)
+        On the host, in the dtype of the positions.
+    log_density : ndarray of shape (C, S)
+        Nats.
+    n_draws : ndarray of shape (C,), int64
+        Draws that each chain made: all S of them unless the run was cut short.
+    warmup, sampling : Tally
+        On the host.
+    blocks : list of Block
+        What another `sample_chains` continues from.
+    stopped : Stopped
+        "max_iter" if every chain made all its draws.
+    """
+
+    draws: Array
+    log_density: Array
+    n_draws: npt.NDArray[np.int64]
+    warmup: Tally
+    sampling: Tally
+    blocks: list[Block]
+    stopped: Stopped
+
+    @property
+    def complete(self) -> bool:
+        """Every chain made all its draws."""
+        return self.stopped == "max_iter"
+
+    @property
+    def stuck(self) -> npt.NDArray[np.bool_]:
+        """(C,): chains whose draws are all the same point: no move was accepted."""
+        made, moved = self.sampling.n_moves > 0, self.sampling.n_accepted > 0
+        return (made & ~moved).numpy()
+
+
+def start_blocks(
+    position: Tensor,
+    log_density: LogDensity,
+    *,
+    block_size: int,
+    seed: int,
+    step_size: float = 0.1,
+    preconditioners: Sequence[Preconditioner] | None = None,
+) -> list[Block]:
+    """Divide chains into blocks, each with a random stream of its own.
+
+    Parameters
+    ----------
+    position : Tensor of shape (C, D)
+    log_density : LogDensity
+    block_size : int
+        Chains a block. Draws depend on it, so it must depend on the problem only: never on the
+        machine or the number of jobs.
+    seed : int
+    step_size : float
+        Where the search for a step size begins; used as it is without warm-up.
+    preconditioners : sequence of Preconditioner, optional
+        One a block; the identity by default.
+
+    Raises
+    ------
+    ValueError
+        If the log density or its gradient is not finite at a chain's position.
+    """
+    parts = [part.clone() for part in position.split(block_size)]
+    with one_thread(), torch.no_grad():
+        states = [initial_state(part, log_density) for part in parts]
+    _check_finite(states)
+    if preconditioners is None:
+        preconditioners = [DiagonalPreconditioner(torch.ones_like(part)) for part in parts]
+    seeds = spawn_seeds(seed, len(parts))
+    return [
+        Block(
+            state,
+            torch.full_like(state.value, step_size, dtype=position.dtype),
+            preconditioner,
+            generator_from(block_seed, position.device).get_state(),
+        )
+        for state, preconditioner, block_seed in zip(states, preconditioners, seeds, strict=True)
+    ]
+
+
+def _check_finite(states: Sequence[State]) -> None:
+    finite = torch.cat([s.value.isfinite() & s.gradient.isfinite().all(1) for s in states])
+    if bool(finite.all()):
+        return
+    bad = (~finite).nonzero().flatten().tolist()
+    named = ", ".join(map(str, bad[:10])) + (", ..." if len(bad) > 10 else "")
+    raise ValueError(
+        f"the log density or its gradient is not finite at the start of {len(bad)} of "
+        f"{len(finite)} chains (number {named}): check the data for extreme values, standardize "
+        "them, start the chains nearer to the bulk of the prior or use dtype='float64'."
+    )
+
+
+def sample_chains(
+    sampler: Sampler,
+    blocks: Sequence[Block],
+    *,
+    n_warmup: int,
+    n_draws: int,
+    thin: int = 1,
+    n_jobs: int | None = None,
+    on_step: OnStep | None = None,
+) -> ChainDraws:
+    """Run blocks of chains, in turn or side by side.
+
+    Parameters
+    ----------
+    sampler : Sampler
+    blocks : sequence of Block
+        From `start_blocks`, or the ``blocks`` of an earlier run to go on with.
+    n_warmup, n_draws, thin : int
+        See `run_block`.
+    n_jobs : int, optional
+        As joblib has it; `joblib.parallel_config` chooses the backend. The draws don't depend on
+        either.
+    on_step : callable (step, info) -> bool, optional
+        ``step`` counts moves of blocks, ``len(blocks) * (n_warmup + n_draws * thin)`` in all.
+        Called every few moves with one job, when a block is finished with several; True stops.
+
+    Returns
+    -------
+    ChainDraws
+        After a stop or a `KeyboardInterrupt` (reported, not raised: the caller decides what to
+        keep): with one job, the blocks were warmed up one after another, then drew in turns, so
+        that all chains have about as many draws; with several, the blocks that were finished have
+        all their draws and the others none.
+
+    Notes
+    -----
+    Memory on the host: ``C S (D + 1)`` numbers for C chains of S draws; on the device, what one
+    block's gradient needs, times the number of jobs. Processes other than this one get a copy of
+    ``sampler`` and of their block.
+    """
+    run = _BlockRun(sampler, n_warmup, n_draws, thin)
+    gathered = _Gathered(blocks, n_draws)
+    with gathered.loop:
+        if len(blocks) == 1 or joblib.effective_n_jobs(n_jobs) == 1:
+            _in_turn(run, gathered, on_step)
+        else:
+            _side_by_side(run, gathered, on_step, n_jobs)
+    return gathered.result()
+
+
+@dataclass(frozen=True, eq=False)
+class _BlockRun:
+    """What every block does. Jobs are objects, not functions of arrays: Dask would hand those to
+    one worker, and a worker that is lost could not be replaced."""
+
+    sampler: Sampler
+    n_warmup: int
+    n_draws: int
+    thin: int
+
+    def __call__(self, block: Block, on_step: OnStep | None = None) -> BlockDraws:
+        return run_block(
+            self.sampler, block, n_warmup=self.n_warmup, n_draws=self.n_draws, thin=self.thin,
+            on_step=on_step,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    run: _BlockRun
+    index: int
+    block: Block
+
+    def __call__(self) -> tuple[int, BlockDraws]:
+        return self.index, self.run(self.block)
+
+
+class _Gathered:
+    """All chains' results so far."""
+
+    def __init__(self, blocks: Sequence[Block], n_draws: int) -> None:
+        self.blocks, self.loop = list(blocks), Loop()
+        sizes = [len(block.step_size) for block in blocks]
+        ends = np.cumsum(sizes)
+        self._chains = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        position = blocks[0].state.position
+        self._shape = int(ends[-1]), n_draws, position.shape[1]
+        self._dtype = torch.empty(0, dtype=position.dtype).numpy().dtype
+        self._arrays: tuple[Array, Array] | None = None  # once anything is drawn
+        self._n_draws = np.zeros(ends[-1], np.int64)
+        self._warmup, self._sampling = Tally.zeros(int(ends[-1])), Tally.zeros(int(ends[-1]))
+
+    @property
+    def n_moves(self) -> int:
+        """Moves of blocks made so far."""
+        firsts = [chains.start for chains in self._chains]
+        return int((self._warmup.n_moves + self._sampling.n_moves)[firsts].sum())
+
+    def add(self, index: int, part: BlockDraws) -> None:
+        """Append what block ``index`` did next."""
+        chains = self._chains[index]
+        if part.draws.shape == self._shape:
+            self._arrays = part.draws, part.log_density
+        else:
+            self._append(part, chains)
+        self._n_draws[chains] += part.draws.shape[1]
+        self.blocks[index] = part.block
+        self._warmup.add_to(chains, part.warmup)
+        self._sampling.add_to(chains, part.sampling)
+        self.loop.stop_if(part.stopped, part.stopped != "max_iter")
+
+    def _append(self, part: BlockDraws, chains: slice) -> None:
+        self._arrays = draws, log_density = self._arrays or self._nothing()
+        start = self._n_draws[chains.start]
+        stop = start + part.draws.shape[1]
+        draws[chains, start:stop] = part.draws
+        log_density[chains, start:stop] = part.log_density
+
+    def _nothing(self) -> tuple[Array, Array]:
+        """Draws and log densities that nobody has made yet."""
+        draws = np.full(self._shape, np.nan, self._dtype)
+        return draws, np.full(self._shape[:2], np.nan, self._dtype)
+
+    def result(self) -> ChainDraws:
+        return ChainDraws(
+            *(self._arrays or self._nothing()), self._n_draws, self._warmup, self._sampling,
+            self.blocks, self.loop.stopped,
+        )  # fmt: skip
+
+
+def _in_turn(run: _BlockRun, gathered: _Gathered, on_step: OnStep | None) -> None:
+    """Warm up block after block, then let each make a few draws at a time.
+
+    A single one, as on a GPU, does it all at once.
+    """
+    if len(gathered.blocks) == 1:
+        gathered.add(0, run(gathered.blocks[0], on_step))
+        return
+    rounds = [replace(run, n_draws=0)]
+    for start in range(0, run.n_draws, _ROUND):
+        rounds.append(replace(run, n_warmup=0, n_draws=min(_ROUND, run.n_draws - start)))
+    for part in rounds:
+        for index, block in enumerate(gathered.blocks):
+            gathered.add(index, part(block, _after(gathered.n_moves, on_step)))
+            if gathered.loop.stopped != "max_iter":
+                return
+
+
+def _after(n_moves: int, on_step: OnStep | None) -> OnStep | None:
+    """``on_step`` for a run that begins after ``n_moves`` moves."""
+    if on_step is None:
+        return None
+    return lambda step, info: on_step(n_moves + step, info)
+
+
+def _side_by_side(
+    run: _BlockRun, gathered: _Gathered, on_step: OnStep | None, n_jobs: int | None
+) -> None:
+    """Hand each block to joblib as one job; results come as they finish."""
+    jobs = (
+        joblib.delayed(_Job(run, index, block))() for index, block in enumerate(gathered.blocks)
+    )
+    parallel = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator_unordered")
+    with closing(parallel(jobs)) as finished:
+        for index, part in gathered.loop.steps(finished):
+            gathered.add(index, part)
+            if on_step is not None:
+                gathered.loop.stop_if("callback", on_step(gathered.n_moves, part.summary()))
+
+
+_ROUNDS = 3
+
+
+def retuned(
+    sampler: Sampler,
+    found: ChainDraws,
+    *,
+    least_acceptance: float,
+    n_warmup: int,
+    thin: int = 1,
+    n_jobs: int | None = None,
+    on_step: OnStep | None = None,
+) -> ChainDraws:
+    """The same chains, those of blocks with a low acceptance after another warm-up.
+
+    Parameters
+    ----------
+    sampler : Sampler
+        That made the draws, without its approach.
+    found : ChainDraws
+        Returned as it is where every chain accepted enough, or was stopped. It is kept too where
+        the further warm-up is stopped.
+    least_acceptance : float
+        Mean probability of a chain's proposals while drawing.
+    n_warmup : int
+        Moves of every further warm-up, of which there are at most three. Each aims at half of the
+        rejections that the one before aimed at.
+    thin, n_jobs, on_step
+        See `sample_chains`.
+    """
+    for _ in range(_ROUNDS):
+        chosen = _blocks_below(found, least_acceptance)
+        if not found.complete or not chosen:
+            return found
+        aim = 1.0 - 0.5 * (1.0 - sampler.target_acceptance)
+        sampler = replace(sampler, target_acceptance=aim)
+        again = sample_chains(
+            sampler, [found.blocks[i] for i in chosen], n_warmup=n_warmup,
+            n_draws=found.draws.shape[1], thin=thin, n_jobs=n_jobs, on_step=on_step,
+        )  # fmt: skip
+        if not again.complete:
+            return replace(found, stopped=again.stopped)
+        found = _replaced(found, chosen, again)
+    return found
+
+
+def _ends(blocks: Sequence[Block]) -> list[int]:
+    return [0, *np.cumsum([len(block.step_size) for block in blocks]).tolist()]
+
+
+def _blocks_below(found: ChainDraws, least: float) -> list[int]:
+    low, ends = found.sampling.mean_acceptance < least, _ends(found.blocks)
+    return [i for i in range(len(found.blocks)) if bool(low[ends[i] : ends[i + 1]].any())]
+
+
+def _replaced(found: ChainDraws, chosen: Sequence[int], again: ChainDraws) -> ChainDraws:
+    """Draws of the chosen blocks by those they made again; the old ones count as warm-up."""
+    ends, blocks = _ends(found.blocks), list(found.blocks)
+    chains = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in chosen])
+    draws, value = found.draws.copy(), found.log_density.copy()
+    draws[chains], value[chains] = again.draws, again.log_density
+    warmup, sampling = (Tally(*(t.clone() for t in x)) for x in (found.warmup, found.sampling))
+    for total, before, new in zip(warmup, found.sampling, again.warmup, strict=True):
+        total[chains] += before[chains] + new
+    for total, new in zip(sampling, again.sampling, strict=True):
+        total[chains] = new
+    for i, block in zip(chosen, again.blocks, strict=True):
+        blocks[i] = block
+    return ChainDraws(draws, value, found.n_draws, warmup, sampling, blocks, found.stopped)

@@ -1,0 +1,102 @@
+"""What a cloud of particles says about scales: labels first, then variances and covariances.
+
+Raw particles sit in all |G| copies of a mode, so their spread is the distance between copies. One
+representative of each orbit has the spread of the mode itself, from one draw a particle.
+"""
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner, DiagonalPreconditioner
+from skbayes_sym.numerics.linalg import cholesky, shrink_to_diagonal
+from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.labelling import Labelling
+from skbayes_sym.symmetry.reference import DiagonalReference, estimate_reference, orbit_mean
+from skbayes_sym.symmetry.relabelling import label_objective, relabel
+
+_SWEEPS = 20  # of relabelling; prior-like units never settle and needn't
+_STARTERS = 256  # particles that a fresh reference is found from
+_SHRINKAGE = 0.02  # of correlations towards 0
+_FLOOR = 1e-12  # least variance, relative to the mean square of the entry
+
+
+def align_particles(
+    position: Tensor,
+    group: SymmetryGroup,
+    reference: DiagonalReference | None,
+    *,
+    n_starts: int,
+    generator: torch.Generator,
+) -> tuple[Tensor, DiagonalReference]:
+    """One representative of every particle's orbit, by Stephens' relabelling.
+
+    Parameters
+    ----------
+    position : Tensor of shape (N, D)
+    group : Trivial, Units or a Product of them
+    reference : DiagonalReference of shape (D,), optional
+        Where the search begins: that of the last stage.
+    n_starts : int
+        Fresh starts besides; the labels with the smallest objective win.
+    generator : torch.Generator
+
+    Returns
+    -------
+    position : Tensor of shape (N, D)
+    reference : DiagonalReference of shape (D,), float64 on the CPU
+        Of the aligned particles.
+    """
+    given = Labelling.given(position.detach().cpu().double(), group)
+    if not given.layers:
+        return position, given.reference()
+    references = [] if reference is None else [reference]
+    if n_starts or not references:
+        some = given.theta[:: max(1, len(given.theta) // _STARTERS)]
+        stream = _cpu_stream(generator)
+        fresh = relabel(
+            some, group, n_starts=max(1, n_starts), max_sweeps=_SWEEPS, generator=stream
+        )
+        references.append(estimate_reference(fresh.theta, given.mean_square))
+    runs = [given.descended(r, _SWEEPS) for r in references]
+    if len(given.layers) > 1:
+        runs += [given.forward(r).descended(r, _SWEEPS) for r in references]
+    best = min(runs, key=lambda run: label_objective(run.theta, group))
+    return best.theta.to(position), best.reference()
+
+
+def pooled_preconditioner(aligned: Tensor, group: SymmetryGroup) -> DiagonalPreconditioner:
+    """Standard deviations pooled over coordinate orbits: no group element changes them.
+
+    Parameters
+    ----------
+    aligned : Tensor of shape (N, D)
+        One representative of each orbit.
+    group : SymmetryGroup
+    """
+    return DiagonalPreconditioner(orbit_mean(_variance(aligned.double()), group).sqrt().to(aligned))
+
+
+def full_preconditioner(aligned: Tensor) -> DensePreconditioner:
+    """Cholesky factor of ``0.98 S + 0.02 diag S``, ``S`` the covariance of aligned particles."""
+    x = aligned.double()
+    centred = x - x.mean(dim=0)
+    covariance = shrink_to_diagonal(centred.mT @ centred, _SHRINKAGE) / len(x)
+    covariance.diagonal().copy_(_variance(x))  # at least its floor
+    factor = cholesky(
+        covariance,
+        what="The covariance of the particles",
+        remedy="Standardize the data, or use more particles.",
+    )
+    return DensePreconditioner(factor.to(aligned))
+
+
+def _variance(x: Tensor) -> Tensor:
+    mean_square = x.square().mean(dim=0)
+    floor = _FLOOR * mean_square.clamp_min(torch.finfo(x.dtype).tiny / _FLOOR)
+    return torch.maximum(x.var(dim=0, correction=0), floor)
+
+
+def _cpu_stream(generator: torch.Generator) -> torch.Generator:
+    """A stream on the CPU, where labels are found, led by ``generator`` wherever that is."""
+    seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+    return torch.Generator().manual_seed(int(seed))

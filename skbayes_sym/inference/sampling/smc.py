@@ -1,0 +1,485 @@
+"""Sequential Monte Carlo: particles carried from the prior to the posterior.
+
+At inverse temperature ``beta`` the particles are draws of ``prior * likelihood^beta``. A stage
+raises ``beta`` as far as half of the effective sample survives, resamples, and moves all particles
+by kernels fitted to them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log, nan
+from typing import NamedTuple
+
+import torch
+from joblib import Parallel, delayed
+from torch import Tensor
+
+from skbayes_sym.inference.log_density import LogPosterior
+from skbayes_sym.inference.sampling.kernels.base import Preconditioner, initial_state
+from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
+from skbayes_sym.inference.sampling.kernels.particle_alignment import (
+    align_particles,
+    full_preconditioner,
+    pooled_preconditioner,
+)
+from skbayes_sym.numerics.jobs import closing
+from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
+from skbayes_sym.numerics.random import generator_from, standard_normal
+from skbayes_sym.numerics.threads import one_thread
+from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
+from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain, has_exact_domain
+from skbayes_sym.symmetry.reference import DiagonalReference
+
+_SMALLEST_STEP = 1e-14  # heavy-tailed likelihoods of prior draws need first steps as small as this
+_BISECTIONS = 60
+
+
+def effective_fraction(log_weights: Tensor) -> float:
+    """Kish's effective sample size over their number, ``(mean w)^2 / mean w^2``, in [1/N, 1]."""
+    log_n = log(len(log_weights))
+    w = log_weights.double()
+    once, twice = torch.logsumexp(w, dim=0), torch.logsumexp(2.0 * w, dim=0)
+    return exp(2.0 * float(once) - float(twice) - log_n)
+
+
+def log_mean_weight(log_weights: Tensor) -> float:
+    """Log of the mean weight, nats: what the evidence gains by the step."""
+    return float(torch.logsumexp(log_weights.double(), dim=0)) - log(len(log_weights))
+
+
+def next_temperature(log_likelihood: Tensor, beta: float, ess_fraction: float) -> float:
+    """The inverse temperature at which the weights' effective fraction is ``ess_fraction``.
+
+    Parameters
+    ----------
+    log_likelihood : Tensor of shape (N,)
+        Of particles at ``beta``; -inf is allowed, nan isn't.
+    beta : float
+        In [0, 1).
+    ess_fraction : float
+        In (0, 1).
+
+    Returns
+    -------
+    float
+        In (beta, 1]; by bisection on the log of the step, since steps span many orders.
+    """
+    log_likelihood = log_likelihood.cpu().double()  # the search is the host's
+    if effective_fraction((1.0 - beta) * log_likelihood) >= ess_fraction:
+        return 1.0
+    low, high = log(_SMALLEST_STEP), log(1.0 - beta)
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        if effective_fraction(exp(middle) * log_likelihood) >= ess_fraction:
+            low = middle
+        else:
+            high = middle
+    return beta + exp(low)
+
+
+def systematic_resample(log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Ancestors of N equally weighted particles, int64 (N,), in increasing order.
+
+    Particle ``i`` has ``N w_i`` children on average, rounded up or down: one uniform number sets
+    N equidistant points on the cumulative weights (Kitagawa 1996).
+    """
+    n = len(log_weights)
+    ends = torch.softmax(log_weights.double(), dim=0).cumsum(dim=0)
+    shift = torch.rand(1, generator=generator, device=generator.device, dtype=torch.float64)
+    points = (torch.arange(n, device=ends.device) + shift.to(ends.device)) / n
+    # Rounding may leave the last end below the last point; particles of no weight get none.
+    return torch.searchsorted(ends / ends[-1], points, right=True).clamp_max(n - 1)
+
+
+_RESTART_EVERY = 4  # stages between fresh starts of the alignment
+_N_RESTARTS = 2
+_PATH = (0.5, 1.5)  # range of the factor of the path length
+_GAIN = 0.7  # of the log step size, per unit of acceptance missed
+_LOG_STEPS = (-25.0, 5.0)  # range of the log step size: nothing works beyond
+_JITTER = 0.3  # standard deviation of the log step size across particles
+_MOST_LOST = 0.1  # of accepted proposals, at the boundary, that the full kernel is worth
+_PAUSE = 2  # stages before it is tried again
+_DRAWS_A_DIMENSION = 2  # particles a dimension that a covariance needs
+
+
+@dataclass(frozen=True)
+class SMCSettings:
+    """How a run goes; measured defaults.
+
+    Parameters
+    ----------
+    n_particles : int
+    ess_fraction : float
+        Effective fraction of the particles that a step in temperature leaves.
+    n_moves : int
+        HMC moves a stage.
+    path_length : float
+        Mean length of a trajectory, in standard deviations.
+    max_leapfrog : int
+        Most leapfrog steps of a move.
+    target_acceptance : float
+    allow_full : bool
+        Whether the aligned full-covariance kernel may be tried.
+    max_stages : int
+    """
+
+    n_particles: int = 1024
+    ess_fraction: float = 0.5
+    n_moves: int = 8
+    path_length: float = 1.5
+    max_leapfrog: int = 16
+    target_acceptance: float = 0.8
+    allow_full: bool = True
+    max_stages: int = 1000
+
+
+class Stage(NamedTuple):
+    """What one stage did."""
+
+    temperature: float  # beta it moved at
+    log_evidence: float  # of the tempered posterior, nats, so far
+    full: bool  # aligned full covariance, else scales pooled over coordinate orbits
+    acceptance: float  # of the integrator, mean over moves and particles
+    step_size: float  # after the stage, in standard deviations
+    boundary_loss: float  # accepted proposals lost at the boundary of the domain; 0 if none
+    n_eves: int  # prior draws with living descendants
+    correlation: float  # of the log likelihood before and after the moves
+
+    def figures(self) -> dict[str, float]:
+        """By name, as progress reports want them."""
+        return {name: float(value) for name, value in self._asdict().items()}
+
+
+class Tuning(NamedTuple):
+    """What one stage hands to the next about its kernels; never a particle's own."""
+
+    reference: DiagonalReference | None
+    log_steps: tuple[float, float]  # of the pooled and of the full kernel
+    full: bool  # which of them worked last
+    pause: int  # stages of the pooled one left before the full one is tried
+    n_stages: int
+
+
+class Cloud(NamedTuple):
+    """Equally weighted particles at one temperature."""
+
+    position: Tensor
+    log_likelihood: Tensor
+    eves: Tensor
+    temperature: float
+    log_evidence: float
+    n_gradients: int
+
+
+class Moved(NamedTuple):
+    """What the moves of a stage did, summed over particles and moves."""
+
+    acceptance: float
+    boundary_loss: float
+    log_step: float
+    n_gradients: int
+
+
+class Fitted(NamedTuple):
+    """A kernel and where it starts."""
+
+    position: Tensor  # (N, D), in the kernel's domain
+    kernel: ConfinedHMC
+    preconditioner: Preconditioner
+
+
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """What stays the same over all stages of a run."""
+
+    log_posterior: LogPosterior
+    group: SymmetryGroup
+    settings: SMCSettings
+    generator: torch.Generator
+
+    def from_prior(self) -> Cloud:
+        """Particles at temperature 0."""
+        n = self.settings.n_particles
+        position = self.log_posterior.sample_prior(n, generator=self.generator)
+        log_likelihood = self._log_likelihood(position)
+        if not bool((log_likelihood > -torch.inf).any()):
+            raise ValueError(
+                f"the log likelihood is finite at none of {n} draws of the prior: check the data "
+                "and the prior, or take more particles."
+            )
+        eves = torch.arange(n, device=position.device)
+        return Cloud(position, log_likelihood, eves, 0.0, 0.0, 0)
+
+    def first_tuning(self) -> Tuning:
+        """Before anything is known: steps of the order that a standard normal needs."""
+        start = -0.25 * log(self.log_posterior.n_dims)
+        return Tuning(None, (start, start), False, 1, 0)
+
+    def advance(self, cloud: Cloud, tuning: Tuning) -> tuple[Cloud, Tuning, Stage]:
+        """Raise the temperature once and move all particles."""
+        beta = next_temperature(cloud.log_likelihood, cloud.temperature, self.settings.ess_fraction)
+        weights = (beta - cloud.temperature) * cloud.log_likelihood.double()
+        ancestors = systematic_resample(weights, generator=self.generator)
+        eves, before = cloud.eves[ancestors], cloud.log_likelihood[ancestors]
+        aligned, reference = self.align(cloud.position[ancestors], tuning)
+        full = self.use_full(tuning)
+        fitted = self.full(aligned, reference) if full else self.pooled(aligned)
+        position, moved = self.move(fitted, beta, tuning.log_steps[full])
+        after = self._log_likelihood(position)
+        log_evidence = cloud.log_evidence + log_mean_weight(weights)
+        n_gradients = cloud.n_gradients + moved.n_gradients
+        stage = Stage(
+            beta,
+            log_evidence,
+            full,
+            moved.acceptance,
+            exp(moved.log_step),
+            moved.boundary_loss,
+            len(eves.unique()),
+            _correlation(before, after),
+        )
+        cloud = Cloud(position, after, eves, beta, log_evidence, n_gradients)
+        return cloud, next_tuning(tuning, reference, stage), stage
+
+    def align(self, position: Tensor, tuning: Tuning) -> tuple[Tensor, DiagonalReference]:
+        """One representative of each orbit, from the last stage's reference and fresh ones."""
+        restart = tuning.n_stages % _RESTART_EVERY == 0
+        return align_particles(
+            position,
+            self.group,
+            tuning.reference,
+            n_starts=_N_RESTARTS if restart else 0,
+            generator=self.generator,
+        )
+
+    def use_full(self, tuning: Tuning) -> bool:
+        """Whether this stage is the full kernel's."""
+        enough = self.settings.n_particles >= _DRAWS_A_DIMENSION * self.log_posterior.n_dims
+        possible = self.settings.allow_full and enough and has_exact_domain(self.group)
+        return possible and (tuning.full or tuning.pause == 0)
+
+    def pooled(self, aligned: Tensor) -> Fitted:
+        """Scales that the group leaves alone: no boundary is needed."""
+        anywhere = DiagonalReference(*(torch.empty(0, dtype=torch.float64) for _ in range(2)))
+        everywhere = FundamentalDomain(Trivial(), anywhere)
+        return Fitted(aligned, self._kernel(everywhere), pooled_preconditioner(aligned, self.group))
+
+    def full(self, aligned: Tensor, reference: DiagonalReference) -> Fitted:
+        """The covariance of one copy, within that copy."""
+        domain = FundamentalDomain(self.group, reference)
+        inside, _ = domain.enter(aligned)  # labels above may be a sweep behind the reference
+        return Fitted(inside, self._kernel(domain), full_preconditioner(inside))
+
+    def move(self, fitted: Fitted, beta: float, log_step: float) -> tuple[Tensor, Moved]:
+        """All moves of a stage; the step size follows the mean acceptance after each."""
+        target = self.log_posterior.tempered(beta)
+        state = initial_state(fitted.position, target)
+        n = len(fitted.position)
+        # Sums stay on the device until the end: the host waits for a move's length only.
+        size = torch.full((), log_step, dtype=torch.float64, device=state.value.device)
+        sums = torch.zeros(3, dtype=torch.float64, device=size.device)
+        for _ in range(self.settings.n_moves):
+            noise = standard_normal((n,), generator=self.generator, like=state.value)
+            move = fitted.kernel.move(
+                state,
+                target,
+                step_size=(size + _JITTER * noise).exp(),
+                preconditioner=fitted.preconditioner,
+                generator=self.generator,
+            )
+            state, probability = move.state, move.info.acceptance
+            missed = probability.mean() - self.settings.target_acceptance
+            size = (size + _GAIN * missed).clamp(*_LOG_STEPS)
+            at_boundary = torch.where(move.outside, probability, 0.0)
+            sums += torch.stack(
+                [probability.sum(), at_boundary.sum(), move.info.n_gradients.sum().double()]
+            )
+        accepted, lost, n_gradients, log_step = torch.cat([sums, size.reshape(1)]).tolist()
+        acceptance = accepted / (n * self.settings.n_moves)
+        loss = lost / accepted if accepted else 0.0
+        return state.position, Moved(acceptance, loss, log_step, n + int(n_gradients))
+
+    def _kernel(self, domain: FundamentalDomain) -> ConfinedHMC:
+        settings = self.settings
+        return ConfinedHMC(domain, HMC(settings.path_length, _PATH, settings.max_leapfrog))
+
+    def _log_likelihood(self, position: Tensor) -> Tensor:
+        """What isn't finite has no likelihood."""
+        found = self.log_posterior.log_likelihood(position)
+        return found.masked_fill(~found.isfinite(), -torch.inf)
+
+
+def next_tuning(tuning: Tuning, reference: DiagonalReference, stage: Stage) -> Tuning:
+    """Step sizes of each kernel, and which one is next."""
+    works = stage.full and stage.boundary_loss <= _MOST_LOST
+    pause = _PAUSE if stage.full else max(tuning.pause - 1, 0)
+    pooled, full = tuning.log_steps
+    log_steps = (pooled, log(stage.step_size)) if stage.full else (log(stage.step_size), full)
+    return Tuning(reference, log_steps, works, pause, tuning.n_stages + 1)
+
+
+def _correlation(before: Tensor, after: Tensor) -> float:
+    """Pearson's; nan where either is constant or infinite."""
+    a, b = before.double() - before.double().mean(), after.double() - after.double().mean()
+    return float((a * b).sum() / (a.square().sum() * b.square().sum()).sqrt())
+
+
+class SMCResult(NamedTuple):
+    """Equally weighted draws of the posterior, and how far to trust them."""
+
+    particles: Tensor  # (N, D), each from a uniformly random copy of its mode
+    log_evidence: float  # nats; nan unless `complete`
+    log_likelihood: Tensor  # (N,), nats
+    eves: Tensor  # int64 (N,): the prior draw that each descends from (Lee & Whiteley 2018)
+    stages: tuple[Stage, ...]
+    n_gradients: int  # of all particles together
+    stopped: Stopped  # "tol" at temperature 1, "max_iter" after ``max_stages``
+
+    @property
+    def complete(self) -> bool:
+        """The particles reached the posterior."""
+        return self.stopped == "tol"
+
+    @property
+    def temperatures(self) -> list[float]:
+        """``beta`` of every stage, increasing; 1.0 last if done."""
+        return [stage.temperature for stage in self.stages]
+
+
+def smc(
+    log_posterior: LogPosterior,
+    group: SymmetryGroup,
+    settings: SMCSettings | None = None,
+    *,
+    generator: torch.Generator,
+    on_step: OnStep | None = None,
+) -> SMCResult:
+    """Adaptive tempering from prior to posterior (Del Moral, Doucet & Jasra 2006).
+
+    Two kernels move the particles, each with its own step size. The first scales entries by
+    standard deviations of aligned particles, pooled over coordinate orbits, and commutes with
+    the group. The second uses the full covariance of aligned particles and is confined to the
+    fundamental domain (`ConfinedHMC`): many times better once the units have separated, and
+    wasteful before. It is tried every third stage and kept while at most 10 % of the proposals it
+    accepts are lost at the boundary. Where the domain has no exact test (several wide hidden
+    layers) or the particles are fewer than 2 a dimension, the first kernel does it all.
+
+    Parameters
+    ----------
+    log_posterior : LogPosterior
+        Invariant under ``group``, with a prior that can be sampled.
+    group : Trivial, Units or a Product of them
+        Acts on the first columns of a position.
+    settings : SMCSettings, optional
+    generator : torch.Generator
+    on_step : callable (stage, info) -> bool, optional
+        Told after every stage its number and figures; True stops.
+
+    Returns
+    -------
+    SMCResult
+        After a `KeyboardInterrupt` with the particles of the last whole stage; the caller decides
+        whether to raise it again.
+
+    Raises
+    ------
+    ValueError
+        If no prior draw has a likelihood.
+
+    Notes
+    -----
+    The evidence estimate is the product of the mean weights: without adaptation unbiased for the
+    evidence itself, so its log is low on average, on hard posteriors by many nats (few prior draws
+    have descendants in the mode). A mode that no particle visited is invisible to every figure
+    here; so is one that is much narrower than others and takes over late.
+
+    Step sizes follow the mean acceptance over all particles. A step size that a particle inherited
+    would depend on its position, and the move would not leave the target invariant.
+
+    Cost: about ``n_particles * n_moves * max_leapfrog`` gradients a stage at most.
+    """
+    settings = settings or SMCSettings()
+    run = Stages(log_posterior, group, settings, generator)
+    cloud, tuning = run.from_prior(), run.first_tuning()
+    stages: list[Stage] = []
+    with Loop() as loop:
+        for _ in loop.steps(range(settings.max_stages)):
+            cloud, tuning, stage = run.advance(cloud, tuning)
+            stages.append(stage)
+            stop = on_step is not None and on_step(len(stages), stage.figures())
+            loop.stop_if("tol", stage.temperature == 1.0)
+            loop.stop_if("callback", stop)
+    g = group.sample((settings.n_particles,), generator=generator)
+    return SMCResult(
+        group.act(g, cloud.position),
+        cloud.log_evidence if loop.stopped == "tol" else nan,
+        cloud.log_likelihood,
+        cloud.eves,
+        tuple(stages),
+        cloud.n_gradients,
+        loop.stopped,
+    )
+
+
+class Replicates(NamedTuple):
+    """Runs that know nothing of each other."""
+
+    runs: list[SMCResult]
+    stopped: Stopped  # "max_iter" after all of them
+
+
+def run_replicates(
+    log_posterior: LogPosterior,
+    group: SymmetryGroup,
+    settings: SMCSettings | None = None,
+    *,
+    seeds: Sequence[int],
+    device: torch.device | str = "cpu",
+    n_jobs: int | None = None,
+    on_step: OnStep | None = None,
+) -> Replicates:
+    """Independent runs of `smc`: their spread is what one run can't say about itself.
+
+    Several small runs find a rare mode at least once more often than one large run of the same
+    cost, but their particles must not be pooled with equal weights: each run weighs modes by
+    its own few ancestors. Weigh modes by their evidence.
+
+    Parameters
+    ----------
+    log_posterior, group, settings
+        See `smc`. With ``n_jobs`` > 1 they are pickled.
+    seeds : sequence of int
+        One a run, so that results don't depend on ``n_jobs`` (`numerics.random.spawn_seeds`).
+    device : torch.device or str, default="cpu"
+        Where the density is, and so the particles and their random numbers.
+    n_jobs : int, optional
+        See `joblib.Parallel`; each run keeps to one thread.
+    on_step : callable (n_finished, info) -> bool, optional
+        Told of every run, in order, the figures of its last stage; True ends with those so far.
+
+    Returns
+    -------
+    Replicates
+    """
+    results: list[SMCResult] = []
+    replicates = Parallel(n_jobs=n_jobs, return_as="generator")(
+        delayed(_replicate)(log_posterior, group, settings, one, device) for one in seeds
+    )
+    with Loop() as loop, closing(replicates):
+        for run in loop.steps(replicates):
+            results.append(run)
+            loop.stop_if("interrupted", run.stopped == "interrupted")
+            if on_step is not None and loop.stopped == "max_iter":
+                loop.stop_if("callback", on_step(len(results), run.stages[-1].figures()))
+    return Replicates(results, loop.stopped)
+
+
+def _replicate(
+    log_posterior: LogPosterior,
+    group: SymmetryGroup,
+    settings: SMCSettings | None,
+    seed: int,
+    device: torch.device | str,
+) -> SMCResult:
+    with one_thread():
+        return smc(log_posterior, group, settings, generator=generator_from(seed, device))

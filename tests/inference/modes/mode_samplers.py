@@ -1,0 +1,30 @@
+"""Two known modes, weighed, and a sampler that starts in them."""
+
+from functools import cache
+
+import torch
+from inference.modes.known_modes import TWO, UNITS, D, pooled
+
+from skbayes_sym.inference.log_density import AutogradPosterior
+from skbayes_sym.inference.modes.refine import ModeRun, ModeSampler
+from skbayes_sym.inference.modes.weigh import weigh
+
+LIKE = torch.zeros((), dtype=torch.float64)  # what chains run with
+PLAN = ModeRun(n_warmup=100, n_draws=50, thin=2, block_size=16, n_jobs=None)
+
+
+def posterior_of(target):
+    """With gradients, as chains want it."""
+    return AutogradPosterior(D, target, lambda x: 0.0 * x[:, 0])
+
+
+def sampler_of(target, generator, plan=PLAN):
+    return ModeSampler(posterior_of(target), UNITS, plan, LIKE, generator)
+
+
+@cache
+def two_modes():
+    """Draws of both, and what they weigh; read only."""
+    generator = torch.Generator().manual_seed(0)
+    _, _, pool = pooled(TWO, UNITS, generator)
+    return weigh(TWO, pool, UNITS, generator=generator)

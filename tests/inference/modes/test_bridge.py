@@ -1,0 +1,316 @@
+"""Evidence by bridge sampling: known integrals, quadrature, honest errors, disjoint regions."""
+
+from math import log, pi
+
+import numpy as np
+import pytest
+import torch
+from scipy.signal import lfilter
+
+from skbayes_sym.inference.modes.bridge import Integrand, bridge_evidence, can_bridge
+from skbayes_sym.inference.modes.mixtures import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.models.networks.activations import RELU, TANH
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
+from skbayes_sym.symmetry.orbits import enumerate_group
+from skbayes_sym.symmetry.reference import DiagonalReference
+from skbayes_sym.symmetry.units import Units
+
+LOG_Z = 3.7
+TWO_UNITS = Units(torch.tensor([[0, 1], [2, 3]]), flip=True)  # a fifth column stays put
+
+
+def gaussian(n_dims, spread=1.0, seed=1):
+    generator = generator_from(seed)
+    loc = spread * torch.randn(n_dims, generator=generator, dtype=torch.float64)
+    root = 0.4 * torch.randn(n_dims, n_dims, generator=generator, dtype=torch.float64)
+    covariance = root @ root.mT + 0.1 * torch.eye(n_dims, dtype=torch.float64)
+    factor = torch.linalg.cholesky(covariance)
+    return GaussianMixture(torch.zeros(1).double(), loc[None], factor[None])
+
+
+def symmetric_bumps(spread):
+    """exp(LOG_Z) times a Gaussian averaged over the group, and the Gaussian."""
+    bump, table = gaussian(5, spread), enumerate_group(TWO_UNITS, 5)
+
+    def log_density(x):
+        images = bump.log_prob(table.orbit(x))
+        return LOG_Z + torch.logsumexp(images, dim=-1) - log(table.order)
+
+    return log_density, bump
+
+
+def logistic(x):
+    """Log density of independent logistic variables: Z = 1, tails heavier than any Gaussian."""
+    return (-x - 2 * torch.nn.functional.softplus(-x)).sum(-1)
+
+
+def logistic_draws(n, n_dims, generator):
+    return torch.rand(n, n_dims, generator=generator, dtype=torch.float64).logit()
+
+
+def test_a_gaussian(generator):
+    target = gaussian(4)
+    draws = target.sample(2000, generator=generator)
+    found = bridge_evidence(
+        Integrand(lambda x: LOG_Z + target.log_prob(x), Trivial()), draws, generator=generator
+    )
+    assert abs(found.log_evidence - LOG_Z) < 4 * found.standard_error
+    assert 0 < found.standard_error < 0.02
+    assert found.n_draws == 2000
+    again = [
+        bridge_evidence(Integrand(target.log_prob, Trivial()), draws, generator=generator_from(3))
+        for _ in range(2)
+    ]
+    assert again[0] == again[1]
+
+
+@pytest.mark.parametrize("max_order", [10_000, 1], ids=["enumerated", "confined"])
+@pytest.mark.parametrize("spread", [2.0, 0.1], ids=["apart", "overlapping"])
+def test_symmetric_bumps(spread, max_order, generator):
+    """All |G| = 8 copies count, whether or not they overlap."""
+    log_density, bump = symmetric_bumps(spread)
+    draws = bump.sample(3000, generator=generator)  # copies of draws of the whole density
+    domain = FundamentalDomain(TWO_UNITS, DiagonalReference(bump.loc[0], torch.ones(5).double()))
+    found = bridge_evidence(
+        Integrand(log_density, TWO_UNITS),
+        domain.enter(draws)[0],
+        max_order=max_order,
+        generator=generator,
+    )
+    assert abs(found.log_evidence - LOG_Z) < 4 * found.standard_error
+    assert found.standard_error < 0.05
+
+
+def test_a_large_group_needs_one_hidden_layer(generator):
+    wide, deep = MLP(1, (7,), 1, TANH), MLP(1, (6, 6), 1, TANH)
+    assert can_bridge(wide.symmetry())
+    assert not can_bridge(deep.symmetry())
+    n = wide.layout.n_params
+    # A prior around 0 is symmetric; its draws are anywhere, so they are aligned by the domain.
+    prior = torch.randn(20 * n, n, generator=generator, dtype=torch.float64)
+    domain = FundamentalDomain(wide.symmetry(), DiagonalReference(prior[0], torch.ones(n).double()))
+    found = bridge_evidence(
+        Integrand(lambda x: -0.5 * x.square().sum(-1), wide.symmetry()),
+        domain.enter(prior)[0],
+        generator=generator,
+    )
+    assert abs(found.log_evidence - 0.5 * n * log(2 * pi)) < 4 * found.standard_error
+    assert found.standard_error < 0.3
+    with pytest.raises(ValueError, match="hidden layers"):
+        bridge_evidence(
+            Integrand(logistic, deep.symmetry()), torch.zeros(1000, 61), generator=generator
+        )
+
+
+def test_parts_of_a_mode_sum_to_the_whole(generator):
+    log_density, bump = symmetric_bumps(2.0)
+    draws, cut = bump.sample(4000, generator=generator), float(bump.loc[0, 4]) + 0.2
+
+    def left(x):
+        return x[:, 4] < cut
+
+    def right(x):
+        return ~left(x)
+
+    parts = [
+        bridge_evidence(Integrand(log_density, TWO_UNITS, region), draws, generator=generator)
+        for region in (left, right)
+    ]
+    whole = bridge_evidence(Integrand(log_density, TWO_UNITS), draws, generator=generator)
+    total = np.logaddexp(*(part.log_evidence for part in parts))
+    share = np.exp([part.log_evidence - total for part in parts])
+    error = np.sqrt(
+        (share**2) @ [part.standard_error**2 for part in parts] + whole.standard_error**2
+    )
+    assert abs(total - whole.log_evidence) < 3 * error
+    assert error < 0.05
+    assert sum(part.n_draws for part in parts) == 4000
+    assert share.min() > 0.1
+
+
+@pytest.mark.long
+def test_errors_are_calibrated():
+    z, spread = [], []
+    for seed in range(40):
+        generator = generator_from(seed)
+        draws = logistic_draws(300, 5, generator)
+        found = bridge_evidence(Integrand(logistic, Trivial()), draws, generator=generator)
+        z.append(found.log_evidence / found.standard_error)
+        spread.append(found.standard_error)
+    assert 0.6 < np.std(z, ddof=1) < 1.5
+    assert abs(np.mean(z)) < 4 * 1.5 / 40**0.5
+    assert max(spread) < 0.2
+
+
+@pytest.mark.long
+@pytest.mark.kept("1", "40")
+@pytest.mark.parametrize("n_chains", [1, 4, 40])
+def test_errors_allow_for_autocorrelation(n_chains):
+    """Draws of slow chains: taking them for independent would give z about 3 times as large."""
+    z, effective = [], []
+    for seed in range(40):
+        generator = generator_from(seed)
+        shape = (n_chains, 2400 // n_chains, 2)
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+        noise[:, 1:] *= (1 - 0.81) ** 0.5
+        x = torch.as_tensor(lfilter([1.0], [1.0, -0.9], noise.numpy(), axis=1))  # an AR(1)
+        draws = (0.5 + 0.5 * torch.special.erf(x / 2**0.5)).clamp(1e-12, 1 - 1e-12).logit()
+        chains = torch.arange(n_chains).repeat_interleave(shape[1])
+        found = bridge_evidence(
+            Integrand(logistic, Trivial()), draws.flatten(0, 1), chains=chains, generator=generator
+        )
+        z.append(found.log_evidence / found.standard_error)
+        effective.append(found.n_effective)
+    assert 0.6 < np.std(z, ddof=1) < 1.5
+    assert np.mean(effective) < 1200
+
+
+def test_bayesian_linear_model(generator):
+    """Half-normal noise: one-dimensional quadrature over log sigma, exact draws."""
+    n, p = 30, 3
+    x = torch.randn(n, p, generator=generator, dtype=torch.float64)
+    y = x @ torch.tensor([1.0, -0.5, 0.2]).double()
+    y = y + 0.4 * torch.randn(n, generator=generator, dtype=torch.float64)
+    log_sigma = torch.linspace(-4, 2, 4001, dtype=torch.float64)
+    variance = (2 * log_sigma).exp()
+    gram = x @ x.mT
+    covariance = gram + variance[:, None, None] * torch.eye(n, dtype=torch.float64)
+    marginal = torch.distributions.MultivariateNormal(torch.zeros(n).double(), covariance)
+    prior = 0.5 * log(2 / pi) - 0.5 * variance + log_sigma
+    log_mass = marginal.log_prob(y) + prior + log(6 / 4000)
+    chosen = torch.multinomial(log_mass.softmax(0), 2000, replacement=True, generator=generator)
+    precision = torch.eye(p).double() + x.mT @ x / variance[chosen][:, None, None]
+    factor = torch.linalg.cholesky(precision)
+    mean = torch.cholesky_solve((x.mT @ y)[:, None] / variance[chosen][:, None, None], factor)
+    noise = torch.randn(2000, p, 1, generator=generator, dtype=torch.float64)
+    theta = mean + torch.linalg.solve_triangular(factor.mT, noise, upper=True)
+
+    def log_density(at):
+        w, s = at[:, :p], at[:, p]
+        log_prior = -0.5 * w.square().sum(1) - 0.5 * p * log(2 * pi)
+        log_prior = log_prior + 0.5 * log(2 / pi) - 0.5 * (2 * s).exp() + s
+        residual = (y - w @ x.mT) / s.exp()[:, None]
+        return log_prior - 0.5 * residual.square().sum(1) - n * (s + 0.5 * log(2 * pi))
+
+    draws = torch.cat([theta.squeeze(-1), log_sigma[chosen][:, None]], dim=1)
+    found = bridge_evidence(Integrand(log_density, Trivial()), draws, generator=generator)
+    exact = float(log_mass.logsumexp(0))
+    assert abs(found.log_evidence - exact) < 4 * found.standard_error
+    assert abs(found.log_evidence - exact) < 0.1
+
+
+def one_unit_network(generator, n=25):
+    """y = v tanh(w x + b) + c: w, b, log sigma on a grid, (v, c) integrated out."""
+    x = torch.linspace(-2, 2, n, dtype=torch.float64)
+    y = 1.2 * torch.tanh(1.5 * x + 0.5)
+    y = y + 0.3 * torch.randn(n, generator=generator, dtype=torch.float64)
+    axis = torch.linspace(-5, 5, 121, dtype=torch.float64)
+    log_s = torch.linspace(-2.5, 0.5, 61, dtype=torch.float64)
+    w, b = (a.flatten() for a in torch.meshgrid(axis, axis, indexing="ij"))
+    h = torch.tanh(w[:, None] * x + b[:, None])
+    one = torch.ones_like(h)
+    basis = torch.stack([h, one], dim=1)  # (grid, 2, n)
+    gram, cross = basis @ basis.mT, basis @ y
+    v = (2 * log_s).exp()[:, None, None, None]  # (noise, grid, 2, 2) below
+    precision = torch.eye(2).double() + gram / v
+    factor = torch.linalg.cholesky(precision)
+    mean = torch.cholesky_solve(cross[..., None] / v, factor)
+    s2 = v[..., 0, 0]
+    fit = (cross * mean[..., 0]).sum(-1) / s2
+    log_lik = -0.5 * (y @ y / s2 - fit) - n * (log_s[:, None] + 0.5 * log(2 * pi))
+    log_lik = log_lik - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    log_prior = -0.5 * (w * w + b * b) - log(2 * pi)
+    log_prior = log_prior + 0.5 * log(2 / pi) - 0.5 * s2 + log_s[:, None]
+    log_mass = log_lik + log_prior + 2 * log(10 / 120) + log(3 / 60)
+    n_draws = 4000
+    flat = torch.multinomial(
+        log_mass.flatten().softmax(0), n_draws, replacement=True, generator=generator
+    )
+    i, j = flat // len(w), flat % len(w)
+    noise = torch.randn(n_draws, 2, 1, generator=generator, dtype=torch.float64)
+    out = mean[i, j] + torch.linalg.solve_triangular(factor[i, j].mT, noise, upper=True)
+    # Within a cell of the grid the density is taken as constant.
+    jitter = torch.rand(3, n_draws, generator=generator, dtype=torch.float64) - 0.5
+    cells = [w[j] + jitter[0] / 12, b[j] + jitter[1] / 12, log_s[i] + jitter[2] / 20]
+    draws = torch.stack([cells[0], cells[1], out[:, 0, 0], out[:, 1, 0], cells[2]], dim=1)
+
+    def log_density(at):
+        w, b, v, c, s = at.mT
+        mean = v[:, None] * torch.tanh(w[:, None] * x + b[:, None]) + c[:, None]
+        log_prior = -0.5 * at[:, :4].square().sum(1) - 2 * log(2 * pi)
+        log_prior = log_prior + 0.5 * log(2 / pi) - 0.5 * (2 * s).exp() + s
+        residual = ((y - mean) / s.exp()[:, None]).square().sum(1)
+        return log_prior - 0.5 * residual - n * (s + 0.5 * log(2 * pi))
+
+    return log_density, draws, float(log_mass.flatten().logsumexp(0))
+
+
+@pytest.mark.long
+@pytest.mark.kept("3")
+@pytest.mark.parametrize("n_components", [1, 3])
+def test_one_unit_network_by_quadrature(n_components, generator):
+    log_density, draws, exact = one_unit_network(generator)
+    group = MLP(1, (1,), 1, TANH).symmetry()
+    domain = FundamentalDomain(group, DiagonalReference(*torch.ones(2, 5).double()))
+    aligned = domain.enter(draws)[0]
+    found = {}
+    for order in (10_000, 1):
+        found[order] = bridge_evidence(
+            Integrand(log_density, group),
+            aligned,
+            n_components=n_components,
+            max_order=order,
+            generator=generator,
+        )
+        assert abs(found[order].log_evidence - exact) < 0.1
+        assert abs(found[order].log_evidence - exact) < 4 * found[order].standard_error
+    error = np.hypot(found[1].standard_error, found[10_000].standard_error)
+    assert abs(found[1].log_evidence - found[10_000].log_evidence) < 3 * error
+
+
+def test_a_third_component_helps_a_bent_mode(generator):
+    """x_2 | x_1 ~ N(x_1^2, 0.2^2): Z = 1."""
+    x = torch.randn(3000, 2, generator=generator, dtype=torch.float64)
+    draws = torch.stack([x[:, 0], x[:, 0].square() + 0.2 * x[:, 1]], dim=1)
+
+    def log_density(at):
+        z = (at[:, 1] - at[:, 0].square()) / 0.2
+        return -0.5 * (at[:, 0].square() + z * z) - log(2 * pi) - log(0.2)
+
+    errors = []
+    for k in (1, 3):
+        found = bridge_evidence(
+            Integrand(log_density, Trivial()), draws, n_components=k, generator=generator
+        )
+        assert abs(found.log_evidence) < 4 * found.standard_error
+        errors.append(found.standard_error)
+    assert errors[1] < 0.7 * errors[0]
+    bend = fit_gaussian_mixture(draws, 3)
+    assert float(bend.log_prob(draws).mean()) > float(
+        fit_gaussian_mixture(draws).log_prob(draws).mean()
+    )
+
+
+def test_nothing_to_go_by_is_nan(generator):
+    draws = torch.randn(19, 4, generator=generator, dtype=torch.float64)
+    few = bridge_evidence(Integrand(logistic, Trivial()), draws, generator=generator)
+    assert np.isnan([few.log_evidence, few.standard_error]).all()
+    assert few.n_draws == 19
+
+
+def test_relu_network_prior(generator):
+    """Permutations alone, float32 draws: the prior's evidence is known."""
+    network = MLP(1, (3,), 1, RELU)
+    n = network.layout.n_params
+    x = torch.randn(40 * n, n, generator=generator)
+    places = DiagonalReference(torch.linspace(-1, 1, n).double(), torch.ones(n).double())
+    aligned = FundamentalDomain(network.symmetry(), places).enter(x)[0]
+    found = bridge_evidence(
+        Integrand(lambda at: -0.5 * at.square().sum(-1), network.symmetry()),
+        aligned,
+        generator=generator,
+    )
+    assert abs(found.log_evidence - 0.5 * n * log(2 * pi)) < 4 * found.standard_error

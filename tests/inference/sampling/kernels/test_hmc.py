@@ -1,0 +1,255 @@
+from math import pi
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
+from skbayes_sym.inference.sampling.kernels.base import (
+    DensePreconditioner,
+    DiagonalPreconditioner,
+    State,
+    initial_state,
+)
+from skbayes_sym.inference.sampling.kernels.hmc import HMC, energy_error, leapfrog, metropolis
+
+N_SE = 4.5  # P(|z| > 4.5) = 7e-6
+
+
+def flat(position):
+    return torch.zeros(len(position), dtype=position.dtype)
+
+
+def quartic():
+    """Coupled and not Gaussian, so that no order of the integrator's error vanishes."""
+
+    def log_prob(x):
+        return -(x**4).sum(1) / 4 - 0.5 * (x[:, 0] - x[:, 1]) ** 2 - x[:, 2].cosh()
+
+    return AutogradPosterior(3, log_prob, flat, beta=0.0)
+
+
+WEIGHT, LEFT, RIGHT = 0.3, (-1.2, 0.5, 0.5), (0.9, -0.3, 1.1)  # x1, x2, width
+
+
+def mixture():
+    """Two overlapping normals of unequal weights and widths, in two dimensions."""
+
+    def component(x, at, weight):
+        centre = torch.tensor(at[:2], dtype=x.dtype)
+        square = ((x - centre) ** 2).sum(1) / at[2] ** 2
+        return -0.5 * square - 2 * torch.tensor(at[2]).log() + torch.tensor(weight).log()
+
+    def log_prob(x):
+        return torch.logaddexp(component(x, LEFT, WEIGHT), component(x, RIGHT, 1 - WEIGHT))
+
+    return AutogradPosterior(2, log_prob, flat, beta=0.0)
+
+
+def mixture_draws(n, generator, dtype=torch.float64):
+    left = torch.rand(n, 1, generator=generator, dtype=torch.float64) < WEIGHT
+    at = torch.where(left, torch.tensor(LEFT).double(), torch.tensor(RIGHT).double())
+    noise = torch.randn(n, 2, generator=generator, dtype=torch.float64)
+    return (at[:, :2] + at[:, 2:] * noise).to(dtype)
+
+
+def features(x):
+    """Whose means are compared: moments, a cross moment and a mode's share."""
+    x = x.double()
+    return torch.stack(
+        [x[:, 0], x[:, 1], x[:, 0] ** 2, x[:, 1] ** 2, x[:, 0] * x[:, 1], (x[:, 0] < 0).double()], 1
+    )
+
+
+def assert_same_means(x, y):
+    """Two independent samples have the same mean features, to N_SE standard errors."""
+    fx, fy = features(x), features(y)
+    se = (fx.var(0) / len(fx) + fy.var(0) / len(fy)).sqrt()
+    off = (fx.mean(0) - fy.mean(0)).abs()
+    assert bool((off <= N_SE * se).all()), off / se
+
+
+PRECONDITIONERS = {
+    "own-scales": lambda c, d: DiagonalPreconditioner(
+        torch.linspace(0.5, 2, c * d).double().view(c, d)
+    ),
+    "dense": lambda c, d: DensePreconditioner(
+        torch.eye(d).double() + 0.3 * torch.ones(d, d).tril()
+    ),
+    "own-dense": lambda c, d: DensePreconditioner(
+        torch.linspace(0.5, 1, c).double().view(c, 1, 1) * (torch.eye(d) + 0.2).tril()
+    ),
+}
+
+
+@pytest.mark.parametrize("preconditioner", PRECONDITIONERS)
+def test_leapfrog_is_reversible(preconditioner, generator):
+    density, scaling = quartic(), PRECONDITIONERS[preconditioner](7, 3)
+    x, p = torch.randn(2, 7, 3, generator=generator, dtype=torch.float64)
+    start, eps = initial_state(x, density), torch.linspace(0.01, 0.1, 7).double()
+    there, momentum = leapfrog(start, density, p, eps, scaling, 23)
+    back, momentum = leapfrog(there, density, -momentum, eps, scaling, 23)
+    assert bool(((there.position - x).abs().amax(1) > 1e-3).all())
+    assert_close(back.position, x, rtol=0, atol=1e-11)
+    assert_close(momentum, -p, rtol=0, atol=1e-11)
+    assert_close(back.value, start.value, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("preconditioner", PRECONDITIONERS)
+def test_energy_error_is_of_second_order(preconditioner, generator):
+    """Same path, half the step: a quarter of the error."""
+    density, scaling = quartic(), PRECONDITIONERS[preconditioner](50, 3)
+    x, p = torch.randn(2, 50, 3, generator=generator, dtype=torch.float64)
+    start = initial_state(x, density)
+
+    def rms(n_steps):
+        eps = torch.full((50,), 0.5 / n_steps, dtype=torch.float64)
+        return energy_error(start, p, *leapfrog(start, density, p, eps, scaling, n_steps)).norm()
+
+    coarse, middle, fine = rms(100), rms(200), rms(400)
+    assert float(coarse / middle) == pytest.approx(4, rel=0.02)
+    assert float(middle / fine) == pytest.approx(4, rel=0.005)
+
+
+def test_leapfrog_of_a_standard_normal_turns(generator):
+    """The harmonic oscillator, solved: x cos t + p sin t."""
+    density = AutogradPosterior(2, lambda x: -0.5 * (x * x).sum(1), flat, beta=0.0)
+    x, p = torch.randn(2, 9, 2, generator=generator, dtype=torch.float64)
+    n, identity = 2000, DiagonalPreconditioner(torch.ones(2).double())
+    eps = torch.full((9,), pi / 2 / n, dtype=torch.float64)
+    end, momentum = leapfrog(initial_state(x, density), density, p, eps, identity, n)
+    assert_close(end.position, p, rtol=0, atol=1e-6)
+    assert_close(momentum, -x, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("max_leapfrog", [3, 256])
+def test_exact_draws_stay_exact(max_leapfrog, dtype, generator):
+    """Chains that start in the target are in it after any number of moves, however coarse."""
+    density, n = mixture(), 20_000
+    state = initial_state(mixture_draws(n, generator, dtype), density)
+    eps = torch.linspace(0.3, 1.3, n).to(dtype)
+    preconditioner, accepted = DiagonalPreconditioner(torch.tensor([1.0, 1.4], dtype=dtype)), []
+    for _ in range(6):
+        state, info = HMC(max_leapfrog=max_leapfrog).step(
+            state, density, step_size=eps, preconditioner=preconditioner, generator=generator
+        )
+        accepted.append(info.accepted.double().mean())
+    assert 0.3 < float(torch.stack(accepted).mean()) < 0.9  # the test is of rejections too
+    assert state.position.dtype == dtype
+    assert_same_means(state.position, mixture_draws(200_000, generator))
+
+
+def test_moves_within_a_region_keep_the_restricted_target(generator):
+    """With proposals outside refused, draws of the half stay draws of the half."""
+    density, n = mixture(), 20_000
+    inside = mixture_draws(4 * n, generator)
+    state = initial_state(inside[inside[:, 0] > 0][:n], density)
+    eps, identity = torch.full((n,), 0.6).double(), DiagonalPreconditioner(torch.ones(2).double())
+    for _ in range(4):
+        p = torch.randn(n, 2, generator=generator, dtype=torch.float64)
+        end, q = leapfrog(state, density, p, eps, identity, 3)
+        error = energy_error(state, p, end, q)
+        allowed = end.position[:, 0] > 0
+        state, info = metropolis(
+            state, end, error, n_gradients=3, generator=generator, allowed=allowed
+        )
+        assert not bool((info.accepted & ~allowed).any())
+        assert float(info.acceptance[~allowed].min()) > 0  # the integrator is not to blame
+    reference = mixture_draws(200_000, generator)
+    assert_same_means(state.position, reference[reference[:, 0] > 0])
+
+
+def test_lost_chain_is_rejected_and_disturbs_nobody(generator):
+    """A chain at the edge of an abyss stays where it is, beside chains that don't notice."""
+
+    class Abyss:
+        n_dims = 2
+
+        def __call__(self, x):
+            return self.evaluate(x).value
+
+        def evaluate(self, x):
+            over = x[:, 0] > 10
+            value = torch.where(over, torch.nan, -0.5 * (x * x).sum(1))
+            return Evaluation(value, torch.where(over.unsqueeze(1), torch.nan, -x))
+
+    x = torch.randn(5, 2, generator=generator, dtype=torch.float64)
+    lost = x.clone()
+    lost[2] = torch.tensor([10.0, 0.0])
+    eps = torch.full((5,), 0.2).double()
+    wild = eps.clone()
+    wild[2] = 1e6  # the median, and with it the number of steps, is the same
+
+    def run(position, step_size):
+        g, infos = torch.Generator().manual_seed(1), []
+        state = initial_state(position, Abyss())
+        for _ in range(20):
+            state, info = HMC().step(
+                state, Abyss(), step_size=step_size, generator=g,
+                preconditioner=DiagonalPreconditioner(torch.ones(2).double()),
+            )  # fmt: skip
+            infos.append(info)
+        return state, infos
+
+    (state, infos), (other, other_infos) = run(lost, wild), run(x, eps)
+    rest = torch.tensor([0, 1, 3, 4])
+    assert_close(state.position[rest], other.position[rest], rtol=0, atol=0)
+    assert_close(state.position[2], lost[2], rtol=0, atol=0)
+    assert all(bool(i.divergent[2]) and not bool(i.accepted[2]) for i in infos)
+    assert all(float(i.acceptance[2]) == 0.0 for i in infos)
+    assert not any(bool(i.divergent.any()) for i in other_infos)
+
+
+def test_large_energy_error_is_divergent(generator):
+    """Finite but hopeless counts as divergent; so does a proposal no energy can be given to."""
+    state = State(*(torch.zeros(s, dtype=torch.float64) for s in ((5, 1), (5,), (5, 1))))
+    error = torch.tensor([0.0, 999.0, 1001.0, torch.nan, -torch.inf], dtype=torch.float64)
+    moved, info = metropolis(state, state, error, n_gradients=7, generator=generator)
+    assert info.divergent.tolist() == [False, False, True, True, True]
+    assert info.accepted.tolist() == [True, False, False, False, False]
+    assert_close(info.acceptance, torch.tensor([1.0, 0, 0, 0, 0]).double(), rtol=0, atol=0)
+    assert info.n_gradients.tolist() == [7] * 5
+    assert bool(moved.value.isfinite().all())
+
+
+def test_number_of_steps(generator):
+    """ceil(T u / median): uniform u, the slow and the fast chain don't matter."""
+    kernel = HMC(path_length=2.0, jitter=(0.5, 1.5), max_leapfrog=100)
+    eps = torch.tensor([1e-6, 0.1, 0.1, 0.1, 50.0])
+    n = torch.tensor([kernel.n_leapfrog(eps, generator) for _ in range(4000)]).double()
+    assert float(n.min()) >= 10
+    assert float(n.max()) <= 30
+    # ceil adds one half on average; variance of a uniform on 20 integers.
+    assert abs(float(n.mean()) - 20.5) < N_SE * ((20**2 - 1) / 12 / 4000) ** 0.5
+
+
+@pytest.mark.parametrize("cap", [1, 2, 9, 64])
+def test_number_of_steps_at_the_cap(cap, generator):
+    """Uniform in the upper half, never one number."""
+    kernel = HMC(jitter=(0.5, 1.5), max_leapfrog=cap)
+    n = {kernel.n_leapfrog(torch.tensor([1e-4]), generator) for _ in range(1000)}
+    assert n == set(range((cap + 1) // 2, cap + 1))
+
+
+@pytest.mark.parametrize("step", [0.1, 0.008])  # the second one wants more steps than it may make
+def test_lengths_are_foreseen(step, generator):
+    """Those that the moves then make, and asking for them draws nothing."""
+    target, kernel = quartic(), HMC(max_leapfrog=64, least_step=0.5)
+    state = initial_state(torch.zeros(5, 3, dtype=torch.float64), target)
+    step_size = torch.full((5,), step, dtype=torch.float64)
+    arguments = {
+        "step_size": step_size, "preconditioner": DiagonalPreconditioner(torch.ones(5, 3)),
+        "generator": generator,
+    }  # fmt: skip
+    foreseen = kernel.lengths(kernel.foreseen(12, state, step_size, generator))
+    assert len(set(foreseen)) > 5
+    before = generator.get_state()
+    told = [initial_state(state.position, target)]
+    for n_steps in foreseen:
+        told.append(kernel.step(told[-1], target, n_steps=n_steps, **arguments)[0])
+    generator.set_state(before)
+    for n_steps, there in zip(foreseen, told[1:], strict=True):
+        state, info = kernel.step(state, target, **arguments)
+        assert info.n_gradients.tolist() == [n_steps] * 5
+        assert_close(state, there, rtol=0.0, atol=0.0)

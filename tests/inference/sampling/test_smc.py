@@ -1,0 +1,338 @@
+"""Tempered SMC against posteriors with known evidence, weights and moments.
+
+Tolerances are 4 standard errors from the spread between seeds.
+"""
+
+from math import log, pi
+
+import pytest
+import torch
+from inference.sampling.known_evidence import (
+    F64,
+    Linear,
+    NormalDraws,
+    linear_problem,
+    normal_prior,
+    seeded,
+)
+from torch.testing import assert_close
+
+from skbayes_sym.inference.log_density import AutogradPosterior
+from skbayes_sym.inference.modes.bridge import domain_of
+from skbayes_sym.inference.sampling import smc as smc_stages
+from skbayes_sym.inference.sampling.smc import SMCSettings, Stage, Stages, next_tuning, smc
+from skbayes_sym.models.networks.activations import TANH
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.symmetry.base import Product, Trivial
+from skbayes_sym.symmetry.units import Units
+
+SMALL = SMCSettings(n_particles=256, n_moves=4)
+
+
+class TwoWeights:
+    """Likelihood of ``y = w2 tanh(w1 x)``: two symmetric modes."""
+
+    x = torch.linspace(-2.0, 2.0, 20, dtype=F64)
+    y = 1.2 * torch.tanh(1.5 * x) + 0.3 * torch.sin(37.0 * x)
+
+    def __call__(self, w):
+        z = (self.y - w[:, 1:] * torch.tanh(w[:, :1] * self.x)) / 0.3
+        return -0.5 * z.square().sum(dim=1) - len(self.x) * log(0.3 * (2 * pi) ** 0.5)
+
+
+TWO_WEIGHTS = AutogradPosterior(2, normal_prior, TwoWeights(), NormalDraws(2))
+FLIP = Product((Units(torch.tensor([[0, 1]]), flip=True),))
+
+
+def within(values, truth, k=4.0):
+    """Whether the mean over seeds is within ``k`` standard errors of the truth."""
+    values = torch.as_tensor(values, dtype=F64)
+    return bool(((values.mean(0) - truth).abs() < k * values.std(0) / len(values) ** 0.5).all())
+
+
+@pytest.mark.long
+def test_linear_model_evidence_mean_and_covariance():
+    posterior, likelihood = linear_problem()
+    log_evidence, mean, covariance = likelihood.exact()
+    runs = [smc(posterior, Trivial(), SMALL, generator=seeded(s)) for s in range(8)]
+    assert all(run.complete and run.temperatures[-1] == 1.0 for run in runs)
+    assert within([(run.log_evidence - log_evidence) for run in runs], 0.0)
+    assert max(abs(run.log_evidence - log_evidence) for run in runs) < 1.0
+    assert within(torch.stack([run.particles.mean(dim=0) for run in runs]), mean)
+    found = torch.stack([torch.cov(run.particles.mT).flatten() for run in runs])
+    assert within(found, covariance.flatten())
+
+
+@pytest.mark.long
+@pytest.mark.kept("flip")
+@pytest.mark.parametrize("group", [Trivial(), FLIP], ids=["no-symmetry", "flip"])
+def test_two_weight_network_against_quadrature(group):
+    grid = torch.linspace(-6.0, 6.0, 601, dtype=F64)
+    points = torch.cartesian_prod(grid, grid)
+    exact = float(torch.logsumexp(TWO_WEIGHTS(points), dim=0)) + 2 * log(0.02)
+    weights = torch.softmax(TWO_WEIGHTS(points), dim=0)
+    product_mean = float((weights * points.prod(dim=1)).sum())
+    runs = [smc(TWO_WEIGHTS, group, SMALL, generator=seeded(s)) for s in range(8)]
+    assert within([run.log_evidence for run in runs], exact)
+    assert within([float(run.particles.prod(dim=1).mean()) for run in runs], product_mean)
+    positive = [float((run.particles[:, 0] > 0).double().mean()) for run in runs]
+    assert within(positive, 0.5)
+    # The flip is known or found by the particles: known is a coin a particle.
+    assert torch.tensor(positive).std() < (0.05 if group is FLIP else 0.15)
+
+
+@pytest.mark.long
+def test_weights_of_a_mixture():
+    """10 dimensions, four modes of equal width with weights .6, .25, .1 and .05."""
+    n_dims, width, scale = 10, 0.5, 2.0
+    modes = torch.randn(4, n_dims, generator=seeded(1), dtype=F64)
+    share = torch.tensor([0.6, 0.25, 0.1, 0.05], dtype=F64)
+
+    def prior(x):
+        return normal_prior(x / scale) - n_dims * log(scale)
+
+    def target(x):
+        parts = normal_prior(((x.unsqueeze(1) - modes) / width).flatten(0, 1)).view(-1, 4)
+        return torch.logsumexp(parts - n_dims * log(width) + share.log(), dim=1)
+
+    posterior = AutogradPosterior(
+        n_dims, prior, lambda x: target(x) - prior(x), NormalDraws(n_dims, scale)
+    )
+    found, log_evidence = [], []
+    for seed in range(8):
+        settings = SMCSettings(n_particles=512, n_moves=4)
+        run = smc(posterior, Trivial(), settings, generator=seeded(seed))
+        nearest = torch.cdist(run.particles, modes).argmin(dim=1)
+        found.append(torch.bincount(nearest, minlength=4) / 512)
+        log_evidence.append(run.log_evidence)
+    assert within(torch.stack(found), share)
+    assert float(torch.stack(found).std(dim=0).max()) < 0.08
+    assert within(torch.tensor(log_evidence).exp(), 1.0)
+
+
+@pytest.mark.long
+@pytest.mark.kept("True")
+@pytest.mark.parametrize("full", [True, False])
+def test_overlapping_copies_are_sampled_right(full, monkeypatch):
+    """The boundary runs through the bulk, and either kernel keeps the law of the gap.
+
+    Three exchangeable coordinates of which the data see the sum alone: ``x_1 - x_2`` is N(0, 2).
+    The full kernel is kept whatever the boundary costs.
+    """
+    monkeypatch.setattr(smc_stages, "_MOST_LOST", 1.0)
+    group = Product((Units(torch.tensor([[0], [1], [2]])),))
+    y = torch.tensor([2.0, 1.0, 1.5, 2.5], dtype=F64)
+    likelihood = Linear(torch.ones(4, 3, dtype=F64), y, 0.5)
+    posterior = AutogradPosterior(3, normal_prior, likelihood, NormalDraws(3))
+    settings = SMCSettings(n_particles=512, n_moves=10, allow_full=full)
+    runs = [smc(posterior, group, settings, generator=seeded(s)) for s in range(8)]
+    assert any(stage.full for stage in runs[0].stages) == full
+    assert (max(stage.boundary_loss for stage in runs[0].stages) > 0.1) == full
+    log_evidence, mean, _ = likelihood.exact()
+    assert within([run.log_evidence for run in runs], log_evidence)
+    ends = torch.stack([run.particles.amax(1) - run.particles.amin(1) for run in runs])
+    assert within(ends.mean(dim=1), 3.0 / pi**0.5)  # range of three standard normals
+    assert within(torch.stack([run.particles.mean(dim=0) for run in runs]), mean)
+
+
+def network_problem(hidden, dtype=F64, n_rows=30):
+    network = MLP(1, hidden, 1, TANH)
+    x = torch.linspace(-2.0, 2.0, n_rows, dtype=dtype).unsqueeze(1)
+    y = torch.sin(2.0 * x[:, 0])
+    n_dims = network.layout.n_params
+
+    def likelihood(theta):
+        z = (y - network.forward(theta, x).squeeze(-1)) / 0.2
+        return -0.5 * z.square().sum(dim=1) - n_rows * log(0.2 * (2 * pi) ** 0.5)
+
+    draws = NormalDraws(n_dims, dtype=dtype)
+    return AutogradPosterior(n_dims, normal_prior, likelihood, draws), network.symmetry()
+
+
+@pytest.mark.long
+def test_stages_of_a_network_and_what_they_report():
+    posterior, group = network_problem((3,))
+    told = []
+    run = smc(
+        posterior,
+        group,
+        SMALL,
+        generator=seeded(0),
+        on_step=lambda stage, info: told.append((stage, info)) and False,
+    )
+    assert run.complete
+    assert run.temperatures == sorted(set(run.temperatures))
+    assert [stage for stage, _ in told] == list(range(1, len(run.stages) + 1))
+    assert told[-1][1]["log_evidence"] == run.log_evidence == run.stages[-1].log_evidence
+    assert_close(run.log_likelihood, posterior.log_likelihood(run.particles))
+    eves = [stage.n_eves for stage in run.stages]
+    assert eves == sorted(eves, reverse=True)
+    assert eves[-1] == len(run.eves.unique()) < 200
+    assert not run.stages[0].full
+    assert run.stages[-1].full
+    assert abs(run.stages[-1].correlation) < 0.9
+    assert abs(run.stages[-1].acceptance - 0.8) < 0.15
+    n_most = 256 * len(run.stages) * (1 + 4 * 16)
+    assert 256 * len(run.stages) * (1 + 4) <= run.n_gradients <= n_most
+    again = smc(posterior, group, SMALL, generator=seeded(0))
+    assert_close(again.particles, run.particles, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_both_kernels_agree_on_the_evidence_of_a_network():
+    posterior, group = network_problem((2,), n_rows=12)
+    settings = [SMCSettings(n_particles=256, n_moves=4, allow_full=full) for full in (True, False)]
+    with_full, without = (
+        torch.tensor(
+            [smc(posterior, group, s, generator=seeded(i)).log_evidence for i in range(10)]
+        )
+        for s in settings
+    )
+    se = ((with_full.var() + without.var()) / 10) ** 0.5
+    assert abs(float(with_full.mean() - without.mean())) < 4 * float(se)
+    assert float(se) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("hidden", "n_particles", "ever_full"),
+    [((2, 2), 128, True), ((5, 5), 128, False), ((3,), 15, False)],
+    ids=["small-product", "large-product", "few-particles"],
+)
+def test_full_kernel_where_its_domain_and_covariance_exist(hidden, n_particles, ever_full):
+    posterior, group = network_problem(hidden)
+    settings = SMCSettings(n_particles=n_particles, n_moves=1, max_stages=3)
+    run = smc(posterior, group, settings, generator=seeded(0))
+    assert any(stage.full for stage in run.stages) == ever_full
+    assert run.stopped == "max_iter"
+    assert run.log_evidence != run.log_evidence
+    assert bool(run.particles.isfinite().all())
+
+
+@pytest.mark.long
+def test_a_group_with_flips_in_one_layer_only():
+    """Particles end in random copies, and are aligned within the group."""
+    posterior, group = network_problem((2, 2), n_rows=12)
+    first, second = group.factors
+    group = Product((first, Units(second.index)))
+    run = smc(posterior, group, SMCSettings(n_particles=128, n_moves=2), generator=seeded(0))
+    assert run.complete
+    assert any(stage.full for stage in run.stages)
+    positive = (run.particles[:, first.index[:, 0]] > 0).double().mean()
+    assert abs(float(positive) - 0.5) < 4 * 0.5 * (2 * 128) ** -0.5
+    stages = Stages(posterior, group, SMALL, seeded(0))
+    particles = posterior.sample_prior(60, generator=seeded(1))
+    aligned, _ = stages.align(particles, stages.first_tuning())
+    domain = domain_of(aligned, group)
+    assert_close(domain.enter(particles)[0], domain.enter(aligned)[0], rtol=0, atol=0)
+
+
+def test_which_kernel_is_next():
+    """Pooled first; the full one every third stage until it pays, then for good."""
+    losses = iter([0.5, 0.3, 0.11, 0.1, 0.0, 0.2, 0.0])  # of its stages
+    posterior, group = network_problem((2,))
+    stages = Stages(posterior, group, SMCSettings(), seeded(0))
+    tuning, sequence = stages.first_tuning(), ""
+    for _ in range(16):
+        full = stages.use_full(tuning)
+        sequence += "f" if full else "t"
+        size, loss = (2.0, next(losses)) if full else (3.0, 0.0)
+        tuning = next_tuning(
+            tuning, tuning.reference, Stage(0.5, 0.0, full, 0.8, size, loss, 9, 0.0)
+        )
+    assert sequence == "tfttfttfttfff" + "ttf"
+    assert_close(tuning.log_steps, (log(3.0), log(2.0)))
+
+
+def test_pooled_kernel_does_not_depend_on_the_copies_given(generator):
+    """The same scale from other copies of the particles, and it commutes with the group."""
+    posterior, group = network_problem((3,))
+    x = posterior.sample_prior(200, generator=generator)
+    other = group.act(group.sample((200,), generator=generator), x)
+    scales = []
+    for particles in (x, other):
+        stages = Stages(posterior, group, SMALL, seeded(5))
+        aligned, _ = stages.align(particles, stages.first_tuning())
+        scales.append(stages.pooled(aligned).preconditioner.scale)
+    assert_close(*scales)
+    g = group.sample((10,), generator=generator)
+    z = torch.randn(10, posterior.n_dims, generator=generator, dtype=F64)
+    assert_close(group.act(g, scales[0] * z), scales[0] * group.act(g, z), rtol=0, atol=0)
+
+
+def test_full_kernel_starts_inside_its_domain(generator):
+    posterior, group = network_problem((3,))
+    stages = Stages(posterior, group, SMALL, generator)
+    x = posterior.sample_prior(200, generator=generator)
+    _, reference = stages.align(x, stages.first_tuning())
+    fitted = stages.full(x, reference)
+    domain = fitted.kernel.domain
+    assert not bool(domain.contains(x).all())
+    assert bool(domain.contains(fitted.position).all())
+    assert_close(posterior.log_likelihood(fitted.position), posterior.log_likelihood(x))
+
+
+def test_stopping_keeps_the_particles():
+    posterior, group = network_problem((2,))
+
+    def at_two(stage, info):
+        return stage == 2
+
+    def interrupt(stage, info):
+        if stage == 2:
+            raise KeyboardInterrupt
+        return False
+
+    for callback, why in ((at_two, "callback"), (interrupt, "interrupted")):
+        run = smc(posterior, group, SMALL, generator=seeded(0), on_step=callback)
+        assert run.stopped == why
+        assert len(run.stages) == 2
+        assert run.log_evidence != run.log_evidence  # of no posterior: nan
+        assert run.particles.shape == (256, posterior.n_dims)
+        assert_close(run.log_likelihood, posterior.log_likelihood(run.particles))
+
+
+def test_no_likelihood_anywhere_is_an_error():
+    posterior = AutogradPosterior(
+        2, normal_prior, lambda x: torch.full((len(x),), torch.nan, dtype=F64), NormalDraws(2)
+    )
+    with pytest.raises(ValueError, match="finite at none of 256 draws"):
+        smc(posterior, Trivial(), SMALL, generator=seeded(0))
+
+
+def test_regions_without_likelihood_are_left():
+    """x_1 > 0 alone has mass: evidence 1/2."""
+
+    def likelihood(x):
+        return torch.where(x[:, 0] > 0, 0.0 * x[:, 0], torch.nan)
+
+    posterior = AutogradPosterior(2, normal_prior, likelihood, NormalDraws(2))
+    runs = [smc(posterior, Trivial(), SMALL, generator=seeded(s)) for s in range(8)]
+    assert all(bool((run.particles[:, 0] > 0).all()) for run in runs)
+    assert within([run.log_evidence for run in runs], log(0.5))
+
+
+def test_a_coordinate_that_is_zero_for_everyone():
+    """A prior draw of exactly 0 must not stop the particles."""
+
+    def draws(n, generator):
+        x = torch.randn(n, 2, generator=generator, dtype=F64)
+        x[0] = 0.0
+        return x
+
+    posterior = AutogradPosterior(2, normal_prior, lambda x: -2.0 * x[:, 0].square(), draws)
+    run = smc(posterior, Trivial(), SMALL, generator=seeded(0))
+    assert all(stage.boundary_loss == 0.0 for stage in run.stages)
+    assert min(stage.acceptance for stage in run.stages) > 0.3
+
+
+@pytest.mark.long
+def test_float32_particles():
+    posterior, group = network_problem((2,), dtype=torch.float32)
+    run = smc(posterior, group, SMALL, generator=seeded(0))
+    assert run.particles.dtype == torch.float32
+    assert run.complete
+    exact, _ = network_problem((2,))
+    assert_close(run.log_likelihood, exact.log_likelihood(run.particles.double()).float(), **F32)
+
+
+F32 = {"rtol": 1e-4, "atol": 1e-3}
