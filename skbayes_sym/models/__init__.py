@@ -30,6 +30,7 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
+from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.model import Model
@@ -93,6 +94,7 @@ __all__ = [
     "Network",
     "Normal",
     "NormalMixture",
+    "Ordinal",
     "ParamLayout",
     "PixelNoise",
     "Poisson",

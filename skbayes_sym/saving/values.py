@@ -18,8 +18,8 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.modes import Mode
-from skbayes_sym.inference.laplace.class_refit import RefittedMembers
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
+from skbayes_sym.inference.laplace.member_refit import RefittedMembers
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import (
@@ -59,6 +59,7 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
+from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
@@ -86,7 +87,7 @@ NOUNS: dict[str, Any] = {
     for noun in (
         MLP, ParamLayout, Dense, Convolution,
         Normal, GaussianPrior, Gaussian, Heteroscedastic, NaturalHeteroscedastic, StudentT, Poisson,
-        NegativeBinomial, Bernoulli, Categorical,
+        NegativeBinomial, Bernoulli, Categorical, Ordinal,
         VI, MAP, MeanField, Gibbs,
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
         LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,

@@ -11,7 +11,7 @@ from skbayes_sym import SymmetrizedVIRegressor
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.bayesian_mlp import class_method, method
 from skbayes_sym.estimators.vi import method as vi_method
-from skbayes_sym.inference.laplace import class_mode_search
+from skbayes_sym.inference.laplace.search import labels_beginnings
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -135,7 +135,7 @@ def test_one_between_two_searches_keeps_the_best_mode(monkeypatch):
         kept.append(modes)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(class_mode_search, "unexplained", interrupted)
+    monkeypatch.setattr(labels_beginnings, "unexplained", interrupted)
     model = interrupted_fit("laplace-classes")
     assert model.log_evidence_modes_.tolist() == kept[0].log_evidence.tolist()
     assert np.isfinite(model.predict_proba(FITS["laplace-classes"].X)).all()

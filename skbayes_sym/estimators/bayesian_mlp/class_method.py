@@ -30,12 +30,12 @@ from skbayes_sym.estimators.bayesian_mlp.method import (
 from skbayes_sym.estimators.bayesian_mlp.shares import Shares, shared_by_classes
 from skbayes_sym.estimators.ensemble.method import Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
-from skbayes_sym.estimators.laplace.class_method import (
-    ClassModesFit,
-    EvidenceLaplaceClasses,
+from skbayes_sym.estimators.laplace.labels_method import (
+    EvidenceLaplaceLabels,
+    LabelsFit,
     affordable,
 )
-from skbayes_sym.inference.laplace.systems import are_outnumbered
+from skbayes_sym.inference.laplace.search.systems import are_outnumbered
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Model
@@ -55,11 +55,11 @@ _LEAST_ROWS_A_COLUMN = 3
 class ClassPoolFit(Pooled):
     """Modes, members and the linear model (so far)."""
 
-    modes: ClassModesFit | None
+    modes: LabelsFit | None
     members: Members | None
     member_network: MLP
     choice: str
-    linear: ClassModesFit | None = None
+    linear: LabelsFit | None = None
     by_left_out: Shares | None = None  # once they are known
 
     @property
@@ -103,7 +103,7 @@ class ClassPool:
     n_members : int
     n_classes : int
     alternative : unbound prior, optional
-        Of the modes, as `EvidenceLaplaceClasses` has it.
+        Of the modes, as `EvidenceLaplaceLabels` has it.
     """
 
     needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
@@ -123,7 +123,7 @@ class ClassPool:
         share = 0.5 if n_modes else 1.0
         modes = members = linear = by_left_out = None
         if n_modes:
-            how = EvidenceLaplaceClasses(
+            how = EvidenceLaplaceLabels(
                 n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries
             )
             stage = Stage(run, share, lambda m: ClassPoolFit(m, None, wide, INTERRUPTED))
@@ -149,7 +149,7 @@ class ClassPool:
         return found
 
     def _has_members(
-        self, refitting: Refitting, own: Model, modes: ClassModesFit, data: Training
+        self, refitting: Refitting, own: Model, modes: LabelsFit, data: Training
     ) -> bool:
         """Whether members may add something to modes."""
         if data.n_rows < _LEAST_ROWS_A_COLUMN * data.n_features:
@@ -157,7 +157,7 @@ class ClassPool:
         is_due = refitting.is_due(self.n_members, data, own)
         return is_due or _is_explained(modes, data.double_data)
 
-    def _linear(self, data: Training, model: Model, run: Run) -> ClassModesFit | None:
+    def _linear(self, data: Training, model: Model, run: Run) -> LabelsFit | None:
         """The linear model beside networks that have a hidden layer, where it is found in time."""
         network = linear_network(data.n_features, model.network.n_outputs)
         long = not affordable(1, data.n_rows, network)[0]
@@ -165,7 +165,7 @@ class ClassPool:
             return None
         prior = LayerScales().bind(network.layout)
         linear = Model(network, model.likelihood, prior, Trivial())
-        return EvidenceLaplaceClasses(1, "auto", "auto", "loo").fit(data, linear, run)
+        return EvidenceLaplaceLabels(1, "auto", "auto", "loo").fit(data, linear, run)
 
     def _choice(self, data: Training, network: MLP, found: ClassPoolFit) -> str:
         modes, members, shares = found.modes, found.members, found.shares
@@ -197,7 +197,7 @@ class ClassPool:
         return f"{rows}, {self.n_classes} classes: {'; '.join(kinds)}{''.join(reasons)}"
 
 
-def _is_explained(modes: ClassModesFit, data: Data) -> bool:
+def _is_explained(modes: LabelsFit, data: Data) -> bool:
     """Whether modes predict labels of left-out rows well enough for classes not to overlap."""
     if modes.left_out is None:
         return False
@@ -207,7 +207,7 @@ def _is_explained(modes: ClassModesFit, data: Data) -> bool:
     return bool(-(weight @ modes.left_out) <= _MOST_UNEXPLAINED * entropy)
 
 
-def _evidences(linear: ClassModesFit, modes: ClassModesFit) -> tuple[float, float]:
+def _evidences(linear: LabelsFit, modes: LabelsFit) -> tuple[float, float]:
     """Of the linear model and of the best mode, nats.
 
     Without the mode's copies: under this prior most units are pruned, and their copies overlap.
@@ -216,7 +216,7 @@ def _evidences(linear: ClassModesFit, modes: ClassModesFit) -> tuple[float, floa
 
 
 def _shares(
-    linear: ClassModesFit | None, modes: ClassModesFit | None, members: Members | None,
+    linear: LabelsFit | None, modes: LabelsFit | None, members: Members | None,
     data: Training,
 ) -> Shares | None:  # fmt: skip
     """What left-out rows say, or None where members leave none out."""

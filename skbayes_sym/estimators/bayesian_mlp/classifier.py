@@ -14,13 +14,13 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.class_method import ClassPool
 from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS
 from skbayes_sym.estimators.bayesian_mlp.linear_part import linear_network
-from skbayes_sym.estimators.laplace.class_method import FLAT, STEEP, affordable
 from skbayes_sym.estimators.laplace.effort import units
+from skbayes_sym.estimators.laplace.labels_method import FLAT, STEEP, affordable
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import BayesianClassifierMixin
-from skbayes_sym.inference.laplace.class_predictive import Posteriors, class_mixture
-from skbayes_sym.inference.laplace.class_refit import RefittedMembers, refitted_mixture
+from skbayes_sym.inference.laplace.labels_predictive import Posteriors, labels_mixture
+from skbayes_sym.inference.laplace.member_refit import RefittedMembers, refitted_mixture
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -265,7 +265,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         loc, factor = (t.to(x.device) for t in self.linear_posterior_.tensors)
         posterior = Posteriors(loc, torch.cholesky_inverse(factor))
         network = linear_network(x.shape[1], self.network_.n_outputs)
-        found = class_mixture(network, posterior, x.double(), self.linear_variance_scale_)
+        found = labels_mixture(network, posterior, x.double(), self.linear_variance_scale_)
         return CategoricalMixture(found.log_probs.to(x), _log_weights(found).to(x))
 
     def _members(self, x: Tensor) -> CategoricalMixture:

@@ -14,9 +14,9 @@ from skbayes_sym.estimators.bayesian_mlp.shares import Shares, shared
 from skbayes_sym.estimators.ensemble.method import Members
 from skbayes_sym.estimators.laplace.modes import ModesFit
 from skbayes_sym.inference.effective_noise import chosen_rows
-from skbayes_sym.inference.laplace.evidence_modes import Modes
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
-from skbayes_sym.inference.laplace.systems import are_outnumbered
+from skbayes_sym.inference.laplace.search.numbers import Modes
+from skbayes_sym.inference.laplace.search.systems import are_outnumbered
 from skbayes_sym.inference.left_out import LeftOut, left_out
 from skbayes_sym.inference.noise_shape import PooledLeftOut
 from skbayes_sym.models.data import Data

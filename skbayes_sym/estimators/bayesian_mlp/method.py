@@ -30,7 +30,7 @@ from skbayes_sym.estimators.laplace.effort import (
 from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
 from skbayes_sym.estimators.laplace.modes import ModesFit
 from skbayes_sym.inference.effective_noise import MOST_ROWS
-from skbayes_sym.inference.laplace.mode_search import noise_share
+from skbayes_sym.inference.laplace.search.beginnings import noise_share
 from skbayes_sym.inference.noise_shape import NoiseShape, fit_noise_shape
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model

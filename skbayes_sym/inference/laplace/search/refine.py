@@ -13,11 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
-from skbayes_sym.inference.laplace.class_modes import ClassModes
-from skbayes_sym.inference.laplace.class_terms import symmetric_root
-from skbayes_sym.inference.laplace.gauss_newton import INITIAL_DAMPING, step
-from skbayes_sym.inference.laplace.systems import System, WeightSystem
+from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING, step
+from skbayes_sym.inference.laplace.search.label_terms import symmetric_root
+from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.inference.laplace.search.modes import ClassModes
+from skbayes_sym.inference.laplace.search.systems import System, WeightSystem
 from skbayes_sym.numerics.linalg import log_det
 
 _N_STEPS = 6
@@ -40,7 +40,7 @@ class RefinedModes(NamedTuple):
         return torch.cholesky_inverse(self.factor)
 
 
-def refine(problem: ClassEvidence, modes: ClassModes, n_steps: int = _N_STEPS) -> RefinedModes:
+def refine(problem: LabelsEvidence, modes: ClassModes, n_steps: int = _N_STEPS) -> RefinedModes:
     """Variational steps from every mode.
 
     Each costs what two steps of the search cost and one pass for ``J C J'``.
@@ -51,7 +51,7 @@ def refine(problem: ClassEvidence, modes: ClassModes, n_steps: int = _N_STEPS) -
 
 
 def _refined(
-    problem: ClassEvidence, theta: Tensor, hyper: Tensor, factor: Tensor, n_steps: int
+    problem: LabelsEvidence, theta: Tensor, hyper: Tensor, factor: Tensor, n_steps: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     precision = hyper.exp()[problem.prior.group].unsqueeze(0)
     damping = theta.new_full((1,), INITIAL_DAMPING)
@@ -79,14 +79,14 @@ def _refined(
 class _ExpectedMisfit:
     """A `Misfit` under logits of given spread."""
 
-    problem: ClassEvidence
+    problem: LabelsEvidence
     root: Tensor
 
     def __call__(self, theta: Tensor, which: Tensor) -> Tensor:
         return torch.stack([self.problem.misfit(t, self.root) for t in theta])
 
 
-def gaussian_bound(problem: ClassEvidence, theta: Tensor, hyper: Tensor, factor: Tensor) -> Tensor:
+def gaussian_bound(problem: LabelsEvidence, theta: Tensor, hyper: Tensor, factor: Tensor) -> Tensor:
     r"""A lower bound on the linearised network's log evidence and hyperprior, 0-d, nats.
 
     .. math:: -E\,\mathrm{nll} - \tfrac12 \sum_k \alpha_{g(k)} (\theta_k^2 + C_{kk})

@@ -25,9 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.class_evidence import LinearisedLogits
-from skbayes_sym.inference.laplace.class_predictive import scaled_terms
-from skbayes_sym.inference.laplace.class_terms import ClassTerms, Terms, symmetric_root
+from skbayes_sym.inference.laplace.labels_predictive import scaled_terms
+from skbayes_sym.inference.laplace.search.label_terms import LabelTerms, Terms, symmetric_root
+from skbayes_sym.inference.laplace.search.labels import LinearisedLogits
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
@@ -138,7 +138,7 @@ def refit(member: LinearisedMember, data: Data) -> Refit:
     by_row = weight.unsqueeze(1)
     mean = member.directions.mT @ (member.theta / member.scale)
     logits = LinearisedLogits(member.offset + member.design @ mean, torch.zeros(()).to(mean))
-    terms = ClassTerms(logits.mean).terms(y)
+    terms = LabelTerms(logits.mean).terms(y)
     curvature = terms.curvature * by_row.unsqueeze(2)
     for _ in range(_MOST_STEPS):
         factor = member.factor(curvature)
@@ -146,7 +146,7 @@ def refit(member: LinearisedMember, data: Data) -> Refit:
         step = torch.cholesky_solve((slope + mean).unsqueeze(1), factor).squeeze(1)
         mean = mean - _MEAN_RATE * step
         before, logits = logits, member.logits(mean, factor)
-        terms = ClassTerms(logits.mean, symmetric_root(logits.covariance)).terms(y)
+        terms = LabelTerms(logits.mean, symmetric_root(logits.covariance)).terms(y)
         curvature = torch.lerp(curvature, terms.curvature * by_row.unsqueeze(2), _CURVATURE_RATE)
         moved = (logits.mean - before.mean).abs().max()
         widened = (logits.covariance - before.covariance).abs().max()
@@ -195,12 +195,12 @@ def refitted_mixture(
 ) -> CategoricalMixture:
     """Class probabilities of rows (N, n_inputs): the equal mixture of the members' laws.
 
-    As `skbayes_sym.inference.laplace.class_predictive.class_mixture`; O(N K P r) a member.
+    As `skbayes_sym.inference.laplace.labels_predictive.labels_mixture`; O(N K P r) a member.
     """
     draws, log_weights = [], []
     for member, scale in zip(*laws, strict=True):
         logits = refitted_logits(network, member, scale, x)
-        terms = scaled_terms(logits, variance_scale) if variance_scale else ClassTerms(logits.mean)
+        terms = scaled_terms(logits, variance_scale) if variance_scale else LabelTerms(logits.mean)
         draws.append(terms.log_probabilities().movedim(-1, 0))
         log_weights.append(terms.weights.log() - log(len(laws[0])))
     return CategoricalMixture(torch.cat(draws), torch.cat(log_weights))

@@ -7,13 +7,13 @@ import pytest
 import torch
 from scipy import stats
 
-from skbayes_sym.inference.laplace import evidence_modes
-from skbayes_sym.inference.laplace.evidence_modes import (
+from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
+from skbayes_sym.inference.laplace.search import numbers
+from skbayes_sym.inference.laplace.search.numbers import (
     EvidenceModes,
     Hyper,
-    RegressionEvidence,
+    NumbersEvidence,
 )
-from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
@@ -28,7 +28,7 @@ def linear_data(n=40, n_targets=1):
 
 def problem_of(data, widths=(), prior=None):
     network = MLP(data.x.shape[1], widths, data.y.shape[1], TANH)
-    return RegressionEvidence(network, data, (prior or LayerScales()).bind(network.layout))
+    return NumbersEvidence(network, data, (prior or LayerScales()).bind(network.layout))
 
 
 def exact_log_evidence(problem, hyper):
@@ -160,7 +160,7 @@ def test_given_scales_stay_and_have_no_hyperprior():
     data = linear_data()
     network = MLP(3, (), 1, TANH)
     scale = torch.tensor([1.0, 2.0, 0.5, 1.0], dtype=torch.float64)
-    problem = RegressionEvidence(network, data, ScalesByGroup.given(scale))
+    problem = NumbersEvidence(network, data, ScalesByGroup.given(scale))
     start = network.init(2, generator=torch.Generator().manual_seed(0))
     modes = EvidenceModes(max_iter=150, tol=None, learn_prior=False).search(problem, start).modes
     torch.testing.assert_close((-0.5 * modes.hyper[0]).exp(), scale)
@@ -198,7 +198,7 @@ def test_few_rows_give_the_modes_of_the_weights_own_space(n_targets, monkeypatch
     data = data._replace(weight=torch.tensor([1.0, 2.0] * 4, dtype=torch.float64))
     found = []
     for few in (True, False):
-        monkeypatch.setattr(evidence_modes, "are_few", lambda *_, few=few: few)
+        monkeypatch.setattr(numbers, "are_few", lambda *_, few=few: few)
         problem = problem_of(data, widths=(8,))
         start = problem.network.init(2, generator=torch.Generator().manual_seed(1))
         search = EvidenceModes(max_iter=30, tol=None).search(problem, start)
@@ -218,9 +218,9 @@ def test_of_more_weights_than_rows_the_best_is_kept():
     assert not problem_of(linear_data()).is_outnumbered
     start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
     search = EvidenceModes(max_iter=100, tol=1e-9).search(problem, start)
-    curves = torch.stack(search.curves)[evidence_modes._BEST_START :].nan_to_num(-torch.inf)
+    curves = torch.stack(search.curves)[numbers._BEST_START :].nan_to_num(-torch.inf)
     torch.testing.assert_close(search.modes.log_evidence, curves.max(0).values)
     assert bool((search.modes.log_evidence > curves[-1] + 1.0).any())
     assert search.stopped == "tol"
-    ended = search.modes.n_iter - evidence_modes._BEST_START - 1
-    assert torch.equal(ended, curves.argmax(0) + evidence_modes._MOST_WITHOUT)
+    ended = search.modes.n_iter - numbers._BEST_START - 1
+    assert torch.equal(ended, curves.argmax(0) + numbers._MOST_WITHOUT)

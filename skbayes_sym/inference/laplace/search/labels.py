@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.class_terms import ClassTerms, symmetric_root
-from skbayes_sym.inference.laplace.gauss_newton import Expansion
-from skbayes_sym.inference.laplace.systems import (
+from skbayes_sym.inference.laplace.search.gauss_newton import Expansion
+from skbayes_sym.inference.laplace.search.label_terms import LabelTerms, symmetric_root
+from skbayes_sym.inference.laplace.search.systems import (
     Curvature,
     RowCurvature,
     System,
@@ -67,7 +67,7 @@ def rows_per_block(network: MLP) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class ClassEvidence:
+class LabelsEvidence:
     """Sums over rows that steps and updates need, of one weight vector.
 
     Parameters
@@ -93,7 +93,7 @@ class ClassEvidence:
         total = theta.new_zeros(())
         for (x, y, weight), spread in self._blocks(root):
             outputs = self.network.forward(theta, x)
-            total += weight @ ClassTerms(outputs, spread).value(y)
+            total += weight @ LabelTerms(outputs, spread).value(y)
         return total
 
     def expansion(self, theta: Tensor, root: Tensor | None = None) -> Expansion:
@@ -106,7 +106,7 @@ class ClassEvidence:
         product, roots = theta.new_zeros(0 if few else n, n), []
         for (x, y, weight), spread in self._blocks(root):
             outputs, jacobian = outputs_and_factors(self.network, theta, x)
-            terms = ClassTerms(outputs, spread).terms(y)
+            terms = LabelTerms(outputs, spread).terms(y)
             value += weight @ terms.value
             gradient += jacobian.transposed(terms.slope * weight[:, None])
             weighted = terms.curvature * weight[:, None, None]

@@ -2,19 +2,19 @@
 
 import pytest
 import torch
-from inference.laplace.class_problems import class_data, class_problem, repeated
+from inference.laplace.labels_problems import class_data, class_problem, repeated
 
-from skbayes_sym.inference.laplace import class_refit
-from skbayes_sym.inference.laplace.class_modes import ClassModeSearch, starting_points
-from skbayes_sym.inference.laplace.class_refinement import refine
-from skbayes_sym.inference.laplace.class_refit import (
+from skbayes_sym.inference.laplace import member_refit
+from skbayes_sym.inference.laplace.member_refit import (
     LinearisedMember,
     RefittedMembers,
     refit,
     refitted_logits,
     refitted_mixture,
 )
-from skbayes_sym.inference.laplace.class_terms import ClassTerms, symmetric_root
+from skbayes_sym.inference.laplace.search.label_terms import LabelTerms, symmetric_root
+from skbayes_sym.inference.laplace.search.modes import ClassModeSearch, starting_points
+from skbayes_sym.inference.laplace.search.refine import refine
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import ScalesByGroup
 
@@ -22,9 +22,9 @@ from skbayes_sym.models.learned_scales import ScalesByGroup
 @pytest.fixture
 def to_the_end(monkeypatch):
     """Until nothing moves, along every direction."""
-    monkeypatch.setattr(class_refit, "_SETTLED", 1e-12)
-    monkeypatch.setattr(class_refit, "_MOST_STEPS", 200)
-    monkeypatch.setattr(class_refit, "_LEAST_SQUARE", 1e-9)
+    monkeypatch.setattr(member_refit, "_SETTLED", 1e-12)
+    monkeypatch.setattr(member_refit, "_MOST_STEPS", 200)
+    monkeypatch.setattr(member_refit, "_LEAST_SQUARE", 1e-9)
 
 
 def member_of(network, data, scale, seed=0):
@@ -50,7 +50,7 @@ def test_mean_and_covariance_are_stationary(to_the_end, n, n_classes):
     mean = contrasts(network.forward(theta, data.x)) + jacobian @ (loc - theta)
     covariance = (scale**2).diag() - root @ root.T
     spread = torch.einsum("nkp,pq,njq->nkj", jacobian, covariance, jacobian)
-    terms = ClassTerms(mean, symmetric_root(spread)).terms(data.y)
+    terms = LabelTerms(mean, symmetric_root(spread)).terms(data.y)
     slope = torch.einsum("nkp,nk->p", jacobian, terms.slope) + loc / scale**2
     torch.testing.assert_close(slope, torch.zeros_like(slope), atol=1e-6, rtol=0.0)
     system = torch.einsum("nkp,nkj,njq->pq", jacobian, terms.curvature, jacobian)
@@ -94,7 +94,7 @@ def test_early_stop_and_fewer_directions_change_little(monkeypatch):
     found = []
     for constants in ({}, {"_SETTLED": 1e-12, "_MOST_STEPS": 200, "_LEAST_SQUARE": 1e-9}):
         for name, value in constants.items():
-            monkeypatch.setattr(class_refit, name, value)
+            monkeypatch.setattr(member_refit, name, value)
         member = refit(member_of(network, data, scale), data).member
         laws = RefittedMembers.of([member], scale).tensors(x.device)
         found.append(refitted_mixture(network, laws, x, 1.0).probabilities())

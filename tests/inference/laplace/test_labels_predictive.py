@@ -2,20 +2,20 @@
 
 import pytest
 import torch
-from inference.laplace.class_problems import class_data, class_problem, repeated
+from inference.laplace.labels_problems import class_data, class_problem, repeated
 
-from skbayes_sym.inference.laplace import class_predictive
-from skbayes_sym.inference.laplace.class_modes import ClassModeSearch, starting_points
-from skbayes_sym.inference.laplace.class_predictive import (
+from skbayes_sym.inference.laplace import labels_predictive
+from skbayes_sym.inference.laplace.labels_predictive import (
     VARIANCE_SCALES,
     LeftOut,
     Posteriors,
     choose_variance_scale,
-    class_mixture,
+    labels_mixture,
     leave_one_out,
 )
-from skbayes_sym.inference.laplace.class_refinement import refine
-from skbayes_sym.inference.laplace.class_terms import ClassTerms
+from skbayes_sym.inference.laplace.search.label_terms import LabelTerms
+from skbayes_sym.inference.laplace.search.modes import ClassModeSearch, starting_points
+from skbayes_sym.inference.laplace.search.refine import refine
 from skbayes_sym.models.data import Data
 
 KINDS = pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def posteriors(modes):
 def test_probabilities_and_weights_sum_to_one(n_outputs, n_classes, variance_scale):
     problem = class_problem(class_data(n_classes=n_classes), (3,), n_outputs)
     laws = posteriors(modes_of(problem, n=2, max_iter=10))
-    mixture = class_mixture(problem.network, laws, problem.data.x, variance_scale)
+    mixture = labels_mixture(problem.network, laws, problem.data.x, variance_scale)
     total = mixture.log_probs.logsumexp(-1)
     torch.testing.assert_close(total, torch.zeros_like(total))
     one = torch.ones((), dtype=torch.float64)
@@ -48,7 +48,7 @@ def test_probabilities_and_weights_sum_to_one(n_outputs, n_classes, variance_sca
 def test_without_variance_it_is_the_mean_of_the_modes():
     problem = class_problem(class_data(), (3,))
     laws = posteriors(modes_of(problem, n=2, max_iter=10))
-    mixture = class_mixture(problem.network, laws, problem.data.x, 0.0)
+    mixture = labels_mixture(problem.network, laws, problem.data.x, 0.0)
     outputs = problem.network.forward(laws.theta, problem.data.x)
     torch.testing.assert_close(mixture.probabilities(), outputs.softmax(-1).mean(0))
 
@@ -57,7 +57,7 @@ def test_variance_draws_probabilities_together():
     problem = class_problem(class_data(), (3,))
     laws = posteriors(modes_of(problem, max_iter=10))
     largest = [
-        class_mixture(problem.network, laws, problem.data.x, scale).probabilities().amax(1).mean()
+        labels_mixture(problem.network, laws, problem.data.x, scale).probabilities().amax(1).mean()
         for scale in VARIANCE_SCALES
     ]
     assert largest == sorted(largest, reverse=True)
@@ -73,7 +73,7 @@ def test_exchanging_classes_exchanges_probabilities(variance_scale, atol):
     index = layout.flatten(moved)
     exchanged = Posteriors(laws.theta[:, index], laws.covariance[:, index][:, :, index])
     found = [
-        class_mixture(problem.network, these, problem.data.x, variance_scale).probabilities()
+        labels_mixture(problem.network, these, problem.data.x, variance_scale).probabilities()
         for these in (laws, exchanged)
     ]
     torch.testing.assert_close(found[0][:, order], found[1], atol=atol, rtol=0.0)
@@ -93,13 +93,13 @@ def test_leaving_out_is_near_to_fitting_without_the_row(n_outputs, n_classes, av
 
     problem, laws = law(data)
     theta, (approximate,) = laws.theta[0], leave_one_out(problem, laws)
-    log_p = ClassTerms(*approximate).log_likelihood(data.y)
-    within = ClassTerms(problem.network.forward(theta, data.x)).log_likelihood(data.y)
+    log_p = LabelTerms(*approximate).log_likelihood(data.y)
+    within = LabelTerms(problem.network.forward(theta, data.x)).log_likelihood(data.y)
     exact = []
     for row in range(15):
         kept = torch.arange(15) != row
         _, found = law(Data(*(t[kept] for t in data)))
-        mixture = class_mixture(problem.network, posteriors(found), data.x, 1.0)
+        mixture = labels_mixture(problem.network, posteriors(found), data.x, 1.0)
         probabilities = mixture.probabilities()
         exact.append(probabilities[row, data.y[row]].log())
     exact = torch.stack(exact)
@@ -123,7 +123,7 @@ def test_a_row_thrown_far_away_does_not_decide(monkeypatch):
     far[torch.arange(40), problem.data.y] = 8.0
     far[0] *= -1e6
     law = LeftOut(far, torch.eye(3, dtype=torch.float64).expand(40, 3, 3))
-    monkeypatch.setattr(class_predictive, "leave_one_out", lambda *_: [law])
+    monkeypatch.setattr(labels_predictive, "leave_one_out", lambda *_: [law])
     found = choose_variance_scale(problem, modes_of(problem, max_iter=1))
     assert found.chosen == 0.0  # as 39 of 40 rows say
     assert found.log_losses.max() < 1.0

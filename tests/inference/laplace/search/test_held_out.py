@@ -5,15 +5,15 @@ import pytest
 import torch
 from scipy import stats
 
-from skbayes_sym.inference.laplace.evidence_modes import EvidenceModes, RegressionEvidence
-from skbayes_sym.inference.laplace.held_out import (
+from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
+from skbayes_sym.inference.laplace.search.beginnings import search_one_of_each
+from skbayes_sym.inference.laplace.search.held_out import (
     cross_validated,
     folds,
     is_better,
     unexplained_share,
 )
-from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
-from skbayes_sym.inference.laplace.mode_search import search_one_of_each
+from skbayes_sym.inference.laplace.search.numbers import EvidenceModes, NumbersEvidence
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
@@ -36,7 +36,7 @@ def test_folds_are_parts_of_nearly_equal_size_drawn_at_random():
 
 def test_rows_held_out_are_predicted_by_modes_of_the_others():
     data, network = data_of(), MLP(2, (4,), 2, TANH)
-    problem = RegressionEvidence(network, data, LayerScales().bind(network.layout))
+    problem = NumbersEvidence(network, data, LayerScales().bind(network.layout))
     fold = folds(23, 3, generator=torch.Generator().manual_seed(1))
     start = network.init(6, generator=torch.Generator().manual_seed(2))
     how = EvidenceModes(max_iter=15, tol=None)
@@ -45,7 +45,7 @@ def test_rows_held_out_are_predicted_by_modes_of_the_others():
     for k in range(3):
         own = fold == k
         weight = torch.where(own, 0.0, data.weight)
-        alone = RegressionEvidence(network, data._replace(weight=weight), problem.prior)
+        alone = NumbersEvidence(network, data._replace(weight=weight), problem.prior)
         modes = search_one_of_each(how, alone, start[2 * k : 2 * k + 2]).modes
         mean, covariance = LinearisedModes(network, modes.theta, modes.factor).outputs(data.x[own])
         variance = covariance.diagonal(dim1=-2, dim2=-1) + 1.0 / modes.noise_precision[:, None]
@@ -64,7 +64,7 @@ def test_a_row_says_nothing_of_itself():
         y[5], y[6] = y[5] + shift, y[6] - shift  # their spread, where fits begin, hardly changes
         fold[6] = fold[5]
         rows = data._replace(y=y)
-        problem = RegressionEvidence(network, rows, LayerScales().bind(network.layout))
+        problem = NumbersEvidence(network, rows, LayerScales().bind(network.layout))
         noise = EvidenceModes(max_iter=60, tol=None)
         means.append(cross_validated(noise, problem, start, fold).rows.mean[fold == fold[5]])
     torch.testing.assert_close(*means, rtol=0.0, atol=1e-2)
@@ -72,7 +72,7 @@ def test_a_row_says_nothing_of_itself():
 
 def test_a_stopped_validation_says_nothing():
     data, network = data_of(), MLP(2, (3,), 2, TANH)
-    problem = RegressionEvidence(network, data, LayerScales().bind(network.layout))
+    problem = NumbersEvidence(network, data, LayerScales().bind(network.layout))
     fold = folds(23, 2, generator=torch.Generator().manual_seed(1))
     start = network.init(4, generator=torch.Generator().manual_seed(2))
     found = cross_validated(EvidenceModes(), problem, start, fold, lambda step, _: step == 3)

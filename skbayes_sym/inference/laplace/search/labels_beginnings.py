@@ -1,11 +1,10 @@
 """Restarts of a classification network where labels are noisy: two beginnings, two priors.
 
-The sibling of `skbayes_sym.inference.laplace.mode_search`. Weights that follow noisy labels in
-their first steps aren't given up later: at 1,500 rows such modes have an evidence that is ten to
-forty nats lower, and predict worse than a linear model. Begun with labels that hardly count, a
-network may never find a bend that is there. Which of the two happens shows in the evidence, so each
-start is searched from in both ways, and the mode of the higher evidence kept. On separated classes
-both ways end in the same modes, and one is enough.
+Weights that follow noisy labels in their first steps aren't given up later: at 1,500 rows such
+modes have an evidence that is ten to forty nats lower, and predict worse than a linear model. Begun
+with labels that hardly count, a network may never find a bend that is there. Which of the two
+happens shows in the evidence, so each start is searched from in both ways, and the mode of the
+higher evidence kept. On separated classes both ways end in the same modes, and one is enough.
 """
 
 from collections.abc import Callable
@@ -13,31 +12,31 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
-from skbayes_sym.inference.laplace.class_modes import ClassModes, stacked
+from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.inference.laplace.search.modes import ClassModes, stacked
 from skbayes_sym.models.learned_scales import ScalesByGroup
 
 # Nats per row that a mode leaves unexplained, below which classes count as separated.
 SEPARATED = 0.05
 # The mode that is found from a starting point (P,), begun with labels doubted or not.
-OneSearch = Callable[[ClassEvidence, Tensor, bool], ClassModes]
+OneSearch = Callable[[LabelsEvidence, Tensor, bool], ClassModes]
 
 
-def search_classes(
+def search_labels(
     search: OneSearch,
-    problem: ClassEvidence,
+    problem: LabelsEvidence,
     starts: Tensor,
     alternative: ScalesByGroup | None = None,
     *,
     tries: bool = True,
-) -> tuple[ClassEvidence, ClassModes]:
+) -> tuple[LabelsEvidence, ClassModes]:
     """The problem, under the prior that was taken, and a mode from every start (R, P).
 
     Parameters
     ----------
     search : callable
         Told to end, it gives what it has found with that reason, and nothing more is searched.
-    problem : ClassEvidence
+    problem : LabelsEvidence
     starts : Tensor of shape (R, P)
     alternative : ScalesByGroup, optional
         Tried from the first start where labels are noisy; all modes are then of the prior with the
@@ -70,7 +69,7 @@ def search_classes(
     return problem, stacked(found)
 
 
-def unexplained(problem: ClassEvidence, modes: ClassModes) -> float:
+def unexplained(problem: LabelsEvidence, modes: ClassModes) -> float:
     """Misfit of the first mode, nats per row."""
     return float(problem.misfit(modes.theta[0]) / problem.data.weight.sum())
 
@@ -81,7 +80,7 @@ def has_ended(modes: ClassModes) -> bool:
 
 
 def _better_way(
-    search: OneSearch, problem: ClassEvidence, start: Tensor, believed: ClassModes | None = None
+    search: OneSearch, problem: LabelsEvidence, start: Tensor, believed: ClassModes | None = None
 ) -> ClassModes:
     """Of the modes that the two beginnings lead to, that of the higher evidence."""
     if believed is None:

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from inference.laplace.class_problems import class_data, class_problem, grid_log_evidence, repeated
+from inference.laplace.labels_problems import class_data, class_problem, grid_log_evidence, repeated
 
-from skbayes_sym.inference.laplace import class_evidence
-from skbayes_sym.inference.laplace.class_modes import ClassModeSearch, starting_points
-from skbayes_sym.inference.laplace.class_predictive import Posteriors, class_mixture
-from skbayes_sym.inference.laplace.class_refinement import gaussian_bound, refine
+from skbayes_sym.inference.laplace.labels_predictive import Posteriors, labels_mixture
+from skbayes_sym.inference.laplace.search import labels
+from skbayes_sym.inference.laplace.search.modes import ClassModeSearch, starting_points
+from skbayes_sym.inference.laplace.search.refine import gaussian_bound, refine
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
 
@@ -63,7 +63,7 @@ def test_separated_classes_become_confident_again():
     assert torch.all(refined.bound > laplace)
     losses = []
     for law in (modes, refined):
-        mixture = class_mixture(problem.network, Posteriors(law.theta, law.covariance), x, 1.0)
+        mixture = labels_mixture(problem.network, Posteriors(law.theta, law.covariance), x, 1.0)
         losses.append(-mixture.probabilities()[torch.arange(30), data.y].log().mean())
     assert losses[1] < 0.5 * losses[0]
 
@@ -83,7 +83,7 @@ def test_weights_are_repetitions():
 def test_few_rows_give_the_laws_of_the_weights_own_space(n_outputs, n_classes, monkeypatch):
     data, found = class_data(n=8, n_classes=n_classes), []
     for few in (True, False):
-        monkeypatch.setattr(class_evidence, "are_few", lambda *_, few=few: few)
+        monkeypatch.setattr(labels, "are_few", lambda *_, few=few: few)
         problem = class_problem(data, (12,), n_outputs)
         modes = modes_of(problem, n=2, tol=None, max_iter=20)
         found.append((*modes[:4], *refine(problem, modes)))

@@ -19,17 +19,17 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.class_evidence import (
-    ClassEvidence,
-    LinearisedLogits,
-    linearised_logits,
-)
-from skbayes_sym.inference.laplace.class_terms import (
-    ClassTerms,
+from skbayes_sym.inference.laplace.search.label_terms import (
+    LabelTerms,
     NormalPoints,
     Terms,
     points_for_prediction,
     symmetric_root,
+)
+from skbayes_sym.inference.laplace.search.labels import (
+    LabelsEvidence,
+    LinearisedLogits,
+    linearised_logits,
 )
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import CategoricalMixture
@@ -48,7 +48,7 @@ class Posteriors(NamedTuple):
     covariance: Tensor  # (R, P, P)
 
 
-def class_mixture(
+def labels_mixture(
     network: MLP, posteriors: Posteriors, x: Tensor, variance_scale: float
 ) -> CategoricalMixture:
     """Class probabilities of rows ``x`` (N, n_inputs): the equal mixture of the R laws.
@@ -66,7 +66,7 @@ def class_mixture(
         if variance_scale:
             terms = scaled_terms(linearised_logits(network, theta, covariance, x), variance_scale)
         else:
-            terms = ClassTerms(network.forward(theta, x))
+            terms = LabelTerms(network.forward(theta, x))
         draws.append(terms.log_probabilities().movedim(-1, 0))
         log_weights.append(terms.weights.log() - log(len(posteriors.theta)))
     return CategoricalMixture(torch.cat(draws), torch.cat(log_weights))
@@ -80,15 +80,15 @@ def moderated_mixture(
     for theta, covariance in zip(*posteriors, strict=True):
         mean, spread = linearised_logits(network, theta, covariance, x)
         variance = variance_scale * spread.diagonal(dim1=1, dim2=2)
-        terms = ClassTerms(mean / (1.0 + pi / 8.0 * variance).sqrt())
+        terms = LabelTerms(mean / (1.0 + pi / 8.0 * variance).sqrt())
         draws.append(terms.log_probabilities().squeeze(-1))
     return CategoricalMixture(torch.stack(draws))
 
 
-def scaled_terms(logits: LinearisedLogits, variance_scale: float) -> ClassTerms:
+def scaled_terms(logits: LinearisedLogits, variance_scale: float) -> LabelTerms:
     """Points of logits whose variance is multiplied by a factor."""
     root = variance_scale**0.5 * symmetric_root(logits.covariance)
-    return ClassTerms(logits.mean, root, points_for_prediction(logits.mean.shape[1]))
+    return LabelTerms(logits.mean, root, points_for_prediction(logits.mean.shape[1]))
 
 
 class LeftOut(NamedTuple):
@@ -124,13 +124,13 @@ def without_itself(logits: LinearisedLogits, terms: Terms) -> LeftOut:
     return LeftOut(logits.mean + shift.squeeze(-1), left)
 
 
-def leave_one_out(problem: ClassEvidence, laws: NormalLaws) -> list[LeftOut]:
+def leave_one_out(problem: LabelsEvidence, laws: NormalLaws) -> list[LeftOut]:
     """Approximately, by every law. Of a row with weight w one of its w repetitions is left out."""
     found = []
     for i, covariance in enumerate(laws.covariance):
         theta, root = laws.theta[i], None if laws.root is None else laws.root[i]
         logits = problem.logits(theta, covariance)
-        found.append(without_itself(logits, ClassTerms(logits.mean, root).terms(problem.data.y)))
+        found.append(without_itself(logits, LabelTerms(logits.mean, root).terms(problem.data.y)))
     return found
 
 
@@ -142,7 +142,7 @@ class VarianceScale(NamedTuple):
     of_rows: Tensor  # (N,), -log p of every row left out at the chosen one, nats
 
 
-def choose_variance_scale(problem: ClassEvidence, laws: NormalLaws) -> VarianceScale:
+def choose_variance_scale(problem: LabelsEvidence, laws: NormalLaws) -> VarianceScale:
     """The scale of `VARIANCE_SCALES` whose mixture of the laws says most of rows left out.
 
     A pass over the rows for ``J C J'``, O(N R P^2).
@@ -189,6 +189,6 @@ def _log_likelihood(law: LeftOut, y: Tensor, variance_scale: float, rule: Normal
     size = rows_within(_NUMBERS, (n_outputs + 1) * len(rule.weights))
     for start in range(0, len(y), size):
         rows = slice(start, start + size)
-        terms = ClassTerms(law.mean[rows], None if root is None else root[rows], rule)
+        terms = LabelTerms(law.mean[rows], None if root is None else root[rows], rule)
         found.append(terms.log_likelihood(y[rows]))
     return torch.cat(found)

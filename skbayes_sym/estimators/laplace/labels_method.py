@@ -20,16 +20,16 @@ from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.effort import MOST_CLASS_MODES, work
 from skbayes_sym.estimators.laplace.modes import learned_scales
-from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
-from skbayes_sym.inference.laplace.class_mode_search import search_classes
-from skbayes_sym.inference.laplace.class_modes import (
+from skbayes_sym.inference.laplace.labels_predictive import choose_variance_scale
+from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
+from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.inference.laplace.search.labels_beginnings import search_labels
+from skbayes_sym.inference.laplace.search.modes import (
     ClassModes,
     ClassModeSearch,
     starting_points,
 )
-from skbayes_sym.inference.laplace.class_predictive import choose_variance_scale
-from skbayes_sym.inference.laplace.class_refinement import RefinedModes, refine
-from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
+from skbayes_sym.inference.laplace.search.refine import RefinedModes, refine
 from skbayes_sym.models.learned_scales import LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
@@ -76,7 +76,7 @@ def automatic_restarts(n_rows: int, network: MLP) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class ClassModesFit:
+class LabelsFit:
     """What the searches have found.
 
     Parameters
@@ -129,27 +129,27 @@ class _Kept:
     Parameters
     ----------
     run : Run
-    as_found : callable (problem, modes) -> ClassModesFit
+    as_found : callable (problem, modes) -> LabelsFit
     """
 
     def __init__(
-        self, run: Run, as_found: Callable[[ClassEvidence, ClassModes], ClassModesFit]
+        self, run: Run, as_found: Callable[[LabelsEvidence, ClassModes], LabelsFit]
     ) -> None:
         self._run, self._as_found = run, as_found
-        self._best: tuple[ClassEvidence, ClassModes] | None = None
+        self._best: tuple[LabelsEvidence, ClassModes] | None = None
 
-    def on_the_way(self, problem: ClassEvidence, so_far: Callable[[], ClassModes]) -> None:
+    def on_the_way(self, problem: LabelsEvidence, so_far: Callable[[], ClassModes]) -> None:
         """A search has made its first step."""
         self._run.keep(lambda: self._as_found(*self._better(problem, so_far())))
 
-    def found(self, problem: ClassEvidence, modes: ClassModes) -> None:
+    def found(self, problem: LabelsEvidence, modes: ClassModes) -> None:
         """A search has ended."""
         self._best = best = self._better(problem, modes)
         self._run.keep(lambda: self._as_found(*best))
 
     def _better(
-        self, problem: ClassEvidence, modes: ClassModes
-    ) -> tuple[ClassEvidence, ClassModes]:
+        self, problem: LabelsEvidence, modes: ClassModes
+    ) -> tuple[LabelsEvidence, ClassModes]:
         best = self._best
         if best is None or modes.log_evidence.max() > best[1].log_evidence.max():
             return problem, modes
@@ -157,7 +157,7 @@ class _Kept:
 
 
 @dataclass(frozen=True, eq=False)
-class EvidenceLaplaceClasses:
+class EvidenceLaplaceLabels:
     """Modes from several starts, their scales set by the evidence, then Gaussian variational steps.
 
     Parameters
@@ -189,23 +189,23 @@ class EvidenceLaplaceClasses:
     alternative: UnboundPrior | None = None
     tries: bool = True
 
-    def fit(self, data: Training, model: Model, run: Run) -> ClassModesFit:
+    def fit(self, data: Training, model: Model, run: Run) -> LabelsFit:
         network = fully_connected(model.network)
         n_restarts = self.n_restarts
         if isinstance(n_restarts, str):
             n_restarts = automatic_restarts(data.n_rows, network)
         self._require_memory(data, network, n_restarts)
         prior = scales_by_group(model.prior)
-        problem = ClassEvidence(network, data.double_data, prior)
+        problem = LabelsEvidence(network, data.double_data, prior)
         start_seed, predict_seed = spawn_seeds(data.seed, 2)
         starts = starting_points(network, n_restarts, generator=generator_from(start_seed))
         run.begin()
         with torch.no_grad():
             fixed = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
 
-            def as_found(problem: ClassEvidence, modes: ClassModes) -> ClassModesFit:
+            def as_found(problem: LabelsEvidence, modes: ClassModes) -> LabelsFit:
                 stopped = next(reason for reason in _GRAVEST if reason in modes.stopped)
-                return ClassModesFit(modes, modes, problem.prior, fixed, stopped, predict_seed)
+                return LabelsFit(modes, modes, problem.prior, fixed, stopped, predict_seed)
 
             kept = _Kept(run, as_found)
             problem, modes = self._search(problem, starts.to(data.device), run, kept)
@@ -213,7 +213,7 @@ class EvidenceLaplaceClasses:
             run.keep(lambda: as_found(problem, modes))
             refined = refine(problem, modes)
             scale, left_out = self._scale(problem, refined)
-            found = ClassModesFit(modes, refined, prior, scale, stopped, predict_seed, left_out)
+            found = LabelsFit(modes, refined, prior, scale, stopped, predict_seed, left_out)
         run.end(found)
         values = modes.log_evidence
         logger.info(
@@ -228,8 +228,8 @@ class EvidenceLaplaceClasses:
         return found
 
     def _search(
-        self, problem: ClassEvidence, starts: torch.Tensor, run: Run, kept: "_Kept"
-    ) -> tuple[ClassEvidence, ClassModes]:
+        self, problem: LabelsEvidence, starts: torch.Tensor, run: Run, kept: "_Kept"
+    ) -> tuple[LabelsEvidence, ClassModes]:
         """The problem under the prior that was taken, and its modes."""
         max_iter = self.max_iter
         if isinstance(max_iter, str):
@@ -238,7 +238,7 @@ class EvidenceLaplaceClasses:
         share = 1.0 / (2 * len(starts) + 2 if tries else len(starts))
         how = ClassModeSearch(max_iter, self._tol(problem), learn_scales=problem.prior.is_learned)
 
-        def search(problem: ClassEvidence, start: torch.Tensor, doubted: bool) -> ClassModes:
+        def search(problem: LabelsEvidence, start: torch.Tensor, doubted: bool) -> ClassModes:
             one = replace(how, doubts_labels=doubted)
             keep = partial(kept.on_the_way, problem)
             found = one.search(problem, start.unsqueeze(0), run.phase(share, max_iter), keep)
@@ -248,15 +248,15 @@ class EvidenceLaplaceClasses:
         alternative = None
         if tries and self.alternative is not None:
             alternative = scales_by_group(self.alternative.bind(problem.network.layout))
-        return search_classes(search, problem, starts, alternative, tries=tries)
+        return search_labels(search, problem, starts, alternative, tries=tries)
 
-    def _tol(self, problem: ClassEvidence) -> float | None:
+    def _tol(self, problem: LabelsEvidence) -> float | None:
         if isinstance(self.tol, str):
             return ClassModeSearch.tol
         return None if self.tol is None else self.tol * float(problem.data.weight.sum())
 
     def _scale(
-        self, problem: ClassEvidence, refined: RefinedModes
+        self, problem: LabelsEvidence, refined: RefinedModes
     ) -> tuple[float, torch.Tensor | None]:
         """Factor on the logits' variance, and the log probabilities of left-out rows with it."""
         if not isinstance(self.variance_scale, str):

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from inference.laplace.class_problems import class_data, class_problem, grid_log_evidence, repeated
+from inference.laplace.labels_problems import class_data, class_problem, grid_log_evidence, repeated
 
-from skbayes_sym.inference.laplace import class_evidence
-from skbayes_sym.inference.laplace.class_terms import ClassTerms, symmetric_root
-from skbayes_sym.inference.laplace.systems import WeightCurvature
+from skbayes_sym.inference.laplace.search import labels
+from skbayes_sym.inference.laplace.search.label_terms import LabelTerms, symmetric_root
+from skbayes_sym.inference.laplace.search.systems import WeightCurvature
 
 
 def start(problem):
@@ -27,7 +27,7 @@ def numbers(expansion):
 @pytest.fixture(params=[False, True], ids=["weights", "rows"])
 def few(request, monkeypatch):
     """Systems in the space of the weights, and in that of the rows."""
-    monkeypatch.setattr(class_evidence, "are_few", lambda *_: request.param)
+    monkeypatch.setattr(labels, "are_few", lambda *_: request.param)
     return request.param
 
 
@@ -42,7 +42,7 @@ def test_the_expansion_is_autograds_with_the_curvature_of_the_linearised_network
 
     def misfit(t):
         outputs = problem.network.forward(t, data.x)
-        return data.weight @ ClassTerms(outputs).value(data.y)
+        return data.weight @ LabelTerms(outputs).value(data.y)
 
     found = problem.expansion(theta)
     torch.testing.assert_close(found.value[0], misfit(theta))
@@ -56,7 +56,7 @@ def test_the_expansion_is_autograds_with_the_curvature_of_the_linearised_network
     )
 
     def linearised(t):
-        return data.weight @ ClassTerms(mean + dense @ (t - theta)).value(data.y)
+        return data.weight @ LabelTerms(mean + dense @ (t - theta)).value(data.y)
 
     hessian = torch.autograd.functional.hessian(linearised, theta)
     torch.testing.assert_close(matrix_of(found.curvature), hessian)
@@ -77,8 +77,8 @@ def test_blocks_of_rows_add_up(monkeypatch, few):
     logits = problem.logits(theta, covariance)
     root = symmetric_root(logits.covariance)
     whole = (*numbers(problem.expansion(theta, root)), problem.misfit(theta, root), *logits)
-    monkeypatch.setattr(class_evidence, "_NUMBERS", 600)
-    assert 1 < class_evidence.rows_per_block(problem.network) < 7
+    monkeypatch.setattr(labels, "_NUMBERS", 600)
+    assert 1 < labels.rows_per_block(problem.network) < 7
     logits = problem.logits(theta, covariance)
     blocks = (*numbers(problem.expansion(theta, root)), problem.misfit(theta, root), *logits)
     for a, b in zip(whole, blocks, strict=True):

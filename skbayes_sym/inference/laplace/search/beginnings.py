@@ -17,11 +17,11 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.evidence_modes import (
+from skbayes_sym.inference.laplace.search.numbers import (
     EvidenceModes,
     Modes,
+    NumbersEvidence,
     OnModes,
-    RegressionEvidence,
     Search,
 )
 
@@ -31,14 +31,14 @@ _HOPELESS = 1.0  # nats per unit of weight below the best
 BELIEVED, DOUBTED = 1.0 / 0.3, 0.3
 
 
-def begins_both_ways(how: EvidenceModes, problem: RegressionEvidence) -> bool:
+def begins_both_ways(how: EvidenceModes, problem: NumbersEvidence) -> bool:
     """Whether the beginning matters: the noise is learned, and there are bends to find."""
     return how.learn_noise and problem.network.n_layers > 1
 
 
 def search_modes(
     how: EvidenceModes,
-    problem: RegressionEvidence,
+    problem: NumbersEvidence,
     draw: Callable[[int], Tensor],
     n: int,
     noise_precision: Tensor | None = None,
@@ -49,7 +49,7 @@ def search_modes(
     Parameters
     ----------
     how : EvidenceModes
-    problem : RegressionEvidence
+    problem : NumbersEvidence
     draw : callable (int) -> Tensor
         So many starting points (., P).
     n : int
@@ -73,7 +73,7 @@ def _within_reach(search: Search, weight: Tensor) -> Search:
 
 
 def search_one_of_each(
-    how: EvidenceModes, problem: RegressionEvidence, theta: Tensor, on_step: OnModes | None = None
+    how: EvidenceModes, problem: NumbersEvidence, theta: Tensor, on_step: OnModes | None = None
 ) -> Search:
     """Two modes from starting points (2, P): the first begun believing, the second doubting."""
     doubted = torch.tensor([False, True], device=theta.device)
@@ -89,7 +89,7 @@ def noise_share(modes: Modes, y: Tensor) -> float:
 
 
 def search_both_ways(
-    how: EvidenceModes, problem: RegressionEvidence, theta: Tensor, on_step: OnModes | None = None
+    how: EvidenceModes, problem: NumbersEvidence, theta: Tensor, on_step: OnModes | None = None
 ) -> Search:
     """R modes from starting points (2R, P), of which those of too low an evidence use the second R.
 
@@ -97,7 +97,7 @@ def search_both_ways(
     ----------
     how : EvidenceModes
         With a noise that is learned.
-    problem : RegressionEvidence
+    problem : NumbersEvidence
     theta : Tensor of shape (2R, P)
     on_step : callable (step, modes) -> bool, optional
         As `EvidenceModes.search` has it.
@@ -125,7 +125,7 @@ def search_both_ways(
     return _joined(_of(first, kept), second)
 
 
-def beginning(problem: RegressionEvidence, doubted: Tensor) -> Tensor:
+def beginning(problem: NumbersEvidence, doubted: Tensor) -> Tensor:
     """Noise precisions (R, T)."""
     spread = problem.data.y.var(0, correction=0)
     spread = torch.where(spread > 0.0, spread, 1.0)  # of a constant target any will do

@@ -4,10 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from inference.laplace.class_problems import class_data, class_problem
+from inference.laplace.labels_problems import class_data, class_problem
 
-from skbayes_sym.inference.laplace.class_mode_search import SEPARATED, search_classes, unexplained
-from skbayes_sym.inference.laplace.class_modes import ClassModeSearch, starting_points
+from skbayes_sym.inference.laplace.search.labels_beginnings import (
+    SEPARATED,
+    search_labels,
+    unexplained,
+)
+from skbayes_sym.inference.laplace.search.modes import ClassModeSearch, starting_points
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
 
@@ -50,7 +54,7 @@ def starts(problem, n):
 @pytest.mark.long
 def test_each_mode_is_the_better_of_its_two_ways(problem):
     two = starts(problem, 2)
-    same, modes = search_classes(Searches(), problem, two)
+    same, modes = search_labels(Searches(), problem, two)
     assert same is problem
     ways = torch.stack([
         replace(HOW, doubts_labels=doubted).search(problem, two).log_evidence
@@ -75,11 +79,11 @@ def test_doubt_keeps_weights_from_following_noise(problem):
 def test_the_prior_of_the_higher_evidence_is_everyones(problem):
     flat = LayerScales(8.0, 4.0).bind(problem.network.layout)
     two = starts(problem, 2)
-    taken, modes = search_classes(Searches(), problem, two, flat)
+    taken, modes = search_labels(Searches(), problem, two, flat)
     assert taken.prior is flat
-    own = search_classes(Searches(), replace(problem, prior=flat), two)[1]
+    own = search_labels(Searches(), replace(problem, prior=flat), two)[1]
     torch.testing.assert_close(modes.log_evidence, own.log_evidence)
-    assert modes.log_evidence[0] > search_classes(Searches(), problem, two)[1].log_evidence[0]
+    assert modes.log_evidence[0] > search_labels(Searches(), problem, two)[1].log_evidence[0]
 
 
 def test_separated_classes_are_searched_once():
@@ -88,7 +92,7 @@ def test_separated_classes_are_searched_once():
     data = data._replace(x=data.x + 2.0 * (2 * y - 1).unsqueeze(1), y=y)
     problem = class_problem(data, (4,), 1, LayerScales(8.0, 64.0))
     flat, searches = LayerScales(8.0, 4.0).bind(problem.network.layout), Searches()
-    taken, modes = search_classes(searches, problem, starts(problem, 3), flat)
+    taken, modes = search_labels(searches, problem, starts(problem, 3), flat)
     assert unexplained(problem, modes) < SEPARATED
     assert taken is problem
     assert [doubted for _, doubted in searches.asked] == [False] * 3
@@ -96,7 +100,7 @@ def test_separated_classes_are_searched_once():
 
 def test_noise_is_not_looked_for_when_told(problem):
     searches = Searches()
-    search_classes(searches, problem, starts(problem, 2), tries=False)
+    search_labels(searches, problem, starts(problem, 2), tries=False)
     assert [doubted for _, doubted in searches.asked] == [False] * 2
 
 
@@ -107,7 +111,7 @@ def test_an_end_ends_all(problem, ended_by):
     """Two ways of the first start, two of the other prior, two of the second start."""
     searches = Searches(ended_by)
     flat = LayerScales(8.0, 4.0).bind(problem.network.layout)
-    modes = search_classes(searches, problem, starts(problem, 3), flat)[1]
+    modes = search_labels(searches, problem, starts(problem, 3), flat)[1]
     assert len(searches.asked) == ended_by
     assert modes.stopped[-1] == "callback"
     assert "callback" not in modes.stopped[:-1]

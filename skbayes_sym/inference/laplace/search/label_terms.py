@@ -66,7 +66,7 @@ class Terms(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ClassTerms:
+class LabelTerms:
     """Averages over logits ``outputs + root z`` at the points z.
 
     Parameters

@@ -6,14 +6,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.evidence_modes import (
+from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
+from skbayes_sym.inference.laplace.search.beginnings import beginning
+from skbayes_sym.inference.laplace.search.numbers import (
     EvidenceModes,
+    NumbersEvidence,
     OnModes,
-    RegressionEvidence,
     Search,
 )
-from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
-from skbayes_sym.inference.laplace.mode_search import beginning
 from skbayes_sym.inference.left_out import LeftOut, mixed
 
 _LEAST_GAIN = 0.5  # standard errors
@@ -44,7 +44,7 @@ def folds(n_rows: int, n_folds: int, *, generator: torch.Generator) -> Tensor:
 
 def cross_validated(
     how: EvidenceModes,
-    problem: RegressionEvidence,
+    problem: NumbersEvidence,
     theta: Tensor,
     fold: Tensor,
     on_step: OnModes | None = None,
@@ -55,7 +55,7 @@ def cross_validated(
     ----------
     how : EvidenceModes
         With a noise that is learned.
-    problem : RegressionEvidence
+    problem : NumbersEvidence
         Of all rows.
     theta : Tensor of shape (2 K, P)
         Starting points; two modes leave out each of the K folds.

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from inference.laplace.class_problems import class_data, class_problem, repeated
+from inference.laplace.labels_problems import class_data, class_problem, repeated
 from sklearn.linear_model import LogisticRegression
 
-from skbayes_sym.inference.laplace import class_modes
-from skbayes_sym.inference.laplace.class_modes import ClassModeSearch, starting_points
-from skbayes_sym.inference.laplace.gauss_newton import INITIAL_DAMPING
+from skbayes_sym.inference.laplace.search import modes as modes_module
+from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING
+from skbayes_sym.inference.laplace.search.modes import ClassModeSearch, starting_points
 from skbayes_sym.models import MLP, TANH
 
 
@@ -82,22 +82,22 @@ def test_exchanging_classes_exchanges_outputs():
 
 def test_damping_begins_anew_where_doubt_ends(monkeypatch):
     """What labels that hardly count allow is far too little for labels that do."""
-    dampings, original = [], class_modes.step
+    dampings, original = [], modes_module.step
 
     def spy(misfit, theta, expansion, precision, damping, **how):
         dampings.append(float(damping))
         return original(misfit, theta, expansion, precision, damping, **how)
 
-    monkeypatch.setattr(class_modes, "step", spy)
+    monkeypatch.setattr(modes_module, "step", spy)
     problem = class_problem(class_data(), (4,))
     ClassModeSearch(max_iter=12, tol=None, doubts_labels=True).search(problem, starts(problem, 1))
-    n_first = class_modes._HYPER_START
+    n_first = modes_module._HYPER_START
     assert dampings[0] == dampings[n_first] == INITIAL_DAMPING
     assert dampings[n_first - 1] < INITIAL_DAMPING
 
 
 def test_many_weights_update_scales_in_one_step_of_three(monkeypatch):
-    monkeypatch.setattr(class_modes, "_MANY_PARAMS", 20)
+    monkeypatch.setattr(modes_module, "_MANY_PARAMS", 20)
     problem = class_problem(class_data(n=10), (4,))
     modes = ClassModeSearch(max_iter=12, tol=None).search(problem, starts(problem, 1))
     assert len(modes.curves[0]) == 2

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.gauss_newton import INITIAL_DAMPING, Expansion, step
-from skbayes_sym.inference.laplace.systems import (
+from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING, Expansion, step
+from skbayes_sym.inference.laplace.search.systems import (
     Curvature,
     RowCurvature,
     RowSystem,
@@ -82,7 +82,7 @@ class Search(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class RegressionEvidence:
+class NumbersEvidence:
     """Sums over rows that steps and updates need.
 
     Parameters
@@ -100,7 +100,7 @@ class RegressionEvidence:
     prior: ScalesByGroup
     seen: Tensor | None = None
 
-    def of(self, which: Tensor) -> "RegressionEvidence":
+    def of(self, which: Tensor) -> "NumbersEvidence":
         """That of some restarts."""
         return self if self.seen is None else replace(self, seen=self.seen[which])
 
@@ -266,7 +266,7 @@ class EvidenceModes:
 
     def search(
         self,
-        problem: RegressionEvidence,
+        problem: NumbersEvidence,
         theta: Tensor,
         noise_precision: Tensor | None = None,
         on_step: OnModes | None = None,
@@ -279,7 +279,7 @@ class EvidenceModes:
 
         Parameters
         ----------
-        problem : RegressionEvidence
+        problem : NumbersEvidence
         theta : Tensor of shape (R, P)
         noise_precision : Tensor of shape (T,) or (R, T), optional
             Where it starts, or stays.
@@ -312,7 +312,7 @@ class EvidenceModes:
                 alive = torch.tensor(left, device=theta.device)
         return Search(self._modes(problem, state), curves, loop.stopped)
 
-    def _modes(self, problem: RegressionEvidence, state: _State) -> Modes:
+    def _modes(self, problem: NumbersEvidence, state: _State) -> Modes:
         """Evidence and curvature where the search is, or was best."""
         fixed = replace(self, learn_noise=False, learn_prior=False)
         theta, sums, hyper = state.theta, state.sums, state.hyper
@@ -324,9 +324,7 @@ class EvidenceModes:
         value = final.log_evidence
         return Modes(theta, *hyper, final.system.cholesky(), value, state.n_iter)
 
-    def update(
-        self, problem: RegressionEvidence, theta: Tensor, sums: Sums, hyper: Hyper
-    ) -> Updated:
+    def update(self, problem: NumbersEvidence, theta: Tensor, sums: Sums, hyper: Hyper) -> Updated:
         """Laplace's evidence of every restart and MacKay's step of its hyperparameters.
 
         O(P^3), or O((N T)^2 P) of few rows.
@@ -354,7 +352,7 @@ class EvidenceModes:
         value = value + prior.log_hyperprior(hyper.log_precision)
         return Updated(value, Hyper(log_precision, noise), system)
 
-    def _iterate(self, problem: RegressionEvidence, state: _State, iteration: int) -> _State:
+    def _iterate(self, problem: NumbersEvidence, state: _State, iteration: int) -> _State:
         def misfit(theta: Tensor, which: Tensor) -> Tensor:
             squares = problem.of(which).squares(theta)
             return 0.5 * (state.noise_precision[which] * squares).sum(1)
@@ -399,7 +397,7 @@ def _left(ended: Tensor, settled: Tensor) -> tuple[list[int], int]:
     return [i for i, over in enumerate(has_ended) if not over], sum(is_settled)
 
 
-def _start(problem: RegressionEvidence, theta: Tensor, noise_precision: Tensor | None) -> _State:
+def _start(problem: NumbersEvidence, theta: Tensor, noise_precision: Tensor | None) -> _State:
     n, n_targets = len(theta), problem.data.y.shape[1]
     spread = problem.data.y.var(0, correction=0)
     spread = torch.where(spread > 0.0, spread, 1.0)  # of a constant target any start will do

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import logsigmoid
 
-from skbayes_sym.inference.laplace.class_terms import (
-    ClassTerms,
+from skbayes_sym.inference.laplace.search.label_terms import (
+    LabelTerms,
     points_for_fit,
     points_for_prediction,
     symmetric_root,
@@ -28,9 +28,9 @@ def test_slope_and_curvature_are_autograds(n_outputs, spread):
     root = root if spread else None
 
     def value(outputs):
-        return ClassTerms(outputs, root).value(y).sum()
+        return LabelTerms(outputs, root).value(y).sum()
 
-    terms = ClassTerms(outputs, root).terms(y)
+    terms = LabelTerms(outputs, root).terms(y)
     torch.testing.assert_close(terms.value.sum(), value(outputs))
     slope = torch.autograd.functional.jacobian(value, outputs)
     torch.testing.assert_close(terms.slope, slope)
@@ -41,9 +41,9 @@ def test_slope_and_curvature_are_autograds(n_outputs, spread):
 def test_a_logistic_is_a_softmax_whose_first_logit_is_zero():
     outputs, _, y = rows(n_outputs=1)
     expected = -logsigmoid(outputs[:, 0] * (2.0 * y - 1.0))
-    torch.testing.assert_close(ClassTerms(outputs).value(y), expected)
+    torch.testing.assert_close(LabelTerms(outputs).value(y), expected)
     both = torch.cat([torch.zeros_like(outputs), outputs], 1)
-    torch.testing.assert_close(ClassTerms(both).value(y), expected)
+    torch.testing.assert_close(LabelTerms(both).value(y), expected)
 
 
 def test_of_one_logit_expectations_are_exact():
@@ -51,7 +51,7 @@ def test_of_one_logit_expectations_are_exact():
     nodes, weights = gauss_hermite(120)
     sign = 2.0 * y[:, None] - 1.0
     log_p = logsigmoid(sign * (outputs + root[:, 0] * nodes))
-    terms = ClassTerms(outputs, root)
+    terms = LabelTerms(outputs, root)
     torch.testing.assert_close(terms.value(y), -log_p @ weights, atol=1e-5, rtol=0.0)
     exact = (log_p.exp() @ weights).log()
     torch.testing.assert_close(terms.log_likelihood(y), exact, atol=1e-5, rtol=0.0)
@@ -62,9 +62,9 @@ def test_of_several_logits_expectations_are_near():
     noise = torch.randn(200_000, 3, generator=torch.Generator().manual_seed(2)).double()
     log_p = (outputs + torch.einsum("nkj,sj->snk", root, noise)).log_softmax(-1)
     chosen = log_p[:, torch.arange(5), y]
-    few = ClassTerms(outputs, root).value(y)
+    few = LabelTerms(outputs, root).value(y)
     torch.testing.assert_close(few, -chosen.mean(0), atol=0.1, rtol=0.0)
-    many = ClassTerms(outputs, root, points_for_prediction(3)).log_likelihood(y)
+    many = LabelTerms(outputs, root, points_for_prediction(3)).log_likelihood(y)
     torch.testing.assert_close(many, chosen.exp().mean(0).log(), atol=0.1, rtol=0.0)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.systems import Curvature
+from skbayes_sym.inference.laplace.search.systems import Curvature
 
 _MOST_TRIES = 8  # step sizes tried in one iteration
 _SHRINK, _GROW, _UNDEFINED = 4.0, 6.0, 10.0  # of the damping: after success, failure, no factor

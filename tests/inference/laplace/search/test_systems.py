@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skbayes_sym.inference.laplace.systems import (
+from skbayes_sym.inference.laplace.search.systems import (
     RowCurvature,
     WeightCurvature,
     are_few,

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from skbayes_sym.inference.laplace import mode_search
-from skbayes_sym.inference.laplace.evidence_modes import EvidenceModes, RegressionEvidence
-from skbayes_sym.inference.laplace.mode_search import (
+from skbayes_sym.inference.laplace.search import beginnings
+from skbayes_sym.inference.laplace.search.beginnings import (
     BELIEVED,
     DOUBTED,
     search_both_ways,
     search_modes,
 )
+from skbayes_sym.inference.laplace.search.numbers import EvidenceModes, NumbersEvidence
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
@@ -23,7 +23,7 @@ def problem_of(x, y, width=8):
     y = (y - y.mean()) / y.std()
     data = Data(*(torch.as_tensor(a) for a in (x, y[:, None], np.ones(len(x)))))
     network = MLP(x.shape[1], (width,), 1, TANH)
-    return RegressionEvidence(network, data, LayerScales().bind(network.layout))
+    return NumbersEvidence(network, data, LayerScales().bind(network.layout))
 
 
 def a_line_in_noise():
@@ -115,10 +115,10 @@ def test_a_mode_a_nat_per_row_below_the_best_is_left_out(monkeypatch):
     for lag, kept in [(0.9, [0, 1, 2]), (1.1, [0, 2])]:
         value = found.modes.log_evidence.max() - 80 * torch.tensor([0.0, lag, 0.5]).double()
         lagging = found._replace(modes=found.modes._replace(log_evidence=value))
-        monkeypatch.setattr(mode_search, "search_both_ways", lambda *_, s=lagging: s)
+        monkeypatch.setattr(beginnings, "search_both_ways", lambda *_, s=lagging: s)
         left = search_modes(how, problem, lambda n: theta[:n], 3)
         torch.testing.assert_close(left.modes.theta, found.modes.theta[kept])
         assert [len(curve) for curve in left.curves] == [len(kept)] * 12
     stopped = lagging._replace(stopped="callback")
-    monkeypatch.setattr(mode_search, "search_both_ways", lambda *_: stopped)
+    monkeypatch.setattr(beginnings, "search_both_ways", lambda *_: stopped)
     assert len(search_modes(how, problem, lambda n: theta[:n], 3).modes.theta) == 3

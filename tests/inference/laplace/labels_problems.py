@@ -3,7 +3,7 @@
 import torch
 from torch.nn.functional import logsigmoid
 
-from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
+from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
@@ -22,7 +22,7 @@ def class_data(n=40, n_inputs=2, n_classes=3, seed=0):
 def class_problem(data, widths=(), n_outputs=3, prior=None):
     network = MLP(data.x.shape[1], widths, n_outputs, TANH)
     prior = prior or LayerScales(shape=8.0, output_variance=4.0)
-    return ClassEvidence(network, data, prior.bind(network.layout))
+    return LabelsEvidence(network, data, prior.bind(network.layout))
 
 
 def grid_log_evidence(problem, hyper, centre, half_width, n=121):

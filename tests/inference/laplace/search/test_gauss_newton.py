@@ -2,8 +2,8 @@
 
 import torch
 
-from skbayes_sym.inference.laplace.gauss_newton import Expansion, step
-from skbayes_sym.inference.laplace.systems import WeightCurvature
+from skbayes_sym.inference.laplace.search.gauss_newton import Expansion, step
+from skbayes_sym.inference.laplace.search.systems import WeightCurvature
 
 A = torch.tensor([[[2.0, 0.5], [0.5, 1.0]], [[1.0, 0.0], [0.0, 3.0]]], dtype=torch.float64)
 B = torch.tensor([[1.0, -1.0], [0.5, 2.0]], dtype=torch.float64)

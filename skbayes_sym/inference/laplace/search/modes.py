@@ -1,6 +1,6 @@
 r"""Modes of a classification network with the prior's scales set by the evidence.
 
-The sibling of `skbayes_sym.inference.laplace.evidence_modes`: after every step, or every few where
+The sibling of `skbayes_sym.inference.laplace.search.numbers`: after every step, or every few where
 weights are many, the precisions of the prior's groups follow
 
 .. math:: \gamma_g = n_g - \alpha_g \operatorname{tr}_g A^{-1}, \quad
@@ -20,9 +20,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
-from skbayes_sym.inference.laplace.gauss_newton import INITIAL_DAMPING, Expansion, step
-from skbayes_sym.inference.laplace.systems import System
+from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING, Expansion, step
+from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.inference.laplace.search.systems import System
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
@@ -116,7 +116,7 @@ class ClassModeSearch:
 
     def search(
         self,
-        problem: ClassEvidence,
+        problem: LabelsEvidence,
         theta: Tensor,
         on_step: OnStep | None = None,
         keep: Callable[[Callable[[], ClassModes]], None] | None = None,
@@ -155,14 +155,14 @@ class ClassModeSearch:
                 break
         return stacked(found)
 
-    def _at_first(self, problem: ClassEvidence) -> ClassEvidence:
+    def _at_first(self, problem: LabelsEvidence) -> LabelsEvidence:
         """What is searched before scales move."""
         if not self.doubts_labels:
             return problem
         weight = _DOUBT * problem.data.weight
         return replace(problem, data=problem.data._replace(weight=weight))
 
-    def _iterate(self, problem: ClassEvidence, state: _Search) -> bool:
+    def _iterate(self, problem: LabelsEvidence, state: _Search) -> bool:
         """One step, and whether the scales were updated after it."""
         precision = state.log_precision.exp()[problem.prior.group].unsqueeze(0)
         made = step(
@@ -182,7 +182,7 @@ class ClassModeSearch:
         return True
 
 
-def _record(problem: ClassEvidence, state: _Search) -> System:
+def _record(problem: LabelsEvidence, state: _Search) -> System:
     """The evidence where the search is; returns the posterior's precision there."""
     here, expansion = state.log_precision, state.expansion
     system = problem.system(expansion.curvature, here)
@@ -191,7 +191,7 @@ def _record(problem: ClassEvidence, state: _Search) -> System:
     return system
 
 
-def _update(problem: ClassEvidence, state: _Search, system: System) -> None:
+def _update(problem: LabelsEvidence, state: _Search, system: System) -> None:
     """Keeps the best place so far and makes MacKay's step of the scales."""
     here, value = state.log_precision, state.curve[-1]
     if state.n_iter > _BEST_START and (state.best is None or value > state.best[0]):
@@ -200,12 +200,12 @@ def _update(problem: ClassEvidence, state: _Search, system: System) -> None:
     state.log_precision = problem.prior.evidence_step(state.theta, variance, here, _DAMPING)
 
 
-def _so_far(problem: ClassEvidence, found: Sequence[ClassModes], state: _Search) -> ClassModes:
+def _so_far(problem: LabelsEvidence, found: Sequence[ClassModes], state: _Search) -> ClassModes:
     """The modes that were found before, and the one that a search is on the way to."""
     return stacked([*found, _end(problem, state, "interrupted")])
 
 
-def _end(problem: ClassEvidence, state: _Search, stopped: Stopped) -> ClassModes:
+def _end(problem: LabelsEvidence, state: _Search, stopped: Stopped) -> ClassModes:
     """Evidence and curvature at the best place, of a batch of one."""
     theta, hyper = state.theta, state.log_precision
     if state.best is not None:
