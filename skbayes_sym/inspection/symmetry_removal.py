@@ -131,7 +131,8 @@ def remove_symmetries(
 
     The method is Stephens' relabelling with a diagonal Gaussian for every unit, exact assignments
     and a forward first pass (`relabel`). It takes O(n d^2 p) a sweep and layer of d units with p
-    weights, and a few assignment problems a draw: `asv_bench/benchmarks/alignment.py` prints the seconds.
+    weights, and a few assignment problems a draw: `asv_bench/benchmarks/alignment.py` prints the
+    seconds.
 
     References
     ----------
