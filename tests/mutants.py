@@ -123,7 +123,7 @@ MUTANTS = [
            "for rate in rates) + self.n_groups", "models/test_learned_scales.py"),
     Mutant("models/learned_scales.py", "torch.digamma(a + 0.5 * s.sizes",
            "torch.digamma(a + s.sizes", "models/test_learned_scales.py"),
-    Mutant("models/crps.py", "left - right).abs()", "left - left).abs() * 0.0",
+    Mutant("models/crps.py", "left - right).abs()", "left - right).abs() * 0.0",
            "models/test_crps.py"),
     Mutant("models/crps.py", "(1.0 - law.cdf(x)).square(), y, high)",
            "law.cdf(x).square(), y, high)", "models/test_crps.py"),
