@@ -19,7 +19,7 @@ too, but structures can't be compared by it: each has its own determinant. Expec
 accuracy of .92 from both GGN factors, 96 and .93 from the EF's, and no rotation from the diagonals
 (.74 and .66).
 
-Run ``python examples/reproduce_immer_curvature.py``, or with ``--fast`` for a smoke run.
+Run ``python examples/papers/reproduce_immer_curvature.py``, or with ``--fast`` for a smoke run.
 """
 
 # sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_immer_curvature.png'

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import cdist
+from spectral import spectral_modes
 from torch.testing import assert_close
 
-from skbayes_sym.inference.reference.spectral import spectral_modes
 from skbayes_sym.numerics.random import generator_from
 
 

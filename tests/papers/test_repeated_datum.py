@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
-
-from skbayes_sym.datasets import make_repeated_datum
-from skbayes_sym.inference.reference.repeated_datum import (
+from repeated_datum import (
     MeanFieldLikelihood,
     RankOneGaussian,
     RepeatedDatum,
     constant_ratio_gap,
 )
+from scipy import optimize, stats
+
+from skbayes_sym.datasets import make_repeated_datum
 
 NOISE_VARIANCE = 1 / (2 * np.pi * np.e)
 

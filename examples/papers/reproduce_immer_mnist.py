@@ -7,10 +7,11 @@ non-invariant model, Augerino with the paper's reward and with ten times as much
 
 .. code-block:: shell
 
-   python examples/reproduce_immer_mnist.py --fast            # a smoke run
-   python examples/reproduce_immer_mnist.py --n-train 1000    # the table below: an hour
-   python examples/reproduce_immer_mnist.py                   # 8000 images, three seeds: hours
-   python examples/reproduce_immer_mnist.py --network cnn --curvature kron-ef --augmentations 4
+   python examples/papers/reproduce_immer_mnist.py --fast          # a smoke run
+   python examples/papers/reproduce_immer_mnist.py --n-train 1000  # the table below: an hour
+   python examples/papers/reproduce_immer_mnist.py                 # 8000 images, three seeds: hours
+   python examples/papers/reproduce_immer_mnist.py --network cnn --curvature kron-ef \
+       --augmentations 4
 
 At the paper's size, for a GPU (``--device cuda``). The images come from the files that their
 authors publish, at ``SKBAYES_SYM_DATA`` (see `skbayes_sym.datasets.load_dataset`), or from OpenML:
@@ -18,14 +19,14 @@ authors publish, at ``SKBAYES_SYM_DATA`` (see `skbayes_sym.datasets.load_dataset
 .. code-block:: shell
 
    FULL="--device cuda --evidence subset --augmentations 31 --basis axis --epochs 1000"
-   python examples/reproduce_immer_mnist.py $FULL --part all --hidden 1000
-   python examples/reproduce_immer_mnist.py $FULL --part all --network cnn
-   python examples/reproduce_immer_mnist.py $FULL --data fashion_mnist --hidden 1000
-   python examples/reproduce_immer_mnist.py $FULL --data fashion_mnist --network cnn
+   python examples/papers/reproduce_immer_mnist.py $FULL --part all --hidden 1000
+   python examples/papers/reproduce_immer_mnist.py $FULL --part all --network cnn
+   python examples/papers/reproduce_immer_mnist.py $FULL --data fashion_mnist --hidden 1000
+   python examples/papers/reproduce_immer_mnist.py $FULL --data fashion_mnist --network cnn
    CIFAR="--data cifar10 --epochs 200 --augmentations 20 --batch-size 250"
-   python examples/reproduce_immer_mnist.py $FULL $CIFAR --network resnet-8-8
-   python examples/reproduce_immer_mnist.py $FULL $CIFAR --network resnet-8-16
-   python examples/reproduce_immer_mnist.py $FULL $CIFAR --network wrn-16-4  # Table 2
+   python examples/papers/reproduce_immer_mnist.py $FULL $CIFAR --network resnet-8-8
+   python examples/papers/reproduce_immer_mnist.py $FULL $CIFAR --network resnet-8-16
+   python examples/papers/reproduce_immer_mnist.py $FULL $CIFAR --network wrn-16-4  # Table 2
 
 Without ``--part all`` MNIST is its 10,000 test images, 8,000 to train on and 2,000 to test. Other
 differences from the paper: 80 epochs in place of 1000, 8 stratified transformations in place of 31,

@@ -4,14 +4,14 @@ import pytest
 import torch
 from inference.factorization.factorization_problems import complete, fit, noisy_matrices
 from inference.factorization.test_vi import LOG_EVIDENCE
-
-from skbayes_sym.inference.factorization.covariance import IsotropicCovariance
-from skbayes_sym.inference.factorization.gap_looks import GapStream
-from skbayes_sym.inference.reference.printed_rotation_gap import (
+from printed_rotation_gap import (
     printed_gap,
     printed_log_integral,
     printed_objective,
 )
+
+from skbayes_sym.inference.factorization.covariance import IsotropicCovariance
+from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.symmetry.gaps.langevin import langevin_gap
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal

@@ -18,8 +18,8 @@ compared.
 ``upright``
     Digits as they are, 200 and 300: nothing need be learned.
 
-Run ``python examples/reproduce_immer_claims.py`` (a quarter of an hour), with names of claims for
-some, or with ``--fast`` for a smoke run.
+Run ``python examples/papers/reproduce_immer_claims.py`` (a quarter of an hour), with names of
+claims for some, or with ``--fast`` for a smoke run.
 """
 
 # sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_immer_claims.png'

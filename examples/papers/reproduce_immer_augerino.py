@@ -10,8 +10,8 @@ instead of its rotated MNIST:
 
 .. code-block:: shell
 
-   python examples/reproduce_immer_augerino.py --fast     # a smoke run
-   python examples/reproduce_immer_augerino.py            # three seeds
+   python examples/papers/reproduce_immer_augerino.py --fast     # a smoke run
+   python examples/papers/reproduce_immer_augerino.py            # three seeds
 
 Rotations in degrees to either side, one per seed (truth 60); the reward of 0.01 is the paper's:
 

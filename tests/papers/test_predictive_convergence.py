@@ -1,9 +1,8 @@
 """KL between consecutive predictives: a closed form, and the rate at which it falls."""
 
 import torch
+from predictive_convergence import consecutive_kl
 from torch.testing import assert_close
-
-from skbayes_sym.inference.reference.predictive_convergence import consecutive_kl
 
 
 def normal(y, loc, scale=1.0):

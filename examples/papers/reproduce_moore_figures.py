@@ -26,12 +26,12 @@ import warnings
 
 import numpy as np
 import torch
+from printed_rotation_gap import printed_objective
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymVIMatrixFactorization, invariance_gap
 from skbayes_sym.inference.factorization.problem import FactorState
-from skbayes_sym.inference.reference.printed_rotation_gap import printed_objective
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.numerics.random import random_orthogonal
 

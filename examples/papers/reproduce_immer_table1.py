@@ -7,7 +7,7 @@ much time as is given, printed beside the paper's accuracies (60,000 images, 100
 
 .. code-block:: shell
 
-   python examples/reproduce_immer_table1.py --minutes 60 --results table1.json
+   python examples/papers/reproduce_immer_table1.py --minutes 60 --results table1.json
 
 The perceptron comes first, on all five versions of the data, then the CNN on two, then Augerino
 (reward 0.1), seed by seed. No fit is begun that wouldn't end in time, going by the last one of its
