@@ -35,6 +35,7 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
+from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
@@ -329,6 +330,9 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
     ),
     "categorical": LikelihoodCase(Categorical(), _classes, 2, "classes"),
     "bernoulli": LikelihoodCase(Bernoulli(), _classes, 1, "classes"),
+    "ordinal": LikelihoodCase(
+        Ordinal(torch.tensor([-0.4], dtype=torch.float64)), _classes, 1, "classes"
+    ),
     "poisson": LikelihoodCase(Poisson(), _counts, 1, "counts"),
     "student-t": LikelihoodCase(
         StudentT(torch.tensor([-0.3], dtype=torch.float64)), _one_number, 1

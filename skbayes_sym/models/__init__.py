@@ -5,8 +5,6 @@ them), `likelihoods` (outputs to targets), `priors`, `learned_scales` (priors th
 `networks` (inputs and flat weights to outputs), `augmentations` (random transformations of
 inputs), `model` (the four nouns together), `data` (rows on the device, and minibatches).
 
-Tested elsewhere: `model` (fields only).
-
 In: groups of `skbayes_sym.symmetry`, which networks declare. Out: log densities in nats and their
 derivatives. One's own likelihood inherits from `TargetLikelihood` or `BaseLikelihood`, one's own
 network from `BaseNetwork`, one's own prior from `BasePrior`.
@@ -30,6 +28,7 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
+from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.model import Model
@@ -93,6 +92,7 @@ __all__ = [
     "Network",
     "Normal",
     "NormalMixture",
+    "Ordinal",
     "ParamLayout",
     "PixelNoise",
     "Poisson",

@@ -3,12 +3,8 @@
 Reading order: `base` (what one is), `defaults` (all that follows from a density or from a
 ``torch.distributions`` law; made of `derivatives` and `expectations`), then one a file:
 `gaussian`, `heteroscedastic`, `natural_heteroscedastic`, `student_t`, `poisson`,
-`negative_binomial`, `bernoulli`, `categorical`; `named` (the strings that stand for them).
-
-Tested elsewhere: `named` (in `estimators/test_likelihoods`), `gaussian` (laws in `base`),
-`categorical` (laws in `base`), `bernoulli` (with all laws of targets in `test_families`),
-`poisson` (there, too), `negative_binomial` (there, too),
-`natural_heteroscedastic` (in `test_heteroscedastic`), `student_t` (there, too).
+`negative_binomial`, `bernoulli`, `categorical`, `ordinal`; `named` (the strings that stand for
+them).
 
 In: outputs of a network (*B, N, O) and targets. Out: log densities in nats, their derivatives and
 expectations, and predictive mixtures.

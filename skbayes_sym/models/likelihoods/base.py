@@ -109,6 +109,13 @@ class Likelihood(Protocol):
         """
         ...
 
+    def bound(self, mean: Tensor, variance: Tensor, y: Tensor) -> ExpectedLogProb:
+        """`expected_log_prob` of one output, or something cheaper in its place.
+
+        A lower bound, or a rule of few nodes; ``d_variance`` is what a Gaussian site needs.
+        """
+        ...
+
     def score(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Gradient of `log_prob` in the outputs, (N, O)."""
         ...

@@ -111,6 +111,17 @@ class StudentT(TargetLikelihood):
             (lambda f: weight(f) * (y - f) ** 2 - 1.0) if self.learn else None,
         )  # fmt: skip
 
+    def bound(self, mean: Tensor, variance: Tensor, y: Tensor) -> ExpectedLogProb:
+        """Density at ``sqrt((y - m)^2 + v)``: t is a mixture of normals over precisions."""
+        if self._learns_df:
+            return super().bound(mean, variance, y)
+        df, precision = self._df, (-2.0 * self.log_noise).exp()
+        squares = (y - mean).square() + variance
+        weight = (df + 1) / (df + squares * precision) * precision
+        d_params = weight * squares - 1.0 if self.learn else squares[:, :0]
+        value = self._log_prob(squares.sqrt()).sum(-1)
+        return ExpectedLogProb(value, weight * (y - mean), -0.5 * weight, d_params)
+
     def mean(self, outputs: Tensor) -> Tensor:
         return outputs  # where df <= 1 the median
 

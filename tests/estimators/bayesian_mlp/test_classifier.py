@@ -9,7 +9,7 @@ from sklearn.metrics import log_loss
 
 from skbayes_sym import BayesianMLPClassifier, DeepEnsembleClassifier, LaplaceClassifier
 from skbayes_sym.estimators.ensemble import refit
-from skbayes_sym.estimators.laplace import class_method
+from skbayes_sym.estimators.laplace import labels_method
 from skbayes_sym.models import ARD
 
 X, Y = load_iris(return_X_y=True)
@@ -123,7 +123,7 @@ def test_relevance_of_columns():
 
 @pytest.mark.long
 def test_what_would_take_long_is_left_out(monkeypatch):
-    monkeypatch.setattr(class_method, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(labels_method, "_MOST_WORK", 1.0)
     monkeypatch.setattr(refit, "_MOST_WORK", 1.0)
     found = clone(CLF).fit(X, Y)
     assert not hasattr(found, "posterior_")
