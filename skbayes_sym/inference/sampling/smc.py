@@ -9,7 +9,7 @@ them. Replicates are runs that know nothing of each other.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log, nan
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from joblib import Parallel, delayed
@@ -359,15 +359,15 @@ class Stages:
         sums = torch.zeros(3, dtype=torch.float64, device=size.device)
         for _ in range(n_moves):
             noise = standard_normal((n,), generator=self.generator, like=state.value)
-            move = fitted.kernel.move(
+            state, info = fitted.kernel.step(
                 state, target, step_size=(size + _JITTER * noise).exp(),
                 preconditioner=fitted.preconditioner, generator=self.generator,
             )  # fmt: skip
-            state, probability = move.state, move.info.acceptance
+            probability = info.acceptance
             missed = probability.mean() - self.settings.target_acceptance
             size = (size + _GAIN * missed).clamp(*_LOG_STEPS)
-            lost = torch.where(move.outside, probability, 0.0).sum()
-            sums += torch.stack([probability.sum(), lost, move.info.n_gradients.sum().double()])
+            lost = torch.where(cast(Tensor, info.outside), probability, 0.0).sum()
+            sums += torch.stack([probability.sum(), lost, info.n_gradients.sum().double()])
         accepted, lost_sum, n_gradients, log_step = torch.cat([sums, size.reshape(1)]).tolist()
         loss = lost_sum / accepted if accepted else 0.0
         return state.position, Moved(accepted / (n * n_moves), loss, log_step, n + int(n_gradients))
