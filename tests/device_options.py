@@ -61,7 +61,7 @@ def _vi() -> Iterator[Option]:
         yield f"vi-{name}", fit(**small, likelihood=name), X, y
     yield "vi-fixed-noise", fit(**small, noise_std=0.3), X, NUMBERS
     yield "vi-scales", fit(**small, prior=Normal([0.5, 1.5])), X, NUMBERS
-    yield "vi-float32", fit(**small, dtype="float32"), X, NUMBERS
+    yield "vi-float32", fit(**small), X.astype(np.float32), NUMBERS
     yield "vi-minibatches", fit(**_DEEP, **_STEPS, batch_size=7), X, NUMBERS
     yield "vi-linear", fit((), **_STEPS, **_SEED), X, NUMBERS
     yield "vi-laplace", fit(**small, init="laplace"), X, TWO_NUMBERS
@@ -77,7 +77,7 @@ def _layerwise() -> Iterator[Option]:
     yield "layerwise-averaged", fit(**small, **averaged), X, TWO_NUMBERS
     yield "layerwise-deep", fit(**deep), X, TWO_NUMBERS
     yield "layerwise-ard", fit(**deep, prior=ARD()), X, TWO_NUMBERS
-    yield "layerwise-given", fit(**deep, prior_scale=[0.5, 1.0, 1.5]), X, NUMBERS
+    yield "layerwise-given", fit(**deep, prior=[0.5, 1.0, 1.5]), X, NUMBERS
     yield "layerwise-inducing", fit(**deep, **inducing), X, NUMBERS
 
 
@@ -110,9 +110,9 @@ def _chains() -> Iterator[Option]:
     yield "mcmc-laplace-classes", classify(**{**small, "init": "laplace"}), X, THREE
     annealing = {**small, "init": Annealing(4, 6, n_settle=4), "likelihood": "heteroscedastic"}
     yield "mcmc-annealing", fit(**annealing), X, NUMBERS
-    particles = {**_SEED, "prior_scale": 1.0, "sampler": SMC(16, 2)}
+    particles = {**_SEED, "prior": 1.0, "sampler": SMC(16, 2)}
     yield "mcmc-smc-uniform", fit((2,), **particles, mode_weights="uniform"), X, NUMBERS
-    weighed = {**_SEED, "prior_scale": 1.0, "sampler": SMC(64, 2), "n_draws": 20}
+    weighed = {**_SEED, "prior": 1.0, "sampler": SMC(64, 2), "n_draws": 20}
     yield "mcmc-smc-evidence", fit((1,), **weighed, mode_weights="evidence"), X, NUMBERS
     trees = {**weighed, "sampler": "nuts", "init": "prior", "n_chains": 2, "n_warmup": 20}
     yield "mcmc-nuts-evidence", fit((1,), **trees, mode_weights=Evidence(1, 16)), X, NUMBERS
@@ -188,7 +188,7 @@ def _linear() -> Iterator[Option]:
     for name, y in {"student-t": NUMBERS, "poisson": COUNTS, "gaussian": NUMBERS}.items():
         yield f"linear-{name}", fit(name), X, y
         yield f"linear-{name}-wide", fit(name), IMAGES, y
-    yield "linear-fixed", fit(prior_scale=1.0, noise_std=0.5), X, NUMBERS
+    yield "linear-fixed", fit(prior=1.0, noise_std=0.5), X, NUMBERS
     yield "linear-no-intercept", fit("poisson", fit_intercept=False), X, COUNTS
     yield "linear-loo", classify(**_SEED), X, LABELS
     yield "linear-multinomial-loo", classify(Categorical(n_points=32), **_SEED), X, THREE
