@@ -9,8 +9,5 @@ one), `laplace_starts` (where chains may start), `diagnostics`, `effective_noise
 `samplers` and `solvers` are what a user gives to an estimator; `reference` is what papers printed
 and only comparisons use.
 
-Tested elsewhere: `samplers` (settings in `estimators/mcmc`, moves in `sampling`),
-`solvers` (in `estimators/factorization`, sweeps in `factorization`).
-
 In: `skbayes_sym.models`, groups and gaps. Out: posteriors, and bounds or evidences in nats.
 """

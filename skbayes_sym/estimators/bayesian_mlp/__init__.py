@@ -4,6 +4,4 @@ Reading order: `pool` (what is fitted, and how much of it a data set is worth), 
 `classifier`.
 
 In: the methods of `laplace` and `ensemble`. Out: `BayesianMLPRegressor`, `BayesianMLPClassifier`.
-
-Tested elsewhere: `pool` (with `estimator` and `classifier`).
 """
