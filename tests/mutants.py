@@ -248,7 +248,7 @@ MUTANTS = [
     Mutant("models/learned_scales.py", "    return output_variance / fan_in",
            "    return output_variance", "models/test_learned_scales.py"),
     Mutant("estimators/bayesian_mlp/pool.py", "expit(linear - networks)",
-           "expit(networks - linear)", "estimators/bayesian_mlp/test_estimator.py"),
+           "expit(networks - linear)", "estimators/bayesian_mlp/test_pool.py"),
     Mutant("estimators/laplace/effort.py", "n_rows * n_outputs > most", "n_rows * n_outputs < most",
            "estimators/laplace/test_effort.py"),
     Mutant("inference/laplace/determined.py", "root = (share * weight[chosen]).sqrt()",
