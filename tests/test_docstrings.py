@@ -37,6 +37,7 @@ OF_NETWORKS = {
     "posterior_": "a family each",
     "prior_scale_": "of layers, groups or all coefficients",
     "samples_": "members and draws",
+    "standardize": "of inputs, or of targets too",
     "tol": "what has to gain differs",
 }
 # ... and in the linear models and the factorisation besides.
@@ -54,7 +55,6 @@ OF_ALL = OF_NETWORKS | {
     "prior": "of weights or coefficients",
     "site_location_": "a row of several classes has several",
     "site_variance_": "a row of several classes has several",
-    "standardize": "a linear model has its intercept centre",
     "stop_reason_": "steps, updates or sweeps",
     "symmetry": "of units or of components",
     "symmetry_": "of units or of components",
