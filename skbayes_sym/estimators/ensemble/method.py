@@ -30,7 +30,7 @@ from skbayes_sym.inference.effective_noise import effective_noise
 from skbayes_sym.inference.laplace.determined import curvature_numbers
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.map import MapObjective, MinibatchDensity
-from skbayes_sym.inference.member_scales import ScaledModes, UpdateSteps
+from skbayes_sym.inference.member_scales import ScaledModes, update_steps
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.data import Batches
 from skbayes_sym.models.learned_scales import ScalesByGroup
@@ -201,7 +201,7 @@ class DeepEnsemble:
         if before is not None and before.shape == (self.n_members, scales.n_groups):
             scales = replace(scales, hyper=torch.as_tensor(before))
         start = replace(posterior, prior=scales)
-        steps = UpdateSteps(self.max_iter)
+        steps = update_steps(self.max_iter)
         noise_range = data.log_noise_range if self.learns_noise else None
         return ScaledModes(start, density, position, data.double_data, steps, noise_range)
 
@@ -232,7 +232,7 @@ class DeepEnsemble:
         members = Part(
             f"{self.n_members} members of {n_params:,} weights",
             _AT_ONCE * self.n_members * n_params * data.dtype.itemsize,
-            "Lower n_members or hidden_layer_sizes, or use dtype='float32'.",
+            "Lower n_members or hidden_layer_sizes, or give X as float32.",
         )
         parts = [rows_part(data), prior_part(n_params), members]
         if learned_scales(model.prior) is not None:
@@ -240,7 +240,7 @@ class DeepEnsemble:
                 Part(
                     f"the curvature of a member of {n_params:,} weights",
                     _DOUBLE * curvature_numbers(data.n_rows, model.network.n_outputs, n_params),
-                    "Lower hidden_layer_sizes, or give prior_scale a number.",
+                    "Lower hidden_layer_sizes, or give prior a number.",
                 )
             )
         require_memory(parts, data.device)

@@ -214,5 +214,5 @@ def disagreement(
 
 def stuck_chains(stuck: Array) -> list[str]:
     """One warning of chains that never moved, if there are any."""
-    n, remedy = int(stuck.sum()), "raise n_warmup, or use dtype='float64'."
+    n, remedy = int(stuck.sum()), "raise n_warmup, or give X as float64."
     return [f"{n} of {len(stuck)} chains never moved while drawing: {remedy}"] if n else []
