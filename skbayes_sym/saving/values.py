@@ -18,6 +18,7 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.modes import Mode
+from skbayes_sym.estimators.samplers import HMC, NUTS, SMC, Annealing, Evidence
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
 from skbayes_sym.inference.laplace.member_refit import RefittedMembers
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
@@ -36,7 +37,6 @@ from skbayes_sym.inference.modes.mixtures import GaussianMixture, LowRankMixture
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
-from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Annealing, Evidence
 from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.inference.sampling.kernels.base import (
     DensePreconditioner,

@@ -58,12 +58,11 @@ class Explored(NamedTuple):
         return int((self.chains.warmup.n_moves + self.chains.sampling.n_moves).max())
 
 
-def explore(
-    setting: Setting, affordable: Callable[[Setting, ChainDraws], int]
-) -> Explored:
+def explore(setting: Setting, affordable: Callable[[Setting, ChainDraws], int]) -> Explored:
     """Run chains, particles or both; beside chains as many replicates as are ``affordable``."""
     search, replicates = setting.search, list[SMCResult]()
-    chains, stopped = None, "max_iter"
+    chains: ChainDraws | None = None
+    stopped: Stopped = "max_iter"
     n_replicates = search.n_replicates
     if search.kernel is not None:
         chains = _run_chains(setting, search.kernel)
@@ -215,6 +214,4 @@ def _converted(block: Block, convert: Callable[[Any], Any]) -> Block:
     scaling: Any = block.preconditioner
     arrays = {f.name: each(getattr(scaling, f.name)) for f in fields(scaling)}
     state, step_size, _, random_state = block
-    return Block(
-        each(state), convert(step_size), replace(scaling, **arrays), convert(random_state)
-    )
+    return Block(each(state), convert(step_size), replace(scaling, **arrays), convert(random_state))

@@ -28,7 +28,7 @@ from skbayes_sym.estimators._fit.compatibility import (
 from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators.mcmc.effort import Effort
 from skbayes_sym.estimators.mcmc.setting import Plan, Setting
-from skbayes_sym.inference.laplace_starts import class_starts, regression_starts
+from skbayes_sym.inference.laplace_starts import labels_starts, regression_starts
 from skbayes_sym.inference.log_density import LogDensity, RoughGradients
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.annealing import Annealing, Approach, Detour
@@ -99,7 +99,7 @@ def _laplace_blocks(setting: Setting) -> list[Block]:
         setting.plan.n_chains, setting.seeds.start, setting.block_size, setting.effort,
     )  # fmt: skip
     if SOFTMAX.is_met(likelihood):
-        starts = class_starts(mlp, data, scales, n=min(n, effort.label_modes), seed=seed)
+        starts = labels_starts(mlp, data, scales, n=min(n, effort.label_modes), seed=seed)
     else:
         n_modes = min(n, effort.modes)
         starts = regression_starts(mlp, likelihood, data, scales, n=n_modes, seed=seed)

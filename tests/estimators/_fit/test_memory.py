@@ -25,7 +25,7 @@ from skbayes_sym import (
 )
 from skbayes_sym.estimators import predictors
 from skbayes_sym.estimators.base import is_fitted_name
-from skbayes_sym.inference.samplers import Evidence
+from skbayes_sym.estimators.samplers import Evidence
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.numerics import memory
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from skbayes_sym.estimators.mcmc.effort import Effort
 from skbayes_sym.estimators.mcmc.trust import (
     decided_weights,
     no_evidence,
@@ -49,8 +50,8 @@ def weighing(
     ],
 )
 def test_each_reason_with_its_figure(change, reason):
-    assert why_not(weighing(), 8) == []
-    (found,) = why_not(weighing(**change), 8)
+    assert why_not(weighing(), 8, Effort()) == []
+    (found,) = why_not(weighing(**change), 8, Effort())
     assert reason in found
 
 
@@ -67,7 +68,7 @@ def test_each_reason_with_its_figure(change, reason):
     ],
 )
 def test_weights_are_decided_where_no_doubt_changes_them(known, weights):
-    found = decided_weights(weighing(**known))
+    found = decided_weights(weighing(**known), Effort())
     if weights is None:
         assert found is None
     else:
@@ -87,11 +88,11 @@ def test_the_warning_says_what_becomes_of_the_weights():
 
 
 def test_one_source_has_no_spread():
-    assert why_not(weighing(spread=np.nan), 8) == []
+    assert why_not(weighing(spread=np.nan), 8, Effort()) == []
 
 
 def test_all_reasons_are_given():
-    assert len(why_not(weighing(std_error=2.0, spread=2.0), 8)) == 2
+    assert len(why_not(weighing(std_error=2.0, spread=2.0), 8, Effort())) == 2
 
 
 @pytest.mark.parametrize(
@@ -100,13 +101,13 @@ def test_all_reasons_are_given():
 )
 def test_groups_that_cant_be_bridged(hidden_layer_sizes, figure):
     """4! 2^4 3! 2^3 = 18,432 elements are too many, (3! 2^3)^2 = 2,304 aren't; nor is one layer."""
-    found = why_not_weigh(MLP(1, hidden_layer_sizes, 1, TANH).symmetry(), None)
+    found = why_not_weigh(MLP(1, hidden_layer_sizes, 1, TANH).symmetry(), None, Effort())
     assert [figure in reason for reason in found] == ([] if figure is None else [True])
 
 
 def test_chains_that_never_moved():
     group = MLP(1, (2,), 1, TANH).symmetry()
     stuck = np.array([True, True, True, False])
-    (found,) = why_not_weigh(group, SimpleNamespace(stuck=stuck))
+    (found,) = why_not_weigh(group, SimpleNamespace(stuck=stuck), Effort())
     assert "3 of 4 chains never moved" in found
-    assert why_not_weigh(group, SimpleNamespace(stuck=~stuck)) == []
+    assert why_not_weigh(group, SimpleNamespace(stuck=~stuck), Effort()) == []
