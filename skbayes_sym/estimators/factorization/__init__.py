@@ -12,9 +12,4 @@
 * `method`: `Factorization`: a solver under the callbacks, and its findings as attributes
 
 In: a matrix with holes, and a solver of `skbayes_sym.inference.solvers`. Out: Gaussian rows.
-
-Tested elsewhere: `entries` (in `test_ratings`), `side_features` (in `test_ratings`),
-`fitted` (in `test_ratings`), `stream` (in `test_ratings`), `choice` (with `estimator`),
-`predictions` (with `estimator`), `method` (with `estimator`), `training` (with `estimator`),
-`groups` (with `gap`).
 """

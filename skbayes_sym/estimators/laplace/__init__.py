@@ -12,10 +12,4 @@ estimators, the mathematics below them in ``tests/inference/laplace``.
 
 In: `Training`, `Model` and `Run` of ``_fit``; `skbayes_sym.inference.laplace`. Out: a normal
 posterior over the weights, an evidence, and predictions of the network linearised at the mode.
-
-Tested elsewhere: `alternation` (with `estimator` and `stops`), `base` (with `estimator`),
-`labels_method` (with `modes`), `convergence` (with `stops`), `evaluation` (with `estimator`),
-`found` (with `estimator`), `invariances` (with `lila`), `method` (with `estimator`), `mode_method`
-(with `effort` and `modes`), `mode_predictions` (with `modes`), `networks` (with `estimator` and
-`lila`), `optimizers` (with `modes`), `problem` (with `estimator`).
 """

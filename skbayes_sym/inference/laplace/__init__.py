@@ -9,8 +9,6 @@ modes by Gauss-Newton steps and the evidence; `mode_mixture` puts them together,
 `labels_predictive` predicts classes by them, and `member_refit` by members of an ensemble.
 `determined` says what any network's data determine of it at one mode.
 
-Tested elsewhere: `precision` (with `posterior`).
-
 In: a recording network, a likelihood, a normal prior, an augmentation. Out: `LaplacePosterior` and
 log evidences in nats.
 """

@@ -12,7 +12,8 @@ from sklearn.linear_model import BayesianRidge
 
 from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor, load, predictive, save
 from skbayes_sym.estimators import base
-from skbayes_sym.estimators.bayesian_mlp import method
+from skbayes_sym.estimators.bayesian_mlp import pool
+from skbayes_sym.estimators.bayesian_mlp.pool import Weights
 from skbayes_sym.estimators.laplace import effort
 from skbayes_sym.models import ARD, Gaussian
 
@@ -45,9 +46,19 @@ def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitte
     assert sum(shares) == pytest.approx(1.0)
     assert 0.0 < share <= 1.0
     assert fitted.choice_.startswith(
-        "80 distinct rows of 10 features: 3 modes of 4 tanh units by the evidence and 2 ensemble "
-        f"members with effective noise; a linear model counts for {share:.0%}"
+        "80 distinct rows of 10 features: 3 modes of 4 tanh units by the evidence, "
+        f"{fitted.modes_share_:.0%}; 2 ensemble members with effective noise, "
+        f"{fitted.members_share_:.0%}; a linear model, {share:.0%}"
     )
+
+
+def test_the_linear_model_counts_for_what_the_evidence_gives_it():
+    by_rows = Weights(0.2, 0.6, 0.2)
+    assert by_rows.with_evidence(-100.0, -20.0) == by_rows
+    even = by_rows.with_evidence(-100.0, -100.0)
+    assert even == pytest.approx((0.5, 0.375, 0.125))
+    assert by_rows.with_evidence(-10.0, -1000.0) == pytest.approx((1.0, 0.0, 0.0))
+    assert by_rows.with_evidence(-1e6, 0.0) == by_rows
 
 
 @pytest.mark.long
@@ -133,10 +144,11 @@ def test_relevance_of_columns():
 
 @pytest.mark.long
 def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
-    for module in (effort, method):
+    for module in (effort, pool):
         monkeypatch.setattr(module, "USUAL_WORK", 1.0)
     few = clone(REG).set_params(n_modes=5).fit(X, Y)
     assert few.posterior_.n_modes == len(few.samples_) + 1 == 3
+    assert (few.modes_share_, few.members_share_) == (0.6, 0.4)
     assert few.choice_.endswith("; 5 modes would take too long")
     monkeypatch.setattr(effort, "MOST_WORK", 1.0)
     none = clone(REG).set_params(n_members=1).fit(X, Y)

@@ -10,7 +10,7 @@ from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search.beginnings import alternating
 from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, OnSearch, Search
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
-from skbayes_sym.inference.left_out import LeftOut, mixed
+from skbayes_sym.models.predictive import NormalMixture
 
 _LEAST_GAIN = 0.5  # standard errors
 MODES_A_FOLD = 2  # one begun believing the targets, one doubting them
@@ -76,8 +76,8 @@ def cross_validated(
         networks = LinearisedModes(problem.network, modes.theta[of_fold], modes.factor[of_fold])
         outputs, covariance = networks.outputs(x[rows])
         noise = modes.noise_precision[of_fold].reciprocal().unsqueeze(1)
-        law = LeftOut(outputs, covariance.diagonal(dim1=-2, dim2=-1), noise)
-        log_density[rows] = mixed(law.log_prob(y[rows]))
+        law = NormalMixture(outputs, covariance.diagonal(dim1=-2, dim2=-1), noise)
+        log_density[rows] = law.log_prob(y[rows])
         mean[rows] = outputs.mean(0)
     return Validated(search, HeldOut(log_density, mean))
 
