@@ -1,4 +1,4 @@
-"""Classification as an evidence problem: sums over the rows' labels, one weight vector at a time."""
+"""Classification as an evidence problem: sums over labels, one weight vector at a time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -185,10 +185,11 @@ class EvidenceSearch:
         with loop:
             for i in loop.steps(range(self.max_iter + self.max_more)):
                 now = (at_first if i < HYPER_START else problem).of(alive)
-                part = state if len(moving) == len(theta) else mapped(lambda t: t[alive], state)
+                part = state if len(moving) == len(theta) else _of(state, alive)
                 if i == HYPER_START and at_first is not problem:
                     rows = now.expansion(part.here.theta)
-                    part = part._replace(damping=torch.full_like(part.damping, INITIAL_DAMPING))
+                    damping = torch.where(doubted[alive], INITIAL_DAMPING, part.damping)
+                    part = part._replace(damping=damping)
                 part, rows = _iterated(now, part, rows, i)
                 state = _put(state, alive, part)
                 if _has_update(problem, i):
@@ -241,8 +242,8 @@ def _iterated(problem: EvidenceProblem, state: _State, rows: Rows, i: int) -> tu
     """Restarts after one step, and the update that follows it, with their passes over the rows."""
     theta, hyper, _ = state.here
 
-    def misfit(candidate: Tensor, which: Tensor) -> Tensor:
-        return problem.of(which).misfit(candidate, hyper.of(which))
+    def misfit(theta: Tensor, which: Tensor) -> Tensor:
+        return problem.of(which).misfit(theta, hyper.of(which))
 
     precision = hyper.log_precision.exp()[:, problem.prior.group]
     theta, damping, n_moved = step(
@@ -276,6 +277,10 @@ def _has_update(problem: EvidenceProblem, i: int) -> bool:
 def _where(which: Tensor, one: Batch, other: Batch) -> Batch:
     """Restarts of ``one`` where ``which`` (R,) is true, of ``other`` elsewhere."""
     return mapped(lambda a, b: torch.where(which.view(-1, *[1] * (a.ndim - 1)), a, b), one, other)
+
+
+def _of(state: _State, which: Tensor) -> _State:
+    return mapped(lambda t: t[which], state)
 
 
 def _put(state: _State, which: Tensor, moved: _State) -> _State:
