@@ -154,13 +154,13 @@ def test_the_counter_strikes_where_it_says():
 @pytest.mark.parametrize(
     ("name", "owner"),
     [
-        ("bayesian-mlp-growing-noise", pool.NumbersPool),
-        ("bayesian-mlp-two-classes", pool.LabelsPool),
+        ("bayesian-mlp-growing-noise", pool.Numbers),
+        ("bayesian-mlp-two-classes", pool.Labels),
     ],
 )
 def test_a_pool_s_linear_model_can_be_interrupted(name, owner, monkeypatch):
     """It comes last, and may have no share: the interrupt arrives, and the networks are kept."""
-    linear = owner._linear
+    linear = owner.linear
 
     def raised():
         raise KeyboardInterrupt
@@ -172,7 +172,7 @@ def test_a_pool_s_linear_model_can_be_interrupted(name, owner, monkeypatch):
             monkeypatch.setattr(run, "end_block", raised)
             return self.method.fit(data, model, run)
 
-    monkeypatch.setattr(owner, "_linear", lambda *args: Struck(linear(*args)))
+    monkeypatch.setattr(owner, "linear", lambda *args: Struck(linear(*args)))
     model = interrupted_fit(name)
     assert model.linear_share_ == 0.0
     model.predict(FITS[name].X)

@@ -12,7 +12,7 @@ from skbayes_sym.estimators._fit.model import layer_sizes
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS
-from skbayes_sym.estimators.bayesian_mlp.pool import LabelsPool, linear_network
+from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Pool, linear_network
 from skbayes_sym.estimators.laplace.effort import units
 from skbayes_sym.estimators.laplace.labels_method import FLAT, STEEP, affordable
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
@@ -239,12 +239,12 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         """All modes, and a gradient a weight for the curvature; else one member after another."""
         return float(max(1, self.n_modes * n_weights))
 
-    def _method(self) -> LabelsPool:
+    def _method(self) -> Pool:
         if self.n_modes == 0:
             why = "n_modes=0 leaves the members, which have a width and a prior of their own"
             refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
         alternative = FLAT if self.prior is None else None
-        return LabelsPool(self.n_modes, self.n_members, alternative)
+        return Pool(Labels(self.n_modes, self.n_members, alternative))
 
     def _predictive(self, x: Tensor) -> CategoricalMixture:
         kinds = []  # with what they count for; an interrupt may have come before one

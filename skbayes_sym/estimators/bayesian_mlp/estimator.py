@@ -14,7 +14,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.bayesian_mlp.pool import NumbersPool, linear_network
+from skbayes_sym.estimators.bayesian_mlp.pool import Numbers, Pool, linear_network
 from skbayes_sym.estimators.laplace.effort import units_of_numbers
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
@@ -260,13 +260,13 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         """All modes, and a gradient a weight for the curvature; else one member after another."""
         return float(max(1, self.n_modes * n_weights))
 
-    def _method(self) -> NumbersPool:
+    def _method(self) -> Pool:
         if self.n_modes == 0:
             why = "n_modes=0 leaves the members, which have a width and a prior of their own"
             refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=10")
         widens = isinstance(self.hidden_layer_sizes, str)
         is_free = isinstance(self.likelihood, str) and self.likelihood == "auto"
-        return NumbersPool(self.n_modes, self.n_members, widens, self.prior, is_free)
+        return Pool(Numbers(self.n_modes, self.n_members, widens, self.prior, is_free))
 
     def _members(self, x: Tensor) -> Tensor:
         """Every member's outputs, (n_members, N, T)."""

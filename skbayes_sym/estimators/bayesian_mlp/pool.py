@@ -1,12 +1,12 @@
 """Evidence-trained modes, ensemble members and a linear model, pooled by the rows they leave out.
 
 `Pool.fit` is the whole sentence: one part after another, each where it may add something and takes
-seconds, then the weights that left-out rows give. `NumbersPool` and `LabelsPool` say how a part is
-fitted, and what its left-out rows are.
+seconds, then the weights that left-out rows give. `Numbers` and `Labels` say how a part is fitted,
+and what its left-out rows are.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from skbayes_sym.estimators._fit.compatibility import (
     SOFTMAX,
     Needs,
 )
+from skbayes_sym.estimators._fit.method import Method
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
@@ -37,6 +38,7 @@ from skbayes_sym.estimators.laplace.effort import (
 )
 from skbayes_sym.estimators.laplace.labels_method import EvidenceLaplaceLabels, affordable
 from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
+from skbayes_sym.estimators.laplace.modes import ModesFit
 from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
@@ -93,6 +95,18 @@ class Effort:
     # to two thirds of a nat better than new ones are (90 rows x 50 to 400 columns, 250 x 100).
     least_rows_a_column: int = 3
 
+    def members_model(self, n_inputs: int, n_outputs: int, likelihood: Likelihood) -> Model:
+        """Network and prior of every member."""
+        network = MLP(n_inputs, (self.member_width,), n_outputs, RELU)
+        return Model(network, likelihood, Normal(1.0).bind(network.layout), Trivial())
+
+    def ensemble(self, n_members: int, refitting: Refitting | None = None) -> DeepEnsemble:
+        """How members are trained; those of numbers have effective noise."""
+        return DeepEnsemble(
+            n_members, self.noise_prior_scale, self.member_rate, self.member_steps,
+            self.member_tol, has_effective_noise=refitting is None, refitting=refitting,
+        )  # fmt: skip
+
 
 class Weights(NamedTuple):
     """Weights of the kinds, which add up to 1; within a kind all count alike."""
@@ -100,6 +114,10 @@ class Weights(NamedTuple):
     linear: float
     modes: float
     members: float
+
+    @classmethod
+    def of(cls, linear: float, networks: Mapping[str, float]) -> "Weights":
+        return cls(linear, networks.get("modes", 0.0), networks.get("members", 0.0))
 
     def with_evidence(self, linear: float, networks: float) -> "Weights":
         """The linear model counts for at least what the evidences, in nats, give it.
@@ -203,127 +221,59 @@ class Pool:
 
     Parameters
     ----------
-    n_modes : int
-        Restarts of the evidence-trained network, as far as rows and weights allow them.
-    n_members : int
+    kind : Numbers or Labels
+        How each part is fitted, and what its left-out rows are.
     """
 
-    n_modes: int
-    n_members: int
-    effort: Effort = field(default=Effort(), kw_only=True)
+    kind: "Numbers | Labels"
+
+    @property
+    def needs(self) -> Needs:
+        return self.kind.needs
 
     def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
-        network, effort = fully_connected(model.network), self.effort
-        members = self._members_model(network, model.likelihood)
-        linear = linear_model(network, model.likelihood)
+        kind, network, effort = self.kind, fully_connected(model.network), self.kind.effort
+        members = effort.members_model(network.n_inputs, kind.n_columns(network), model.likelihood)
+        linear = linear_network(network.n_inputs, network.n_outputs)
+        line = Model(linear, model.likelihood, LayerScales().bind(linear.layout), Trivial())
         run.begin()
         parts, blocks = Parts(), 1.0
 
-        def fit_part(name: str, method: Any, of: Model, blocks: float) -> Parts:
+        def fitted(name: str, method: Method, of: Model, blocks: float) -> Parts:
             def so_far(fit: Any) -> PoolFit:
                 now = parts._replace(**{name: fit})
-                return PoolFit(now, self._equal_weights(now), members)
+                return PoolFit(now, kind.equal_weights(now), members)
 
-            fit = method.fit(data, of, Stage(run, blocks, so_far))
+            fit: Any = method.fit(data, of, Stage(run, blocks, so_far))
             return parts._replace(**{name: fit})
 
-        method = self._modes(data, network)
+        method: Method | None = kind.modes(data, network)
         if method is not None:
             blocks = effort.modes_blocks
-            parts = fit_part("modes", method, model, blocks)
+            parts = fitted("modes", method, model, blocks)
         if not has_ended(parts.modes):
-            method = self._members(data, members, parts)
+            method = kind.members(data, members, parts.modes)
             if method is not None:
-                parts = fit_part("members", method, members, blocks - effort.linear_blocks)
-            method = self._linear(data, network)
+                parts = fitted("members", method, members, blocks - effort.linear_blocks)
+            method = kind.linear(data, network)
             if method is not None and not has_ended(parts.members):
-                parts = fit_part("linear", method, linear, effort.linear_blocks)
-        found = PoolFit(parts, self._equal_weights(parts), members)
+                parts = fitted("linear", method, line, effort.linear_blocks)
+        pooled = PoolFit(parts, kind.equal_weights(parts), members)
         if not any(map(has_ended, parts)):
-            found = self._weighed(found, model, data)
-        found = replace(found, choice=self._choice(data, network, found))
-        logger.info("%s", found.choice)
-        run.end(found)
-        return found
+            pooled = kind.weighed(pooled, network, data)
+        pooled = replace(pooled, choice=self._choice(data, network, pooled))
+        logger.info("%s", pooled.choice)
+        run.end(pooled)
+        return pooled
 
-    def _members_model(self, network: MLP, likelihood: Likelihood) -> Model:
-        wide = MLP(
-            network.n_inputs, (self.effort.member_width,), self._n_member_outputs(network), RELU
-        )
-        return Model(wide, likelihood, Normal(1.0).bind(wide.layout), Trivial())
-
-    def _ensemble(self, n_members: int, refitting: Refitting | None = None) -> DeepEnsemble:
-        effort = self.effort
-        return DeepEnsemble(
-            n_members, effort.noise_prior_scale, effort.member_rate, effort.member_steps,
-            effort.member_tol, has_effective_noise=refitting is None, refitting=refitting,
-        )  # fmt: skip
-
-    def _equal_weights(self, parts: Parts) -> Weights:
-        """Weights without the linear model, and without left-out rows."""
-        counts = self._counts(parts)
-        total = max(sum(counts.values()), 1)
-        return Weights(0.0, counts["modes"] / total, counts["members"] / total)
-
-    def _floored(
-        self, weights: Weights, parts: Parts, network: MLP, data: Training, copies: float = 0.0
-    ) -> Weights:
-        """Weights by the evidences, too, where weights of the best mode outnumber the rows."""
-        outnumbered = are_outnumbered(data.n_rows * network.n_outputs, network.layout.n_params)
-        if parts.modes is None or parts.linear is None or not outnumbered:
-            return weights
-        linear, modes = (float(p.modes.log_evidence.max()) for p in (parts.linear, parts.modes))
-        return weights.with_evidence(linear, modes + copies)
-
-    def _choice(self, data: Training, network: MLP, found: PoolFit) -> str:
+    def _choice(self, data: Training, network: MLP, pooled: PoolFit) -> str:
         """What was fitted, with which weight and why, in one line."""
-        parts, weights = found.parts, found.weights._asdict()
-        told = [
-            f"{text}, {weights[name]:.0%}"
-            for name, text in self._told(parts, network).items()
-            if getattr(parts, name) is not None
-        ]
-        text = f"{data.n_rows:,} distinct rows of {data.n_features} features"
+        rows = f"{data.n_rows:,} distinct rows of {data.n_features} features"
         if data.y_scaling is None:
-            text += f", {self._n_member_outputs(network)} classes"
-        return "; ".join([f"{text}: {told[0]}", *told[1:], *self._reasons(data, network, found)])
-
-    # What differs between numbers and labels.
-
-    def _n_member_outputs(self, network: MLP) -> int:
-        raise NotImplementedError
-
-    def _modes(self, data: Training, network: MLP) -> Any:
-        """How modes are fitted, if at all."""
-        raise NotImplementedError
-
-    def _members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
-        """How members are fitted, if they may add something to modes."""
-        raise NotImplementedError
-
-    def _linear(self, data: Training, network: MLP) -> Any:
-        """How the linear model beside the networks is fitted, if it is found in time."""
-        raise NotImplementedError
-
-    def _counts(self, parts: Parts) -> dict[str, int]:
-        """Numbers that kinds of networks count in proportion to."""
-        raise NotImplementedError
-
-    def _weighed(self, found: PoolFit, model: Model, data: Training) -> PoolFit:
-        """Parts with the weights, and the noise, that left-out rows give."""
-        raise NotImplementedError
-
-    def _told(self, parts: Parts, network: MLP) -> dict[str, str]:
-        raise NotImplementedError
-
-    def _reasons(self, data: Training, network: MLP, found: PoolFit) -> list[str]:
-        raise NotImplementedError
-
-
-def linear_model(network: MLP, likelihood: Likelihood) -> Model:
-    """The linear model beside a network, its scales learned."""
-    linear = linear_network(network.n_inputs, network.n_outputs)
-    return Model(linear, likelihood, LayerScales().bind(linear.layout), Trivial())
+            rows += f", {self.kind.n_columns(network)} classes"
+        weights, told = pooled.weights._asdict(), self.kind.told(pooled.parts, network)
+        parts = "; ".join(f"{text}, {weights[name]:.0%}" for name, text in told.items())
+        return "; ".join([f"{rows}: {parts}", *self.kind.reasons(data, pooled)])
 
 
 def linear_network(n_inputs: int, n_outputs: int) -> MLP:
@@ -336,30 +286,47 @@ def _modes_told(n_modes: int, network: MLP) -> str:
     return f"{n_modes} modes of {sizes} tanh units by the evidence"
 
 
+def _floored(
+    weights: Weights, parts: Parts, network: MLP, data: Training, copies: float = 0.0
+) -> Weights:
+    """Weights by the evidences, too, where weights of the best mode outnumber the rows."""
+    outnumbered = are_outnumbered(data.n_rows * network.n_outputs, network.layout.n_params)
+    if parts.modes is None or parts.linear is None or not outnumbered:
+        return weights
+    linear, modes = (float(p.modes.log_evidence.max()) for p in (parts.linear, parts.modes))
+    return weights.with_evidence(linear, modes + copies)
+
+
 @dataclass(frozen=True, eq=False)
-class NumbersPool(Pool):
+class Numbers:
     """Pool of regression: where modes find much noise there are no members.
 
     Parameters
     ----------
-    n_modes, n_members : int
+    n_modes : int
+        Restarts of the evidence-trained network, as far as rows and weights allow them.
+    n_members : int
     widens : bool, default=False
         As for `EvidenceLaplace`, like the next.
     wide_prior : unbound prior, optional
     shapes_noise : bool, default=True
         Whether left-out rows may say that the noise isn't the same for all.
+    effort : Effort
     """
 
     needs: ClassVar[Needs] = Needs(LEARNED_NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
+    n_modes: int
+    n_members: int
     widens: bool = False
     wide_prior: UnboundPrior | None = None
     shapes_noise: bool = True
+    effort: Effort = Effort()
 
-    def _n_member_outputs(self, network: MLP) -> int:
+    def n_columns(self, network: MLP) -> int:
         return network.n_outputs
 
-    def _modes(self, data: Training, network: MLP) -> EvidenceLaplace | None:
+    def modes(self, data: Training, network: MLP) -> EvidenceLaplace | None:
         if not affordable_modes(self.n_modes, data.n_rows, network):
             return None
         return EvidenceLaplace(
@@ -367,68 +334,67 @@ class NumbersPool(Pool):
             most=self.n_modes,
         )  # fmt: skip
 
-    def _members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
-        if parts.modes is None:
-            return self._ensemble(self.n_members)
-        if noise_share(parts.modes.modes, data.double_data.y.cpu()) > MOST_NOISE:
+    def members(self, data: Training, model: Model, modes: Any) -> DeepEnsemble | None:
+        if modes is None:
+            return self.effort.ensemble(self.n_members)
+        if noise_share(modes.modes, data.double_data.y.cpu()) > MOST_NOISE:
             return None
         # As many members as modes: neither kind outvotes the other. The noise and the left-out rows
         # of one cost two eigendecompositions in the smaller of the spaces of rows and weights.
-        n = min(self.n_members, len(parts.modes.modes.theta))
-        network = model.network
+        n, network = min(self.n_members, len(modes.modes.theta)), model.network
         n_numbers = min(data.n_rows, MOST_ROWS) * network.n_outputs
         m, larger = sorted((n_numbers, network.layout.n_params))
-        many = n * 2.0 * m**2 * (larger + self.effort.eigenvectors * m) > MOST_WORK
-        return None if many else self._ensemble(n)
+        long = n * 2.0 * m**2 * (larger + self.effort.eigenvectors * m) > MOST_WORK
+        return None if long else self.effort.ensemble(n)
 
-    def _linear(self, data: Training, network: MLP) -> EvidenceLaplace | None:
+    def linear(self, data: Training, network: MLP) -> EvidenceLaplace | None:
         n_params = linear_network(data.n_features, network.n_outputs).layout.n_params
         long = work(1, STEPS, data.n_rows * network.n_outputs, n_params) > USUAL_WORK
         return None if long else EvidenceLaplace(1, STEPS, self.effort.mode_tol)
 
-    def _counts(self, parts: Parts) -> dict[str, int]:
-        modes, members, _ = parts
-        return {
-            "modes": 0 if modes is None else len(modes.modes.theta),
-            "members": 0 if members is None else len(members.theta),
-        }
+    def equal_weights(self, parts: Parts) -> Weights:
+        """Weights without left-out rows: all networks count alike, the linear model not at all."""
+        n_modes = 0 if parts.modes is None else len(parts.modes.modes.theta)
+        n_members = 0 if parts.members is None else len(parts.members.theta)
+        total = max(n_modes + n_members, 1)
+        return Weights(0.0, n_modes / total, n_members / total)
 
-    def _weighed(self, found: PoolFit, model: Model, data: Training) -> PoolFit:
-        parts = found.parts
+    def weighed(self, pooled: PoolFit, network: MLP, data: Training) -> PoolFit:
+        """Parts with the weights, and the noise, that left-out rows give."""
+        parts, equal = pooled.parts, pooled.weights._asdict()
         if parts.linear is None:
-            return found
-        laws, rows = _left_out(found, fully_connected(model.network), data)
+            return pooled
+        laws, rows = _left_out(pooled, network, data)
         density = {kind: mixed(law.log_prob_of_draws(rows.y)) for kind, law in laws.items()}
         baseline = density.pop("linear")
         kept = gaining(baseline, density, rows.weight, self.effort.least_gain)
-        counts = {kind: n for kind, n in self._counts(parts).items() if kind in kept}
-        inner = {kind: n / sum(counts.values()) for kind, n in counts.items()}
-        share, networks = beside_baseline(baseline, density, inner, rows.weight)
-        weights = Weights(share, networks.get("modes", 0.0), networks.get("members", 0.0))
+        inner = {kind: equal[kind] / sum(equal[k] for k in kept) for kind in kept}
+        weights = Weights.of(*beside_baseline(baseline, density, inner, rows.weight))
         if parts.modes is not None:
             network = parts.modes.network
-            weights = self._floored(weights, parts, network, data, network.symmetry().log_order)
+            weights = _floored(weights, parts, network, data, network.symmetry().log_order)
         if not self.shapes_noise:
-            return replace(found, weights=weights)
+            return replace(pooled, weights=weights)
         counting = {kind: share for kind, share in weights._asdict().items() if share}
         if "modes" in counting:
             # Left-out rows of members are the more favourable: all of their many units saw them.
             counting.pop("members", None)
         law = mixture([laws[kind] for kind in counting], list(counting.values()))
         noise = fit_noise_shape(law, rows.y, rows.weight)
-        return replace(found, weights=weights, noise=noise)
+        return replace(pooled, weights=weights, noise=noise)
 
-    def _told(self, parts: Parts, network: MLP) -> dict[str, str]:
-        n = self._counts(parts)
-        network = network if parts.modes is None else parts.modes.network
-        return {
-            "modes": _modes_told(n["modes"], network),
-            "members": f"{n['members']} ensemble members with effective noise",
-            "linear": "a linear model",
-        }
+    def told(self, parts: Parts, network: MLP) -> dict[str, str]:
+        """Every part in words."""
+        told, (modes, members, linear) = {}, parts
+        if modes is not None:
+            told["modes"] = _modes_told(len(modes.modes.theta), modes.network)
+        if members is not None:
+            told["members"] = f"{len(members.theta)} ensemble members with effective noise"
+        return told if linear is None else {**told, "linear": "a linear model"}
 
-    def _reasons(self, data: Training, network: MLP, found: PoolFit) -> list[str]:
-        reasons, modes, n_sought = [], found.parts.modes, 0
+    def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
+        """Why there are no other parts, and what left-out rows say besides."""
+        reasons, modes, n_sought = [], pooled.parts.modes, 0
         if modes is not None:
             n_sought = restarts("auto", data.n_rows, modes.network, self.n_modes)
             if len(modes.modes.theta) < n_sought and not has_ended(modes):
@@ -439,17 +405,17 @@ class NumbersPool(Pool):
                 reasons.append(f"cross-validated nats per row: {told} units")
         if n_sought < self.n_modes:
             reasons.append(f"{self.n_modes} modes would take too long")
-        return reasons if found.noise is None else [*reasons, str(found.noise)]
+        return reasons if pooled.noise is None else [*reasons, str(pooled.noise)]
 
 
 def _left_out(
-    found: PoolFit, network: MLP, data: Training
+    pooled: PoolFit, network: MLP, data: Training
 ) -> tuple[dict[str, NormalMixture], Data]:
-    """Distributions of rows that each part leaves out, and these rows.
+    """Distributions of the rows that each part leaves out, and these rows.
 
     Where there are members, of more than 4,096 rows that many decide.
     """
-    parts, rows, laws = found.parts, data.double_data, {}
+    parts, rows, laws = pooled.parts, data.double_data, {}
     if parts.members is not None:
         chosen = chosen_rows(len(rows.x)).to(rows.x.device)
         theta, leverage = torch.as_tensor(parts.members.theta).to(rows.x), parts.members.leverage
@@ -458,7 +424,7 @@ def _left_out(
         rows = Data(*(t[chosen] for t in rows))
         each = leverage.to(rows.x).mT / (share * rows.weight).unsqueeze(1)  # of one repetition
         noise = torch.as_tensor(parts.members.log_noise).to(rows.x).exp().square().unsqueeze(1)
-        fitted = fully_connected(found.members_model.network).forward(theta, rows.x)
+        fitted = fully_connected(pooled.members_model.network).forward(theta, rows.x)
         laws["members"] = left_out(rows.y, fitted, each, noise)
     if parts.modes is not None:
         laws["modes"] = _left_out_by_modes(parts.modes, parts.modes.network, rows)
@@ -467,7 +433,7 @@ def _left_out(
     return laws, rows
 
 
-def _left_out_by_modes(fit: Any, network: MLP, rows: Data) -> NormalMixture:
+def _left_out_by_modes(fit: ModesFit, network: MLP, rows: Data) -> NormalMixture:
     theta, factor = fit.modes.theta.to(rows.x), fit.modes.factor.to(rows.x)
     mean, covariance = LinearisedModes(network, theta, factor).outputs(rows.x)
     noise = fit.modes.noise_precision.to(rows.x).reciprocal().unsqueeze(1)
@@ -476,7 +442,7 @@ def _left_out_by_modes(fit: Any, network: MLP, rows: Data) -> NormalMixture:
 
 
 @dataclass(frozen=True, eq=False)
-class LabelsPool(Pool):
+class Labels:
     """Pool of classification: members are refitted, or stay out where classes overlap.
 
     Parameters
@@ -484,16 +450,20 @@ class LabelsPool(Pool):
     n_modes, n_members : int
     alternative : unbound prior, optional
         Of the modes, as `EvidenceLaplaceLabels` has it.
+    effort : Effort
     """
 
     needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
+    n_modes: int
+    n_members: int
     alternative: UnboundPrior | None = None
+    effort: Effort = Effort()
 
-    def _n_member_outputs(self, network: MLP) -> int:
+    def n_columns(self, network: MLP) -> int:
         return max(2, network.n_outputs)
 
-    def _modes(self, data: Training, network: MLP) -> EvidenceLaplaceLabels | None:
+    def modes(self, data: Training, network: MLP) -> EvidenceLaplaceLabels | None:
         n_modes, tries = affordable(self.n_modes, data.n_rows, network)
         if not n_modes:
             return None
@@ -501,15 +471,14 @@ class LabelsPool(Pool):
             n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries
         )
 
-    def _members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
-        refitting, modes = Refitting("loo", is_optional=True), parts.modes
+    def members(self, data: Training, model: Model, modes: Any) -> DeepEnsemble | None:
+        refitting = Refitting("loo", is_optional=True)
         if modes is not None:
-            if self._has_many_columns(data):
-                return None
             is_due = refitting.is_due(self.n_members, data, model)
-            if not (is_due or self._is_explained(modes.left_out, data.double_data)):
+            is_due = is_due or self._is_explained(modes.left_out, data.double_data)
+            if self._has_many_columns(data) or not is_due:
                 return None
-        return self._ensemble(self.n_members, refitting)
+        return self.effort.ensemble(self.n_members, refitting)
 
     def _has_many_columns(self, data: Training) -> bool:
         return data.n_rows < self.effort.least_rows_a_column * data.n_features
@@ -523,20 +492,24 @@ class LabelsPool(Pool):
         entropy = -torch.xlogy(frequency, frequency).sum()
         return bool(-(weight @ log_p) <= self.effort.most_unexplained * entropy)
 
-    def _linear(self, data: Training, network: MLP) -> EvidenceLaplaceLabels | None:
+    def linear(self, data: Training, network: MLP) -> EvidenceLaplaceLabels | None:
         linear = linear_network(data.n_features, network.n_outputs)
         long = not affordable(1, data.n_rows, linear)[0]
         if long or not self.n_modes or network.n_layers == 1:
             return None
         return EvidenceLaplaceLabels(1, "auto", "auto", "loo")
 
-    def _counts(self, parts: Parts) -> dict[str, int]:
-        return {"modes": int(parts.modes is not None), "members": int(parts.members is not None)}
+    def equal_weights(self, parts: Parts) -> Weights:
+        """Weights without left-out rows: both kinds count alike, the linear model not at all."""
+        has_modes, has_members = parts.modes is not None, parts.members is not None
+        total = max(has_modes + has_members, 1)
+        return Weights(0.0, has_modes / total, has_members / total)
 
-    def _weighed(self, found: PoolFit, model: Model, data: Training) -> PoolFit:
-        modes, members, linear = found.parts
+    def weighed(self, pooled: PoolFit, network: MLP, data: Training) -> PoolFit:
+        """Parts with the weights that left-out rows give, unless members leave none out."""
+        modes, members, linear = pooled.parts
         if members is not None and members.refitted is None:
-            return found
+            return pooled
         fits = {"modes": modes, "members": members and members.refitted, "linear": linear}
         density = {kind: fit.left_out for kind, fit in fits.items() if fit is not None}
         baseline, weight = density.pop("linear", None), data.double_data.weight
@@ -544,27 +517,26 @@ class LabelsPool(Pool):
         if len(density) == 2:
             share = expected_share(density["modes"], density["members"], weight)
             inner = {"modes": share, "members": 1.0 - share}
-        share, networks = beside_baseline(baseline, density, inner, weight)
-        weights = Weights(share, networks.get("modes", 0.0), networks.get("members", 0.0))
+        weights = Weights.of(*beside_baseline(baseline, density, inner, weight))
         # The best mode without its copies: most units are pruned under this prior, so they overlap.
-        network = fully_connected(model.network)
-        return replace(found, weights=self._floored(weights, found.parts, network, data))
+        return replace(pooled, weights=_floored(weights, pooled.parts, network, data))
 
-    def _told(self, parts: Parts, network: MLP) -> dict[str, str]:
-        told, (modes, members, _) = {"linear": "a linear model"}, parts
+    def told(self, parts: Parts, network: MLP) -> dict[str, str]:
+        """Every part in words."""
+        told, (modes, members, linear) = {}, parts
         if modes is not None:
-            text = _modes_told(len(modes.modes.theta), network)
-            told["modes"] = f"{text} (variance scale {modes.variance_scale:g} by left-out rows)"
+            scale = f"(variance scale {modes.variance_scale:g} by left-out rows)"
+            told["modes"] = f"{_modes_told(len(modes.modes.theta), network)} {scale}"
         if members is not None and members.refitted is not None:
-            scale = members.refitted.variance_scale
-            text = f"{len(members.theta)} refitted ensemble members (variance scale {scale:g})"
-            told["members"] = text
+            scale = f"(variance scale {members.refitted.variance_scale:g})"
+            told["members"] = f"{len(members.theta)} refitted ensemble members {scale}"
         elif members is not None:
             told["members"] = f"{len(members.theta)} ensemble members as trained"
-        return {kind: told[kind] for kind in ("modes", "members", "linear") if kind in told}
+        return told if linear is None else {**told, "linear": "a linear model"}
 
-    def _reasons(self, data: Training, network: MLP, found: PoolFit) -> list[str]:
-        reasons, (modes, members, _) = [], found.parts
+    def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
+        """Why there are no other parts."""
+        reasons, (modes, members, _) = [], pooled.parts
         if (0 if modes is None else len(modes.modes.theta)) < self.n_modes:
             reasons.append(f"{self.n_modes} modes would take too long")
         if members is None and self._has_many_columns(data):

@@ -60,10 +60,9 @@ def test_one_noise_stays_one(seed):
 
 
 def test_each_target_has_its_own_slope():
-    def noise(f, rng):
-        return np.exp(np.array([0.5, -0.5]) * f) * rng.standard_normal(f.shape)
-
-    found = fit_noise_shape(*drawn(noise, n=2000, n_targets=2))
+    found = fit_noise_shape(*drawn(
+        lambda f, rng: np.exp([0.5, -0.5] * f) * rng.standard_normal(f.shape), n=2000, n_targets=2
+    ))  # fmt: skip
     np.testing.assert_allclose(found.slope, [0.5, -0.5], atol=0.08)
 
 

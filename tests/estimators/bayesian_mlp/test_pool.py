@@ -8,13 +8,25 @@ import torch
 from habits import Watch
 from scipy import stats
 from sklearn.base import clone
+from sklearn.datasets import load_iris
 from sklearn.linear_model import BayesianRidge
+from sklearn.metrics import log_loss
 
-from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor, load, predictive, save
+from skbayes_sym import (
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
+    DeepEnsembleClassifier,
+    LaplaceClassifier,
+    LaplaceRegressor,
+    load,
+    predictive,
+    save,
+)
 from skbayes_sym.estimators import base
-from skbayes_sym.estimators.bayesian_mlp import pool
+from skbayes_sym.estimators.bayesian_mlp import pool as pool_module
 from skbayes_sym.estimators.bayesian_mlp.pool import Weights
-from skbayes_sym.estimators.laplace import effort
+from skbayes_sym.estimators.ensemble import refit
+from skbayes_sym.estimators.laplace import effort, labels_method
 from skbayes_sym.models import ARD, Gaussian
 
 X = np.random.default_rng(4).standard_normal((80, 10))
@@ -22,7 +34,11 @@ Y = X[:, 0] - X[:, 1] + 0.2 * np.sin(3.0 * X[:, 2]) + 0.3 * X[:, 3:].mean(axis=1
 Y += 0.2 * np.random.default_rng(5).standard_normal(80)  # bent, hardly; little noise
 BENT = np.random.default_rng(1).standard_normal((80, 2))
 CURVE = np.sin(3.0 * BENT[:, 0]) + 0.05 * BENT[:, 1]
+PETALS, KIND = (
+    a[np.random.default_rng(0).permutation(150)[:70]] for a in load_iris(return_X_y=True)
+)
 REG = BayesianMLPRegressor((4,), n_modes=3, n_members=2, random_state=0)
+CLF = BayesianMLPClassifier((4,), n_modes=2, n_members=2, random_state=0)
 
 
 @pytest.fixture(scope="module")
@@ -132,19 +148,8 @@ def test_in_much_noise_there_are_no_members():
 
 
 @pytest.mark.long
-def test_relevance_of_columns():
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((120, 3))
-    y = np.sin(2.0 * x[:, 0]) + 0.1 * rng.standard_normal(120)
-    found = clone(REG).set_params(prior=ARD()).fit(x, y)
-    assert found.relevance_.shape == (3, 3)
-    strong, *weak = found.relevance_.mean(axis=0)
-    assert strong > 1.5 * max(weak)
-
-
-@pytest.mark.long
 def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
-    for module in (effort, pool):
+    for module in (effort, pool_module):
         monkeypatch.setattr(module, "USUAL_WORK", 1.0)
     few = clone(REG).set_params(n_modes=5).fit(X, Y)
     assert few.posterior_.n_modes == len(few.samples_) + 1 == 3
@@ -157,15 +162,6 @@ def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
     assert np.isfinite(none.predict_interval(X)).all()
 
 
-@pytest.mark.long
-def test_weights_are_repetitions_bit_for_bit():
-    weight = np.arange(len(X)) % 3
-    few = clone(REG).set_params(n_modes=1, n_members=1)
-    one = clone(few).fit(X, Y, sample_weight=weight)
-    two = clone(few).fit(np.repeat(X, weight, axis=0), np.repeat(Y, weight))
-    np.testing.assert_array_equal(one.predict(X), two.predict(X))
-
-
 def test_modes_that_were_not_sought_are_not_said_to_be_worse():
     """Stopped in the pilot of two modes, which many rows without noise have."""
     rng = np.random.default_rng(0)
@@ -173,21 +169,6 @@ def test_modes_that_were_not_sought_are_not_said_to_be_worse():
     reg = BayesianMLPRegressor(n_members=1, random_state=0).set_callbacks(Watch(1))
     assert "2 modes" in reg.fit(x, x[:, 0]).choice_
     assert "nat per row" not in reg.choice_
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_a_callback_that_stops_leaves_a_model():
-    found = clone(REG).set_callbacks(Watch(3)).fit(X, Y)
-    assert found.stop_reason_ == "callback"
-    assert np.isfinite(found.predict(X)).all()
-
-
-@pytest.mark.long
-def test_no_modes_is_the_ensemble_alone():
-    alone = BayesianMLPRegressor(n_modes=0, n_members=2, random_state=0).fit(X, Y)
-    assert len(alone.samples_) == 2
-    with pytest.raises(ValueError, match=r"hidden_layer_sizes=.* does not apply: n_modes=0"):
-        BayesianMLPRegressor((4,), n_modes=0).fit(X, Y)
 
 
 def in_growing_noise(n, seed):
@@ -282,3 +263,159 @@ def test_of_one_row_there_is_a_density():
     assert reg.log_predictive_density(X[:1], Y[:1])[0] == pytest.approx(
         stats.norm(Y[0], law.std()[0]).logpdf(Y[0]), abs=1e-3
     )
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return clone(CLF).fit(PETALS, KIND)
+
+
+@pytest.mark.long
+@pytest.mark.kept("3")
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_kinds_are_mixed_by_their_shares(n_classes, classifier):
+    y = np.minimum(KIND, n_classes - 1)
+    pool = classifier if n_classes == 3 else clone(CLF).fit(PETALS, y)
+    modes = LaplaceClassifier((4,), n_restarts=2, optimizer="gauss-newton", random_state=0)
+    members = DeepEnsembleClassifier(n_members=2, correction="gaussian", random_state=0)
+    linear = LaplaceClassifier((), n_restarts=1, random_state=0)
+    kinds = [kind.fit(PETALS, y).predict_proba(PETALS) for kind in (modes, members, linear)]
+    shares = [pool.modes_share_, pool.members_share_, pool.linear_share_]
+    assert sum(shares) == pytest.approx(1.0)
+    assert min(shares[:2]) > 0.01
+    expected = np.einsum("k,kij->ij", shares, kinds)
+    np.testing.assert_allclose(pool.predict_proba(PETALS), expected, atol=1e-6)
+    assert pool.variance_scale_ == modes.variance_scale_
+    assert pool.member_variance_scale_ == members.variance_scale_
+    assert pool.log_evidence_ == modes.log_evidence_
+
+
+def test_it_says_what_it_chose_and_why(classifier):
+    n, shares = len(np.unique(PETALS, axis=0)), (classifier.modes_share_, classifier.members_share_)
+    assert classifier.choice_ == (
+        f"{n} distinct rows of 4 features, 3 classes: 2 modes of 4 tanh units by the evidence "
+        f"(variance scale {classifier.variance_scale_:g} by left-out rows), {shares[0]:.0%}; "
+        f"2 refitted ensemble members (variance scale {classifier.member_variance_scale_:g}), "
+        f"{shares[1]:.0%}; a linear model, {classifier.linear_share_:.0%}"
+    )
+    assert classifier.score(PETALS, KIND) > 0.9
+
+
+@pytest.mark.long
+def test_classes_that_overlap_aren_t_predicted_too_surely():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((300, 6))
+    y = (x[:, 0] + 1.5 * rng.standard_normal(300) > 0.0).astype(int)
+    clf = BayesianMLPClassifier(n_modes=2, n_members=3, random_state=0).fit(x[:120], y[:120])
+    loss = -clf.log_predictive_density(x[120:], y[120:]).mean()
+    share = y[:120].mean()
+    assert loss < -np.where(y[120:], np.log(share), np.log1p(-share)).mean() - 0.02
+
+
+def noisy_line(n, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 6))
+    return x, (x[:, 0] - x[:, 1] + rng.logistic(size=n) > 0.0).astype(int)
+
+
+@pytest.fixture(scope="module")
+def of_a_noisy_line():
+    clf = BayesianMLPClassifier(n_modes=2, n_members=3, random_state=0)
+    return clf.fit(*noisy_line(250, 0))
+
+
+@pytest.mark.long
+def test_labels_that_follow_a_line_are_the_linear_models(of_a_noisy_line):
+    x, y = noisy_line(1000, 1)
+    assert of_a_noisy_line.linear_share_ > 0.5
+    assert of_a_noisy_line.members_share_ < 0.01
+    linear = LaplaceClassifier((), n_restarts=1, random_state=0).fit(*noisy_line(250, 0))
+    losses = [-clf.log_predictive_density(x, y).mean() for clf in (of_a_noisy_line, linear)]
+    assert losses[0] < losses[1] + 0.005
+
+
+@pytest.mark.long
+def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypatch):
+    monkeypatch.setattr(refit, "_MOST_WORK", 1.0)
+    clf = BayesianMLPClassifier((4,), n_modes=1, n_members=2, random_state=0)
+    found = clf.fit(*noisy_line(100, 0))
+    assert not hasattr(found, "samples_")
+    assert found.members_share_ == 0.0
+    assert found.choice_.endswith("; refitting members of an ensemble would take too long")
+    separated = clf.fit(PETALS, KIND)
+    assert separated.members_share_ == separated.modes_share_ == 0.5
+
+
+@pytest.mark.long
+def test_what_would_take_long_is_left_out(monkeypatch):
+    monkeypatch.setattr(labels_method, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(refit, "_MOST_WORK", 1.0)
+    found = clone(CLF).fit(PETALS, KIND)
+    assert not hasattr(found, "posterior_")
+    assert not hasattr(found, "refitted_members_")
+    assert found.choice_.endswith(
+        "2 ensemble members as trained, 100%; 2 modes would take too long; refitting members would "
+        "take too long"
+    )
+    assert found.predict_proba(PETALS).shape == (70, 3)
+    assert np.all(found.predict_uncertainty(PETALS).epistemic > 0.0)
+
+
+@pytest.mark.long
+def test_with_more_columns_than_rows_it_doesn_t_lose_to_no_model():
+    """Members fit any labels then, and have seen the rows that they leave out."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((450, 60))
+    y = 1.2 * x[:, :5].sum(axis=1) + rng.logistic(size=450) > 0.0
+    found = BayesianMLPClassifier(n_modes=2, random_state=0).fit(x[:50], y[:50])
+    assert found.members_share_ == 0.0
+    assert "so many columns are no task" in found.choice_
+    assert log_loss(y[50:], found.predict_proba(x[50:])) < np.log(2.0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("pool", "prior", "shape"), [(REG, ARD(), 3), (CLF, ARD(), 2)])
+def test_relevance_of_columns(pool, prior, shape):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((120, 3))
+    noise = rng.standard_normal(120)
+    curve = np.sin(2.0 * x[:, 0])
+    y = curve + 0.1 * noise if pool is REG else (curve + 0.3 * noise > 0.0).astype(int)
+    model = clone(pool).set_params(prior=prior).fit(x, y)
+    assert model.relevance_.shape == (shape, 3)
+    strong, *weak = model.relevance_.mean(axis=0)
+    assert strong > 1.5 * max(weak)
+
+
+BOTH = pytest.mark.parametrize(("pool", "x", "y"), [(REG, X, Y), (CLF, PETALS, KIND)])
+
+
+@pytest.mark.long
+@BOTH
+def test_weights_are_repetitions_bit_for_bit(pool, x, y):
+    weight = np.arange(len(x)) % 3
+    few = clone(pool).set_params(n_modes=1, n_members=1)
+    predict = "predict" if pool is REG else "predict_proba"
+    one = clone(few).fit(x, y, sample_weight=weight)
+    two = clone(few).fit(np.repeat(x, weight, axis=0), np.repeat(y, weight))
+    np.testing.assert_array_equal(getattr(one, predict)(x), getattr(two, predict)(x))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@BOTH
+def test_a_callback_that_stops_leaves_a_model(pool, x, y):
+    model = clone(pool).set_callbacks(Watch(3)).fit(x, y)
+    assert model.stop_reason_ == "callback"
+    assert not hasattr(model, "samples_")
+    assert np.isfinite(model.log_predictive_density(x, y)).all()
+
+
+@pytest.mark.long
+def test_no_modes_is_the_ensemble_alone():
+    settings = {"n_members": 2, "random_state": 0}
+    alone = BayesianMLPClassifier(n_modes=0, **settings).fit(PETALS, KIND)
+    members = DeepEnsembleClassifier(correction="gaussian", **settings).fit(PETALS, KIND)
+    np.testing.assert_array_equal(alone.predict_proba(PETALS), members.predict_proba(PETALS))
+    assert len(BayesianMLPRegressor(n_modes=0, **settings).fit(X, Y).samples_) == 2
+    with pytest.raises(ValueError, match=r"hidden_layer_sizes=.* does not apply: n_modes=0"):
+        BayesianMLPRegressor((4,), n_modes=0).fit(X, Y)
