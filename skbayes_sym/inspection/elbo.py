@@ -39,10 +39,6 @@ class ELBODisplay:
     bounds_ : list of matplotlib Line2D
         Mean-field and symmetrised bound; empty if there are none.
 
-    See Also
-    --------
-    GapDisplay : The bounds of several estimators.
-
     Notes
     -----
     A flat curve is no proof of convergence; ``stop_reason_`` and a `ConvergenceWarning` say more.
