@@ -2,7 +2,7 @@
 
 A Display a file: `predictive`, `calibration`, `elbo`, `invariance`, `symmetry`, `modes`,
 `model_comparison`. They share ``_fitted`` (what is asked of an
-estimator), ``_predictions``, ``_orbit_draws`` and ``_drawing``. Three functions look at a fit as
+estimator), ``_predictions`` and ``_drawing``. Three functions look at a fit as
 `sklearn.inspection.permutation_importance` does: `invariance_gap`, `symmetry_removal` and
 `loss_barrier`.
 """
