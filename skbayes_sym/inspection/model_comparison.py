@@ -171,6 +171,7 @@ class ModelComparisonDisplay:
             panel.set_xscale("log")
         else:
             panel.locator_params(axis="x", nbins=3)
+            panel.ticklabel_format(axis="x", useOffset=False)
         panel.set_yticks(places, self.models)
         panel.margins(x=0.12)
         panel.set_ylim(len(values) - 0.5, -0.5)  # the first on top
