@@ -13,7 +13,7 @@ from skbayes_sym import SymmetrizedVIRegressor
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.bayesian_mlp import pool
 from skbayes_sym.estimators.vi import method as vi_method
-from skbayes_sym.inference.laplace.search import labels_beginnings
+from skbayes_sym.inference.laplace.search import beginnings
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -133,13 +133,13 @@ def test_one_between_two_searches_keeps_the_best_mode(monkeypatch):
     """Of a classification network, whose modes are searched one after the other."""
     kept = []
 
-    def interrupted(problem, modes):
-        kept.append(modes)
+    def interrupted(problem, search):
+        kept.append(search)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(labels_beginnings, "unexplained", interrupted)
+    monkeypatch.setattr(beginnings, "unexplained", interrupted)
     model = interrupted_fit("laplace-classes")
-    assert model.log_evidence_modes_.tolist() == kept[0].log_evidence.tolist()
+    assert model.log_evidence_modes_.tolist() == kept[0].modes.log_evidence.tolist()
     assert np.isfinite(model.predict_proba(FITS["laplace-classes"].X)).all()
 
 
