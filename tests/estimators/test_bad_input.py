@@ -55,18 +55,18 @@ OF_X = {
 }
 BAD_VALUES = {
     "max_iter": "many", "n_chains": 0, "n_draws": "many", "tol": -1.0, "batch_size": "all",
-    "prior_scale": -1.0, "noise_std": 0.0, "noise_prior_scale": 0.0, "learning_rate": 0.0,
-    "activation": "selu", "dtype": "float16", "random_state": "today", "verbose": "loudly",
-    "standardize": "yes", "normalize_y": "yes", "warm_start": "yes", "n_jobs": "all",
+    "prior": -1.0, "noise_std": 0.0, "noise_prior_scale": 0.0, "learning_rate": 0.0,
+    "activation": "selu", "random_state": "today", "verbose": "loudly",
+    "standardize": "yes", "warm_start": "yes", "n_jobs": "all",
     "hidden_layer_sizes": "wide", "n_predict_samples": 0, "sampler": "gibbs", "thinning": 0,
 }  # fmt: skip
 BAD_SCALES = {
-    "too many scales": ([1.0] * 7, r"^prior_scale must be a number or one for .* shape \(7,\)"),
-    "a negative scale": ([-1.0], r"^prior_scale must be positive and finite, got \[-1.0\]"),
-    "an infinite scale": ([np.inf], r"^prior_scale must be positive and finite, got \[inf\]"),
+    "too many scales": ([1.0] * 7, r"^prior must be a number or one for .* shape \(7,\)"),
+    "a negative scale": ([-1.0], r"^prior must be positive and finite, got \[-1.0\]"),
+    "an infinite scale": ([np.inf], r"^prior must be positive and finite, got \[inf\]"),
     "a scale in words": (
         ["wide"],
-        r"^prior_scale must hold numbers: could not convert .* 'wide'.$",
+        r"^prior must hold numbers: could not convert .* 'wide'.$",
     ),
 }
 
@@ -104,10 +104,10 @@ def mistakes_in_parameters() -> Iterator[Mistake]:
         words = f"^The {parameter!r} parameter of {{}} must be .* Got {value!r} instead"
         yield parameter, whose, fit_with(parameter, value), words
     several = [
-        n for n in EVERY if "array-like" in SMALL[n]._parameter_constraints.get("prior_scale", [])
+        n for n in EVERY if "array-like" in SMALL[n]._parameter_constraints.get("prior", [])
     ]
     for what, (scales, words) in BAD_SCALES.items():
-        yield what, several, fit_with("prior_scale", scales), words
+        yield what, several, fit_with("prior", scales), words
     for device in ("gpu", "mps", "meta"):
         words = f"^device='{device}' is not a device: use 'auto'"
         yield device, EVERY, fit_with("device", device), words
