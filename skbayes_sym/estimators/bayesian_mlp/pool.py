@@ -351,9 +351,7 @@ class Numbers:
         if parts.linear is None:
             return pooled
         laws, rows = _left_out(pooled, data)
-        density = {
-            kind: stacking.mixed(law.log_prob_of_draws(rows.y)) for kind, law in laws.items()
-        }
+        density = {kind: law.log_prob(rows.y) for kind, law in laws.items()}
         baseline = density.pop("linear")
         kept = stacking.gaining(baseline, density, rows.weight, self.effort.least_gain)
         inner = {kind: equal[kind] / sum(equal[k] for k in kept) for kind in kept}
