@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from skbayes_sym.estimators.samplers import Chains
 
 Case = tuple[Any, Any, Any]

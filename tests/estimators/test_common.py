@@ -97,7 +97,8 @@ def test_sklearn_checks_of_other_options(estimator, check):
 
 
 def test_every_class_is_checked():
-    classes = {v for v in vars(skbayes_sym).values() if isinstance(v, type)}
+    values = [getattr(skbayes_sym, name) for name in skbayes_sym.__all__]
+    classes = {value for value in values if isinstance(value, type)}
     assert {type(estimator) for estimator in CHECKED + POOLS} == classes
 
 

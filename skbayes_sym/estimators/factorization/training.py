@@ -122,9 +122,8 @@ class MatrixTraining:
                     "all observed entries of X are equal: there is nothing to learn but that.",
                     UserWarning,
                 )
-        dtype = dtype_of(checked)
-        if estimator.dtype != "auto":
-            dtype = getattr(torch, estimator.dtype)
+        named = {"float32": torch.float32, "float64": torch.float64}
+        dtype = named.get(estimator.dtype, dtype_of(checked))
         _require_range(spread / scale, dtype)
         return cls(
             observed=observed._replace(values=values),
