@@ -126,7 +126,7 @@ _FEWEST = {
 def hurried(estimator: Any) -> Any:
     """With hardly a step: predictions of the right kind, that nothing was learned for."""
     given, usual = estimator.get_params(), type(estimator)().get_params()
-    few = {k: n for k, n in _FEWEST.items() if k in given and given[k] != usual[k]}
+    few = {k: n for k, n in _FEWEST.items() if k in given and given[k] != usual.get(k)}
     return clone(estimator).set_params(**few, **({"max_iter": 3} if "max_iter" in given else {}))
 
 

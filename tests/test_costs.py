@@ -30,7 +30,7 @@ ADDED: dict[str, tuple[str, set[str]]] = {
         {"estimators/linear/classifier.py", STRINGS},
     ),
     "network": ("models.networks.residual", {"estimators/laplace/networks.py"}),
-    "sampler": ("inference.sampling.kernels.nuts", set()),
+    "sampler": ("inference.sampling.kernels.nuts", {"estimators/mcmc/method.py"}),
     "gap": ("symmetry.gaps.sign_flips", {"symmetry/gaps/rows.py"}),
     "estimator": ("estimators.layerwise.estimator", set()),
     "estimator of the first edition": ("estimators.vi.estimator", set()),

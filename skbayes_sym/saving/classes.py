@@ -21,6 +21,7 @@ from skbayes_sym.estimators.layerwise.estimator import LayerwiseVIRegressor
 from skbayes_sym.estimators.linear.classifier import BayesianLinearClassifier
 from skbayes_sym.estimators.linear.regressor import BayesianLinearRegressor
 from skbayes_sym.estimators.mcmc.estimator import MCMCClassifier, MCMCRegressor
+from skbayes_sym.estimators.samplers import SMC, Chains, Evidence
 from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.saving.validate import check_fitted
 
@@ -34,6 +35,10 @@ ESTIMATORS: dict[str, type] = {
         SymmetrizedVIRegressor, SymVIMatrixFactorization,
     )
 }  # fmt: skip
+
+# Objects that constructors of these take, made of their parameters.
+SETTINGS: dict[str, type] = {kind.__name__: kind for kind in (Chains, SMC, Evidence)}
+_OURS = {**ESTIMATORS, **SETTINGS}
 
 # Modules of scikit-learn, and in them the steps whose fitted state is arrays, numbers, strings and
 # one another. Imported when a file names one: most people's don't.
@@ -75,7 +80,7 @@ def is_foreign(name: str) -> bool:
 def class_name(estimator: BaseEstimator) -> str | None:
     """The name by which a file knows the estimator's class; None if it doesn't."""
     kind = type(estimator)
-    known = ESTIMATORS.get(kind.__name__) is kind or (
+    known = _OURS.get(kind.__name__) is kind or (
         is_foreign(kind.__name__) and steps()[kind.__name__] is kind
     )
     return kind.__name__ if known else None
@@ -99,7 +104,7 @@ def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -
     ValueError
         If it has no such parameters or attributes, or no fit leaves them like this.
     """
-    kind: Any = ESTIMATORS[name] if name in ESTIMATORS else steps()[name]
+    kind: Any = _OURS[name] if name in _OURS else steps()[name]
     unknown = sorted(set(parameters) - set(kind._get_param_names()))
     if name in ESTIMATORS:
         unknown += [k for k in attributes if not is_fitted_name(k)]

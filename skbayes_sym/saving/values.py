@@ -17,8 +17,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.mcmc.modes import Mode
-from skbayes_sym.estimators.samplers import HMC, NUTS, SMC, Annealing, Evidence
+from skbayes_sym.estimators.mcmc.allocate import Mode
+from skbayes_sym.estimators.samplers import HMC, NUTS, Annealing
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
 from skbayes_sym.inference.laplace.member_refit import RefittedMembers
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
@@ -100,7 +100,7 @@ NOUNS: dict[str, Any] = {
         Block, State, DiagonalPreconditioner, DensePreconditioner, KroneckerPreconditioner,
         LayerCurvature,
         Mode, MixtureOfLaplace, GaussianMixture, LowRankMixture,
-        HMC, NUTS, SMC, Evidence, Annealing,
+        HMC, NUTS, Annealing,
         Exact, ExactUpTo, Importance, InfoNCE, Soules, Product, Trivial, Units,
     )
 }  # fmt: skip

@@ -215,7 +215,7 @@ class Wave(BaseNetwork):
     ids=["likelihood", "prior", "network", "module", "normal"],
 )
 def test_objects_of_ones_own(name, own):
-    base = REGRESSORS[name].get_params()
+    base = REGRESSORS[name].get_params(deep=False)
     if "network" in own:
         base = {k: v for k, v in base.items() if k not in {"hidden_layer_sizes", "activation"}}
     model = type(REGRESSORS[name])(**base | own).fit(X, Y)

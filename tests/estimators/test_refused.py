@@ -175,8 +175,6 @@ OBJECTS: list[Case] = [
     (Importance, {"n_permutations": 0}, "Importance: n_permutations must be .* got 0"),
     (InfoNCE, {"n_permutations": 0}, "InfoNCE: n_permutations must be .* got 0"),
     (InfoNCE, {"n_permutations": 2.5}, "InfoNCE: n_permutations must be .* got 2.5"),
-    (SMC, {"n_particles": 1}, "SMC: n_particles must be .* got 1"),
-    (Evidence, {"n_replicates": -1}, "Evidence: n_replicates must be .* got -1"),
     (Gibbs, {"n_draws": 0}, "n_draws must be at least 1, got 0"),
     (VI, {"covariance": "banded"}, "covariance must be one of .* got 'banded'"),
 ]

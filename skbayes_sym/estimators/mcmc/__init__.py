@@ -1,10 +1,10 @@
 """Sampled posteriors (Wiese et al. 2023): `MCMCRegressor` and `MCMCClassifier`.
 
 Reading order, which is the order of a fit: `estimator` (parameters become a method), `method` (the
-story, and what a fit keeps), `effort` (every number behind "auto"), `setting` (what is decided
-before the first move), `starts` (of the chains), `explore` (chains and particles from their own
-starts), `trust` (how chains mixed, reasons not to weigh modes), `weigh` (modes weighed by evidence,
-new chains in them, what that may cost); and `approximate` (draws condensed to Gaussians).
+story, and what a fit keeps), `sampling_effort` (every number behind "auto"), `setting` (what is
+decided before the first move), `chain_starts`, `explore` (chains and particles from their own
+starts), `trust` (how chains mixed, reasons not to weigh modes), `allocate` (modes weighed by
+evidence, new chains in them, what that may cost); and `approximate` (draws condensed to Gaussians).
 
 In: `Training`, `Model` and `Run`. Out: draws (C, S, P) with weights (C,), modes, log evidence in
 nats.

@@ -20,11 +20,11 @@ from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
+from skbayes_sym.estimators.mcmc.allocate import Mode
 from skbayes_sym.estimators.mcmc.approximate import condensed
-from skbayes_sym.estimators.mcmc.effort import Effort
+from skbayes_sym.estimators.mcmc.chain_starts import usual_scale
 from skbayes_sym.estimators.mcmc.method import Sampling
-from skbayes_sym.estimators.mcmc.starts import usual_scale
-from skbayes_sym.estimators.mcmc.weigh import Mode
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.samplers import SMC, Chains, Evidence, Kernel
 from skbayes_sym.inference.modes.mixtures import LowRankMixture, MixtureOfLaplace
@@ -79,7 +79,7 @@ class SampledEstimator(WeightedDraws):
     posterior_: MixtureOfLaplace | LowRankMixture
     _blocks_: list[Block]
     _training_data_: tuple[Array, Array, Array]
-    _effort: ClassVar[Effort] = Effort()
+    _effort: ClassVar[SamplingEffort] = SamplingEffort()
 
     def _networks_at_once(self, n_weights: int) -> float:
         """Chains, or particles."""
@@ -282,7 +282,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
     noise_prior_scale : float, default=1.0
-        Scale of the half-normal prior of the noise's standard deviation, in standardised units.
+        Scale of the half-normal prior of the noise's standard deviation, in scaled target units.
     standardize : bool or {"X", "y"}, default=True
         Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
         them. Everything reported is in the units of ``y``.

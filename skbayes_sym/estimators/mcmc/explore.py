@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.mcmc.setting import Setting
-from skbayes_sym.estimators.mcmc.starts import INITS, density_for, from_afar
+from skbayes_sym.estimators.mcmc.chain_starts import INITS, density_for, from_afar
+from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.sampling.blocks import Block, Sampler
 from skbayes_sym.inference.sampling.chains import ChainDraws, retuned, sample_chains
@@ -58,7 +58,9 @@ class Explored(NamedTuple):
         return int((self.chains.warmup.n_moves + self.chains.sampling.n_moves).max())
 
 
-def explore(setting: Setting, affordable: Callable[[Setting, ChainDraws], int]) -> Explored:
+def explore(
+    setting: SamplingSetting, affordable: Callable[[SamplingSetting, ChainDraws], int]
+) -> Explored:
     """Run chains, particles or both; beside chains as many replicates as are ``affordable``."""
     search, replicates = setting.search, list[SMCResult]()
     chains: ChainDraws | None = None
@@ -88,7 +90,7 @@ def explore(setting: Setting, affordable: Callable[[Setting, ChainDraws], int]) 
     return Explored(None, replicates, Draws.one_vote_each(position, value, stopped))
 
 
-def _run_chains(setting: Setting, kernel: Kernel) -> ChainDraws:
+def _run_chains(setting: SamplingSetting, kernel: Kernel) -> ChainDraws:
     plan, effort = setting.plan, setting.effort
     explorer = _explorer(setting, kernel)
     blocks = continued(setting, explorer.log_density) or INITS[plan.init].blocks(setting)
@@ -112,13 +114,13 @@ def _run_chains(setting: Setting, kernel: Kernel) -> ChainDraws:
     )  # fmt: skip
 
 
-def _explorer(setting: Setting, kernel: Kernel) -> Sampler:
+def _explorer(setting: SamplingSetting, kernel: Kernel) -> Sampler:
     init = INITS[setting.plan.init]
     acceptance = 0.8 if init.approach is None else setting.effort.wide_acceptance
     return Sampler(kernel, density_for(setting, kernel), init.adaptation(setting), acceptance)
 
 
-def drawn_on(setting: Setting, explored: Explored) -> Draws:
+def drawn_on(setting: SamplingSetting, explored: Explored) -> Draws:
     """The explored draws, and as many more as were asked for."""
     draws, kernel, plan = explored.draws, setting.search.kernel, setting.plan
     n_more = plan.n_draws - draws.position.shape[1]
@@ -149,7 +151,7 @@ def made(chains: ChainDraws) -> tuple[Array, Array]:
     return chains.draws[kept, :n], chains.log_density[kept, :n]
 
 
-def on_reference_set(setting: Setting, theta: Tensor, value: Array) -> Array:
+def on_reference_set(setting: SamplingSetting, theta: Tensor, value: Array) -> Array:
     """One representative of every draw's orbit, (C, S, P) -> (C, S, P).
 
     Units are labelled alike; what else the group moves is moved towards the draw of the highest
@@ -169,7 +171,7 @@ def on_reference_set(setting: Setting, theta: Tensor, value: Array) -> Array:
     return np.asarray(aligned.to(theta.dtype).reshape(theta.shape).numpy())
 
 
-def continued(setting: Setting, density: LogDensity) -> list[Block] | None:
+def continued(setting: SamplingSetting, density: LogDensity) -> list[Block] | None:
     """Blocks of the previous fit, on this fit's data; None if this one starts anew."""
     previous, posterior = setting.plan.start, setting.posterior
     if not previous:

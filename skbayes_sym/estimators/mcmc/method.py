@@ -12,7 +12,14 @@ from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.mcmc.effort import Effort
+from skbayes_sym.estimators.mcmc.allocate import (
+    Allocation,
+    Mode,
+    affordable,
+    allocate_chains,
+    list_modes,
+)
+from skbayes_sym.estimators.mcmc.chain_starts import INITS, NO_EVIDENCE, init_by_size
 from skbayes_sym.estimators.mcmc.explore import (
     Draws,
     Explored,
@@ -20,21 +27,14 @@ from skbayes_sym.estimators.mcmc.explore import (
     explore,
     on_reference_set,
 )
-from skbayes_sym.estimators.mcmc.setting import Search, Setting
-from skbayes_sym.estimators.mcmc.starts import INITS, NO_EVIDENCE, init_by_size
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
+from skbayes_sym.estimators.mcmc.setting import SamplingSetting, SearchPlan
 from skbayes_sym.estimators.mcmc.trust import (
     diagnose,
     disagreement,
     doubtful_chains,
     no_evidence,
     stuck_chains,
-)
-from skbayes_sym.estimators.mcmc.weigh import (
-    Allocation,
-    Mode,
-    affordable,
-    allocate_chains,
-    list_modes,
 )
 from skbayes_sym.estimators.samplers import SMC, Chains, Evidence
 from skbayes_sym.inference.sampling.blocks import Block
@@ -76,7 +76,7 @@ class Sampling:
     n_jobs : int or None
     start : list of Block or None
         Where chains of the previous fit stopped, to go on with.
-    effort : Effort
+    effort : SamplingEffort
     """
 
     needs: ClassVar[Needs] = Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
@@ -88,7 +88,7 @@ class Sampling:
     noise_prior_scale: float
     n_jobs: int | None = None
     start: list[Block] | None = None
-    effort: Effort = field(default_factory=Effort)
+    effort: SamplingEffort = field(default_factory=SamplingEffort)
 
     def fit(self, data: Training, model: Model, run: Run) -> "Sampled":
         setting = self.setting(data, model, run)
@@ -120,7 +120,7 @@ class Sampling:
         by_size = isinstance(self.sampler.kernel, str) and self.sampler.kernel == "auto"
         return init_by_size(model, n_rows, self.effort) if by_size else "prior"
 
-    def setting(self, data: Training, model: Model, run: Run) -> Setting:
+    def setting(self, data: Training, model: Model, run: Run) -> SamplingSetting:
         """Decide what is open, by the model and its size."""
         sampler, weights, effort = self.sampler, self.weights, self.effort
         init = self.init_for(model, data.n_rows)
@@ -135,7 +135,7 @@ class Sampling:
         by_evidence = isinstance(evidence, Evidence)
         cost = float(evidence.effort) if isinstance(evidence, Evidence) else 1.0
         if not isinstance(sampler, Chains):
-            search = Search(
+            search = SearchPlan(
                 None, sampler.n_particles, sampler.n_replicates, by_evidence, effort=cost
             )
         else:
@@ -147,14 +147,14 @@ class Sampling:
             kernel = sampler.kernel
             if isinstance(kernel, str):
                 kernel = INITS[init].kernel if kernel == "auto" else _KERNELS[kernel]
-            search = Search(kernel, 0, 0, False)
+            search = SearchPlan(kernel, 0, 0, False)
             if isinstance(evidence, Evidence) and not (weights == "auto" and approach):
                 every = not isinstance(evidence.n_replicates, str)
                 n = evidence.n_replicates if every else effort.replicates
-                search = Search(
+                search = SearchPlan(
                     kernel, evidence.n_particles, int(n), True, weights != "auto", every, cost
                 )
-        return Setting(
+        return SamplingSetting(
             search, plan, weights is not None, self.noise_prior_scale, data, model, run, effort
         )
 
@@ -185,7 +185,9 @@ class Sampled:
     n_iter: int
 
     @classmethod
-    def gather(cls, setting: Setting, explored: Explored, allocation: Allocation) -> "Sampled":
+    def gather(
+        cls, setting: SamplingSetting, explored: Explored, allocation: Allocation
+    ) -> "Sampled":
         """Everything that a fit keeps."""
         theta, noise_std = setting.posterior.split(torch.as_tensor(allocation.draws.position))
         samples = on_reference_set(setting, theta, allocation.draws.value)
@@ -195,7 +197,7 @@ class Sampled:
         return cls(allocation.draws, samples, noise, findings, blocks, explored.n_iter)
 
     @classmethod
-    def unreduced(cls, setting: Setting, explored: Explored) -> "Sampled":
+    def unreduced(cls, setting: SamplingSetting, explored: Explored) -> "Sampled":
         """The draws as they were made: neither weighed nor on the reference set."""
         theta, noise_std = setting.posterior.split(torch.as_tensor(explored.draws.position))
         findings = Findings([], _UNKNOWN, {"warnings": []})
@@ -237,7 +239,7 @@ class Sampled:
 
 
 def _findings(
-    setting: Setting, explored: Explored, allocation: Allocation, samples: Array
+    setting: SamplingSetting, explored: Explored, allocation: Allocation, samples: Array
 ) -> Findings:
     draws, weighing, problems, decided = allocation
     offset, effort, approach = setting.data.log_jacobian, setting.effort, setting.plan.approach
@@ -278,7 +280,7 @@ def _report(findings: Findings) -> None:
         warn_unconverged(message)
 
 
-def _require_memory(setting: Setting) -> None:
+def _require_memory(setting: SamplingSetting) -> None:
     """Draws on the host, as made, as one and as labelled: 8 P + 3 C S P b; what finds them."""
     data, model, plan, search = setting.data, setting.model, setting.plan, setting.search
     n_params, size = model.network.layout.n_params, data.dtype.itemsize

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.mcmc.effort import Effort
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.allowance import Allowance
 from skbayes_sym.inference.sampling.annealing import Approach
@@ -22,7 +22,7 @@ from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.units import split_units
 
 
-class Search(NamedTuple):
+class SearchPlan(NamedTuple):
     """How modes are looked for, and what they count for."""
 
     kernel: Kernel | None  # moves the chains that explore; None if only particles do
@@ -60,12 +60,12 @@ class SamplingSeeds(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class SamplingSetting:
     """Everything that a stage of a fit needs.
 
     Parameters
     ----------
-    search : Search
+    search : SearchPlan
     plan : Plan
     remove_symmetries : bool
         Whether draws are moved to one representative of their orbit.
@@ -74,17 +74,17 @@ class Setting:
     data : Training
     model : Model
     run : Run
-    effort : Effort
+    effort : SamplingEffort
     """
 
-    search: Search
+    search: SearchPlan
     plan: Plan
     remove_symmetries: bool
     noise_prior_scale: float
     data: Training
     model: Model
     run: Run
-    effort: Effort
+    effort: SamplingEffort
 
     @cached_property
     def seeds(self) -> SamplingSeeds:

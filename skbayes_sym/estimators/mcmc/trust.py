@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.mcmc.effort import Effort
 from skbayes_sym.estimators.mcmc.explore import Draws, Explored
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.inference.diagnostics import bulk_ess, rank_rhat
 from skbayes_sym.inference.modes.bridge import MIN_DRAWS_PER_DIM, can_bridge
 from skbayes_sym.inference.modes.weigh import Weighing, contending, mean_log_density_by_mode
@@ -21,7 +21,11 @@ from skbayes_sym.symmetry.units import split_units
 
 
 def diagnose(
-    posterior: NetworkPosterior, explored: Explored, draws: Draws, samples: Array, effort: Effort
+    posterior: NetworkPosterior,
+    explored: Explored,
+    draws: Draws,
+    samples: Array,
+    effort: SamplingEffort,
 ) -> dict[str, Any]:
     """Figures on mixing, before and after symmetries were removed and chains allocated.
 
@@ -45,7 +49,7 @@ def diagnose(
     }
 
 
-def _moves(chains: ChainDraws | None, n_starts: int, effort: Effort) -> dict[str, Array]:
+def _moves(chains: ChainDraws | None, n_starts: int, effort: SamplingEffort) -> dict[str, Array]:
     """Figures of the moves of each exploring chain; zeros for particles."""
     if chains is None:
         nothing = np.zeros(n_starts, dtype=np.int64)
@@ -73,7 +77,7 @@ def _typical(statistic: Callable[[Array], Array], functions: Array) -> Array:
     return typical
 
 
-def functions_of(posterior: NetworkPosterior, draws: Array, effort: Effort) -> Array:
+def functions_of(posterior: NetworkPosterior, draws: Array, effort: SamplingEffort) -> Array:
     """Outputs at some training rows, and the log noise, of draws (C, S, D): (C, S, Q)."""
     x = posterior.data.x.cpu()
     n_rows = min(len(x), effort.diagnosed_rows)
@@ -85,7 +89,9 @@ def functions_of(posterior: NetworkPosterior, draws: Array, effort: Effort) -> A
     return np.concatenate([outputs.numpy(), draws[..., n_params:]], axis=-1)
 
 
-def why_not_weigh(group: SymmetryGroup, chains: ChainDraws | None, effort: Effort) -> list[str]:
+def why_not_weigh(
+    group: SymmetryGroup, chains: ChainDraws | None, effort: SamplingEffort
+) -> list[str]:
     """Reasons not to try for an evidence; none if there are none."""
     problems = []
     _, others = split_units(group)
@@ -107,7 +113,7 @@ def why_not_weigh(group: SymmetryGroup, chains: ChainDraws | None, effort: Effor
     return problems
 
 
-def decided_weights(weighing: Weighing, effort: Effort) -> Tensor | None:
+def decided_weights(weighing: Weighing, effort: SamplingEffort) -> Tensor | None:
     """Weights of the modes that no doubt about their evidence changes, (K,); None if some does.
 
     A mode that all others are too low to compete with has all the weight, whether or not its
@@ -130,7 +136,7 @@ def decided_weights(weighing: Weighing, effort: Effort) -> Tensor | None:
     return weights
 
 
-def why_not(weighing: Weighing, n_dims: int, effort: Effort) -> list[str]:
+def why_not(weighing: Weighing, n_dims: int, effort: SamplingEffort) -> list[str]:
     """Reasons not to trust the evidence; none if there are none."""
     error = weighing.weights.log_evidence_standard_error
     highest = int(mean_log_density_by_mode(weighing.pool, weighing.modes).argmax())
@@ -151,7 +157,7 @@ def why_not(weighing: Weighing, n_dims: int, effort: Effort) -> list[str]:
     return problems
 
 
-def doubtful_chains(acceptance: Array, rhat_within: Array, effort: Effort) -> list[str]:
+def doubtful_chains(acceptance: Array, rhat_within: Array, effort: SamplingEffort) -> list[str]:
     """Warnings of annealed chains that shouldn't be believed, by number, each with its figure."""
 
     def named(chosen: Array, figures: Array) -> str:
@@ -198,7 +204,7 @@ def no_evidence(problems: tuple[str, ...], *, decided: bool, shared: bool = Fals
 
 
 def disagreement(
-    posterior: NetworkPosterior, kept: Array, members: list[Array], effort: Effort
+    posterior: NetworkPosterior, kept: Array, members: list[Array], effort: SamplingEffort
 ) -> list[str]:
     """Warnings of modes whose own chains tell different functions: there are several in them."""
     values, warnings = functions_of(posterior, kept, effort), []

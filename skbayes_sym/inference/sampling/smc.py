@@ -75,7 +75,7 @@ class SMCSettings:
     max_stages: int = 1000
 
 
-class Stage(NamedTuple):
+class SMCStage(NamedTuple):
     """Figures of one stage."""
 
     temperature: float  # beta it moved at
@@ -137,7 +137,7 @@ class SMCResult(NamedTuple):
     log_evidence: float  # nats; nan unless `complete`
     log_likelihood: Tensor  # (N,), nats
     eves: Tensor  # int64 (N,): the prior draw that each descends from (Lee & Whiteley 2018)
-    stages: tuple[Stage, ...]
+    stages: tuple[SMCStage, ...]
     n_gradients: int  # of all particles together
     stopped: Stopped  # "tol" at temperature 1, "max_iter" after ``max_stages``
 
@@ -202,7 +202,7 @@ def smc(
     settings = settings or SMCSettings()
     run = Stages(log_posterior, group, settings, generator)
     cloud, tuning = run.from_prior(), run.first_tuning()
-    stages: list[Stage] = []
+    stages: list[SMCStage] = []
     with Loop() as loop:
         for _ in loop.steps(range(settings.max_stages)):
             cloud, tuning, stage = run.advance(cloud, tuning)
@@ -304,7 +304,7 @@ class Stages:
         start = -0.25 * log(self.log_posterior.n_dims)
         return Tuning(None, (start, start), False, 1, 0)
 
-    def advance(self, cloud: Cloud, tuning: Tuning) -> tuple[Cloud, Tuning, Stage]:
+    def advance(self, cloud: Cloud, tuning: Tuning) -> tuple[Cloud, Tuning, SMCStage]:
         """Raise the temperature once and move all particles."""
         beta = next_temperature(cloud.log_likelihood, cloud.temperature, self.settings.ess_fraction)
         weights = (beta - cloud.temperature) * cloud.log_likelihood.double()
@@ -316,7 +316,7 @@ class Stages:
         position, moved = self.move(fitted, beta, tuning.log_steps[full])
         after = self._log_likelihood(position)
         log_evidence = cloud.log_evidence + log_mean_weight(weights)
-        stage = Stage(
+        stage = SMCStage(
             beta, log_evidence, full, moved.acceptance, exp(moved.log_step), moved.boundary_loss,
             len(eves.unique()), _correlation(before, after),
         )  # fmt: skip
@@ -382,7 +382,7 @@ class Stages:
         return value.masked_fill(~value.isfinite(), -torch.inf)
 
 
-def next_tuning(tuning: Tuning, reference: DiagonalReference, stage: Stage) -> Tuning:
+def next_tuning(tuning: Tuning, reference: DiagonalReference, stage: SMCStage) -> Tuning:
     """Step sizes of each kernel, and which one is next."""
     works = stage.full and stage.boundary_loss <= _MOST_LOST
     pause = _PAUSE if stage.full else max(tuning.pause - 1, 0)

@@ -17,7 +17,7 @@ from sklearn.model_selection import GridSearchCV
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.mcmc.effort import Effort
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.samplers import HMC, NUTS, SMC, Chains, Evidence
 from skbayes_sym.inspection import SymmetryDisplay
 
@@ -398,7 +398,7 @@ def test_pickle_and_data_frames(estimator, data):
     assert np.array_equal(clone(estimator).fit(X, y).predict(X), expected)
     assert list(fitted.feature_names_in_) == list(frame.columns)
     doc = type(estimator).__doc__
-    for name in fitted.get_params():
+    for name in fitted.get_params(deep=False):
         assert f"    {name} : " in doc or f", {name} : " in doc or f"    {name}, " in doc, name
     for name in vars(fitted):
         if name.endswith("_") and not name.startswith("_"):
@@ -423,7 +423,7 @@ def test_float32_follows_the_data(estimator, data):
 @pytest.mark.processes
 @pytest.mark.parametrize("mode_weights", ["uniform", Evidence(2, 32)])
 def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch):
-    monkeypatch.setattr(MCMCRegressor, "_effort", Effort(block=4, small_block=4))
+    monkeypatch.setattr(MCMCRegressor, "_effort", SamplingEffort(block=4, small_block=4))
     X, y = make_sinusoidal(40, random_state=0)
     reg = MCMCRegressor(
         (1,), prior=1.0, n_chains=10, n_draws=12, random_state=0,

@@ -12,7 +12,7 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
-from skbayes_sym.estimators.mcmc.effort import Effort
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.samplers import HMC, Chains, Evidence
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 
@@ -244,7 +244,9 @@ def test_targets_beyond_the_arithmetics_range_are_an_error():
 @pytest.mark.parametrize("case", ["one-row", "constant-target", "constant-feature"])
 def test_data_that_say_little(case, mode_weights, monkeypatch):
     """Few draws: without noise in the targets a trajectory takes all the gradients it may."""
-    monkeypatch.setattr(MCMCRegressor, "_effort", Effort(refining_draws=10, refresh_warmup=30))
+    monkeypatch.setattr(
+        MCMCRegressor, "_effort", SamplingEffort(refining_draws=10, refresh_warmup=30)
+    )
     X, y = (a.copy() for a in DIABETES)
     X = X[:, :2].copy()
     if case == "one-row":

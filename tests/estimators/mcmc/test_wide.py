@@ -12,8 +12,8 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
-from skbayes_sym.estimators.mcmc.effort import Effort
-from skbayes_sym.estimators.mcmc.starts import INITS, init_by_size, usual_scale
+from skbayes_sym.estimators.mcmc.chain_starts import INITS, init_by_size, usual_scale
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.trust import doubtful_chains
 from skbayes_sym.estimators.samplers import HMC, Annealing, Chains
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
@@ -239,9 +239,9 @@ def model_of(*hidden):
 def test_the_size_of_the_network_chooses():
     n_rows = 10**8  # too many to find modes
     few, many = model_of(28), model_of(29)  # 197 weights
-    assert init_by_size(few, n_rows, Effort()) == "prior"
-    assert init_by_size(many, n_rows, Effort()) == "ensemble"
-    assert init_by_size(few, 100, Effort()) == "laplace"
+    assert init_by_size(few, n_rows, SamplingEffort()) == "prior"
+    assert init_by_size(many, n_rows, SamplingEffort()) == "ensemble"
+    assert init_by_size(few, 100, SamplingEffort()) == "laplace"
     assert [INITS[name].usual[:3] for name in ("prior", "laplace", "ensemble")] == [
         (64, 1000, 50), (16, 150, 50), (12, 100, 50),
     ]  # fmt: skip
@@ -252,7 +252,7 @@ def test_the_size_of_the_network_chooses():
 
 def test_chains_not_to_be_believed_are_named():
     acceptance, rhat = np.array([0.8, 0.3, np.nan]), np.array([1.0, 1.1, 2.0])
-    first, second = doubtful_chains(acceptance, rhat, Effort())
+    first, second = doubtful_chains(acceptance, rhat, SamplingEffort())
     assert first.startswith("of 3 chains number 1 (0.30) accepted fewer than 65%")
     assert second.startswith("of 3 chains number 2 (2.00)")
-    assert doubtful_chains(np.array([0.9]), np.array([1.0]), Effort()) == []
+    assert doubtful_chains(np.array([0.9]), np.array([1.0]), SamplingEffort()) == []

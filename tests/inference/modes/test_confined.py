@@ -8,8 +8,8 @@ import torch
 from inference.modes.known_modes import TWO, UNITS, D, Mixture, pooled
 from inference.modes.mode_samplers import PLAN, posterior_of, sampler_of, two_modes
 
-from skbayes_sym.inference.modes import refine as confined
-from skbayes_sym.inference.modes.refine import ModeSampler
+from skbayes_sym.inference.modes import confined
+from skbayes_sym.inference.modes.confined import ModeSampler
 from skbayes_sym.inference.modes.weigh import weigh
 from skbayes_sym.inference.sampling.allowance import Allowance
 from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC

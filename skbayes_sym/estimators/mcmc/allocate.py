@@ -8,10 +8,10 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.explore import Draws, Explored, drawn_on, made
-from skbayes_sym.estimators.mcmc.setting import Setting
+from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.estimators.mcmc.trust import decided_weights, why_not, why_not_weigh
 from skbayes_sym.inference.modes.bridge import can_bridge
-from skbayes_sym.inference.modes.refine import ModeRun, ModeSampler, refine
+from skbayes_sym.inference.modes.confined import ModeRun, ModeSampler, refine
 from skbayes_sym.inference.modes.weigh import (
     Weighing,
     contending,
@@ -51,7 +51,7 @@ class Mode(NamedTuple):
     mean_log_posterior: float  # over its draws, nats
 
 
-def allocate_chains(setting: Setting, explored: Explored) -> Allocation:
+def allocate_chains(setting: SamplingSetting, explored: Explored) -> Allocation:
     """Draws weighed by evidence; the explored ones, and why, where that can't be had."""
     draws, effort = explored.draws, setting.effort
     if draws.stopped != "max_iter" or not setting.weighs:
@@ -80,7 +80,7 @@ def allocate_chains(setting: Setting, explored: Explored) -> Allocation:
 
 
 def _weigh(
-    setting: Setting, explored: Explored, generator: torch.Generator, allowance: Allowance
+    setting: SamplingSetting, explored: Explored, generator: torch.Generator, allowance: Allowance
 ) -> Weighing:
     """Modes and their evidence, with more draws from modes that have too few."""
     reference, group, effort = setting.reference, setting.model.group, setting.effort
@@ -107,14 +107,16 @@ def _weigh(
     )  # fmt: skip
 
 
-def _mode_run(setting: Setting) -> ModeRun:
+def _mode_run(setting: SamplingSetting) -> ModeRun:
     plan, effort = setting.plan, setting.effort
     n_warmup = min(effort.refresh_warmup, max(plan.n_warmup, effort.least_warmup))
     thin = effort.refresh_thin * plan.thinning
     return ModeRun(n_warmup, plan.n_draws, thin, setting.block_size, plan.n_jobs)
 
 
-def _mode_sampler(setting: Setting, run: ModeRun, generator: torch.Generator) -> ModeSampler:
+def _mode_sampler(
+    setting: SamplingSetting, run: ModeRun, generator: torch.Generator
+) -> ModeSampler:
     posterior = setting.posterior
     return ModeSampler(posterior, setting.model.group, run, posterior.data.x, generator)
 
@@ -137,7 +139,7 @@ def _votes(weighing: Weighing, explored: Explored) -> Tensor | None:
 
 
 def _refreshed(
-    setting: Setting,
+    setting: SamplingSetting,
     weighing: Weighing,
     shares: Tensor,
     generator: torch.Generator,
@@ -207,7 +209,7 @@ def list_modes(
     return [listed[k] for k in order]
 
 
-def affordable(setting: Setting, chains: ChainDraws) -> int:
+def affordable(setting: SamplingSetting, chains: ChainDraws) -> int:
     """Replicates that are worth it: they propose modes, and what they cost is limited."""
     group, search, effort = setting.model.group, setting.search, setting.effort
     if not setting.weighs or not can_bridge(group) or why_not_weigh(group, chains, effort):
@@ -221,7 +223,7 @@ def affordable(setting: Setting, chains: ChainDraws) -> int:
     return min(search.n_replicates, int(allowance.part(effort.replicate_share) / each))
 
 
-def allowance_for_evidence(setting: Setting, explored: Explored) -> Allowance:
+def allowance_for_evidence(setting: SamplingSetting, explored: Explored) -> Allowance:
     """What finding the evidence may still cost: its part less what replicates have."""
     particles = 0.0
     for run in explored.replicates:
@@ -233,7 +235,7 @@ def allowance_for_evidence(setting: Setting, explored: Explored) -> Allowance:
 
 
 def allowance_for_new_chains(
-    setting: Setting, explored: Explored, evidence: Allowance
+    setting: SamplingSetting, explored: Explored, evidence: Allowance
 ) -> Allowance | None:
     """What is left for chains in the modes once the evidence is known; None without a limit.
 
@@ -247,7 +249,7 @@ def allowance_for_new_chains(
     return setting.allowance(left + evidence.left)
 
 
-def _for_the_evidence(setting: Setting, chains: ChainDraws) -> float:
+def _for_the_evidence(setting: SamplingSetting, chains: ChainDraws) -> float:
     """At most ``effort`` times what was asked for; half of what exploring chains leave of all that
     a fit may cost, or all but new chains' draws if that is more."""
     asked, made_work = _work(setting, chains)
@@ -255,7 +257,7 @@ def _for_the_evidence(setting: Setting, chains: ChainDraws) -> float:
     return min(setting.search.effort * asked, max(0.5 * left, left - asked))
 
 
-def _work(setting: Setting, chains: ChainDraws) -> tuple[float, float]:
+def _work(setting: SamplingSetting, chains: ChainDraws) -> tuple[float, float]:
     """Multiplications of the exploring chains: all draws that were asked for, those made."""
     n_gradients = chains.warmup.n_gradients + chains.sampling.n_gradients
     n_moves = chains.warmup.n_moves + chains.sampling.n_moves
@@ -266,7 +268,7 @@ def _work(setting: Setting, chains: ChainDraws) -> tuple[float, float]:
 
 
 def _work_of_replicate(
-    setting: Setting, n_gradients: float, n_stages: int, n_particles: int
+    setting: SamplingSetting, n_gradients: float, n_stages: int, n_particles: int
 ) -> float:
     """Multiplications of gradients of every particle, and of what happens between the moves."""
     ledger = setting.allowance()

@@ -6,7 +6,7 @@ from skbayes_sym.inference.modes.bridge import MIN_DRAWS_PER_DIM
 
 
 @dataclass(frozen=True)
-class Effort:
+class SamplingEffort:
     """Policy of `MCMCRegressor` and `MCMCClassifier`."""
 
     # n_chains="auto": three modes, the rarest in the reach of 8 % of starts (Wiese et al. 2023).

@@ -26,8 +26,8 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
-from skbayes_sym.estimators.mcmc.effort import Effort
-from skbayes_sym.estimators.mcmc.setting import Plan, Setting
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
+from skbayes_sym.estimators.mcmc.setting import Plan, SamplingSetting
 from skbayes_sym.inference.laplace_starts import labels_starts, regression_starts
 from skbayes_sym.inference.log_density import LogDensity, RoughGradients
 from skbayes_sym.inference.network_posterior import NetworkPosterior
@@ -56,18 +56,20 @@ NO_EVIDENCE = (
 _WIDEST = 4.0
 
 
-class Init(NamedTuple):
+class ChainInit(NamedTuple):
     """One way to start."""
 
     needs: Needs
-    blocks: Callable[[Setting], list[Block]]
-    adaptation: Callable[[Setting], PreconditionerAdaptation]  # of the metric, during warm-up
+    blocks: Callable[[SamplingSetting], list[Block]]
+    adaptation: Callable[
+        [SamplingSetting], PreconditionerAdaptation
+    ]  # of the metric, during warm-up
     kernel: HMC  # what ``sampler="auto"`` is
     usual: Plan = Plan(64, 1000, 50)  # where a person doesn't say
     approach: Approach | None = None  # what chains do before they warm up
 
 
-def _prior_blocks(setting: Setting) -> list[Block]:
+def _prior_blocks(setting: SamplingSetting) -> list[Block]:
     """Draws of the prior, learned scales at their reference, with noise that isn't far too small.
 
     A chain that starts at a draw of a heavy-tailed scale may be far beyond where the network bends.
@@ -91,7 +93,7 @@ def _prior_blocks(setting: Setting) -> list[Block]:
     )  # fmt: skip
 
 
-def _laplace_blocks(setting: Setting) -> list[Block]:
+def _laplace_blocks(setting: SamplingSetting) -> list[Block]:
     """Modes of the network's posterior; a scale that is learned has its evidence's value there."""
     network, likelihood, prior, _ = setting.model
     mlp, scales, data = fully_connected(network), scales_by_group(prior), setting.data.double_data
@@ -110,7 +112,7 @@ def _laplace_blocks(setting: Setting) -> list[Block]:
     )  # fmt: skip
 
 
-def _ensemble_blocks(setting: Setting) -> list[Block]:
+def _ensemble_blocks(setting: SamplingSetting) -> list[Block]:
     """Chains at the starts of an ensemble's members; learned noise at the targets' spread."""
     posterior, generator = setting.posterior, generator_from(setting.seeds.start)
     theta = setting.model.network.init(setting.plan.n_chains, generator=generator)
@@ -120,14 +122,14 @@ def _ensemble_blocks(setting: Setting) -> list[Block]:
     return start_blocks(position, posterior, block_size=size, seed=setting.seeds.chains)
 
 
-INITS: dict[str, Init] = {
-    "prior": Init(
+INITS: dict[str, ChainInit] = {
+    "prior": ChainInit(
         Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR), _prior_blocks,
         lambda setting: PooledDiagonal(setting.model.group), HMC(),
     ),
     # Directions that the rows leave to the prior are up to thirty times wider in the damped metric
     # than in others: trajectories as long as 40 gradients allow.
-    "laplace": Init(
+    "laplace": ChainInit(
         Needs(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), _laplace_blocks,
         lambda setting: FixedPreconditioner(), HMC(path_length=30.0, max_leapfrog=40),
         Plan(16, 150, 50),
@@ -135,7 +137,7 @@ INITS: dict[str, Init] = {
     # Step sizes are about 0.1 in the coordinates of the curvature, so about 60 steps a trajectory.
     # Twelve chains: the squared error of an average of M is about b + v / M, with v .5 to .7 of b
     # on airfoil: eight leave 6 to 9 % to chance, twelve 4 to 6 %.
-    "ensemble": Init(
+    "ensemble": ChainInit(
         Needs(CURVED_LIKELIHOOD, FULLY_CONNECTED, ANY_PRIOR), _ensemble_blocks,
         lambda setting: KroneckerAdaptation(setting.posterior),
         HMC(path_length=6.0, jitter=(0.7, 1.3), max_leapfrog=80), Plan(12, 100, 50), Annealing(),
@@ -143,7 +145,7 @@ INITS: dict[str, Init] = {
 }  # fmt: skip
 
 
-def init_by_size(model: Model, n_rows: int, effort: Effort) -> str:
+def init_by_size(model: Model, n_rows: int, effort: SamplingEffort) -> str:
     """Name of the start that a model and its size ask for."""
     n_weights = model.network.layout.n_params
     work = effort.modes * effort.mode_steps * (n_rows * n_weights**2 + n_weights**3)
@@ -172,7 +174,7 @@ def usual_scale(network: Network) -> Tensor:
     return torch.cat(parts).double()
 
 
-def from_afar(setting: Setting, approach: Approach) -> Approach:
+def from_afar(setting: SamplingSetting, approach: Approach) -> Approach:
     """The approach in float32, under given scales where scales are learned."""
     prior: Prior = setting.model.prior
     if hasattr(prior, "scales"):
@@ -183,7 +185,7 @@ def from_afar(setting: Setting, approach: Approach) -> Approach:
     return Detour(approach, posterior, KroneckerAdaptation(posterior), torch.float32)
 
 
-def density_for(setting: Setting, kernel: Kernel) -> LogDensity:
+def density_for(setting: SamplingSetting, kernel: Kernel) -> LogDensity:
     """The posterior; of annealed chains that HMC moves with gradients in float32.
 
     They cost half as much, and trajectories so short don't tell them apart.
@@ -196,7 +198,7 @@ def density_for(setting: Setting, kernel: Kernel) -> LogDensity:
     return RoughGradients(exact, _in_float32(setting, setting.model.prior), torch.float32)
 
 
-def _in_float32(setting: Setting, prior: Prior) -> NetworkPosterior:
+def _in_float32(setting: SamplingSetting, prior: Prior) -> NetworkPosterior:
     exact = setting.posterior
     data = Data(*(t.float() if t.is_floating_point() else t for t in exact.data))
     return NetworkPosterior(exact.network, exact.likelihood, prior, data, exact.noise_prior_scale)

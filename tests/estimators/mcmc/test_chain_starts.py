@@ -9,8 +9,8 @@ from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.mcmc.effort import Effort
-from skbayes_sym.estimators.mcmc.starts import init_by_size
+from skbayes_sym.estimators.mcmc.chain_starts import init_by_size
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.samplers import HMC, SMC, Chains, Evidence
 from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
@@ -175,7 +175,7 @@ def test_what_gauss_newton_steps_cant_do_is_refused(settings, message):
     ],
 )
 def test_modes_are_found_where_that_takes_seconds(model, n_rows, expected):
-    assert (init_by_size(model, n_rows, Effort()) == "laplace") == expected
+    assert (init_by_size(model, n_rows, SamplingEffort()) == "laplace") == expected
 
 
 @pytest.mark.long
