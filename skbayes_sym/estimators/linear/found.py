@@ -99,7 +99,7 @@ class SiteFit:
             _gap_std_error_=self.bounds.gap.standard_error,
             **self._sites(data, targets),
         )
-        if getattr(model.likelihood, "is_conjugate", False):
+        if model.likelihood.kind == "normal":
             attributes["log_evidence_"] = attributes["elbo_"]
         return attributes
 

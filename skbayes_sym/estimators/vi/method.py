@@ -131,7 +131,7 @@ class MeanFieldVI:
     def _warn_of_collapse(
         self, data: Training, model: GaussianMLP, result: OptimiseResult, seed: int
     ) -> None:
-        if not model.likelihood.n_params or not getattr(model.likelihood, "is_conjugate", False):
+        if not model.likelihood.n_params or model.likelihood.kind != "normal":
             return
         params = result.params.double()
         posterior, n = _posterior(params, model), model.network.layout.n_params
