@@ -204,8 +204,8 @@ ANY_PRIOR = Need(
 )
 NORMAL_PRIOR = Need(
     "Independent zero-mean normals",
-    "Use prior_scale, or Normal(scale).",
-    ("gaussian", "learned"),
+    "Give a number, or Normal(scale).",
+    ("gaussian",),
     lambda prior: prior.gaussian() is not None,
 )
 NORMAL_OR_LEARNED = Need(
