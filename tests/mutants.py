@@ -282,7 +282,7 @@ MUTANTS = [
     Mutant("inference/modes/refine.py", "warm.complete and _boundary_loss", "_boundary_loss",
            "inference/modes/test_confined.py"),
     Mutant("estimators/bayesian_mlp/pool.py",
-           "if has_ended(self.linear) else networks", "if False else networks",
+           "[fit.stop_reason for fit in self if", "[fit.stop_reason for fit in self[:2] if",
            "estimators/test_interrupts.py"),
     Mutant("inference/factorization/mixed_sweeps.py", "PERIOD, _ENOUGH = 10, 1e-5",
            "PERIOD, _ENOUGH = 10, 5e-3",
