@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.priors import BasePrior, GaussianPrior, WeightMoments
-from skbayes_sym.numerics.constants import constant
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.machine import constant
 from skbayes_sym.numerics.random import normal_like
 
 # Variance of the inputs to a hidden unit from standardised features: tanh units then bend within

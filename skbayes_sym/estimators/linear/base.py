@@ -26,7 +26,7 @@ from skbayes_sym.models.networks.activations import IDENTITY
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import Predictive
 from skbayes_sym.models.priors import GaussianPrior
-from skbayes_sym.numerics.quadrature import gauss_hermite
+from skbayes_sym.numerics.gaussian import gauss_hermite
 from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.translation import Translation
 

@@ -23,7 +23,7 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical, log_class_probabilities
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.predictive import CategoricalMixture
-from skbayes_sym.numerics.quadrature import sobol_normal
+from skbayes_sym.numerics.gaussian import sobol_normal
 
 LIKELIHOODS: dict[str, Likelihood | None] = {
     "auto": None,  # by the number of classes

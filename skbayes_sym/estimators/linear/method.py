@@ -35,10 +35,9 @@ from skbayes_sym.inference.linear.sites import (
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.gaussian import sobol_normal
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
-from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
-from skbayes_sym.numerics.quadrature import sobol_normal
-from skbayes_sym.numerics.random import spawn_seeds
+from skbayes_sym.numerics.random import Estimate, mean_and_error, spawn_seeds
 
 _MEAN_FIELD_UPDATES = 500
 _REPLICATES = 8  # of the quasi-Monte Carlo rule behind the reported bound

@@ -24,8 +24,8 @@ from skbayes_sym.estimators.mcmc.warm_start import as_arrays
 from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.models.learned_scales import CollapsedScales
 from skbayes_sym.models.model import Model
-from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.random import Estimate
 
 _UNKNOWN = Estimate(float("nan"), float("nan"))
 

@@ -15,8 +15,8 @@ from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.priors import WeightMoments
-from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.random import Estimate
 
 
 class Bounds(NamedTuple):

@@ -12,7 +12,7 @@ from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Kind, collapsed
 from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
 from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.predictive import NormalMixture
-from skbayes_sym.numerics.quadrature import gauss_hermite
+from skbayes_sym.numerics.gaussian import gauss_hermite
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Kind
 from skbayes_sym.models.likelihoods.defaults import LabelLikelihood
 from skbayes_sym.models.likelihoods.expectations import N_NODES, by_quadrature
 from skbayes_sym.models.predictive import CategoricalMixture
-from skbayes_sym.numerics.gaussian import LOG_2PI
-from skbayes_sym.numerics.quadrature import gauss_hermite
+from skbayes_sym.numerics.gaussian import LOG_2PI, gauss_hermite
 
 _FEW_NODES = 7  # exact to 1e-5 where outputs spread half as much as the noise
 _FAR = 1e4  # standard deviations of the noise: the outermost ends
