@@ -6,7 +6,7 @@ and what its left-out rows are.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -27,18 +27,8 @@ from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
-from skbayes_sym.estimators.laplace.effort import (
-    MOST_NOISE,
-    MOST_WORK,
-    STEPS,
-    USUAL_WORK,
-    affordable_modes,
-    restarts,
-    work,
-)
-from skbayes_sym.estimators.laplace.labels_method import EvidenceLaplaceLabels, affordable
-from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
-from skbayes_sym.estimators.laplace.modes import ModesFit
+from skbayes_sym.estimators.laplace.effort import ModesEffort, work
+from skbayes_sym.estimators.laplace.modes import EvidenceLaplace, EvidenceLaplaceLabels, ModesFit
 from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
@@ -73,6 +63,7 @@ class Effort:
     """Numbers behind the choices of a pool."""
 
     mode_tol: float = 5e-6  # nats per unit of sample weight
+    modes: ModesEffort = field(default=ModesEffort())
     modes_blocks: float = 0.5  # of the fit's; members have the rest
     linear_blocks: float = 0.01
     # The ensemble's own defaults: relu under a fixed prior of 1 is what tanh modes lack.
@@ -330,30 +321,37 @@ class Numbers:
         return network.n_outputs
 
     def modes(self, data: Training, network: MLP) -> EvidenceLaplace | None:
-        if not affordable_modes(self.n_modes, data.n_rows, network):
+        if not self.effort.modes.affordable_modes(self.n_modes, data.n_rows, network):
             return None
         return EvidenceLaplace(
             "auto", "auto", self.effort.mode_tol, widens=self.widens, wide_prior=self.wide_prior,
-            most=self.n_modes,
+            most=self.n_modes, effort=self.effort.modes,
         )  # fmt: skip
 
     def members(self, data: Training, model: Model, modes: Any) -> DeepEnsemble | None:
         if modes is None:
             return self.effort.ensemble(self.n_members)
-        if noise_share(modes.modes, data.double_data.y.cpu()) > MOST_NOISE:
+        if noise_share(modes.modes, data.double_data.y.cpu()) > self.effort.modes.most_noise:
             return None
         # As many members as modes: neither kind outvotes the other. The noise and the left-out rows
         # of one cost two eigendecompositions in the smaller of the spaces of rows and weights.
         n, network = min(self.n_members, len(modes.modes.theta)), model.network
         n_numbers = min(data.n_rows, MOST_ROWS) * network.n_outputs
         m, larger = sorted((n_numbers, network.layout.n_params))
-        long = n * 2.0 * m**2 * (larger + self.effort.eigenvectors * m) > MOST_WORK
+        long = (
+            n * 2.0 * m**2 * (larger + self.effort.eigenvectors * m) > self.effort.modes.most_work
+        )
         return None if long else self.effort.ensemble(n)
 
     def linear(self, data: Training, network: MLP) -> EvidenceLaplace | None:
         n_params = linear_network(data.n_features, network.n_outputs).layout.n_params
-        long = work(1, STEPS, data.n_rows * network.n_outputs, n_params) > USUAL_WORK
-        return None if long else EvidenceLaplace(1, STEPS, self.effort.mode_tol)
+        steps, usual_work = self.effort.modes.steps, self.effort.modes.usual_work
+        long = work(1, steps, data.n_rows * network.n_outputs, n_params) > usual_work
+        return (
+            None
+            if long
+            else EvidenceLaplace(1, steps, self.effort.mode_tol, effort=self.effort.modes)
+        )
 
     def equal_weights(self, parts: Parts) -> Weights:
         """Weights without left-out rows: all networks count alike, the linear model not at all."""
@@ -399,7 +397,7 @@ class Numbers:
         """Why there are no other parts, and what left-out rows say besides."""
         reasons, modes, n_sought = [], pooled.parts.modes, 0
         if modes is not None:
-            n_sought = restarts("auto", data.n_rows, modes.network, self.n_modes)
+            n_sought = self.effort.modes.restarts("auto", data.n_rows, modes.network, self.n_modes)
             if len(modes.modes.theta) < n_sought and not has_ended(modes):
                 reasons.append(f"of {n_sought} the others' evidence is lower by a nat per row")
             scores = modes.width_scores or {}
@@ -467,11 +465,17 @@ class Labels:
         return max(2, network.n_outputs)
 
     def modes(self, data: Training, network: MLP) -> EvidenceLaplaceLabels | None:
-        n_modes, tries = affordable(self.n_modes, data.n_rows, network)
+        n_modes, tries = self.effort.modes.affordable_labels(self.n_modes, data.n_rows, network)
         if not n_modes:
             return None
         return EvidenceLaplaceLabels(
-            n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries
+            n_modes,
+            "auto",
+            "auto",
+            "loo",
+            alternative=self.alternative,
+            tries=tries,
+            effort=self.effort.modes,
         )
 
     def members(self, data: Training, model: Model, modes: Any) -> DeepEnsemble | None:
@@ -497,10 +501,10 @@ class Labels:
 
     def linear(self, data: Training, network: MLP) -> EvidenceLaplaceLabels | None:
         linear = linear_network(data.n_features, network.n_outputs)
-        long = not affordable(1, data.n_rows, linear)[0]
+        long = not self.effort.modes.affordable_labels(1, data.n_rows, linear)[0]
         if long or not self.n_modes or network.n_layers == 1:
             return None
-        return EvidenceLaplaceLabels(1, "auto", "auto", "loo")
+        return EvidenceLaplaceLabels(1, "auto", "auto", "loo", effort=self.effort.modes)
 
     def equal_weights(self, parts: Parts) -> Weights:
         """Weights without left-out rows: both kinds count alike, the linear model not at all."""
