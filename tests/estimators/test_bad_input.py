@@ -27,9 +27,9 @@ every_estimator = pytest.mark.parametrize(
         ("hidden_layer_sizes", 0), ("hidden_layer_sizes", (4, -1)), ("hidden_layer_sizes", (2.5,)),
         ("hidden_layer_sizes", "wide"), ("activation", "selu"), ("symmetry", "rotation"),
         ("gap", "bethe"), ("gap", 3), ("gap", DoublyStochastic()), ("symmetry", Exact()),
-        ("prior_scale", 0.0), ("prior_scale", [1.0, 2.0, 3.0]), ("prior_scale", [1.0, np.inf]),
+        ("prior", 0.0), ("prior", [1.0, 2.0, 3.0]), ("prior", [1.0, np.inf]),
         ("max_iter", 0), ("batch_size", 0), ("learning_rate", -1.0), ("log_variance_rate", 0.0),
-        ("n_weight_samples", 0), ("n_predict_samples", 0), ("tol", -1.0), ("dtype", "float16"),
+        ("n_weight_samples", 0), ("n_predict_samples", 0), ("tol", -1.0),
         ("device", "tpu9"), ("random_state", "today"),
     ],
 )  # fmt: skip

@@ -64,7 +64,7 @@ def test_predictions_go_with_the_scale_of_targets(factor):
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("name", ["linear-gaussian", "bayesian-mlp"])
 def test_noise_goes_with_the_scale_of_targets_whose_squares_are_no_numbers(name):
-    model = clone(FITS[name].estimator).set_params(normalize_y=True)
+    model = clone(FITS[name].estimator).set_params(standardize=True)
     plain, scaled = clone(model).fit(X, NUMBERS), clone(model).fit(X, 2.0**600 * NUMBERS)
     assert scaled.noise_std_ == pytest.approx(2.0**600 * plain.noise_std_)
 

@@ -93,9 +93,9 @@ def test_mistakes_in_targets_and_draws_of_numbers(name):
 
 BAD_VALUES = {
     "max_iter": "many", "n_chains": 0, "n_draws": "many", "tol": -1.0, "batch_size": "all",
-    "prior_scale": -1.0, "noise_std": 0.0, "noise_prior_scale": 0.0, "learning_rate": 0.0,
-    "activation": "selu", "dtype": "float16", "random_state": "today", "verbose": "loudly",
-    "standardize": "yes", "normalize_y": "yes", "warm_start": "yes", "n_jobs": "all",
+    "prior": -1.0, "noise_std": 0.0, "noise_prior_scale": 0.0, "learning_rate": 0.0,
+    "activation": "selu", "random_state": "today", "verbose": "loudly",
+    "standardize": "yes", "warm_start": "yes", "n_jobs": "all",
     "hidden_layer_sizes": "wide", "n_predict_samples": 0, "early_stopping": "yes",
 }  # fmt: skip
 
@@ -113,16 +113,16 @@ def test_mistakes_in_parameters(name):
 
 @every
 def test_prior_scales_that_do_not_fit(name):
-    if "array-like" not in SMALL[name]._parameter_constraints.get("prior_scale", []):
+    if "array-like" not in SMALL[name]._parameter_constraints.get("prior", []):
         pytest.skip("takes one number")
     for scales, message in [
-        ([1.0] * 7, r"^prior_scale must be a number or one for each of the .* shape \(7,\)"),
-        ([-1.0], r"^prior_scale must be positive and finite, got \[-1.0\]"),
-        ([np.inf], r"^prior_scale must be positive and finite, got \[inf\]"),
-        (["wide"], r"^prior_scale must hold numbers: could not convert .* 'wide'.$"),
+        ([1.0] * 7, r"^prior must be a number or one for each of the .* shape \(7,\)"),
+        ([-1.0], r"^prior must be positive and finite, got \[-1.0\]"),
+        ([np.inf], r"^prior must be positive and finite, got \[inf\]"),
+        (["wide"], r"^prior must hold numbers: could not convert .* 'wide'.$"),
     ]:
         with pytest.raises(ValueError, match=message):
-            clone(SMALL[name]).set_params(prior_scale=scales).fit(X, target(SMALL[name]))
+            clone(SMALL[name]).set_params(prior=scales).fit(X, target(SMALL[name]))
 
 
 @every
