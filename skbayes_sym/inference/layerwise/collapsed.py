@@ -28,8 +28,8 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.gaussian import LOG_2PI, kl_elementwise
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.linalg import RidgePosterior
 from skbayes_sym.numerics.random import float64_normal, normal_like
-from skbayes_sym.numerics.ridge import RidgePosterior
 
 _NARROW = 0.05  # posterior standard deviation of a concentrated start, in units of the prior's
 
@@ -98,10 +98,6 @@ class CollapsedLast:
     prior_scale: Scale
 
     @property
-    def trains_on_elbo(self) -> bool:
-        return True
-
-    @property
     def layout(self) -> ParamLayout:
         return ParamLayout({})
 
@@ -117,9 +113,6 @@ class CollapsedLast:
         constant = inputs.data.weight.sum() * (LOG_2PI + 2.0 * inputs.log_noise)
         total = (log_ratio - 0.5 * constant).sum(-1)
         return total, torch.zeros_like(total)
-
-    def objective(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
-        return self.elbo(inputs)
 
     def _ridge(self, inputs: LayerInputs) -> RidgePosterior:
         """Of all targets, (S, T) of them, in units in which noise and prior are standard."""

@@ -9,7 +9,7 @@ inputs) and unit h, with prior variance s^2,
 (Ober & Aitchison 2021, with precisions of rank one: a gain a unit, a precision a point). It is the
 product, conditional on the earlier layers, where Kurle et al. (2022, eqs. 23-26) print an average.
 With ``A = s diag(e^{b/2}) U`` all H units share the matrix ``A A'`` (or ``A' A``), so that one
-eigendecomposition a layer and draw serves them all (`skbayes_sym.numerics.resolvent`).
+eigendecomposition a layer and draw serves them all (`skbayes_sym.numerics.linalg`).
 """
 
 from dataclasses import dataclass, replace
@@ -35,9 +35,8 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.gaussian import kl_from_standard, log_normal
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.linalg import RidgePosterior, resolvent
 from skbayes_sym.numerics.random import float64_normal, normal_like
-from skbayes_sym.numerics.resolvent import resolvent
-from skbayes_sym.numerics.ridge import RidgePosterior
 
 
 class LayerDraw(NamedTuple):
@@ -180,10 +179,6 @@ class InducingLast:
     n_outputs: int
 
     @property
-    def trains_on_elbo(self) -> bool:
-        return True
-
-    @property
     def layout(self) -> ParamLayout:
         m, t = self.n_inducing, self.n_outputs
         return ParamLayout({"values": (m, t), "log_gain": (t,), "log_precision": (m,)})
@@ -218,9 +213,6 @@ class InducingLast:
         squares = (data.y - given.mean) ** 2 + given.variance
         log_prob = log_normal(squares, inputs.log_noise)
         return data.weight @ log_prob.sum(-1).mT, ridge.kl().sum(-1)
-
-    def objective(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
-        return self.elbo(inputs)
 
     def condition(self, inputs: LayerInputs) -> Conditional:
         return conditional(self._ridge(inputs), self.prior_scale)
