@@ -77,7 +77,7 @@ def _prior_blocks(setting: SamplingSetting) -> list[Block]:
     posterior, n_theta = setting.posterior, setting.model.network.layout.n_params
     generator, n = generator_from(setting.seeds.start), setting.plan.n_chains
     position = posterior.sample_prior(n, generator=generator)
-    scales = getattr(setting.model.prior, "scales", None)
+    scales = setting.model.prior.learned
     if scales is not None:
         position[:, :n_theta] = scales.sample(n, generator=generator).to(position)
     n_noise = setting.model.likelihood.noise_scale.shape[-1]  # which comes first
@@ -177,7 +177,7 @@ def usual_scale(network: Network) -> Tensor:
 def from_afar(setting: SamplingSetting, approach: Approach) -> Approach:
     """The approach in float32, under given scales where scales are learned."""
     prior: Prior = setting.model.prior
-    if hasattr(prior, "scales"):
+    if prior.learned is not None:
         prior = GaussianPrior(usual_scale(setting.model.network))
     elif setting.data.data.x.dtype == torch.float32:
         return approach

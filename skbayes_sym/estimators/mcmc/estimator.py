@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.method import Fitted
-from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, NOISE_CONSTRAINTS, GivenPrior
+from skbayes_sym.estimators._fit.model import (
+    NETWORK_CONSTRAINTS,
+    NOISE_CONSTRAINTS,
+    GivenPrior,
+    learned_scales,
+)
 from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
@@ -120,8 +125,8 @@ class SampledEstimator(WeightedDraws):
     def _prior(self, network: Network) -> Prior:
         """Scales that are learned are integrated out."""
         prior = super()._prior(network)
-        collapsed = getattr(prior, "collapsed", None)
-        return prior if collapsed is None else collapsed()  # type: ignore[no-any-return]
+        scales = learned_scales(prior)
+        return prior if scales is None else scales.collapsed()
 
     def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
         group = network.symmetry()

@@ -45,8 +45,8 @@ from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 from skbayes_sym.models.learned_scales import CollapsedScales
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
-from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.random import Estimate
 
 _KERNELS: dict[str, Kernel] = {"hmc": HMC(), "nuts": NUTS()}
 _UNKNOWN = Estimate(float("nan"), float("nan"))
@@ -225,8 +225,8 @@ class Sampled:
             "_training_data_": tuple(t.cpu().numpy() for t in data.data),
             "_likelihood_params_": position[..., n_theta:].astype(np.float64),
         }
-        if hasattr(model.prior, "log_scale"):  # posterior geometric means of the prior's scales
-            prior: CollapsedScales = model.prior  # type: ignore[assignment]
+        prior = model.prior
+        if isinstance(prior, CollapsedScales):  # posterior geometric means of its scales
             draws = torch.as_tensor(self.samples).double()
             log_scale = prior.log_scale(draws).mean(dim=1).numpy()
             attributes["prior_scale_"] = np.exp(weights @ log_scale)
