@@ -44,7 +44,7 @@ from skbayes_sym.inference.sampling.kernels.base import (
     State,
 )
 from skbayes_sym.inference.sampling.kronecker import KroneckerPreconditioner, LayerCurvature
-from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField
+from skbayes_sym.inference.solvers import MAP, VI, Gibbs
 from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
 from skbayes_sym.models.augmentations.colour import Brightness, Contrast, Hue
@@ -88,7 +88,7 @@ NOUNS: dict[str, Any] = {
         MLP, ParamLayout, Dense, Convolution,
         Normal, GaussianPrior, Gaussian, Heteroscedastic, NaturalHeteroscedastic, StudentT, Poisson,
         NegativeBinomial, Bernoulli, Categorical, Ordinal,
-        VI, MAP, MeanField, Gibbs,
+        VI, MAP, Gibbs,
         MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
         LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,
         CollapsedLast, InducingLast, AveragedKlLast,

@@ -25,10 +25,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.random import float64_normal, numpy_generator
 
+# What a learned prior's Wishart knows of a variance, in units of the entries': larger ones leave too
+# much of components that explain nothing.
+SCATTER = 0.3
 _CONSTANT_PRECISION = 1.0  # beta_0: of the means, in units of the rows' own precision
 _SHRINKAGE_RANGE = 1e-6, 1e8
 
@@ -285,6 +289,43 @@ class SidePrior:
             return law.shrinkage
         low, high = _SHRINKAGE_RANGE
         return min(max(n_coefficients / max(squares, n_coefficients / high), low), high)
+
+
+class FactorPrior(NamedTuple):
+    """What is believed of the rows of U and of V.
+
+    ``scale`` is the standard deviation of their entries, or "learn" (a mean and a full covariance
+    a side) or "ard" (a mean and a scale a component and side).
+    """
+
+    scale: float | str
+    features: tuple[Tensor | None, Tensor | None] = (None, None)  # (n, g) and (m, h)
+    scatter: float = SCATTER
+
+    @property
+    def learns_scales(self) -> bool:
+        """Whether the scales of the factors are learned."""
+        return isinstance(self.scale, str)
+
+    def sides(
+        self, shape: tuple[int, int], network: Coordinates, like: Tensor
+    ) -> tuple[SidePrior, SidePrior]:
+        """Priors of the rows and of the columns of a matrix of that shape."""
+        priors = []
+        for n, side, given in zip(shape, network.sides, self.features, strict=True):
+            k, every = network.n_components, tuple(range(len(side.free)))
+            blocks: tuple[Block, ...] = tuple(Block((i,)) for i in every)  # "ard"
+            if self.scale == "learn":
+                blocks = (Block(every),)
+            elif not isinstance(self.scale, str):
+                parts = Block(every[:k], float(self.scale)), Block(every[k:])
+                blocks = parts if len(every) > k else parts[:1]
+            learns = any(block.scale is None for block in blocks)
+            features = Features.constant(n, like) if learns else Features.none(n, like)
+            if given is not None:
+                features = features.joined(given)
+            priors.append(SidePrior(blocks, features, self.scatter * side.pin**2))
+        return priors[0], priors[1]
 
 
 def _log_wishart(dof: float, log_det_inverse: float, b: int) -> float:

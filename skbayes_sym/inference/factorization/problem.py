@@ -8,44 +8,60 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.coordinates import Coordinates, Free
+from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.inference.factorization.data import Entries
-from skbayes_sym.inference.factorization.hyperpriors import Block, Features, RowLaw, SidePrior
-from skbayes_sym.inference.factorization.likelihoods import EntryLikelihood, NoiseState, Normal
+from skbayes_sym.inference.factorization.hyperpriors import FactorPrior, RowLaw, SidePrior
+from skbayes_sym.inference.factorization.sites import noise_variance
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import float64_normal, generator_from, spawn_seeds
-from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
 
-# Where the prior is learned: what its Wishart knows of a variance (in units of the entries'), the
-# sweeps before it is, with variances of one, and the start. Learned at once, small matrices lose
-# components that never come back; larger scatters leave too much of them. Where both sides are
-# large a few sweeps are enough.
-SCATTER = 0.3
+# Sweeps before anything is learned of the prior, with variances of one. Learned at once, small
+# matrices lose components that never come back; where both sides are large a few are enough.
 HELD_SWEEPS = 15
 HELD_SWEEPS_LARGE, LARGE = 5, 500  # rows and columns
-FIXED_NOISE_SWEEPS = 5  # where it isn't
+FIXED_NOISE_SWEEPS = 5  # before the noise is learned, where the prior isn't
 _START_SCALE = 0.3
+_NOISE_RANGE = 1e-12, 1e12
+
+
+class FactorModel(NamedTuple):
+    """The four nouns of `skbayes_sym.models.model.Model`, of a matrix; scaled units.
+
+    An entry is ``likelihood(shift + a_i + b_j + u_i . v_j / sqrt(k))``. The transformations of the
+    rows of U and V in ``group`` change neither that nor the prior.
+    """
+
+    network: Coordinates
+    likelihood: Likelihood  # at the parameters where learning starts
+    prior: FactorPrior
+    group: SymmetryGroup = Trivial()
+    noise_range: tuple[float, float] = _NOISE_RANGE  # variances, if it is learned
+    shift: float = 0.0
+
+    @property
+    def n_components(self) -> int:
+        """Factors k of a row."""
+        return self.network.n_components
 
 
 class FactorState(NamedTuple):
     """What sweeps move, on their device: Gaussian rows, those of U before V's, and the noise.
 
-    A fit's result is a `skbayes_sym.inference.posteriors.MatrixPosterior`: in NumPy, without the
-    noise, which has no law.
-
-    Beyond the factors, rows have offsets for further coordinates (`Coordinates`).
+    A fit's result is a `skbayes_sym.inference.posteriors.MatrixPosterior`: in NumPy, a law of the
+    factors alone. Beyond the factors, rows have offsets for further coordinates (`Coordinates`).
     """
 
     mean: Tensor  # (n + m, D)
     cov: Tensor  # (n + m, D, D)
-    noise_variance: float
+    likelihood: Likelihood  # at the parameters learned so far
     laws: tuple[RowLaw, RowLaw] | None = None  # of the rows and of the columns
-    cuts: Tensor | None = None  # of ordinal entries
 
     def to(self, dtype: torch.dtype) -> "FactorState":
-        """The same in another precision."""
+        """Moments in another precision."""
         return self._replace(mean=self.mean.to(dtype), cov=self.cov.to(dtype))
 
     def factors(self, n_components: int) -> "FactorState":
@@ -56,76 +72,15 @@ class FactorState(NamedTuple):
         return self._replace(mean=self.mean[:, :k], cov=self.cov[:, :k, :k])
 
     @property
-    def noise(self) -> NoiseState:
-        """What was learned of the noise."""
-        return NoiseState(self.noise_variance, self.cuts)
+    def noise_variance(self) -> float:
+        """Variance of Gaussian entries, or of the sites of others."""
+        return noise_variance(self.likelihood)
 
 
 # Told the posterior of the moment, and the ELBO (nats, scaled) if there is one; True asks to stop.
 OnSweep = Callable[[FactorState, float | None], bool]
 
-
-class Factorisation(NamedTuple):
-    """``R = U V' / sqrt(k) + offsets + noise``; scaled units.
-
-    ``prior_scale`` is the standard deviation of the entries of U and V, or "learn" (a mean and a
-    full covariance a side) or "ard" (a mean and a scale a component and side).
-    """
-
-    n_components: int
-    prior_scale: float | str
-    noise_variance: float  # as given, or where learning starts
-    noise_range: tuple[float, float] | None = None  # if it is learned
-    offsets: tuple[bool, bool] = (False, False)  # of rows, of columns
-    likelihood: EntryLikelihood = Normal()
-    features: tuple[Tensor | None, Tensor | None] = (None, None)  # (n, g) and (m, h)
-    scatter: float = SCATTER
-
-    @property
-    def coordinates(self) -> Coordinates:
-        """Factors and offsets."""
-        return Coordinates(self.n_components, *self.offsets)
-
-    @property
-    def learns_scales(self) -> bool:
-        """Whether the scales of the factors are learned."""
-        return isinstance(self.prior_scale, str)
-
-    def priors(self, shape: tuple[int, int], like: Tensor) -> tuple[SidePrior, SidePrior]:
-        """Of the rows and of the columns of a matrix of that shape."""
-        rows, columns = (
-            self._prior(n, side, given, like)
-            for n, side, given in zip(shape, self.coordinates.sides, self.features, strict=True)
-        )
-        return rows, columns
-
-    def _prior(self, n: int, side: Free, given: Tensor | None, like: Tensor) -> SidePrior:
-        blocks = self._blocks(len(side.free))
-        features = Features.none(n, like)
-        if any(block.scale is None for block in blocks):
-            features = Features.constant(n, like)
-        if given is not None:
-            features = features.joined(given)
-        return SidePrior(blocks, features, self.scatter * side.pin**2)
-
-    def _blocks(self, n_free: int) -> tuple[Block, ...]:
-        every = tuple(range(n_free))
-        if self.prior_scale == "learn":
-            return (Block(every),)
-        if isinstance(self.prior_scale, str):
-            return tuple(Block((i,)) for i in every)
-        k = self.n_components
-        given = Block(every[:k], float(self.prior_scale))
-        return (given, Block(every[k:])) if n_free > k else (given,)
-
-
-class _Seeds(NamedTuple):
-    """One a purpose."""
-
-    start: int
-    gap: int
-    report: int
-    gibbs: int
+_PURPOSES = "start", "gap", "report", "gibbs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +93,7 @@ class FactorProblem:
         Centred and scaled, in the precision of the sweeps.
     precise : Entries
         The same, by row in float64: bounds are evaluated in it.
-    model : Factorisation
-    group : SymmetryGroup or None
-        That the posterior is averaged over.
+    model : FactorModel
     max_iter : int
         Sweeps.
     tol : float
@@ -152,17 +105,16 @@ class FactorProblem:
 
     data: Entries
     precise: Entries
-    model: Factorisation
-    group: SymmetryGroup | None
-    max_iter: int
-    tol: float
-    seed: int
+    model: FactorModel
+    max_iter: int = 0
+    tol: float = 0.0
+    seed: int = 0
     warm: FactorState | None = None
 
     def generator(self, purpose: str) -> torch.Generator:
         """The private stream of one purpose, on the device of the data."""
-        seeds = _Seeds(*spawn_seeds(self.seed, len(_Seeds._fields)))
-        return generator_from(getattr(seeds, purpose), self.data.by_row.value.device)
+        seeds = dict(zip(_PURPOSES, spawn_seeds(self.seed, len(_PURPOSES)), strict=True))
+        return generator_from(seeds[purpose], self.data.by_row.value.device)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -178,64 +130,53 @@ class FactorProblem:
     @property
     def n_held(self) -> int:
         """Sweeps before anything is learned of the prior."""
-        if not self.model.learns_scales or self.warm is not None:
+        if not self.model.prior.learns_scales or self.warm is not None:
             return 0
         return HELD_SWEEPS_LARGE if min(self.shape) >= LARGE else HELD_SWEEPS
 
     @property
     def n_fixed(self) -> int:
         """Sweeps before the noise is learned: from a random start everything looks like noise."""
-        is_known = self.model.learns_scales or self.warm is not None
+        is_known = self.model.prior.learns_scales or self.warm is not None
         return 0 if is_known else FIXED_NOISE_SWEEPS
 
     @cached_property
     def priors(self) -> tuple[SidePrior, SidePrior]:
-        """Of the rows and of the columns."""
-        return self.model.priors(self.shape, self.data.by_row.value)
+        """Priors of the rows and of the columns."""
+        return self.model.prior.sides(self.shape, self.model.network, self.data.by_row.value)
 
     @property
     def start(self) -> FactorState:
         """Means drawn from the prior, and narrower than it: away from the saddle at 0."""
         if self.warm is not None:
             return self.warm
-        model, like = self.model, self.data.by_row.value
-        coordinates, n = model.coordinates, sum(self.shape)
-        scale, variance = self._start_scales()
-        mean = like.new_zeros(n, coordinates.n_coordinates)
-        shape, generator = (n, model.n_components), self.generator("start")
-        mean[:, : model.n_components] = (scale * float64_normal(shape, generator=generator)).to(
-            like
-        )
-        coordinates.pinned(mean, self.data.n_rows)
+        model, like, given = self.model, self.data.by_row.value, self.model.prior.scale
+        network, n, k, pin = model.network, sum(self.shape), model.n_components, model.network.pin
+        scale, variance = _START_SCALE * pin, _START_SCALE**2 / 9.0 * pin**2
+        if not isinstance(given, str):
+            scale, variance = given, 0.1 * given**2
+        mean = like.new_zeros(n, network.n_coordinates)
+        drawn = float64_normal((n, k), generator=self.generator("start"))
+        mean[:, :k] = (scale * drawn).to(like)
+        network.pinned(mean, self.data.n_rows)
         identity = torch.eye(mean.shape[1], dtype=like.dtype, device=like.device)
         cov = (variance * identity).repeat(n, 1, 1)
-        for rows, side in zip(self.data.sides, coordinates.sides, strict=True):
+        for rows, side in zip(self.data.sides, network.sides, strict=True):
             pinned = positions(side.pinned, cov)
             cov[rows.own, pinned, pinned] = 0.0
-        return FactorState(mean, cov, model.noise_variance, self._held_laws(), self._start_cuts())
+        return FactorState(mean, cov, model.likelihood, self._held_laws())
 
     def laws(self, state: FactorState) -> tuple[RowLaw, RowLaw]:
-        """Of the rows and the columns; as held at first of a state that knows none."""
+        """Laws of the rows and the columns; as held at first of a state that knows none."""
         return self._held_laws() if state.laws is None else state.laws
 
     def _held_laws(self) -> tuple[RowLaw, RowLaw]:
-        rows, columns = (prior.held(self.model.coordinates.pin**2) for prior in self.priors)
+        rows, columns = (prior.held(self.model.network.pin**2) for prior in self.priors)
         return rows, columns
-
-    def _start_scales(self) -> tuple[float, float]:
-        """Scale of the means, and variance around them."""
-        given, pin = self.model.prior_scale, self.model.coordinates.pin
-        if isinstance(given, str):
-            return _START_SCALE * pin, _START_SCALE**2 / 9.0 * pin**2
-        return given, 0.1 * given**2
-
-    def _start_cuts(self) -> Tensor | None:
-        data = self.data.by_row
-        return self.model.likelihood.start_cuts(data.value, data.weight)
 
 
 class FactorBounds(NamedTuple):
-    """On the log evidence of scaled entries, nats."""
+    """Bounds on the log evidence of scaled entries, nats."""
 
     mean_field: float
     gap: Estimate
@@ -251,11 +192,11 @@ class Factors:
         Or the moments of what stands for it.
     n_iter : int
     stopped : Stopped
-    curve : list of float
+    curve : tuple of float
         What the sweeps raise, after each of them; empty where they raise nothing.
     bounds : FactorBounds, optional
         Of variational posteriors.
-    draws : Tensor of shape (S, n + m, k), optional
+    draws : Tensor of shape (S, n + m, D), optional
         Aligned draws.
     """
 
