@@ -42,7 +42,7 @@ def _of_row(start: str, column: int) -> str:
 _MODE_SEEKING = "examples/plot_mode_seeking.py"
 _TWO_WEIGHTS = "examples/plot_two_weight_network.py"
 _KURLE = "examples/plot_invariance_gap.py"
-_MOORE = "examples/reproduce_moore_figures.py --figure"
+_MOORE = "examples/papers/reproduce_moore_figures.py --figure"
 _SPEED = "asv_bench/studies/compare_all.py --budget 0 --rst"
 _FULL = r"from a mode\s+full covariance\s+([\d.]+)"
 _LOSS = {alpha: rf"{alpha}\s+-\d+\.\d+" for alpha in ("0.05", "0.10", "0.15", "0.20")}
@@ -128,17 +128,17 @@ NUMBERS = [
     Stated("docs/reproduction/wiese.rst",
            "as described: DE {} to {} on all ten sets, LA {} to {}. Trained on (2000 steps of "
            ".01): DE {} on sinusoidal, {} on izmailov, {} airfoil, {} concrete, {} yacht",
-           "examples/reproduce_wiese_baselines.py",
+           "examples/papers/reproduce_wiese_baselines.py",
            (_of_row("wine", 2), _of_row("forest_fire", 2), _of_row("diabetes", 0),
             _of_row("forest_fire", 0), *(_of_row(name, 6) for name in (
                 "sinusoidal", "izmailov", "airfoil", "concrete", "yacht"))), slack=1.0),
     Stated("docs/reproduction/wiese.rst",
            "{} chains exactly; {} by the paper's eq. 5",
-           "examples/reproduce_wiese_table1.py --fast",
+           "examples/papers/reproduce_wiese_table1.py --fast",
            (r"as printed \(\.57, \.35, \.08\)\s+(\d+)",
             r"as printed \(\.57, \.35, \.08\).*Markov's inequality (\d+)"), minutes=True),
     Stated("README.md", "it raises the test log density by about {} nats per point, on energy with "
-           "100 rows by {}", "examples/reproduce_gelberg_small_data.py",
+           "100 rows by {}", "examples/papers/reproduce_gelberg_small_data.py",
            tuple(rf"{name}[\s\S]*?symmetrised.*?([-+]0\.\d+)" for name in ("diabetes", "energy")),
            slack=1.0, minutes=True),
 ]  # fmt: skip

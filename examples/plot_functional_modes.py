@@ -10,10 +10,10 @@ asks what the paper doesn't: how much posterior mass does each mode have?
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from papers.predictive_convergence import consecutive_kl
 
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.inference.reference.predictive_convergence import consecutive_kl
 
 # %%
 # A network that must choose

@@ -23,14 +23,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import StrMethodFormatter
-
-from skbayes_sym import BayesianLinearRegressor, invariance_gap
-from skbayes_sym.datasets import make_repeated_datum
-from skbayes_sym.inference.reference.repeated_datum import (
+from papers.repeated_datum import (
     MeanFieldLikelihood,
     RankOneGaussian,
     RepeatedDatum,
 )
+
+from skbayes_sym import BayesianLinearRegressor, invariance_gap
+from skbayes_sym.datasets import make_repeated_datum
 
 # %%
 # The model, and two posteriors made of the same parameters

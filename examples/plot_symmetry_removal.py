@@ -10,13 +10,12 @@ draw to one representative of its copies. This example repeats their Figures 1, 
 
 # sphinx_gallery_thumbnail_number = 2
 
-import warnings
 from math import factorial, log10
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
+from papers.svm_knn import relabel_svm_knn
 
 from skbayes_sym import MCMCRegressor, remove_symmetries
 from skbayes_sym.datasets import make_sinusoidal
@@ -146,14 +145,11 @@ wide = MCMCRegressor(
 ).fit(X, y)  # fmt: skip
 
 
-def unit_labels(found) -> np.ndarray:
-    """Which unit of the result each unit of a draw became, (draws, units)."""
-    return found.permutations[0].argsort(axis=-1)
 
 
-def agreement(a, b) -> tuple[float, float]:
-    """Draws, and units, to which two removals give the same labels, named alike where they can."""
-    first, second = unit_labels(a), unit_labels(b)
+def agreement(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
+    """Draws, and units, that get the same labels by two permutations, named alike if possible."""
+    first, second = a.argsort(axis=-1), b.argsort(axis=-1)
     d = first.shape[1]
     together = np.zeros((d, d))
     np.add.at(together, (first.ravel(), second.ravel()), 1)
@@ -165,21 +161,24 @@ figure, panels = plt.subplots(2, 3, figsize=(7.4, 4.6), layout="constrained")
 print("units   draws that get the same labels by both algorithms   units")
 for line, draws in zip(panels, (before, wide.samples_[:, -1].astype(np.float64)), strict=True):
     d = (draws.shape[1] - 1) // 3
-    layer = {"hidden_layer_sizes": (d,), "activation": "tanh", "n_features_in": 1}
-    with warnings.catch_warnings():  # it hasn't settled
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        theirs = remove_symmetries(draws, **layer, method="svm-knn", random_state=0)
-    ours = remove_symmetries(draws, **layer, random_state=0)
-    share, of_units = agreement(ours, theirs)
+    theirs = relabel_svm_knn(
+        torch.from_numpy(draws), MLP(1, (d,), 1, ACTIVATIONS["tanh"]).symmetry(),
+        n_starts=4, n_neighbors=1024, max_sweeps=100, generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    place, voted = theirs.elements[0].permutation.numpy(), theirs.theta.numpy()
+    ours = remove_symmetries(
+        draws, hidden_layer_sizes=(d,), activation="tanh", n_features_in=1, random_state=0
+    )
+    share, of_units = agreement(ours.permutations[0], place)
     print(f"{d:5}   {share:48.0%}   {of_units:5.0%}")
-    weight, bias = theirs.draws[:, :d], theirs.draws[:, d : 2 * d]
+    weight, bias = voted[:, :d], voted[:, d : 2 * d]
     steps = {
         "(a) as sampled": (
             draws[:, :d],
             draws[:, d : 2 * d],
             np.tile(np.arange(d), (len(draws), 1)),
         ),
-        "(b) one sign": (weight, bias, theirs.permutations[0]),
+        "(b) one sign": (weight, bias, place),
         "(c) neighbours": (weight, bias, np.tile(np.arange(d), (len(draws), 1))),
     }
     for axes, (title, (w, b, unit)) in zip(line, steps.items(), strict=True):

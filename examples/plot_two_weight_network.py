@@ -80,14 +80,13 @@ def log_joint(theta: Tensor, alpha: float) -> Tensor:
 # Mean-field and symmetrised density
 # ----------------------------------
 #
-# The group knows how to arrange a mean-field Gaussian over the orbit of a point:
-# ``L[i, j]`` is the log density of unit ``i`` under the factor of unit ``j``. The diagonal adds up
-# to :math:`\log q`, the permanent to :math:`\log q_G`, whatever the number of units.
+# ``L[i, j]`` is the log density of unit ``i``, here one weight, under the factor of unit ``j``. The
+# diagonal adds up to :math:`\log q`, the permanent to :math:`\log q_G`, for any number of units.
 
 
 def log_densities(theta: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """log q and log q_G at ``theta`` (*B, 2), nats."""
-    unit_densities = GROUP.log_orbit_density(theta, loc, scale)
+    unit_densities = torch.distributions.Normal(loc, scale).log_prob(theta.unsqueeze(-1))
     log_q = unit_densities.diagonal(dim1=-2, dim2=-1).sum(-1)
     return log_q, log_permanent(unit_densities) - GROUP.log_order
 

@@ -3,26 +3,35 @@
 Every folder's ``__init__`` is its map. From the bottom: `numerics`, `symmetry`, `models`,
 `inference`, then `metrics` and `datasets`, `estimators`, `saving`, `inspection` and
 `model_selection`; each imports only what stands before it.
+
+Names are imported when they are first used (PEP 562): a linear model loads no sampler.
 """
 
-from skbayes_sym.estimators.bayesian_mlp.classifier import BayesianMLPClassifier
-from skbayes_sym.estimators.bayesian_mlp.estimator import BayesianMLPRegressor
-from skbayes_sym.estimators.ensemble.estimator import DeepEnsembleClassifier, DeepEnsembleRegressor
-from skbayes_sym.estimators.factorization.estimator import SymVIMatrixFactorization
-from skbayes_sym.estimators.laplace.estimator import LaplaceClassifier, LaplaceRegressor
-from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
-from skbayes_sym.estimators.layerwise.estimator import LayerwiseVIRegressor
-from skbayes_sym.estimators.linear.classifier import BayesianLinearClassifier
-from skbayes_sym.estimators.linear.regressor import BayesianLinearRegressor
-from skbayes_sym.estimators.mcmc.estimator import MCMCClassifier, MCMCRegressor
-from skbayes_sym.estimators.predictive import predictive
-from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, SymmetrizedVIRegressor
-from skbayes_sym.inference.sampling.chain_count import n_chains_required
-from skbayes_sym.inspection.invariance_gap import invariance_gap
-from skbayes_sym.inspection.loss_barrier import loss_barrier
-from skbayes_sym.inspection.symmetry_removal import remove_symmetries
-from skbayes_sym.saving.load import load
-from skbayes_sym.saving.save import save
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from skbayes_sym.estimators.bayesian_mlp.classifier import BayesianMLPClassifier
+    from skbayes_sym.estimators.bayesian_mlp.estimator import BayesianMLPRegressor
+    from skbayes_sym.estimators.ensemble.estimator import (
+        DeepEnsembleClassifier,
+        DeepEnsembleRegressor,
+    )
+    from skbayes_sym.estimators.factorization.estimator import SymVIMatrixFactorization
+    from skbayes_sym.estimators.laplace.estimator import LaplaceClassifier, LaplaceRegressor
+    from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
+    from skbayes_sym.estimators.layerwise.estimator import LayerwiseVIRegressor
+    from skbayes_sym.estimators.linear.classifier import BayesianLinearClassifier
+    from skbayes_sym.estimators.linear.regressor import BayesianLinearRegressor
+    from skbayes_sym.estimators.mcmc.estimator import MCMCClassifier, MCMCRegressor
+    from skbayes_sym.estimators.predictive import predictive
+    from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, SymmetrizedVIRegressor
+    from skbayes_sym.inference.sampling.chain_count import n_chains_required
+    from skbayes_sym.inspection.invariance_gap import invariance_gap
+    from skbayes_sym.inspection.loss_barrier import loss_barrier
+    from skbayes_sym.inspection.symmetry_removal import remove_symmetries
+    from skbayes_sym.saving.load import load
+    from skbayes_sym.saving.save import save
 
 __all__ = [
     "BayesianLinearClassifier",
@@ -50,3 +59,45 @@ __all__ = [
     "save",
 ]
 __version__ = "0.1.0"
+
+_ROOMS = (
+    "datasets", "estimators", "inference", "inspection", "metrics", "model_selection", "models",
+    "numerics", "saving", "symmetry",
+)  # fmt: skip
+_PLACES = {
+    "estimators.bayesian_mlp.classifier": ("BayesianMLPClassifier",),
+    "estimators.bayesian_mlp.estimator": ("BayesianMLPRegressor",),
+    "estimators.ensemble.estimator": ("DeepEnsembleClassifier", "DeepEnsembleRegressor"),
+    "estimators.factorization.estimator": ("SymVIMatrixFactorization",),
+    "estimators.laplace.estimator": ("LaplaceClassifier", "LaplaceRegressor"),
+    "estimators.laplace.lila": ("LILAClassifier", "LILARegressor"),
+    "estimators.layerwise.estimator": ("LayerwiseVIRegressor",),
+    "estimators.linear.classifier": ("BayesianLinearClassifier",),
+    "estimators.linear.regressor": ("BayesianLinearRegressor",),
+    "estimators.mcmc.estimator": ("MCMCClassifier", "MCMCRegressor"),
+    "estimators.predictive": ("predictive",),
+    "estimators.vi.estimator": ("SymmetrizedVIClassifier", "SymmetrizedVIRegressor"),
+    "inference.sampling.chain_count": ("n_chains_required",),
+    "inspection.invariance_gap": ("invariance_gap",),
+    "inspection.loss_barrier": ("loss_barrier",),
+    "inspection.symmetry_removal": ("remove_symmetries",),
+    "saving.load": ("load",),
+    "saving.save": ("save",),
+}
+_MODULES = {name: module for module, names in _PLACES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or a folder, at its first use."""
+    if name in _MODULES:
+        value = getattr(import_module(f"skbayes_sym.{_MODULES[name]}"), name)
+    elif name in _ROOMS:
+        value = import_module(f"skbayes_sym.{name}")
+    else:
+        raise AttributeError(f"module 'skbayes_sym' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})

@@ -18,7 +18,6 @@ from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.modes.mixtures import GaussianMixture, LowRankMixture, MixtureOfLaplace
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
-from skbayes_sym.inference.sampling.annealing import MicrocanonicalHMC
 from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 from skbayes_sym.models.augmentations.base import (
@@ -370,7 +369,6 @@ KERNELS: dict[str, Any] = {
     "aligned": ConfinedHMC(
         FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(1), torch.ones(1)))
     ),  # the whole space
-    "microcanonical": MicrocanonicalHMC(),
     "nuts": NUTS(skip_finished=False),  # calibration has a data set a chain
 }
 

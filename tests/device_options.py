@@ -10,7 +10,6 @@ from fits import COUNTS, IMAGES, LABELS, MATRIX, NUMBERS, THREE, TWO_NUMBERS, Fi
 
 import skbayes_sym as sk
 from skbayes_sym.inference.samplers import NUTS, SMC, Annealing, Evidence
-from skbayes_sym.inference.sampling.annealing import MicrocanonicalHMC
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs
 from skbayes_sym.models import (
     Affine,
@@ -95,10 +94,8 @@ def _ensembles() -> Iterator[Option]:
 
 def _chains() -> Iterator[Option]:
     fit, classify, small = sk.MCMCRegressor, sk.MCMCClassifier, {**_CHAINS, **_NET}
-    for name, sampler in {
-        "hmc": "hmc", "nuts": "nuts", "nuts-whole": NUTS(4, skip_finished=False),
-        "microcanonical": MicrocanonicalHMC(),
-    }.items():  # fmt: skip
+    kernels = {"hmc": "hmc", "nuts": "nuts", "nuts-whole": NUTS(4, skip_finished=False)}
+    for name, sampler in kernels.items():
         yield f"mcmc-{name}", fit(**small, sampler=sampler), X, NUMBERS
         yield f"mcmc-{name}-three", classify(**small, sampler=sampler), X, THREE
     for name, y in _TARGETS.items():

@@ -19,7 +19,7 @@ PACKAGE = Path(skbayes_sym.__file__).parent
 
 # Names to import, and places in files without pickle: a line each, where they are wanted.
 NAMES = {"__init__.py", "models/__init__.py", "symmetry/__init__.py", "inference/samplers.py"}
-PLACES = {"saving/values.py", "saving/classes.py", "saving/first_edition.py"}
+PLACES = {"saving/values.py", "saving/classes.py"}
 STRINGS = "models/likelihoods/named.py"  # what stands for a likelihood
 
 # A file of each kind, and the tables that give it a string as shorthand.

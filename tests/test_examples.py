@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-SCRIPTS = sorted(EXAMPLES.rglob("*.py"))
+SCRIPTS = sorted([*EXAMPLES.rglob("plot_*.py"), *EXAMPLES.glob("papers/reproduce_*.py")])
 
 # Of a few CPU seconds each, even with less to do: not in the default suite, but in every run of CI.
 LONGER = {
@@ -144,7 +144,7 @@ def test_there_is_something_to_run() -> None:
 
 def test_scripts_that_the_gallery_does_not_run_have_a_picture_of_their_own() -> None:
     docs = EXAMPLES.parent / "docs"
-    for script in EXAMPLES.glob("reproduce_*.py"):
+    for script in EXAMPLES.glob("papers/reproduce_*.py"):
         text = script.read_text(encoding="utf-8")
         picture = f"_static/thumbnails/{script.stem}.png"
         assert f"# sphinx_gallery_thumbnail_path = '{picture}'" in text, script.name

@@ -10,7 +10,7 @@ import pytest
 import torch
 from datasets.test_images import write_images
 
-SCRIPT = Path(__file__).parents[1] / "examples" / "reproduce_immer_mnist.py"
+SCRIPT = Path(__file__).parents[1] / "examples/papers/reproduce_immer_mnist.py"
 TEXT = SCRIPT.read_text(encoding="utf-8")
 FULL, CIFAR = (re.search(rf'{name}="(.*)"', TEXT)[1] for name in ("FULL", "CIFAR"))
 COMMANDS = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "examples" / "reproduce_ratings.py"
+SCRIPT = Path(__file__).parents[1] / "examples/papers/reproduce_ratings.py"
 
 # Line endings, headers, half stars, identifiers far apart, timestamps, a byte that is no UTF-8.
 LAYOUTS = {

@@ -59,17 +59,6 @@ class Assignment(_Planted):
         self.remove()
 
 
-class SvmKnn(_Planted):
-    """The paper's algorithm on the same draws."""
-
-    params = (["3"], ["noise 0.3"])
-    param_names = ("net", "draws")
-    timeout = 300
-
-    def time_remove(self, net: str, noise: str) -> None:
-        self.remove(method="svm-knn")
-
-
 class Scatter(_Planted):
     """Variance over draws left by 200 draws, over the planted one: 1 is recovery."""
 

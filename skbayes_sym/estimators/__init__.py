@@ -8,8 +8,4 @@ and of weighted draws, share), `predictive` (one predictive distribution for any
 the same parts.
 
 In: arrays and constructor parameters. Out: fitted attributes, NumPy and small objects.
-
-Tested elsewhere: `base` (every fit, `test_common`), `networks` (objects of one's own,
-`tests/test_extension`), `predictors` (laws of all predictions, `test_predictive` and
-`test_common`).
 """

@@ -82,13 +82,8 @@ class WeightedDraws(NetworkEstimator):
         return np.repeat(self.chain_weights_ / n_draws, n_draws)
 
     def _likelihood_params(self) -> Array:
-        """What every draw has of the likelihood, (S, 1, n_params), in scaled units.
-
-        Files of older versions have the noise instead.
-        """
-        own = self.__dict__.get("_likelihood_params_")
-        if own is None:
-            own = np.log(self.noise_std_samples_ / self.y_scale_)
+        """Parameters of every draw's likelihood, (S, 1, n_params), in scaled units."""
+        own = self._likelihood_params_
         return np.asarray(own).reshape(int(np.prod(own.shape[:-1])), 1, own.shape[-1])
 
     def _prediction_parts(self, n_rows: int) -> list[Part]:

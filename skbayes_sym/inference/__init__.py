@@ -4,14 +4,10 @@ Reading order: `posteriors` (what every method ends with) and `log_density` (wha
 from); `network_posterior` (both, of a network), `map` (its modes), `member_scales` (the same where
 the prior learns its scales). Then a folder a method: `mean_field`, `layerwise`, `linear`,
 `laplace`, `factorization`, `sampling`; `modes` (which modes draws have, what each weighs, chains in
-one), `laplace_starts` (where chains may start), `diagnostics`,
-`effective_noise`, `left_out` (rows that a linearised fit leaves out), `noise_shape` (what these say
-of the noise).
+one), `laplace_starts` (where chains may start), `diagnostics`, `effective_noise`; `pooling`
+(several distributions as one, by the rows that each leaves out).
 `samplers` and `solvers` are what a user gives to an estimator; `reference` is what papers printed
 and only comparisons use.
-
-Tested elsewhere: `samplers` (settings in `estimators/mcmc`, moves in `sampling`),
-`solvers` (in `estimators/factorization`, sweeps in `factorization`).
 
 In: `skbayes_sym.models`, groups and gaps. Out: posteriors, and bounds or evidences in nats.
 """

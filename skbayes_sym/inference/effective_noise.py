@@ -48,18 +48,11 @@ _CELLS = np.array([0.0, 0.0005, 0.003, 0.012, 0.04, 0.1, 0.22, 0.42, 0.7, 1.0])
 
 
 class EffectiveNoise(NamedTuple):
-    """What is left to the noise."""
+    """Noise of one network, and the freedoms that its weights have taken."""
 
     std: Tensor  # (T,)
     freedoms: Tensor  # (T,), what the weights have taken of the rows
     leverage: Tensor  # (T, n), what the `chosen_rows` weigh at this noise
-
-
-class Leverages(NamedTuple):
-    """What rows weigh in a linearised fit, as a function of the noise."""
-
-    rows: Tensor  # (n,), their places among the data
-    at: Callable[[Tensor], Tensor]  # of noise precisions (T,): h_nt, (T, n)
 
 
 def effective_noise(
@@ -93,13 +86,13 @@ def effective_noise(
     for _ in range(_ITERATIONS):
         taken = leverages(precision).sum(1)
         precision = (total - taken).clamp_min(_LEAST_FREEDOMS) / squares.clamp_min(floor)
-    std = precision.rsqrt()
-    if bool((taken > _MOST_TAKEN * total).any()):
-        left = (1.0 - leverages(noise_std.to(y).clamp_min(1e-3) ** -2)).clamp_min(_LEAST_LEFT)
-        left_out = (residual[chosen].T / left).square() * weight[chosen]
+    std, is_all = precision.rsqrt(), taken > _MOST_TAKEN * total
+    if bool(is_all.any()):
+        rest = (1.0 - leverages(noise_std.to(y).clamp_min(1e-3) ** -2)).clamp_min(_LEAST_LEFT)
+        left_out = (residual[chosen].T / rest).square() * weight[chosen]
         spread = (weight @ (y - weight @ y / total).square() / total).sqrt()
         rms = (left_out.sum(1) / weight[chosen].sum()).sqrt()
-        std = torch.where(taken > _MOST_TAKEN * total, torch.minimum(rms, spread), std)
+        std = torch.where(is_all, torch.minimum(rms, spread), std)
     return EffectiveNoise(std, taken, leverages(std**-2))
 
 
@@ -111,7 +104,7 @@ class NoiseNodes(NamedTuple):
 
 
 def noise_nodes(freedoms: np.ndarray) -> NoiseNodes:
-    """Of noise estimated from ``freedoms`` (M, T) rows; four at least."""
+    """Normals for noise estimated from ``freedoms`` (M, T) rows; four at least."""
     degrees = np.maximum(freedoms, _LEAST_DEGREES)[:, None, :]
     middle = (0.5 * (_CELLS[1:] + _CELLS[:-1]))[:, None]
     factor = np.sqrt(degrees / chi2.ppf(middle, degrees))
@@ -119,7 +112,7 @@ def noise_nodes(freedoms: np.ndarray) -> NoiseNodes:
 
 
 def mixture_of_members(outputs: Tensor, noise_std: Tensor, nodes: NoiseNodes) -> NormalMixture:
-    """Of members' outputs (M, N, T) and noise (M, T): every member's nodes, one after the other."""
+    """Mixture of members with outputs (M, N, T) and noise (M, T): one's nodes after another's."""
     n_members, n_nodes = nodes.factor.shape[:2]
     variance = (noise_std.unsqueeze(1) * nodes.factor).square().flatten(0, 1).unsqueeze(1)
     log_weights = (nodes.weight / n_members).log().repeat(n_members)
@@ -133,8 +126,10 @@ def chosen_rows(n_rows: int) -> Tensor:
     return torch.linspace(0, n_rows - 1, min(n_rows, MOST_ROWS)).round().long()
 
 
-def leverages_of(network: MLP, theta: Tensor, data: Data, prior_scale: Tensor) -> Leverages:
-    """Leverages of rows, of 4,096 spread evenly where there are more.
+def leverages_of(
+    network: MLP, theta: Tensor, data: Data, prior_scale: Tensor
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Places (n,) of the `chosen_rows`, and their leverages (T, n) at noise precisions (T,).
 
     A row of weight w counts once, with the leverage of all its repetitions; the curvature of the
     chosen rows is scaled to that of all.
@@ -145,32 +140,23 @@ def leverages_of(network: MLP, theta: Tensor, data: Data, prior_scale: Tensor) -
     _, jacobian = outputs_and_jacobian(network, theta.unsqueeze(0), x[chosen])
     root = (share * weight[chosen]).sqrt()
     rows = jacobian[0].transpose(0, 1) * root[:, None] * prior_scale  # (T, n, P)
-    return Leverages(chosen, _leverages(rows))
-
-
-def _leverages(rows: Tensor) -> Callable[[Tensor], Tensor]:
-    """``h_nt`` (T, n) as a function of noise precisions (T,), from ``J S`` (T, n, P)."""
     n_targets, n, p = rows.shape
     if n_targets == 1:
-        return _of_one_target(rows[0])
-    return _from_weights(rows) if p < n_targets * n else _from_rows(rows)
+        return chosen, _one_target(rows[0])
+    return chosen, _by_weights(rows) if p < n_targets * n else _by_rows(rows)
 
 
-def _of_one_target(rows: Tensor) -> Callable[[Tensor], Tensor]:
+def _one_target(rows: Tensor) -> Callable[[Tensor], Tensor]:
     """One noise scales the whole curvature: in its axes a noise costs O(n m)."""
     n, p = rows.shape
     with decompositions_in_words():
         values, axes = torch.linalg.eigh(rows.mT @ rows if p < n else rows @ rows.mT)
     values = values.clamp_min(0.0)
     squares = (rows @ axes).square() if p < n else axes.square() * values
-
-    def leverages(precision: Tensor) -> Tensor:
-        return (squares @ (precision / (1.0 + precision * values))).unsqueeze(0)
-
-    return leverages
+    return lambda precision: (squares @ (precision / (1.0 + precision * values))).unsqueeze(0)
 
 
-def _from_weights(rows: Tensor) -> Callable[[Tensor], Tensor]:
+def _by_weights(rows: Tensor) -> Callable[[Tensor], Tensor]:
     products = rows.mT @ rows
 
     def leverages(precision: Tensor) -> Tensor:
@@ -183,7 +169,7 @@ def _from_weights(rows: Tensor) -> Callable[[Tensor], Tensor]:
     return leverages
 
 
-def _from_rows(rows: Tensor) -> Callable[[Tensor], Tensor]:
+def _by_rows(rows: Tensor) -> Callable[[Tensor], Tensor]:
     flat = rows.flatten(0, 1)
     kernel = flat @ flat.mT
 
@@ -192,7 +178,7 @@ def _from_rows(rows: Tensor) -> Callable[[Tensor], Tensor]:
         system = kernel.clone()
         system.diagonal().add_(noise)
         factor = cholesky(system, what="The covariance of the targets", remedy=_REMEDY)
-        left = noise * torch.cholesky_inverse(factor).diagonal()
-        return (1.0 - left).view(rows.shape[:2])
+        kept = noise * torch.cholesky_inverse(factor).diagonal()
+        return (1.0 - kept).view(rows.shape[:2])
 
     return leverages

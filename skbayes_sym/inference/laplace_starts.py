@@ -14,10 +14,10 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.class_evidence import ClassEvidence
-from skbayes_sym.inference.laplace.class_modes import ClassModeSearch, starting_points
-from skbayes_sym.inference.laplace.evidence_modes import EvidenceModes, RegressionEvidence
-from skbayes_sym.inference.laplace.mode_search import search_modes
+from skbayes_sym.inference.laplace.search.beginnings import search_modes
+from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.inference.laplace.search.modes import ClassModeSearch, starting_points
+from skbayes_sym.inference.laplace.search.numbers import EvidenceModes, NumbersEvidence
 from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import ScalesByGroup
@@ -87,7 +87,7 @@ def regression_starts(
         drawn = starting_points(network, n_starts, generator=generator_from(seed))
         return drawn.to(data.x.device)
 
-    search = search_modes(how, RegressionEvidence(network, data, prior), draw, n, noise)
+    search = search_modes(how, NumbersEvidence(network, data, prior), draw, n, noise)
     if search.stopped == "interrupted":
         raise KeyboardInterrupt
     modes = search.modes
@@ -105,11 +105,11 @@ def regression_starts(
     )
 
 
-def class_starts(network: MLP, data: Data, prior: ScalesByGroup, *, n: int, seed: int) -> Starts:
+def labels_starts(network: MLP, data: Data, prior: ScalesByGroup, *, n: int, seed: int) -> Starts:
     """Modes under the softmax, found one after the other; O(N P^2 + P^3) a step of each."""
     theta = starting_points(network, n, generator=generator_from(seed)).to(data.x.device)
     search = ClassModeSearch(_CLASS_STEPS, learn_scales=prior.is_learned)
-    modes = search.search(ClassEvidence(network, data, prior), theta)
+    modes = search.search(LabelsEvidence(network, data, prior), theta)
     if "interrupted" in modes.stopped:
         raise KeyboardInterrupt
     return _starts(modes, prior)

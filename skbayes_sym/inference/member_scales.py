@@ -26,8 +26,8 @@ leverages (the same, eq. 22): trained as a parameter it would be too small by wh
 taken, and the scales would follow it, since all that it calls determined counts.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -44,19 +44,14 @@ _DAMPING = 0.7  # share of a logarithmic step, as of modes that Gauss-Newton ste
 _LEAST_FREEDOMS = 1.0  # rows that are left to the noise, at least
 
 
-@dataclass(frozen=True)
-class UpdateSteps:
-    """At which of ``max_iter`` steps scales move: eighteen times, the weights alone before."""
-
-    max_iter: int
-
-    def __contains__(self, step: int) -> bool:
-        every = max(1, self.max_iter // _EVERY)
-        return step >= max(1, self.max_iter // _FIRST) and step % every == 0
+def update_steps(max_iter: int) -> range:
+    """Steps of ``max_iter`` at which scales move: eighteen, the weights alone before."""
+    every, first = max(1, max_iter // _EVERY), max(1, max_iter // _FIRST)
+    return range(-(-first // every) * every, max_iter, every)
 
 
 class ScaledModes(MapObjective):
-    """As `MapObjective`, under a prior whose scales follow the evidence of every position.
+    """`MapObjective` under a prior whose scales follow the evidence of every position.
 
     Parameters
     ----------
@@ -68,7 +63,8 @@ class ScaledModes(MapObjective):
         Where the searches start.
     rows : Data
         All rows in float64, for the curvature.
-    steps : UpdateSteps
+    steps : container of int
+        When scales move, as `update_steps` has it.
     log_noise_range : (float, float), optional
         Where the evidence sets the noise, which must be normal and learned: its logarithm's ends.
         By default it is trained as a parameter.
@@ -85,7 +81,7 @@ class ScaledModes(MapObjective):
         density: Callable[[NetworkPosterior], LogDensity],
         position: Tensor,
         rows: Data,
-        steps: UpdateSteps,
+        steps: Container[int],
         log_noise_range: tuple[float, float] | None = None,
     ) -> None:
         prior: ScalesByGroup = posterior.prior  # type: ignore[assignment]
@@ -104,11 +100,11 @@ class ScaledModes(MapObjective):
 
     def _update(self) -> None:
         position, n = self.position.double(), self._posterior.network.layout.n_params
-        found = determined_by_each(self._posterior, self.prior, position, self._rows)
-        self.prior = learned(self.prior, position[:, :n], found.variance)
+        variance, taken = determined_by_each(self._posterior, self.prior, position, self._rows)
+        self.prior = learned(self.prior, position[:, :n], variance)
         self._log_density = self._density()
         if self._log_noise_range is not None:
-            log_noise = learned_noise(self._posterior, position, found.taken, self._rows)
+            log_noise = learned_noise(self._posterior, position, taken, self._rows)
             self.params[self.n_theta :] = log_noise.clamp(*self._log_noise_range).flatten()
             self._holds_noise = True
 
@@ -123,11 +119,11 @@ def determined_by_each(
     """`determined` of every position (M, D), under scales of its own: (M, P) and (M, K)."""
     network, n = posterior.network, posterior.network.layout.n_params
     likelihood, scale = posterior.likelihood.to(rows.x), prior.scale.to(rows.x)
-    found = [
-        determined(network, likelihood.at(one[n:]), one[:n], rows, own)
-        for one, own in zip(position, scale, strict=True)
+    each = [
+        determined(network, likelihood.at(one[n:]), one[:n], rows, prior_scale)
+        for one, prior_scale in zip(position, scale, strict=True)
     ]
-    return Determined(*(torch.stack(t) for t in zip(*found, strict=True)))
+    return Determined(*(torch.stack(t) for t in zip(*each, strict=True)))
 
 
 def learned(prior: ScalesByGroup, theta: Tensor, variance: Tensor) -> ScalesByGroup:
@@ -143,6 +139,6 @@ def learned_noise(
     n = posterior.network.layout.n_params
     residual = rows.y - posterior.network.forward(position[:, :n], rows.x)
     squares = torch.einsum("n,mnt->mt", rows.weight, residual.square_())
-    left = (rows.weight.sum() - taken).clamp_min(_LEAST_FREEDOMS)
-    goal = 0.5 * (squares.clamp_min(torch.finfo(squares.dtype).tiny) / left).log()
+    freedoms = (rows.weight.sum() - taken).clamp_min(_LEAST_FREEDOMS)
+    goal = 0.5 * (squares.clamp_min(torch.finfo(squares.dtype).tiny) / freedoms).log()
     return torch.lerp(position[:, n:], goal, _DAMPING)

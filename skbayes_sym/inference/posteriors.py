@@ -37,11 +37,6 @@ class MeanFieldGaussian:
     loc: npt.NDArray[Any]
     scale: npt.NDArray[Any]
 
-    @property
-    def has_independent_weights(self) -> bool:
-        """Whether q factorises over weights."""
-        return True
-
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, P), on the generator's device."""
         loc, scale = (torch.as_tensor(a, device=generator.device) for a in (self.loc, self.scale))
@@ -75,11 +70,6 @@ class MatrixPosterior(NamedTuple):
 
     rows: GaussianRows
     columns: GaussianRows
-
-    @property
-    def has_independent_weights(self) -> bool:
-        """Whether q factorises over weights."""
-        return False
 
     @property
     def mean(self) -> Tensor:

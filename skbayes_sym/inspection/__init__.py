@@ -5,9 +5,6 @@ A Display a file: `predictive`, `calibration`, `elbo`, `gap`, `invariance`, `sym
 estimator), ``_predictions``, ``_orbit_draws`` and ``_drawing``. Three functions look at a fit as
 `sklearn.inspection.permutation_importance` does: `invariance_gap`, `symmetry_removal` and
 `loss_barrier`.
-
-Tested elsewhere: `_drawing` (with every Display, in `test_inspection`), `_fitted` (there, too),
-`_predictions` (with `predictive`), `_orbit_draws` (with `symmetry`).
 """
 
 from skbayes_sym.inspection.calibration import IntervalCalibrationDisplay

@@ -24,7 +24,6 @@ from skbayes_sym.estimators._fit.scikit_learn import (
 )
 from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.inference.reference.svm_knn import relabel_svm_knn
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.arguments import seed_of
@@ -32,7 +31,6 @@ from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.relabelling import Relabelled, label_margin, relabel
 
 _POSITIVE = Interval(Integral, 1, None, closed="left")
-_NEIGHBORS = 1024  # that vote in "svm-knn": k of Wiese et al.
 
 
 @validate_params(
@@ -42,7 +40,6 @@ _NEIGHBORS = 1024  # that vote in "svm-knn": k of Wiese et al.
         "activation": [StrOptions(set(ACTIVATIONS)), None],
         "n_features_in": [_POSITIVE, None],
         "n_outputs": [_POSITIVE],
-        "method": [StrOptions({"assignment", "svm-knn"})],
         "n_starts": [_POSITIVE],
         "max_sweeps": [_POSITIVE],
         "random_state": ["random_state"],
@@ -56,7 +53,6 @@ def remove_symmetries(
     activation: str | None = None,
     n_features_in: int | None = None,
     n_outputs: int = 1,
-    method: str = "assignment",
     n_starts: int = 4,
     max_sweeps: int = 100,
     random_state: Any = None,
@@ -83,16 +79,10 @@ def remove_symmetries(
     n_features_in : int
     n_outputs : int, default=1
         Of the network; an array's only, too.
-    method : {"assignment", "svm-knn"}, default="assignment"
-        "assignment": Stephens' relabelling with a diagonal Gaussian for every unit, exact
-        assignments and a forward first pass (`relabel`). "svm-knn": the algorithm of Wiese et al.
-        2023 (`relabel_svm_knn`, with its k of 1024), for comparison: slower, and unfit for several
-        hidden layers.
     n_starts : int, default=4
-        Draws tried as the first reference, of which the best is kept ("assignment"), or restarts
-        of the separating plane ("svm-knn").
+        Draws tried as the first reference, of which the best is kept.
     max_sweeps : int, default=100
-        Most sweeps over the draws, of "svm-knn" in each layer (256 in the paper).
+        Most sweeps over the draws.
     random_state : int, RandomState instance or None, default=None
         Chooses the starts. None is fresh entropy; NumPy's global state isn't used.
 
@@ -114,8 +104,8 @@ def remove_symmetries(
             of all draws, less that under the best other labels of one layer (second-best
             permutation with its best signs, or one sign flip; the other layers held fixed), at
             its least over layers. ``exp(-margin)`` is the odds of the runner-up, which is exact: 0
-            is undecided, 3 is 20 to 1. Negative if other labels fit better (only after "svm-knn" or
-            a `ConvergenceWarning`); inf if there are no others.
+            is undecided, 3 is 20 to 1. Negative if other labels fit better (only after a
+            `ConvergenceWarning`); inf if there are no others.
 
     Raises
     ------
@@ -139,8 +129,10 @@ def remove_symmetries(
     themselves, so it is optimistic for overlapping units, and it says nothing about other optima
     of all draws together.
 
-    "assignment" takes O(n d^2 p) a sweep and layer of d units with p weights, and a few assignment
-    problems a draw: `asv_bench/benchmarks/alignment.py` prints the seconds.
+    The method is Stephens' relabelling with a diagonal Gaussian for every unit, exact assignments
+    and a forward first pass (`relabel`). It takes O(n d^2 p) a sweep and layer of d units with p
+    weights, and a few assignment problems a draw: `asv_bench/benchmarks/alignment.py` prints the
+    seconds.
 
     References
     ----------
@@ -177,16 +169,11 @@ def remove_symmetries(
     values = _check_draws(draws, network)
     group = network.symmetry()
     flat = torch.from_numpy(values.reshape(-1, values.shape[-1]).astype(np.float64))
-    settings: dict[str, Any] = {
-        "n_starts": int(n_starts),
-        "max_sweeps": int(max_sweeps),
-        "generator": generator_from(_seed(random_state)),
-    }
+    generator = generator_from(_seed(random_state))
     with one_thread(), torch.no_grad():
-        if method == "assignment":
-            found = relabel(flat, group, **settings)
-        else:
-            found = relabel_svm_knn(flat, group, n_neighbors=_NEIGHBORS, **settings)
+        found = relabel(
+            flat, group, n_starts=int(n_starts), max_sweeps=int(max_sweeps), generator=generator
+        )
         margin = label_margin(found.theta, group)
     _warn_if_unfinished(found, max_sweeps)
     return _bunch(found, margin, values)

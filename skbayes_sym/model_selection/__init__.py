@@ -4,9 +4,6 @@ Reading order: ``_scorers`` (for ``scoring=``), ``_named`` (the same by name), `
 ``_entries`` (folds of a matrix's entries), ``_compare`` (several models, one table); it is made of
 ``_fits``, ``_predictions``, ``_loo`` and ``_table``.
 
-Tested elsewhere: `_named` (with `scorers`), `_fits` (with `compare`), `_predictions` (with
-`scorers` and `compare`), `_loo` (with `compare`), `_table` (with `compare`).
-
 In: estimators, fitted or not, through their public interface. Out: scores in nats per row.
 """
 

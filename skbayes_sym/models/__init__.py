@@ -5,8 +5,6 @@ them), `likelihoods` (outputs to targets), `priors`, `learned_scales` (priors th
 `networks` (inputs and flat weights to outputs), `augmentations` (random transformations of
 inputs), `model` (the four nouns together), `data` (rows on the device, and minibatches).
 
-Tested elsewhere: `model` (fields only).
-
 In: groups of `skbayes_sym.symmetry`, which networks declare. Out: log densities in nats and their
 derivatives. One's own likelihood inherits from `TargetLikelihood` or `BaseLikelihood`, one's own
 network from `BaseNetwork`, one's own prior from `BasePrior`.

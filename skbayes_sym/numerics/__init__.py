@@ -15,7 +15,5 @@ Reading order:
 * the machine: `memory` (will it fit), `host` (several tensors for one wait), `threads`, `jobs`;
 * `arguments`: what public functions were given, checked in one wording.
 
-Tested elsewhere: `constants` (with `tests/test_devices` and `tests/test_device_waits`).
-
 In and out: tensors; log weights and log densities in nats.
 """

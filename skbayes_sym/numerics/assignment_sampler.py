@@ -77,36 +77,6 @@ def sample_assignments(
     return permutations, _log_prob(scores, rows).to(log_weights.dtype)
 
 
-@torch.no_grad()
-def assignment_log_prob(
-    log_weights: Tensor, permutations: Tensor, n_iter: int = SINKHORN_ITERATIONS
-) -> Tensor:
-    """Log probability of given assignments under the law of `sample_assignments`.
-
-    Parameters
-    ----------
-    log_weights : Tensor of shape (*B, d, d)
-        Log weights in nats, finite or -inf.
-    permutations : Tensor of shape (*S, *B, d), int64
-        ``permutations[..., i]`` is the column assigned to row ``i``.
-    n_iter : int, default=10
-        Sinkhorn rounds, as in `sample_assignments`.
-
-    Returns
-    -------
-    Tensor of shape (*S, *B)
-        Nats, finite. Cost O(d^2) for each assignment.
-
-    Raises
-    ------
-    ValueError
-        If `log_weights` is not a floating tensor of shape (*B, d, d).
-    """
-    require_square(log_weights)
-    scores, columns = _visiting_order(log_weights.double(), n_iter)
-    return _log_prob(scores, _rows_in_order(permutations, columns)).to(log_weights.dtype)
-
-
 def _visiting_order(log_weights: Tensor, n_iter: int) -> tuple[Tensor, Tensor]:
     """Scores (*B, d steps, d rows) of the column visited at each step, and its index (*B, d)."""
     scaled = sinkhorn(log_weights, n_iter)

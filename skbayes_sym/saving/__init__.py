@@ -2,11 +2,7 @@
 
 Reading order: `save` and `load`, `file` (arrays and a JSON header), `values` (nouns as JSON and
 back), `classes` (what a file may name), `validate` (what state a fit can leave), `replace` (files
-there whole or not at all), `first_edition` (older files in today's words).
-
-Tested elsewhere: `save` (with `load`, in `test_saving` and `test_pipelines`), `load` (there, too),
-`file` (there, too), `values` (there, too), `classes` (there, too), `validate` (in
-`test_damage`), `replace` (there, too).
+there whole or not at all).
 
 In: a fitted estimator or pipeline. Out: a safetensors file; nothing in it is ever run.
 """

@@ -1,11 +1,11 @@
 """One file for a fitted model: arrays as safetensors, everything else as JSON in its header.
 
-    {"format": 2, "version": "0.1.0", "scikit-learn": "1.9.1", "class": "MCMCRegressor",
+    {"format": 1, "version": "0.1.0", "scikit-learn": "1.9.1", "class": "MCMCRegressor",
      "parameters": {name: value}, "attributes": {name: value}}
 
 stands under the key ``skbayes_sym`` of the header; `values` says how values look. The format
 number rises when a file of this release could no longer be read. ``skbayes_sym_sha256`` beside it
-is the checksum of that text and of all arrays; files of 0.1.0 have none.
+is the checksum of that text and of all arrays.
 """
 
 import json
@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.saving.first_edition import complete, complete_attributes, translate
 from skbayes_sym.saving.replace import replace_file, require_regular
 from skbayes_sym.saving.values import Encoder, decode
 
-FORMAT = 2
+FORMAT = 1
 _KEY = "skbayes_sym"
 _CHECKSUM = "skbayes_sym_sha256"
 _LEAST_BYTES = 8  # of any safetensors file; some of the kernel's say 0 and never end
@@ -35,7 +34,7 @@ class FileContent(NamedTuple):
     version: str  # of the package that wrote it
     parameters: dict[str, Any]
     attributes: dict[str, Any]
-    sklearn: str = ""  # version of scikit-learn that wrote it
+    sklearn: str  # version of scikit-learn that wrote it
 
 
 def write_model(path: str | PathLike[str], model: FileContent) -> None:
@@ -88,24 +87,19 @@ def read_model(path: str | PathLike[str]) -> FileContent:
     header, arrays = _read(path)
     if not isinstance(header, dict) or "format" not in header:
         raise _damaged(path)
-    if header["format"] not in (1, FORMAT):
+    if header["format"] != FORMAT:
         raise ValueError(
             f"{fspath(path)!r} has format {header['format']}, written by skbayes_sym "
-            f"{header.get('version')}; this version reads formats up to "
-            f"{FORMAT}. Install that version, or fit again."
+            f"{header.get('version')}; this version reads format {FORMAT}. "
+            "Install that version, or fit again."
         )
     try:
         parts = [
             {str(name): decode(value, arrays) for name, value in header[part].items()}
             for part in ("parameters", "attributes")
         ]
-        name = str(header["class"])
-        if header["format"] == 1:
-            name = translate(name, *parts)
-        complete(name, parts[0])
-        complete_attributes(name, parts[1])
-        sklearn = str(header.get("scikit-learn", ""))
-        return FileContent(name, str(header["version"]), parts[0], parts[1], sklearn)
+        name, version, sklearn = (str(header[k]) for k in ("class", "version", "scikit-learn"))
+        return FileContent(name, version, parts[0], parts[1], sklearn)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(path) from error
 
@@ -121,7 +115,7 @@ def _read(path: str | PathLike[str]) -> tuple[Any, Mapping[str, Array]]:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         text = metadata.get(_KEY, "null")
-        if metadata.get(_CHECKSUM, whole := checksum(text, arrays)) != whole:
+        if metadata.get(_CHECKSUM) != checksum(text, arrays):
             raise ValueError("another checksum")
         return json.loads(text), arrays
     # The last two: numbers that NumPy doesn't have, bfloat16 for one.

@@ -18,8 +18,8 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.modes import Mode
-from skbayes_sym.inference.laplace.class_refit import RefittedMembers
 from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
+from skbayes_sym.inference.laplace.member_refit import RefittedMembers
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import (
@@ -33,7 +33,7 @@ from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, Indu
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.modes.mixtures import GaussianMixture, LowRankMixture, MixtureOfLaplace
-from skbayes_sym.inference.noise_shape import NoiseShape
+from skbayes_sym.inference.pooling.noise_shape import NoiseShape
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
 from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Annealing, Evidence
@@ -70,7 +70,6 @@ from skbayes_sym.models.networks.residual import ARCHITECTURES
 from skbayes_sym.models.priors import GaussianPrior, Normal
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.saving.classes import class_name, is_ufunc_name, plain_parts, rebuilt, state_of
-from skbayes_sym.saving.first_edition import translate_noun
 from skbayes_sym.symmetry.base import Product, Trivial
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Exact,
@@ -257,11 +256,6 @@ def _strings(e: Encoded, arrays: Mapping[str, Array]) -> Array:
     return np.array(items, dtype=dtype).reshape(e["shape"])
 
 
-def _noun(e: Encoded, arrays: Mapping[str, Array]) -> Any:
-    name, parts = translate_noun(e["name"], e["fields"])
-    return NOUNS[name](**{n: decode(v, arrays) for n, v in parts.items()})
-
-
 def _estimator(e: Encoded, arrays: Mapping[str, Array]) -> BaseEstimator:
     parts = (
         {str(k): decode(v, arrays) for k, v in e[part].items()}
@@ -316,5 +310,7 @@ _KINDS: dict[str, Callable[[Encoded, Mapping[str, Array]], Any]] = {
     "dtype": lambda e, arrays: np.dtype(e["name"]),
     "scalar_type": _scalar_type,
     "ufunc": _ufunc,
-    "noun": _noun,
+    "noun": lambda e, arrays: NOUNS[e["name"]](
+        **{n: decode(v, arrays) for n, v in e["fields"].items()}
+    ),
 }

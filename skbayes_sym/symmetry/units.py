@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import lgamma, log, pi
+from math import lgamma, log
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from skbayes_sym.numerics.assignment import best_assignment
@@ -187,31 +186,6 @@ class Units:
             index = self.index.cpu()
             orbits[index] = index.amin(dim=0).expand(index.shape)
         return orbits
-
-    def log_orbit_density(self, theta: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-        """Log density of unit ``i`` of ``theta`` under factor ``j`` of a mean-field Gaussian.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (*B, P)
-        loc, scale : Tensor of shape (P,)
-            Mean and standard deviation of every parameter.
-
-        Returns
-        -------
-        L : Tensor of shape (*B, d, d), nats
-            ``L[i, j] = log N(w_i; mu_j, diag sigma_j^2)``, with flips the log of the sum over
-            both signs of ``w_i``; the symmetrised density of exchangeable units is
-            ``perm(exp L) / |G|``. Three matrix products, O(d^2 p).
-        """
-        w, mu, precision = units_of(theta, self.index), loc[self.index], scale[self.index] ** -2
-        if not self.flip:
-            centre = mu.mean(dim=0)  # differences of O(1) numbers cancel less than of large ones
-            w, mu = w - centre, mu - centre
-        constant = (mu * mu * precision - precision.log()).sum(dim=-1) + w.shape[-1] * log(2 * pi)
-        even = -0.5 * ((w * w) @ precision.mT + constant)
-        odd = w @ (mu * precision).mT
-        return even + (odd.abs() + F.softplus(-2.0 * odd.abs()) if self.flip else odd)
 
 
 def unit_layers(group: SymmetryGroup) -> tuple[UnitGroup, ...]:

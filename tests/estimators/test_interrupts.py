@@ -1,5 +1,7 @@
 """Ctrl-C at every stage of every estimator: it arrives, and what was trained is kept."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from fits import FITS, SMALL, everything_predicted
@@ -9,9 +11,9 @@ from sklearn.base import clone
 
 from skbayes_sym import SymmetrizedVIRegressor
 from skbayes_sym.estimators.base import RowEstimator
-from skbayes_sym.estimators.bayesian_mlp import class_method, method
+from skbayes_sym.estimators.bayesian_mlp import pool
 from skbayes_sym.estimators.vi import method as vi_method
-from skbayes_sym.inference.laplace import class_mode_search
+from skbayes_sym.inference.laplace.search import labels_beginnings
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -135,7 +137,7 @@ def test_one_between_two_searches_keeps_the_best_mode(monkeypatch):
         kept.append(modes)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(class_mode_search, "unexplained", interrupted)
+    monkeypatch.setattr(labels_beginnings, "unexplained", interrupted)
     model = interrupted_fit("laplace-classes")
     assert model.log_evidence_modes_.tolist() == kept[0].log_evidence.tolist()
     assert np.isfinite(model.predict_proba(FITS["laplace-classes"].X)).all()
@@ -150,24 +152,27 @@ def test_the_counter_strikes_where_it_says():
 
 
 @pytest.mark.parametrize(
-    ("name", "owner", "fit"),
+    ("name", "owner"),
     [
-        ("bayesian-mlp-growing-noise", method, "fit_linear"),
-        ("bayesian-mlp-two-classes", class_method.ClassPool, "_linear"),
+        ("bayesian-mlp-growing-noise", pool.Numbers),
+        ("bayesian-mlp-two-classes", pool.Labels),
     ],
 )
-def test_a_pool_s_linear_model_can_be_interrupted(name, owner, fit, monkeypatch):
+def test_a_pool_s_linear_model_can_be_interrupted(name, owner, monkeypatch):
     """It comes last, and may have no share: the interrupt arrives, and the networks are kept."""
-    original = getattr(owner, fit)
+    linear = owner.linear
 
     def raised():
         raise KeyboardInterrupt
 
-    def struck(*args):
-        monkeypatch.setattr(args[-1], "end_block", raised)  # of the linear model's run
-        return original(*args)
+    class Struck(NamedTuple):
+        method: object
 
-    monkeypatch.setattr(owner, fit, struck)
+        def fit(self, data, model, run):
+            monkeypatch.setattr(run, "end_block", raised)
+            return self.method.fit(data, model, run)
+
+    monkeypatch.setattr(owner, "linear", lambda *args: Struck(linear(*args)))
     model = interrupted_fit(name)
     assert model.linear_share_ == 0.0
     model.predict(FITS[name].X)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch.testing import assert_close
 
 from skbayes_sym.inference.effective_noise import (
     effective_noise,
@@ -26,45 +27,38 @@ def data_of(n, d, n_targets=1, seed=0):
     return Data(*(torch.as_tensor(a) for a in (x, y, np.ones(n))))
 
 
-def least_squares(data):
-    design = torch.cat([data.x, torch.ones(len(data.x), 1, dtype=torch.float64)], 1)
-    coef = torch.linalg.lstsq(design, data.y).solution
-    return torch.cat([coef[:-1].T.flatten(), coef[-1]])
+def started(n_inputs, width, n_targets):
+    network = MLP(n_inputs, (width,), n_targets, TANH)
+    return network, network.init(1, generator=torch.Generator().manual_seed(0))[0]
 
 
 @pytest.mark.parametrize("n_targets", [1, 2])
 def test_under_a_wide_prior_it_is_the_unbiased_estimate(n_targets):
-    data = data_of(30, 8, n_targets)
-    network = MLP(8, (), n_targets, TANH)
-    theta = least_squares(data)
-    found = effective_noise(network, theta, data, torch.full_like(theta, 1e4), ONE)
-    residual = data.y - network.forward(theta, data.x)
-    unbiased = (residual.square().sum(0) / (30 - 9)).sqrt()
-    torch.testing.assert_close(found.std, unbiased, rtol=1e-5, atol=0.0)
-    torch.testing.assert_close(
-        found.freedoms, torch.full((n_targets,), 9.0).double(), rtol=1e-4, atol=0.0
-    )
+    data, network = data_of(30, 8, n_targets), MLP(8, (), n_targets, TANH)
+    design = torch.cat([data.x, ONE.expand(30, 1)], 1)
+    coef, squares, *_ = torch.linalg.lstsq(design, data.y, driver="gelsd")
+    theta = torch.cat([coef[:-1].T.flatten(), coef[-1]])
+    noise = effective_noise(network, theta, data, torch.full_like(theta, 1e4), ONE)
+    assert_close(noise.std, (squares / (30 - 9)).sqrt(), rtol=1e-5, atol=0.0)
+    assert_close(noise.freedoms, 9.0 * ONE.expand(n_targets), rtol=1e-4, atol=0.0)
 
 
 @pytest.mark.parametrize("n_targets", [1, 2])
 def test_rows_and_weights_give_the_same(n_targets):
     """Eight rows of a network with more weights than that, and the same rows three times."""
-    data = data_of(8, 3, n_targets)
-    network = MLP(3, (6,), n_targets, TANH)
-    theta = network.init(1, generator=torch.Generator().manual_seed(0))[0]
+    data, (network, theta) = data_of(8, 3, n_targets), started(3, 6, n_targets)
     scale = torch.ones_like(theta)
     weight = torch.full((8,), 10.0, dtype=torch.float64)
     few = effective_noise(network, theta, data._replace(weight=weight), scale, ONE)
     repeated = Data(*(t.repeat_interleave(10, 0) for t in data))
     many = effective_noise(network, theta, repeated, scale, ONE)
-    torch.testing.assert_close(few.std, many.std)
-    torch.testing.assert_close(few.freedoms, many.freedoms)
+    assert_close(few.std, many.std)
+    assert_close(few.freedoms, many.freedoms)
 
 
 @pytest.mark.parametrize(("n", "n_targets"), [(60, 1), (8, 1), (60, 2), (8, 2)])
 def test_leverages_are_the_diagonal_of_the_hat_matrix(n, n_targets):
-    data, network = data_of(n, 3, n_targets), MLP(3, (4,), n_targets, TANH)
-    theta = network.init(1, generator=torch.Generator().manual_seed(0))[0]
+    data, (network, theta) = data_of(n, 3, n_targets), started(3, 4, n_targets)
     scale = torch.linspace(0.3, 2.0, len(theta), dtype=torch.float64)
     jacobian = outputs_and_jacobian(network, theta[None], data.x)[1][0]  # (n, T, P)
     _, at = leverages_of(network, theta, data, scale)
@@ -73,16 +67,14 @@ def test_leverages_are_the_diagonal_of_the_hat_matrix(n, n_targets):
         curvature = torch.einsum("t,ntp,ntq->pq", precision, jacobian, jacobian)
         covariance = torch.linalg.inv(curvature + torch.diag(scale**-2))
         hat = torch.einsum("t,ntp,pq,ntq->tn", precision, jacobian, covariance, jacobian)
-        torch.testing.assert_close(at(precision), hat, rtol=1e-8, atol=1e-10)
+        assert_close(at(precision), hat, rtol=1e-8, atol=1e-10)
 
 
 def test_under_a_narrow_prior_nothing_is_taken():
-    data = data_of(20, 2)
-    network = MLP(2, (5,), 1, TANH)
-    theta = network.init(1, generator=torch.Generator().manual_seed(0))[0]
+    data, (network, theta) = data_of(20, 2), started(2, 5, 1)
     found = effective_noise(network, theta, data, torch.full_like(theta, 1e-6), ONE)
     residual = data.y - network.forward(theta, data.x)
-    torch.testing.assert_close(found.std, residual.square().mean(0).sqrt())
+    assert_close(found.std, residual.square().mean(0).sqrt())
 
 
 def test_where_weights_have_taken_all_rows_the_noise_is_that_of_rows_left_out():
@@ -102,7 +94,7 @@ def test_where_weights_have_taken_all_rows_the_noise_is_that_of_rows_left_out():
     rms = torch.stack(left_out).square().mean().sqrt()
     spread = data.y.std(correction=0)
     assert found.freedoms > 9.5
-    torch.testing.assert_close(found.std, torch.minimum(rms, spread).reshape(1))
+    assert_close(found.std, torch.minimum(rms, spread).reshape(1))
 
 
 @pytest.mark.parametrize("degrees", [4.0, 12.0, 300.0])

@@ -6,7 +6,7 @@ from torch.autograd.functional import hessian as hessian_of
 from torch.autograd.functional import jacobian as jacobian_of
 from torch.testing import assert_close
 
-from skbayes_sym.inference.laplace_starts import class_starts, regression_starts
+from skbayes_sym.inference.laplace_starts import labels_starts, regression_starts
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales, ScalesByGroup
@@ -57,7 +57,7 @@ def test_classes_and_chains_in_turn(generator):
     network = MLP(2, (2,), 3, TANH)
     rows = data(generator, torch.randint(3, (30,), generator=generator))
     prior = LayerScales(8.0, 64.0).bind(network.layout)
-    starts = class_starts(network, rows, prior, n=2, seed=0)
+    starts = labels_starts(network, rows, prior, n=2, seed=0)
     position, metric = starts.chains(5, torch.zeros(0))
     assert position.dtype == metric.cholesky.dtype == torch.float32
     assert torch.equal(position[4], position[0])

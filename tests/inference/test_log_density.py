@@ -5,7 +5,6 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior, RoughGradients, gradient_of
-from skbayes_sym.inference.sampling.annealing import MicrocanonicalHMC
 from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner, initial_state
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
 
@@ -59,9 +58,9 @@ def test_where_only_a_gradient_is_asked_for(generator):
     assert_close(gradient_of(shifted(0.0))(position), -position, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kernel", [HMC(max_leapfrog=4), MicrocanonicalHMC(max_steps=4)])
-def test_kernels_are_exact_under_wrong_gradients(kernel, generator):
+def test_trajectories_are_exact_under_wrong_gradients(generator):
     """Draws stay draws; where the values are wrong as well they don't, and the test sees it."""
+    kernel = HMC(max_leapfrog=4)
 
     def moved(density, n=20_000):
         state = initial_state(torch.randn(n, 2, generator=generator).double(), density)
@@ -74,7 +73,6 @@ def test_kernels_are_exact_under_wrong_gradients(kernel, generator):
         z = features.mean(0) / features.std(0) * n**0.5
         return float(z.abs().max()), float(info.acceptance.mean())
 
-    assert kernel.any_gradient
     z, acceptance = moved(RoughGradients(shifted(0.0), shifted(0.8), torch.float32))
     assert z < 4.5
     assert 0.3 < acceptance < 0.9

@@ -8,10 +8,10 @@ import torch
 
 from skbayes_sym.inference.member_scales import (
     ScaledModes,
-    UpdateSteps,
     determined_by_each,
     learned,
     learned_noise,
+    update_steps,
 )
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models import ARD, MLP, TANH, LayerScales
@@ -98,8 +98,8 @@ def test_a_group_that_no_row_speaks_for_keeps_its_hyperprior():
 
 
 def test_at_which_steps():
-    assert [s for s in range(2000) if s in UpdateSteps(2000)] == list(range(200, 2000, 100))
-    assert [s for s in range(8) if s in UpdateSteps(8)] == list(range(1, 8))
+    assert list(update_steps(2000)) == list(range(200, 2000, 100))
+    assert list(update_steps(8)) == list(range(1, 8))
 
 
 @pytest.fixture
@@ -112,7 +112,8 @@ def modes(rows):
     position = torch.cat([theta, torch.tensor([[-0.3], [0.0], [0.2]]).double()], 1)
 
     def make(log_noise_range=None):
-        return ScaledModes(posterior, lambda p: p, position, rows, UpdateSteps(40), log_noise_range)
+        steps = update_steps(40)
+        return ScaledModes(posterior, lambda p: p, position, rows, steps, log_noise_range)
 
     return make
 

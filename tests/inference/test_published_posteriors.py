@@ -27,7 +27,6 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.diagnostics import mean_ess, rank_rhat
 from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.sampling.annealing import MicrocanonicalHMC
 from skbayes_sym.inference.sampling.blocks import Sampler
 from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
@@ -41,7 +40,6 @@ from skbayes_sym.symmetry.units import Units
 # A thousand rows a step: few of them where the posterior is nearly normal.
 MIXING = [
     HMC(max_leapfrog=12),
-    pytest.param(MicrocanonicalHMC(max_steps=16), marks=pytest.mark.slow),
     pytest.param(NUTS(), marks=pytest.mark.slow),
 ]
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6, in some thirty comparisons a kernel
@@ -193,11 +191,7 @@ def test_published_schools_are_those_of_quadrature():
     ("schools", "kernel"),
     [
         (schools_of_posteriordb, HMC(max_leapfrog=32)),
-        (schools_of_the_gym, MicrocanonicalHMC(max_steps=16)),
-        pytest.param(schools_of_the_gym, HMC(max_leapfrog=32), marks=pytest.mark.slow),
-        pytest.param(
-            schools_of_posteriordb, MicrocanonicalHMC(max_steps=16), marks=pytest.mark.slow
-        ),
+        (schools_of_the_gym, HMC(max_leapfrog=32)),
         pytest.param(schools_of_posteriordb, NUTS(), marks=pytest.mark.slow),
         pytest.param(schools_of_the_gym, NUTS(), marks=pytest.mark.slow),
     ],
@@ -361,10 +355,7 @@ def credit():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kernel", [HMC(max_leapfrog=32), MicrocanonicalHMC(max_steps=16), NUTS()],
-    ids=lambda k: type(k).__name__,
-)  # fmt: skip
+@pytest.mark.parametrize("kernel", [HMC(max_leapfrog=32), NUTS()], ids=lambda k: type(k).__name__)
 def test_german_credit(kernel, credit):
     """Logistic regression under N(0, 1) of every coefficient."""
     x, bad = credit

@@ -17,7 +17,6 @@ from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
 
 SMALL = {"hidden_layer_sizes": (3,), "activation": "tanh", "n_features_in": 1, "random_state": 0}
-METHODS = ["assignment", "svm-knn"]
 
 
 def make_draws(sizes=(3,), activation="tanh", n_features_in=1, n_outputs=1, n=50, noise=0.1):
@@ -30,24 +29,23 @@ def make_draws(sizes=(3,), activation="tanh", n_features_in=1, n_outputs=1, n=50
 
 
 @pytest.mark.kept(
-    "sizes0-1-tanh-*",
-    "sizes0-1-identity-*",
-    "sizes1-2-relu-*",
-    "sizes1-2-softplus-*",
-    "sizes2-1-sigmoid-*",
-    "sizes2-1-tanh-assignment",
-    "sizes3-2-identity-*",
-    "sizes3-2-tanh-*",
+    "sizes0-1-tanh",
+    "sizes0-1-identity",
+    "sizes1-2-relu",
+    "sizes1-2-softplus",
+    "sizes2-1-sigmoid",
+    "sizes2-1-tanh",
+    "sizes3-2-identity",
+    "sizes3-2-tanh",
 )
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(("sizes", "n_outputs"), [((3,), 1), ((5,), 2), ((4, 3), 1), ((), 2)])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_functions_stay_and_labels_say_how(sizes, n_outputs, activation, method):
+def test_functions_stay_and_labels_say_how(sizes, n_outputs, activation):
     network, draws = make_draws(sizes, activation, 2, n_outputs, noise=0.5)
     found = remove_symmetries(
         draws, hidden_layer_sizes=sizes, activation=activation, n_features_in=2,
-        n_outputs=n_outputs, method=method, random_state=0,
+        n_outputs=n_outputs, random_state=0,
     )  # fmt: skip
     x = torch.linspace(-3, 3, 20, dtype=torch.float64).reshape(10, 2)
     before, after = (network.forward(torch.from_numpy(d), x) for d in (draws, found.draws))
@@ -62,22 +60,20 @@ def test_functions_stay_and_labels_say_how(sizes, n_outputs, activation, method)
     assert found.margin.shape == (50,)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_network_whose_second_layer_has_no_flips(method, monkeypatch):
+def test_a_network_whose_second_layer_has_no_flips(monkeypatch):
     """Copies under that group go away, and signs of the second layer are left alone."""
     network, draws = make_draws((3, 2), noise=0.02)
     group = mixed(network)
     monkeypatch.setattr(MLP, "symmetry", lambda self: group)
-    found = remove_symmetries(draws, **SMALL | {"hidden_layer_sizes": (3, 2)}, method=method)
+    found = remove_symmetries(draws, **SMALL | {"hidden_layer_sizes": (3, 2)})
     assert (found.signs[0] == -1).any()
     assert (found.signs[1] == 1).all()
     moved = group.act(
         group.sample((len(draws),), generator=torch.Generator().manual_seed(0)),
         torch.from_numpy(draws),
     )
-    again = remove_symmetries(moved, **SMALL | {"hidden_layer_sizes": (3, 2)}, method=method)
-    if method == "assignment":
-        np.testing.assert_array_equal(again.draws, found.draws)
+    again = remove_symmetries(moved, **SMALL | {"hidden_layer_sizes": (3, 2)})
+    np.testing.assert_array_equal(again.draws, found.draws)
 
 
 def test_chains_keep_their_shape_and_inputs_their_values():
@@ -94,10 +90,9 @@ def test_chains_keep_their_shape_and_inputs_their_values():
 
 def test_one_tight_cluster_is_left():
     _, draws = make_draws(n=200)
-    for method in METHODS:
-        found = remove_symmetries(draws, method=method, **SMALL)
-        np.testing.assert_allclose(found.draws.std(axis=0), 0.1, rtol=0.25)  # sd of an sd is 5 %
-        assert found.margin.min() > 3.0
+    found = remove_symmetries(draws, **SMALL)
+    np.testing.assert_allclose(found.draws.std(axis=0), 0.1, rtol=0.25)  # sd of an sd is 5 %
+    assert found.margin.min() > 3.0
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
@@ -191,7 +186,6 @@ def test_bad_draws(draws, message):
     ("name", "value", "message"),
     [
         ("activation", "swish", r"'activation'.*'tanh'.*Got 'swish'"),
-        ("method", "kmeans", r"'method'.*'assignment'.*Got 'kmeans'"),
         ("hidden_layer_sizes", (0,), "hidden_layer_sizes must be positive"),
         ("hidden_layer_sizes", (2.5,), "hidden_layer_sizes must be an int"),
         ("hidden_layer_sizes", (4,), "10 columns"),

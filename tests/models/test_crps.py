@@ -1,5 +1,7 @@
 """The continuous ranked probability score against closed forms, draws and sums."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -21,27 +23,32 @@ def test_of_one_normal_it_is_the_closed_form(y):
     z = (y - 1.0) / 2.0
     expected = 2.0 * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - np.pi**-0.5)
     found = crps(mixture([1.0], [2.0]), torch.tensor([[y]], dtype=torch.float64))
-    np.testing.assert_allclose(found.item(), expected, rtol=1e-5)
+    np.testing.assert_allclose(found.item(), expected, rtol=1e-6)
 
 
-def test_of_a_mixture_it_is_mean_distance_less_half_the_mean_difference():
+@pytest.mark.parametrize(
+    ("loc", "sd", "weight"),
+    [
+        ([-2.0, 0.5, 3.0], [0.3, 1.0, 0.1], [0.5, 0.3, 0.2]),
+        ([0.0, 0.0], [1.0, 1e-3], [0.5, 0.5]),  # widths of very different size
+        ([0.2, 50.0, -30.0], [1e-4, 40.0, 3.0], [0.6, 0.1, 0.3]),
+    ],
+)
+def test_of_a_mixture_it_is_mean_distance_less_half_the_mean_difference(loc, sd, weight):
     """E|Y - y| - E|Y - Y'| / 2, every term in closed form for pairs of normals."""
-    loc, sd, weight = (
-        np.array([-2.0, 0.5, 3.0]),
-        np.array([0.3, 1.0, 0.1]),
-        np.array([0.5, 0.3, 0.2]),
-    )
+    loc, sd, weight = np.array(loc), np.array(sd), np.array(weight)
 
     def mean_abs(mean, scale):
         z = mean / scale
         return scale * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z))
 
-    y = 0.7
-    first = weight @ mean_abs(loc - y, sd)
-    pairs = mean_abs(loc[:, None] - loc, np.hypot(sd[:, None], sd))
+    y = np.array([-7.0, 0.0, 0.2, 0.7, 40.0])
+    first = mean_abs(loc - y[:, None], sd) @ weight
+    pairs = weight @ mean_abs(loc[:, None] - loc, np.hypot(sd[:, None], sd)) @ weight
     law = mixture(loc, sd, torch.as_tensor(np.log(weight)))
-    found = crps(law, torch.tensor([[y]], dtype=torch.float64))
-    np.testing.assert_allclose(found.item(), first - 0.5 * weight @ pairs @ weight, rtol=1e-4)
+    law = replace(law, loc=law.loc.expand(-1, len(y), -1))
+    values = crps(law, torch.as_tensor(y)[:, None])[:, 0]
+    np.testing.assert_allclose(values, first - 0.5 * pairs, rtol=1e-6)
 
 
 def test_of_counts_it_is_a_sum():

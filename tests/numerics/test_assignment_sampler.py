@@ -8,7 +8,7 @@ import torch
 from numerics.log_weights import INF, random_log_weights
 from torch.testing import assert_close
 
-from skbayes_sym.numerics.assignment_sampler import assignment_log_prob, sample_assignments
+from skbayes_sym.numerics.assignment_sampler import sample_assignments
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.numerics.sinkhorn import (
     sinkhorn,
@@ -17,6 +17,15 @@ from skbayes_sym.numerics.sinkhorn import (
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+def assignment_log_prob(log_weights, permutations, n_iter=10):
+    """Log probability of assignments (*S, *B, d), as if they had been drawn."""
+    given = permutations.reshape(-1, *log_weights.shape[:-1])
+    _, log_prob = sample_assignments(
+        log_weights, 0, n_iter=n_iter, generator=generator(), given=given
+    )
+    return log_prob.reshape(permutations.shape[:-1])
 
 
 def all_permutations(d):

@@ -1,8 +1,6 @@
 """Files without pickle: the same model comes back, and what isn't one is refused."""
 
 import json
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +14,6 @@ from fits import (
     X,
     assert_predicts_as,
     assert_same_predictions,
-    everything_predicted,
     fitted,
 )
 from habits import hurried
@@ -36,7 +33,6 @@ from skbayes_sym.estimators.base import is_fitted_name
 from skbayes_sym.models import Categorical
 from skbayes_sym.saving.classes import ESTIMATORS
 from skbayes_sym.saving.file import FORMAT
-from skbayes_sym.saving.first_edition import NOUN_NAMES, translate
 from skbayes_sym.saving.values import NOUNS, Encoder, decode
 
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -46,18 +42,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 every_fit = pytest.mark.parametrize("name", FITS)
 FIRST = {next(k for k, c in FITS.items() if c.estimator is e) for e in SMALL.values()}  # of a class
-DATA = Path(__file__).parent.parent / "data"
-GOLDEN = {
-    f"{folder.name}/{name}": golden
-    for folder in sorted(DATA.glob("format*"))
-    for name, golden in json.loads((folder / "golden.json").read_text(encoding="utf-8")).items()
-}
 
 
 def test_every_estimator_of_the_package_is_in_the_tables():
     public = {n for n in skbayes_sym.__all__ if hasattr(getattr(skbayes_sym, n), "fit")}
     assert public == set(ESTIMATORS) == {type(c.estimator).__name__ for c in FITS.values()}
-    assert {type(fitted(n.partition("/")[2])).__name__ for n in GOLDEN} <= public
     assert len(NOUNS) == len(set(NOUNS.values()))
 
 
@@ -94,20 +83,6 @@ def test_a_model_of_a_gpu_loads_where_there_is_none(name, tmp_path, monkeypatch)
     here.device_ = "cuda:1"
     save(here, tmp_path / "model")
     assert_predicts_as(name, load(tmp_path / "model"))
-
-
-# Another platform's BLAS and libm: a last digit of the float32 noise behind some predictions
-# (6e-8), or of a float64 sum (1e-16), times the condition of what follows.
-@pytest.mark.parametrize("name", GOLDEN)
-def test_golden_files_of_every_format_are_read(name):
-    golden = GOLDEN[name]
-    model = load(DATA / f"{name}.safetensors")
-    found = everything_predicted(model, np.array(golden["X"]))
-    for key, expected in golden["predictions"].items():
-        if isinstance(np.ravel(expected)[0], str):
-            assert found[key].tolist() == expected
-        else:
-            np.testing.assert_allclose(found[key], expected, rtol=1e-5, atol=1e-8, err_msg=key)
 
 
 VALUES = {
@@ -284,50 +259,3 @@ def test_without_safetensors_the_message_names_the_package(tmp_path, monkeypatch
         save(fitted("linear-gaussian"), tmp_path / "model")
     with pytest.raises(ImportError, match=r"pip install safetensors"):
         load(tmp_path / "model")
-
-
-@pytest.mark.parametrize(("first", "now"), NOUN_NAMES.items())
-def test_nouns_of_the_first_edition_have_a_name_now(first, now):
-    assert first not in NOUNS
-    assert now in NOUNS
-
-
-@pytest.mark.parametrize("folder", ["format1", "format2"])
-def test_a_factorisation_from_before_offsets_has_none(folder):
-    model = load(DATA / folder / "factors.safetensors")
-    assert model.offsets is False
-    assert model.prior_scale == 1.0
-
-
-_POSTERIOR = {"posterior_": SimpleNamespace(loc=np.zeros((3, 2)))}
-_MATRIX = {"solver": "vi", "symmetry": "orthogonal", "covariance": "full", "n_draws": 200}
-SATELLITES = {
-    "df": ("InvarianceAbidingRegressor", {"likelihood": "student-t", "noise_std": 2.0, "df": 3.0},
-           {"likelihood": ("StudentT", 3.0), "noise_std": 2.0}),
-    "no df": ("InvarianceAbidingRegressor", {"likelihood": "poisson", "noise_std": 2.0, "df": 3.0},
-              {"likelihood": "poisson", "noise_std": "learn"}),
-    "points": ("InvarianceAbidingClassifier", {"likelihood": "auto", "n_points": 64},
-               {"likelihood": ("Categorical", 64)}),
-    "points by default": ("InvarianceAbidingClassifier", {"likelihood": "auto", "n_points": 1024},
-                          {"likelihood": "auto"}),
-    "flips": ("SymVIMatrixFactorization",
-              {**_MATRIX, "symmetry": "signflip", "covariance": "diag"},
-              {"solver": ("VI", "diag"), "symmetry": "sign_flip"}),
-    "gibbs": ("SymVIMatrixFactorization", {**_MATRIX, "solver": "gibbs", "n_draws": 9},
-              {"solver": ("Gibbs", 9), "symmetry": "auto"}),
-    "analytic": ("SymVIMatrixFactorization", {**_MATRIX, "solver": "mfvi_analytic"},
-                 {"solver": "mean_field", "symmetry": "auto"}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "given", "expected"), SATELLITES.values(), ids=SATELLITES)
-def test_satellites_of_the_first_edition_are_in_their_objects(name, given, expected):
-    parameters = dict(given)
-    kind = ESTIMATORS[translate(name, parameters, dict(_POSTERIOR))]
-    for key, value in parameters.items():
-        if not isinstance(value, (str, float)):
-            own = {"StudentT": "df", "Categorical": "n_points", "VI": "covariance"}
-            kind_of = type(value).__name__
-            parameters[key] = kind_of, getattr(value, own.get(kind_of, "n_draws"))
-    assert parameters == expected
-    assert set(parameters) <= set(kind._get_param_names())

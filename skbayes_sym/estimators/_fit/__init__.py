@@ -8,10 +8,4 @@ blocks, its log, why it stopped), `steps` (of those that climb a bound by gradie
 public there, and what its versions differ in).
 
 In: an estimator's parameters and data. Out: what a method's ``fit`` takes.
-
-Tested elsewhere: `callbacks` (with `test_callbacks`), `convergence` (warnings of every
-estimator), `method` (a Protocol), `model` (with
-`test_mistakes`), `run` (with `test_callbacks`), `scikit_learn` (by ``.ci/run``, on its oldest and
-newest version), `steps` (parameters alone), `training` (with `test_common`), `unwrap` (with
-`test_predictive`), `warnings` (with `test_mistakes`).
 """

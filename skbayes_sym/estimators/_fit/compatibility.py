@@ -4,15 +4,14 @@ What a method asks of a model is data, its `Needs`: one check at the start of `f
 into an error, and `table` makes the page that says what goes with what.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from inspect import getdoc, signature
+from inspect import signature
 from typing import NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 
-from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 
 
@@ -212,44 +211,3 @@ NORMAL_OR_LEARNED = Need(
         hasattr(prior, "log_hyperprior") or hasattr(prior, "scales") or prior.gaussian() is not None
     ),
 )
-
-
-def table(rows: Mapping[str, Needs]) -> str:
-    """What goes with what as a table of the user guide (reStructuredText).
-
-    Parameters
-    ----------
-    rows : mapping of str to Needs
-        By the estimators, as the page writes them.
-    """
-    columns = ("", *(name.capitalize() for name in Needs._fields))
-    cells = ((name, *(need.words for need in rows[name])) for name in rows)
-    return _list_table("34 20 26 20", [columns, *cells])
-
-
-def likelihood_table(likelihoods: Mapping[str, Likelihood], rows: Mapping[str, Needs]) -> str:
-    """Who takes which likelihood, as a table of the user guide.
-
-    Parameters
-    ----------
-    likelihoods : mapping of str to Likelihood
-        By what ``likelihood=`` is given, as the page writes it.
-    rows : mapping of str to Needs
-        By the estimators, as the page writes them.
-    """
-    cells: list[Sequence[str]] = [("", "A target, given the outputs", "Taken by")]
-    for name, likelihood in likelihoods.items():
-        summary = (getdoc(likelihood) or "").splitlines()[0]
-        takers = [row for row, needs in rows.items() if needs.likelihood.is_met(likelihood)]
-        cells.append((name, summary, ", ".join(takers)))
-    return _list_table("22 34 44", cells)
-
-
-def _list_table(widths: str, rows: Sequence[Sequence[str]]) -> str:
-    lines = [
-        ".. list-table::", "   :header-rows: 1", "   :stub-columns: 1", "   :class: sk-wrap",
-        f"   :widths: {widths}", "",
-    ]  # fmt: skip
-    for cells in rows:
-        lines += [f"   {' ' if i else '*'} - {cell}".rstrip() for i, cell in enumerate(cells)]
-    return "\n".join(lines)

@@ -11,16 +11,15 @@ from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import layer_sizes
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.bayesian_mlp.class_method import ClassPool
 from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS
-from skbayes_sym.estimators.bayesian_mlp.linear_part import linear_network
-from skbayes_sym.estimators.laplace.class_method import FLAT, STEEP, affordable
+from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Pool, linear_network
 from skbayes_sym.estimators.laplace.effort import units
+from skbayes_sym.estimators.laplace.labels_method import FLAT, STEEP, affordable
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import BayesianClassifierMixin
-from skbayes_sym.inference.laplace.class_predictive import Posteriors, class_mixture
-from skbayes_sym.inference.laplace.class_refit import RefittedMembers, refitted_mixture
+from skbayes_sym.inference.laplace.labels_predictive import Posteriors, labels_mixture
+from skbayes_sym.inference.laplace.member_refit import RefittedMembers, refitted_mixture
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -240,12 +239,12 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         """All modes, and a gradient a weight for the curvature; else one member after another."""
         return float(max(1, self.n_modes * n_weights))
 
-    def _method(self) -> ClassPool:
+    def _method(self) -> Pool:
         if self.n_modes == 0:
             why = "n_modes=0 leaves the members, which have a width and a prior of their own"
             refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
         alternative = FLAT if self.prior is None else None
-        return ClassPool(self.n_modes, self.n_members, len(self.classes_), alternative)
+        return Pool(Labels(self.n_modes, self.n_members, alternative))
 
     def _predictive(self, x: Tensor) -> CategoricalMixture:
         kinds = []  # with what they count for; an interrupt may have come before one
@@ -265,7 +264,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         loc, factor = (t.to(x.device) for t in self.linear_posterior_.tensors)
         posterior = Posteriors(loc, torch.cholesky_inverse(factor))
         network = linear_network(x.shape[1], self.network_.n_outputs)
-        found = class_mixture(network, posterior, x.double(), self.linear_variance_scale_)
+        found = labels_mixture(network, posterior, x.double(), self.linear_variance_scale_)
         return CategoricalMixture(found.log_probs.to(x), _log_weights(found).to(x))
 
     def _members(self, x: Tensor) -> CategoricalMixture:

@@ -14,14 +14,13 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.bayesian_mlp.linear_part import linear_network
-from skbayes_sym.estimators.bayesian_mlp.method import Pool
+from skbayes_sym.estimators.bayesian_mlp.pool import Numbers, Pool, linear_network
 from skbayes_sym.estimators.laplace.effort import units_of_numbers
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
-from skbayes_sym.inference.noise_shape import NoiseShape
+from skbayes_sym.inference.pooling.noise_shape import NoiseShape
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
@@ -267,7 +266,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
             refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=10")
         widens = isinstance(self.hidden_layer_sizes, str)
         is_free = isinstance(self.likelihood, str) and self.likelihood == "auto"
-        return Pool(self.n_modes, self.n_members, widens, self.prior, is_free)
+        return Pool(Numbers(self.n_modes, self.n_members, widens, self.prior, is_free))
 
     def _members(self, x: Tensor) -> Tensor:
         """Every member's outputs, (n_members, N, T)."""
@@ -329,15 +328,10 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     def _predictive(self, x: Tensor) -> NormalMixture:
         mean, covariance = self._outputs(x)
         noise = torch.as_tensor(self._noise()).to(x).square().unsqueeze(1)
-        shares, shape = self._shares().to(x), self._noise_shape()
-        if shape is not None:
-            noise = noise * self._noise_factor(shape, mean).square()
-            states, of_states = (t.to(x) for t in shape.states)
-            noise = torch.cat([noise * v for v in states.unbind()])
-            shares = of_states.outer(shares).flatten()
-            mean, covariance = (torch.cat([t, t]) for t in (mean, covariance))
         variance = covariance.diagonal(dim1=-2, dim2=-1)
-        return NormalMixture(mean, variance, noise, shares.log(), covariance)
+        law = NormalMixture(mean, variance, noise, self._shares().to(x).log(), covariance)
+        shape = self._noise_shape()
+        return law if shape is None else shape.shaped(law)
 
     def _noise_shape(self) -> NoiseShape | None:
         """How the noise changes, where left-out rows say that it does."""

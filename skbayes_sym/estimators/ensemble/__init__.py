@@ -5,6 +5,4 @@ Reading order: `method` (all members in one loop), `refit` (what classes are pre
 draws.
 
 In: `Training`, `Model` and `Run`. Out: modes (M, P) and their log posterior in nats.
-
-Tested elsewhere: `method` (with `estimator`), `refit` (with `estimator`).
 """

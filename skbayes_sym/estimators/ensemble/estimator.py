@@ -23,7 +23,7 @@ from skbayes_sym.estimators.ensemble.refit import Refitting
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import SampledOutputs
 from skbayes_sym.inference.effective_noise import NoiseNodes, mixture_of_members, noise_nodes
-from skbayes_sym.inference.laplace.class_refit import RefittedMembers, refitted_mixture
+from skbayes_sym.inference.laplace.member_refit import RefittedMembers, refitted_mixture
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network

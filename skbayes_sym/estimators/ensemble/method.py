@@ -30,7 +30,7 @@ from skbayes_sym.inference.effective_noise import effective_noise
 from skbayes_sym.inference.laplace.determined import curvature_numbers
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.map import MapObjective, MinibatchDensity
-from skbayes_sym.inference.member_scales import ScaledModes, UpdateSteps
+from skbayes_sym.inference.member_scales import ScaledModes, update_steps
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.data import Batches
 from skbayes_sym.models.learned_scales import ScalesByGroup
@@ -201,7 +201,7 @@ class DeepEnsemble:
         if before is not None and before.shape == (self.n_members, scales.n_groups):
             scales = replace(scales, hyper=torch.as_tensor(before))
         start = replace(posterior, prior=scales)
-        steps = UpdateSteps(self.max_iter)
+        steps = update_steps(self.max_iter)
         noise_range = data.log_noise_range if self.learns_noise else None
         return ScaledModes(start, density, position, data.double_data, steps, noise_range)
 

@@ -9,13 +9,13 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.inference.laplace.class_predictive import (
+from skbayes_sym.inference.laplace.labels_predictive import (
     LeftOut,
     left_out_losses,
     widest_within_error,
     without_itself,
 )
-from skbayes_sym.inference.laplace.class_refit import (
+from skbayes_sym.inference.laplace.member_refit import (
     LinearisedMember,
     RefittedMember,
     RefittedMembers,

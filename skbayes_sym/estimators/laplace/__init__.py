@@ -4,7 +4,7 @@ Reading order: `estimator` and `lila` (the four faces), `base` (what they share:
 model and method), `networks` and `invariances` (what ``network`` and ``invariances`` stand for),
 `optimizers` (Gauss-Newton or Adam), `effort` (units and restarts by the number of rows). By
 Gauss-Newton: `modes` (several modes of a regression network), `widths` (how many units, by rows
-held out), `mode_method` (their fit) and `class_method` (of classes), `mode_predictions`. By Adam:
+held out), `mode_method` (their fit) and `labels_method` (of labels), `mode_predictions`. By Adam:
 `method` (a fit), `problem` (its nouns), `curvature` (what is kept of H), `alternation` (weights and
 hyperparameters by turns), `evaluation` (the evidence as reported), `found` (fitted attributes),
 `convergence` (warnings), `predict` (the linearised network). The parts are tested through the four
@@ -12,10 +12,4 @@ estimators, the mathematics below them in ``tests/inference/laplace``.
 
 In: `Training`, `Model` and `Run` of ``_fit``; `skbayes_sym.inference.laplace`. Out: a normal
 posterior over the weights, an evidence, and predictions of the network linearised at the mode.
-
-Tested elsewhere: `alternation` (with `estimator` and `stops`), `base` (with `estimator`),
-`class_method` (with `modes`), `convergence` (with `stops`), `evaluation` (with `estimator`),
-`found` (with `estimator`), `invariances` (with `lila`), `method` (with `estimator`), `mode_method`
-(with `effort` and `modes`), `mode_predictions` (with `modes`), `networks` (with `estimator` and
-`lila`), `optimizers` (with `modes`), `problem` (with `estimator`).
 """

@@ -168,10 +168,7 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
     def _learned_likelihood(self, like: Tensor) -> Likelihood:
         """The one that was given, in scaled units."""
         given = cast(Likelihood, self._given_likelihood)
-        own = self.__dict__.get("_likelihood_params_")  # files of older versions have the noise
-        if own is None and given.n_params:
-            own = np.log(np.atleast_1d(self.noise_std_ / self.y_scale_))
-        return (given if own is None else given.at(torch.as_tensor(own))).to(like)
+        return given.at(torch.as_tensor(self._likelihood_params_)).to(like)
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
         law = self._linearised(x).outputs(x)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from skbayes_sym.inference.laplace.systems import are_few
+from skbayes_sym.inference.laplace.search.systems import are_few
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 

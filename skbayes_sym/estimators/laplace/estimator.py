@@ -15,13 +15,6 @@ from skbayes_sym.estimators.laplace.base import (
     LaplaceClassification,
     LaplaceRegression,
 )
-from skbayes_sym.estimators.laplace.class_method import (
-    FLAT,
-    STEEP,
-    TRIES,
-    EvidenceLaplaceClasses,
-    most_steps,
-)
 from skbayes_sym.estimators.laplace.effort import (
     FEWEST_MODES,
     MOST_CLASS_MODES,
@@ -34,6 +27,13 @@ from skbayes_sym.estimators.laplace.effort import (
     units_of_numbers,
     work,
 )
+from skbayes_sym.estimators.laplace.labels_method import (
+    FLAT,
+    STEEP,
+    TRIES,
+    EvidenceLaplaceLabels,
+    most_steps,
+)
 from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.laplace.optimizers import OWN_CONSTRAINTS, ChoosesOptimizer
@@ -45,7 +45,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetPredictive
 from skbayes_sym.models.priors import UnboundPrior
 
-_TOL = 5e-6  # of regression; see ``inference.laplace.evidence_modes``
+_TOL = 5e-6  # of regression; see ``inference.laplace.search.numbers``
 
 
 class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
@@ -610,9 +610,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
     def _most_steps(self, network: MLP) -> int:
         return self._steps_up_to(most_steps(network.layout.n_params))
 
-    def _gauss_newton(self) -> EvidenceLaplaceClasses:
+    def _gauss_newton(self) -> EvidenceLaplaceLabels:
         by_default = self.prior is None and isinstance(self.prior_scale, str)
-        return EvidenceLaplaceClasses(
+        return EvidenceLaplaceLabels(
             self.n_restarts, self.max_iter, self.tol, self.variance_scale, says_unconverged=True,
             alternative=FLAT if by_default else None,
         )  # fmt: skip

@@ -136,8 +136,7 @@ class LILAEstimator(LaplaceEstimator):
         given = given_invariances(self.invariances)
         if given is not None and not isinstance(given.n_predict_augmentations, str):
             return given.n_predict_augmentations
-        # Files of older versions always average.
-        return 1 if self.__dict__.get("_predicts_plainly_", False) else EVALUATION_SAMPLES
+        return 1 if self._predicts_plainly_ else EVALUATION_SAMPLES
 
     def estimate_log_predictive_density(self, X: Any, y: Any, *, n_repeats: int = 8) -> Estimate:
         """Log density of observed targets, with the Monte Carlo error of its transformations.

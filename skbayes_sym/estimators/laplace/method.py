@@ -51,7 +51,7 @@ MINIBATCH_ROWS = 100  # ... and this many beyond; each is transformed n_augmenta
 
 # n_hyper_updates="auto" and burn_in="auto". An empirical Fisher matrix vanishes as labels are
 # fitted, so that it has to be heard before: without burn-in, and every few steps
-# (`examples/reproduce_immer_claims.py fisher`).
+# (`examples/papers/reproduce_immer_claims.py fisher`).
 _UPDATES, _BURN_IN, _FISHER_STEPS = 100, 0.1, 8
 
 SUBSET_SIZE = 300  # rows of evidence="subset"

@@ -31,9 +31,9 @@ from skbayes_sym.estimators.laplace.effort import (
 )
 from skbayes_sym.estimators.laplace.modes import ModesFit, ModeTask
 from skbayes_sym.estimators.laplace.widths import Widths, are_asked, choose_width
-from skbayes_sym.inference.laplace.evidence_modes import EvidenceModes
-from skbayes_sym.inference.laplace.held_out import MODES_A_FOLD, HeldOut
-from skbayes_sym.inference.laplace.mode_search import noise_share
+from skbayes_sym.inference.laplace.search.beginnings import noise_share
+from skbayes_sym.inference.laplace.search.held_out import MODES_A_FOLD, HeldOut
+from skbayes_sym.inference.laplace.search.numbers import EvidenceModes
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.priors import UnboundPrior

@@ -9,9 +9,9 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.networks import NetworkEstimator
-from skbayes_sym.inference.laplace.class_predictive import (
+from skbayes_sym.inference.laplace.labels_predictive import (
     Posteriors,
-    class_mixture,
+    labels_mixture,
     moderated_mixture,
 )
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
@@ -46,7 +46,7 @@ class PredictsFromModes(NetworkEstimator):
             return Posteriors(modes.loc, torch.cholesky_inverse(modes.factor))
 
         posteriors = self._cached(f"covariances on {x.device}", make)
-        mixture = moderated_mixture if predictive == "probit" else class_mixture
+        mixture = moderated_mixture if predictive == "probit" else labels_mixture
         scale = 0.0 if predictive == "plugin" else variance_scale
         found = mixture(fully_connected(self.network_), posteriors, x.double(), scale)
         weights = None if found.log_weights is None else found.log_weights.to(x)

@@ -16,25 +16,25 @@ from skbayes_sym.estimators._fit.model import (
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.inference.laplace.class_modes import starting_points
-from skbayes_sym.inference.laplace.evidence_modes import (
-    EvidenceModes,
-    Modes,
-    OnModes,
-    RegressionEvidence,
-    Search,
+from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
+from skbayes_sym.inference.laplace.search.beginnings import (
+    begins_both_ways,
+    search_modes,
+    search_one_of_each,
 )
-from skbayes_sym.inference.laplace.held_out import (
+from skbayes_sym.inference.laplace.search.held_out import (
     MODES_A_FOLD,
     HeldOut,
     cross_validated,
     folds,
 )
-from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
-from skbayes_sym.inference.laplace.mode_search import (
-    begins_both_ways,
-    search_modes,
-    search_one_of_each,
+from skbayes_sym.inference.laplace.search.modes import starting_points
+from skbayes_sym.inference.laplace.search.numbers import (
+    EvidenceModes,
+    Modes,
+    NumbersEvidence,
+    OnModes,
+    Search,
 )
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Model
@@ -96,7 +96,7 @@ class ModesFit:
 class ModeTask:
     """The modes of one model: what is searched, from where, and who is told."""
 
-    problem: RegressionEvidence
+    problem: NumbersEvidence
     how: EvidenceModes
     n_restarts: int
     noise: torch.Tensor | None  # precisions that are given
@@ -110,7 +110,7 @@ class ModeTask:
     ) -> Self:
         network, prior = fully_connected(model.network), scales_by_group(model.prior)
         noise = None if how.learn_noise else model.likelihood.noise_scale.double() ** -2
-        problem = RegressionEvidence(network, data.double_data, prior)
+        problem = NumbersEvidence(network, data.double_data, prior)
         start, predict, parts = spawn_seeds(data.seed, 3)
         task = cls(problem, how, n_restarts, noise, (start, predict, parts), data, run)
         task._require_memory()

@@ -18,7 +18,7 @@ from skbayes_sym.estimators.laplace.effort import (
     work,
 )
 from skbayes_sym.estimators.laplace.modes import ModesFit
-from skbayes_sym.inference.laplace.held_out import (
+from skbayes_sym.inference.laplace.search.held_out import (
     MODES_A_FOLD,
     HeldOut,
     is_better,

@@ -5,7 +5,4 @@ name), `method` (two starts, the higher bound), `found` (what came of it).
 
 In: `Training`, and a `Model` with a Gaussian likelihood. Out: `LayerwisePosterior`, and a lower
 bound in nats.
-
-Tested elsewhere: `found` (with `estimator`), `method` (with `estimator`), `parts` (with
-`estimator`).
 """

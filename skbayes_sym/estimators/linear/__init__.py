@@ -10,9 +10,4 @@
 * `variance_scale`: how much of the logits' variance predictions of classes keep
 
 In: `Training`, and a `Model` whose network is one layer. Out: `SiteFit`.
-
-Tested elsewhere: `base` (with `estimators`), `classifier` (with `estimators`), `conjugate` (with
-`inference.linear.conjugate`), `design` (with
-`estimators`), `found` (with `estimators`), `method` (with `habits`), `regressor` (with
-`estimators`), `start` (with `estimators`).
 """

@@ -222,7 +222,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         mean, covariance = super()._outputs(x)
-        return mean, getattr(self, "variance_scale_", 1.0) * covariance  # files of 0.1.0 have none
+        return mean, self.variance_scale_ * covariance
 
     def _predictive(self, x: Tensor) -> CategoricalMixture:
         likelihood = self._chosen()

@@ -2,13 +2,13 @@
 
 import torch
 
-from skbayes_sym.inference.laplace.class_evidence import LinearisedLogits
-from skbayes_sym.inference.laplace.class_predictive import (
+from skbayes_sym.inference.laplace.labels_predictive import (
     VARIANCE_SCALES,
     left_out_losses,
     without_itself,
 )
-from skbayes_sym.inference.laplace.class_terms import Terms
+from skbayes_sym.inference.laplace.search.label_terms import Terms
+from skbayes_sym.inference.laplace.search.labels import LinearisedLogits
 from skbayes_sym.inference.linear.sites import State
 from skbayes_sym.models.data import Data
 

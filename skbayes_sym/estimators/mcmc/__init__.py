@@ -12,9 +12,4 @@ In: `Training`, `Model` and `Run`. Out: draws (C, S, P) with weights (C,), modes
 nats. Tests of `starts`, `trust`, `budget` and `draws` have files of their name; the other stages
 are tested through the estimators: what they find (`test_estimator`), weigh (`test_evidence`), keep
 when stopped (`test_stops`) and get right on data that others have sampled (`test_oracles`).
-
-Tested elsewhere: `allocate` (with `evidence`), `approximate` (with `estimator`), `base` (with
-`estimator`), `diagnostics` (with `estimator`), `explore` (with `estimator`), `method` (with
-`estimator`), `modes` (with `evidence`), `sampled` (with `estimator`), `setting` (with
-`estimator`), `warm_start` (with `stops`).
 """

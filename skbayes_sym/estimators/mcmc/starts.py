@@ -19,7 +19,7 @@ from skbayes_sym.estimators._fit.compatibility import (
 from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators.mcmc import wide
 from skbayes_sym.estimators.mcmc.setting import Plan, Setting
-from skbayes_sym.inference.laplace_starts import Starts, class_starts, regression_starts
+from skbayes_sym.inference.laplace_starts import Starts, labels_starts, regression_starts
 from skbayes_sym.inference.sampling.annealing import Approach
 from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.inference.sampling.chains import start_blocks
@@ -79,7 +79,7 @@ def _laplace_starts(setting: Setting) -> Starts:
     mlp, scales = fully_connected(network), scales_by_group(prior)
     data, seed, n = setting.data.double_data, setting.seeds.start, setting.chains.n_chains
     if SOFTMAX.is_met(likelihood):
-        return class_starts(mlp, data, scales, n=min(n, _MOST_CLASS_MODES), seed=seed)
+        return labels_starts(mlp, data, scales, n=min(n, _MOST_CLASS_MODES), seed=seed)
     return regression_starts(mlp, likelihood, data, scales, n=min(n, _MOST_MODES), seed=seed)
 
 

@@ -6,7 +6,4 @@ bounds), `collapse` (whether scatter of the weights is taken for noise), `found`
 
 In: `Training`, and a `Model` with a normal prior. Out: independent normals over the weights, and
 bounds on the evidence in nats.
-
-Tested elsewhere: `found` (with `estimator`), `gaps` (with `objects`), `method` (with
-`estimator`).
 """

@@ -399,12 +399,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     def _learned_likelihood(self, like: Tensor) -> Likelihood:
         """One of one's own at what was learned of it, in scaled units."""
         given = cast(Likelihood, self._given_likelihood)
-        return given.at(torch.as_tensor(self._likelihood_params())).to(like)
-
-    def _likelihood_params(self) -> Array:
-        """In scaled units, (n_params,); files of older versions have the noise instead."""
-        own = self.__dict__.get("_likelihood_params_")
-        return np.log(np.atleast_1d(self.noise_std_) / self.y_scale_) if own is None else own
+        return given.at(torch.as_tensor(self._likelihood_params_)).to(like)
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
         if self._given_likelihood is not None:

@@ -17,7 +17,7 @@ from skbayes_sym.estimators._fit.compatibility import (
 )
 from skbayes_sym.estimators._fit.model import scales_by_group
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.inference.laplace_starts import class_starts, regression_starts
+from skbayes_sym.inference.laplace_starts import labels_starts, regression_starts
 from skbayes_sym.inference.mean_field.elbo import GaussianMLP, pack
 from skbayes_sym.numerics.memory import Part
 from skbayes_sym.numerics.random import generator_from
@@ -51,7 +51,7 @@ def laplace_start(model: GaussianMLP, data: Training, seed: int) -> Tensor:
     network, likelihood, rows = model.network, model.likelihood, data.double_data
     prior = scales_by_group(model.prior)
     if SOFTMAX.is_met(likelihood):
-        starts = class_starts(network, rows, prior, n=1, seed=seed)
+        starts = labels_starts(network, rows, prior, n=1, seed=seed)
     else:
         starts = regression_starts(network, likelihood, rows, prior, n=1, seed=seed)
     p = network.layout.n_params

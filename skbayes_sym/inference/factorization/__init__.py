@@ -17,7 +17,4 @@
   `FactorState` is what sweeps move, on the device and with the noise; what a fit keeps is a
   `MatrixPosterior` of `inference.posteriors`, NumPy and a law of the factors alone
 * `predictive`: entries and rows from the posterior
-
-Tested elsewhere: `problem` (with `vi` and `gibbs`), `gap_looks` (with `vi`), `coordinates` (with
-`vi` and in `test_evidence`: whole bounds against quadrature).
 """

@@ -45,11 +45,6 @@ class LayerwisePosterior:
     y: npt.NDArray[Any]
     weight: npt.NDArray[Any]
 
-    @property
-    def has_independent_weights(self) -> bool:
-        """Whether q factorises over weights."""
-        return False
-
     def _tensors(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Data]:
         params = torch.as_tensor(self.params, device=device)
         data = Data(*(torch.as_tensor(a, device=device) for a in (self.x, self.y, self.weight)))

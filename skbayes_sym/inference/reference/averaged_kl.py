@@ -40,7 +40,7 @@ def single_datum_kl(loc: Tensor, variance: Tensor, x: Tensor, prior_scale: Scale
     Parameters
     ----------
     loc, variance : Tensor of shape (D, T)
-        Of the mean-field likelihood (`skbayes_sym.inference.reference.repeated_datum`).
+        Of the mean-field likelihood (``examples/papers/repeated_datum.py``).
     x : Tensor of shape (*B, N, D)
         The row's features.
     prior_scale : float or Tensor of shape (D,)

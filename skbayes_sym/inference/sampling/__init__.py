@@ -6,8 +6,6 @@ many chains find all modes), `allowance` (work that may be spent). Networks with
 `annealing` (how chains come to a wide basin), `kronecker` (a preconditioner from the curvature of
 every layer). Sequential Monte Carlo: `smc`.
 
-Tested elsewhere: `blocks` (with `chains`).
-
 In: a log density, starts or a prior, and the symmetry group. Out: draws (C, S, D) or particles
 (N, D), their log densities in nats, and blocks that another run goes on with.
 """

@@ -1,16 +1,26 @@
 """How chains of a large network come to a place worth sampling: from afar, and hot at first.
 
 A chain started at a good optimum stays in its narrow basin. One that starts at a poor one and moves
-with steps so long that their energy error is large (`MicrocanonicalLangevin`, which rejects
-nothing) finds a wide basin as the steps get shorter: annealing, whose temperature is the energy
-error. Preconditioned from the start it would find worse ones: so the coordinates are the weights
-themselves, until the place is found (`asv_bench/studies/compare_bde.py` prints what comes of it).
+with steps so long that their energy error is large finds a wide basin as the steps get shorter:
+annealing, whose temperature is the energy error. Preconditioned from the start it would find worse
+ones: so the coordinates are the weights themselves, until the place is found
+(`asv_bench/studies/compare_bde.py` prints what comes of it).
+
+The moves are microcanonical: the velocity keeps its length and only turns. In the coordinates z of
+a preconditioner ``position = L z`` a chain moves with unit velocity u,
+
+    dz/dt = u,   du/dt = (1 - u u') L' gradient / (D - 1),
+
+and its density stays ``exp(log density)`` times the uniform law of directions (Robnik et al. 2023,
+"Microcanonical Hamiltonian Monte Carlo", eq. 7). What a discrete step gets wrong is its energy
+error, in nats: a bias, which step sizes are chosen to bound, since nothing is rejected. Step sizes
+are in units of sqrt(D), the typical length of a standard normal momentum, as in `HMC`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, cos, log, pi, sqrt
-from typing import ClassVar, NamedTuple, Protocol
+from math import cos, log, pi, sqrt
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -24,7 +34,6 @@ from skbayes_sym.inference.sampling.kernels.base import (
     initial_state,
     where,
 )
-from skbayes_sym.inference.sampling.kernels.hmc import metropolis
 from skbayes_sym.inference.sampling.warmup import Moments, PreconditionerAdaptation
 from skbayes_sym.numerics.random import standard_normal
 
@@ -41,16 +50,30 @@ _GROWTH = 1.5  # ... steps grow by this
 _RETREAT = 0.8  # a step that left the numbers sets a limit at this share of it
 _ORDER = 6  # the variance of a step's energy error falls as its length to this power
 
+# Adam (Kingma & Ba 2015) with its own constants; from a hundredth of a unit to a hundredth of that.
+_LEARNING_RATE, _LAST_LEARNING_RATE = 1e-2, 1e-4
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8
+_RISING = 50  # steps over which the learning rate rises from 0
+
+# Step sizes that searches begin at, in units of sqrt(D).
+_HOT_STEP, _PRECONDITIONED_STEP = 3e-4, 0.03
+
+# Of the steps in the coordinates of the curvature, shares after which it is taken afresh.
+_REBUILD_AFTER = (0.0, 0.17, 0.43)
+_CAREFUL = 0.8  # of the step size, after that
+
+Tell = Callable[[State, Info], None]  # of every move
+
 
 class Motion(NamedTuple):
-    """Where C chains are and where they go."""
+    """Places and directions of C chains."""
 
     state: State
     velocity: Tensor  # (C, D), of length 1, in preconditioned coordinates
 
 
 class MicrocanonicalMove(NamedTuple):
-    """What an unadjusted step did."""
+    """Result of an unadjusted step."""
 
     motion: Motion
     info: Info
@@ -71,23 +94,20 @@ def refresh(velocity: Tensor, amount: Tensor, generator: torch.Generator) -> Ten
     return _unit(torch.addcmul(velocity, noise, amount.unsqueeze(1)))
 
 
+def _unit(vectors: Tensor) -> Tensor:
+    """Scale to length 1, in place."""
+    return vectors.div_(vectors.norm(dim=1, keepdim=True))
+
+
 def kick(velocity: Tensor, slope: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Let a constant slope turn the velocity for a time, solved exactly.
+    r"""Let a constant slope (C, D) turn the velocity (C, D) for a time (C,), solved exactly.
 
     With ``e`` the direction of the slope and ``d = time |slope| / (D - 1)``,
 
     .. math:: u \to \frac{u + e (\sinh d + e'u (\cosh d - 1))}{\cosh d + e'u \sinh d}
 
-    (Robnik et al. 2023, eq. 16), which gains ``(D - 1) log(cosh d + e'u sinh d)`` nats.
-
-    Parameters
-    ----------
-    velocity, slope : Tensor of shape (C, D)
-    time : Tensor of shape (C,)
-
-    Returns
-    -------
-    velocity, gain : Tensor of shape (C, D), Tensor of shape (C,), float64
+    (Robnik et al. 2023, eq. 16), which gains ``(D - 1) log(cosh d + e'u sinh d)`` nats: the second
+    value, (C,), float64.
     """
     n_free = velocity.shape[1] - 1
     size = slope.norm(dim=1).clamp_min(torch.finfo(slope.dtype).tiny)
@@ -104,36 +124,19 @@ def kick(velocity: Tensor, slope: Tensor, time: Tensor) -> tuple[Tensor, Tensor]
 def mclachlan(
     motion: Motion, log_density: LogDensity, step_size: Tensor, preconditioner: Preconditioner
 ) -> tuple[Motion, Tensor]:
-    """One step of the dynamics: three kicks, two half moves, two gradients.
+    """Make one step of length ``step_size`` (C,): three kicks, two half moves, two gradients.
 
-    Parameters
-    ----------
-    motion : Motion
-        Left as it is.
-    log_density : LogDensity
-    step_size : Tensor of shape (C,)
-        In units of sqrt(D), in the dtype of the positions.
-    preconditioner : Preconditioner
-
-    Returns
-    -------
-    motion : Motion
-    energy_error : Tensor of shape (C,), float64
-        Nats; of order ``step_size ** 3``.
-
-    Notes
-    -----
-    Reversible: from the end, with the velocity turned round, it leads back.
+    ``motion`` is left as it is. The second value is the energy error in nats, (C,), float64, of
+    order ``step_size ** 3``. Reversible: from the end, with the velocity turned round, it leads
+    back.
     """
     (position, before, gradient), velocity = motion
     time = step_size * sqrt(position.shape[1])
     half = (0.5 * time).unsqueeze(1)
     velocity, first = kick(velocity, preconditioner.to_gradient(gradient), _MCLACHLAN * time)
     position = torch.addcmul(position, half, preconditioner.to_position(velocity))
-    middle = gradient_of(log_density)(position)
-    velocity, second = kick(
-        velocity, preconditioner.to_gradient(middle), (1 - 2 * _MCLACHLAN) * time
-    )
+    middle = preconditioner.to_gradient(gradient_of(log_density)(position))
+    velocity, second = kick(velocity, middle, (1 - 2 * _MCLACHLAN) * time)
     position = torch.addcmul(position, half, preconditioner.to_position(velocity))
     state = initial_state(position, log_density)
     velocity, third = kick(velocity, preconditioner.to_gradient(state.gradient), _MCLACHLAN * time)
@@ -161,22 +164,6 @@ class MicrocanonicalLangevin:
         """Chains at ``position`` (C, D), each going its own way."""
         return Motion(initial_state(position, log_density), directions(position, generator))
 
-    def step(
-        self,
-        motion: Motion,
-        log_density: LogDensity,
-        *,
-        step_size: Tensor,
-        preconditioner: Preconditioner,
-        generator: torch.Generator,
-    ) -> tuple[Motion, Info]:
-        """Move every chain once; see `Kernel.step`."""
-        move = self.move(
-            motion, log_density, step_size=step_size, preconditioner=preconditioner,
-            generator=generator,
-        )  # fmt: skip
-        return move.motion, move.info
-
     def move(
         self,
         motion: Motion,
@@ -186,10 +173,7 @@ class MicrocanonicalLangevin:
         preconditioner: Preconditioner,
         generator: torch.Generator,
     ) -> MicrocanonicalMove:
-        """`step`, and its energy error.
-
-        A step that leaves the numbers is taken back, and the chain turns round.
-        """
+        """Move every chain once; a step that leaves the numbers is taken back, the chain turned."""
         end, error = mclachlan(motion, log_density, step_size, preconditioner)
         sums = end.state.position.sum(1) + end.state.gradient.sum(1) + end.velocity.sum(1)
         finite = error.isfinite() & sums.isfinite()  # a sum is not, where a coordinate isn't
@@ -198,61 +182,9 @@ class MicrocanonicalLangevin:
             kept = where(finite, end, motion._replace(velocity=-motion.velocity))
         charged = torch.full_like(finite, 2, dtype=torch.int64)
         info = Info(finite.double(), finite, ~finite, charged, error)
-        n_dims = motion.velocity.shape[1]
-        amount = (torch.expm1(2.0 * step_size / self.forget) / n_dims).sqrt()
+        amount = (torch.expm1(2.0 * step_size / self.forget) / motion.velocity.shape[1]).sqrt()
         turned = kept._replace(velocity=refresh(kept.velocity, amount, generator))
         return MicrocanonicalMove(turned, info, torch.where(finite, error, 0.0))
-
-
-@dataclass(frozen=True)
-class MicrocanonicalHMC:
-    """Trajectories from a fresh direction, accepted or not: a `Kernel` without bias.
-
-    Parameters
-    ----------
-    path_length : float, default=pi / 2
-        Mean length of a trajectory in preconditioned coordinates, in units of sqrt(D).
-    jitter : (float, float), default=(0.05, 2.0)
-        Range of the uniform number that multiplies it.
-    max_steps : int, default=128
-        Most steps of a move, of two gradients each.
-
-    References
-    ----------
-    Robnik, Cohn-Gordon & Seljak (2025), "Metropolis adjusted microcanonical Hamiltonian Monte
-    Carlo".
-    """
-
-    any_gradient: ClassVar[bool] = True  # exact under `RoughGradients`
-
-    path_length: float = pi / 2
-    jitter: tuple[float, float] = (0.05, 2.0)
-    max_steps: int = 128
-
-    def step(
-        self,
-        state: State,
-        log_density: LogDensity,
-        *,
-        step_size: Tensor,
-        preconditioner: Preconditioner,
-        generator: torch.Generator,
-    ) -> tuple[State, Info]:
-        """Move every chain once; see `Kernel.step`."""
-        motion = Motion(state, directions(state.position, generator))
-        error = torch.zeros_like(state.value, dtype=torch.float64)
-        n_steps = self._n_steps(step_size, generator)
-        for _ in range(n_steps):
-            motion, gained = mclachlan(motion, log_density, step_size, preconditioner)
-            error += gained
-        return metropolis(state, motion.state, error, n_gradients=2 * n_steps, generator=generator)
-
-    def _n_steps(self, step_size: Tensor, generator: torch.Generator) -> int:
-        """Steps that all chains make: of the frozen step sizes and chance alone."""
-        low, high = self.jitter
-        u = torch.rand((), generator=generator, device=generator.device, dtype=torch.float64)
-        wanted = self.path_length * (low + (high - low) * float(u)) / float(step_size.median())
-        return min(self.max_steps, max(1, ceil(wanted)))
 
 
 class EnergyErrorAdaptation(NamedTuple):
@@ -282,41 +214,17 @@ class EnergyErrorAdaptation(NamedTuple):
         ratio = move.energy_error.square() / (n_dims * target) + _LEAST_ERROR
         weight = torch.exp(-0.5 * (ratio.log() / (_ORDER * _SPREAD)).square())
         decay = (_MEMORY - 1) / (_MEMORY + 1)
-        errors = decay * self.errors + weight * ratio / size**_ORDER
-        weights = decay * self.weights + weight
-        longest = torch.where(finite, self.longest, _RETREAT * self.step_size)
         learns = finite & ((self.weights > 0) | (ratio > _TELLING))
-        errors, weights = (
-            torch.where(learns, new, old)
-            for new, old in ((errors, self.errors), (weights, self.weights))
-        )
-        found = torch.where(weights > 0, (errors / weights).pow(-1 / _ORDER), _GROWTH * size)
-        found = torch.minimum(found.to(self.step_size), longest)
-        return EnergyErrorAdaptation(found, longest, errors, weights)
+        learned = decay * self.errors + weight * ratio / size**_ORDER
+        errors = torch.where(learns, learned, self.errors)
+        weights = torch.where(learns, decay * self.weights + weight, self.weights)
+        longest = torch.where(finite, self.longest, _RETREAT * self.step_size)
+        wanted = torch.where(weights > 0, (errors / weights).pow(-1 / _ORDER), _GROWTH * size)
+        step_size = torch.minimum(wanted.to(self.step_size), longest)
+        return EnergyErrorAdaptation(step_size, longest, errors, weights)
 
 
-def _unit(vectors: Tensor) -> Tensor:
-    """To length 1, in place."""
-    return vectors.div_(vectors.norm(dim=1, keepdim=True))
-
-
-# Adam (Kingma & Ba 2015) with its own constants; from a hundredth of a unit to a hundredth of that.
-_LEARNING_RATE, _LAST_LEARNING_RATE = 1e-2, 1e-4
-_BETAS, _EPSILON = (0.9, 0.999), 1e-8
-_RISING = 50  # steps over which the learning rate rises from 0
-
-# Step sizes that searches begin at, in units of sqrt(D).
-_HOT_STEP, _PRECONDITIONED_STEP = 3e-4, 0.03
-
-# Of the steps in the coordinates of the curvature, shares after which it is taken afresh.
-_REBUILD_AFTER = (0.0, 0.17, 0.43)
-_CAREFUL = 0.8  # of the step size, after that
-
-Tell = Callable[[State, Info], None]  # of every move
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
+class Place(NamedTuple):
     """Where an approach ends."""
 
     state: State
@@ -385,26 +293,36 @@ class Annealing:
         generator: torch.Generator,
         tell: Tell,
     ) -> Place:
+        sampler = MicrocanonicalLangevin()
+
+        def walk(place: Place, targets: list[float]) -> Place:
+            """Make a microcanonical step for each target of the energy error."""
+            motion = sampler.init(place.state.position, log_density, generator)
+            sizes = EnergyErrorAdaptation.start(place.step_size)
+            for target in targets:
+                move = sampler.move(
+                    motion, log_density, step_size=sizes.step_size,
+                    preconditioner=place.preconditioner, generator=generator,
+                )  # fmt: skip
+                motion, sizes = move.motion, sizes.update(move, target)
+                tell(motion.state, move.info)
+            return Place(motion.state, place.preconditioner, sizes.step_size)
+
+        hot, cold = self.energy_error
+        falling = [hot * (cold / hot) ** (t / max(1, self.n_hot)) for t in range(self.n_hot)]
         identity = DiagonalPreconditioner(torch.ones_like(state.position))
-        place = Place(
-            climb(state, log_density, self.n_adam, tell),
-            identity,
-            torch.full_like(state.value, _HOT_STEP),
-        )
-        walk = _Walk(log_density, generator, tell)
-        place = walk(place, [self._target(t / max(1, self.n_hot)) for t in range(self.n_hot)])
+        start = climb(state, log_density, self.n_adam, tell)
+        place = walk(Place(start, identity, torch.full_like(state.value, _HOT_STEP)), falling)
         size, begin = torch.full_like(state.value, _PRECONDITIONED_STEP), 0
         ends = [round(share * self.n_settle) for share in (*_REBUILD_AFTER[1:], 1.0)]
         for end in ends if self.n_settle else ():
-            at = place.state.position
-            scaling = adaptation.fit(place.preconditioner, Moments.empty(at), position=at)
-            place = walk(Place(place.state, scaling, size), [self.energy_error[1]] * (end - begin))
+            position = place.state.position
+            scaling = adaptation.fit(
+                place.preconditioner, Moments.empty(position), position=position
+            )
+            place = walk(Place(place.state, scaling, size), [cold] * (end - begin))
             size, begin = _CAREFUL * place.step_size, end
         return place
-
-    def _target(self, progress: float) -> float:
-        first, last = self.energy_error
-        return float(first * (last / first) ** progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -458,48 +376,21 @@ class Detour:
 
 
 def climb(state: State, log_density: LogDensity, n_steps: int, tell: Tell) -> State:
-    """``n_steps`` of Adam up the log density, every chain for itself; a chain never ends lost.
+    """Make ``n_steps`` of Adam up the log density, every chain for itself; none ends lost.
 
     The learning rate rises over 50 steps and falls as a half cosine.
     """
     position, (mean, square) = state.position, (torch.zeros_like(state.position) for _ in range(2))
     no_choice = torch.ones_like(state.value, dtype=torch.float64)
     for step in range(1, n_steps + 1):
-        gradient = state.gradient
-        mean = mean.lerp(gradient, 1 - _BETAS[0])
-        square = (_BETAS[1] * square).addcmul(gradient, gradient, value=1 - _BETAS[1])
+        mean = mean.lerp(state.gradient, 1 - _BETAS[0])
+        square = (_BETAS[1] * square).addcmul(state.gradient, state.gradient, value=1 - _BETAS[1])
         unbiased = [m / (1 - b**step) for m, b in zip((mean, square), _BETAS, strict=True)]
-        ratio = unbiased[0] / (unbiased[1].sqrt() + _EPSILON)
-        position = position + _learning_rate(step, n_steps) * ratio
+        fall = 0.5 * (1 + cos(pi * step / n_steps))
+        rate = _LAST_LEARNING_RATE + (_LEARNING_RATE - _LAST_LEARNING_RATE) * fall
+        rate *= min(1.0, step / _RISING)
+        position = position + rate * (unbiased[0] / (unbiased[1].sqrt() + _EPSILON))
         state = initial_state(position, log_density)
         finite = state.value.isfinite()
         tell(state, Info(no_choice, finite, ~finite, torch.ones_like(finite, dtype=torch.int64)))
     return state
-
-
-def _learning_rate(step: int, n_steps: int) -> float:
-    fall = 0.5 * (1 + cos(pi * step / n_steps))
-    rate = _LAST_LEARNING_RATE + (_LEARNING_RATE - _LAST_LEARNING_RATE) * fall
-    return rate * min(1.0, step / _RISING)
-
-
-@dataclass(frozen=True, eq=False)
-class _Walk:
-    """Microcanonical steps, one for each target of the energy error."""
-
-    log_density: LogDensity
-    generator: torch.Generator
-    tell: Tell
-
-    def __call__(self, place: Place, targets: list[float]) -> Place:
-        sampler = MicrocanonicalLangevin()
-        motion = sampler.init(place.state.position, self.log_density, self.generator)
-        sizes = EnergyErrorAdaptation.start(place.step_size)
-        for target in targets:
-            move = sampler.move(
-                motion, self.log_density, step_size=sizes.step_size,
-                preconditioner=place.preconditioner, generator=self.generator,
-            )  # fmt: skip
-            motion, sizes = move.motion, sizes.update(move, target)
-            self.tell(motion.state, move.info)
-        return Place(motion.state, place.preconditioner, sizes.step_size)

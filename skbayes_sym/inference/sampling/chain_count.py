@@ -14,7 +14,6 @@ from skbayes_sym.numerics.arguments import check_arrays
 Probabilities = npt.NDArray[np.float64]
 
 _MAX_TERMS = 1 << 20  # of the inclusion-exclusion sum: 20 modes that all differ
-_SUM_TOL = 1e-5  # slack for rounded probabilities
 _ROUNDING = 1e-12  # relative: 0.75 must not fail for 0.7499999999999999
 
 
@@ -37,12 +36,10 @@ def n_chains_required(
         waited for, and these are basins of the chains' starts, not posterior weights.
     probability : float in (0, 1), default=0.99
         Wanted for having visited every mode.
-    method : {"exact", "union", "markov"}, default="exact"
+    method : {"exact", "markov"}, default="exact"
         "exact": the smallest n with ``P(G <= n) >= probability``. Beyond 20 different probabilities
-        (more if many are equal) the sum has too many terms, and "union" is used.
-        "union": the smallest n with ``sum_j (1 - pi_j)^n <= 1 - probability``: an upper bound on
-        the exact n, so enough chains, and close for high probabilities (at 0.99, at most
-        ``0.0051 / min_j pi_j + 1`` too many).
+        (more if many are equal) the sum has too many terms: then the smallest n with
+        ``sum_j (1 - pi_j)^n <= 1 - probability``, at 0.99 at most ``0.0051 / min_j pi_j + 1`` more.
         "markov": equation (5) of the paper, the smallest rho with ``1 - E[G] / rho >=
         probability``, an upper bound about ``1 / (1 - probability)`` times as large.
 
@@ -82,14 +79,12 @@ def n_chains_required(
     pi = _check_modes(mode_probabilities)
     if not isinstance(probability, Real) or not 0.0 < probability < 1.0:
         raise ValueError(f"probability must lie strictly between 0 and 1, got {probability!r}.")
-    methods: dict[str, Callable[[Probabilities, float], int]] = {
-        "exact": _exact,
-        "union": _union,
-        "markov": _markov,
-    }
-    if not isinstance(method, str) or method not in methods:
-        raise ValueError(f"method must be one of {sorted(methods)}, got {method!r}.")
-    return max(len(pi), methods[method](pi, float(probability)))
+    if method not in ("exact", "markov"):
+        raise ValueError(f"method must be 'exact' or 'markov', got {method!r}.")
+    allowed = 1.0 - float(probability)
+    if method == "markov":
+        return max(len(pi), ceil(expected_chains(pi) / allowed * (1.0 - _ROUNDING)))
+    return max(len(pi), _exact(pi, allowed))
 
 
 def expected_chains(mode_probabilities: Probabilities) -> float:
@@ -102,62 +97,39 @@ def expected_chains(mode_probabilities: Probabilities) -> float:
     return float((-np.expm1(log_all) * t).sum() / 64.0)
 
 
-def _exact(pi: Probabilities, probability: float) -> int:
+@np.errstate(divide="ignore")
+def _exact(pi: Probabilities, allowed: float) -> int:
+    """Chains that miss a mode with a probability of at most ``allowed``."""
+    log_missed = np.log1p(-pi)
+    last = ceil(log(allowed / len(pi)) / log_missed.max()) if len(pi) > 1 else 1
+    union = _first(lambda n: float(np.exp(n * log_missed).sum()), allowed, 1, last)
     values, counts = np.unique(pi, return_counts=True)
     if np.prod(counts + 1.0) > _MAX_TERMS:
-        return _union(pi, probability)
+        return union
     mass, sign = np.zeros(1), np.ones(1)
     for value, count in zip(values, counts, strict=True):
         chosen = np.arange(count + 1)
         mass = (mass[:, None] + value * chosen).ravel()
         sign = (sign[:, None] * (-1.0) ** chosen * comb(count, chosen)).ravel()
-    with np.errstate(divide="ignore"):
-        log_left = np.log1p(-np.minimum(mass[1:], 1.0))  # the empty set is P = 1 itself
-    sign = -sign[1:]
+    log_rest = np.log1p(-np.minimum(mass[1:], 1.0))  # the empty set is P = 1 itself
 
-    def fails(n: int) -> float:
-        return float(sign @ np.exp(n * log_left))
+    def if_independent(n: int) -> float:
+        return -expm1(float(np.log(-np.expm1(n * log_missed)).sum()))
 
-    return _first(fails, probability, _at_least(pi, probability), _union(pi, probability))
-
-
-def _union(pi: Probabilities, probability: float) -> int:
-    log_left = _log_left(pi)
-    last = ceil(log((1.0 - probability) / len(pi)) / log_left.max()) if len(pi) > 1 else 1
-    return _first(lambda n: float(np.exp(n * log_left).sum()), probability, 1, last)
+    least = _first(if_independent, allowed, 1, union)
+    return _first(lambda n: float(-sign[1:] @ np.exp(n * log_rest)), allowed, least, union)
 
 
-def _at_least(pi: Probabilities, probability: float) -> int:
-    """From the product bound, which supposes that visits of different modes are independent."""
-    log_left = _log_left(pi)
-
-    def fails(n: int) -> float:
-        with np.errstate(divide="ignore"):
-            return -expm1(float(np.log(-np.expm1(n * log_left)).sum()))
-
-    return _first(fails, probability, 1, _union(pi, probability))
-
-
-def _markov(pi: Probabilities, probability: float) -> int:
-    return ceil(expected_chains(pi) / (1.0 - probability) * (1.0 - _ROUNDING))
-
-
-def _first(fails: Callable[[int], float], probability: float, low: int, high: int) -> int:
+def _first(fails: Callable[[int], float], allowed: float, low: int, high: int) -> int:
     """Smallest n in [low, high] where a falling probability of failure is low enough."""
-    allowed = (1.0 - probability) * (1.0 + _ROUNDING)
-    return low + bisect_left(range(low, high), True, key=lambda n: fails(n) <= allowed)
-
-
-def _log_left(pi: Probabilities) -> Probabilities:
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log1p(-pi))
+    enough = allowed * (1.0 + _ROUNDING)
+    return low + bisect_left(range(low, high), True, key=lambda n: fails(n) <= enough)
 
 
 def _check_modes(mode_probabilities: Sequence[float] | Probabilities) -> Probabilities:
     shapes = {"mode_probabilities": "m"}
-    pi = check_arrays("n_chains_required", shapes, mode_probabilities=mode_probabilities)[
-        "mode_probabilities"
-    ].astype(float)
+    arrays = check_arrays("n_chains_required", shapes, mode_probabilities=mode_probabilities)
+    pi = arrays["mode_probabilities"].astype(float)
     if pi.size == 0:
         raise ValueError("mode_probabilities must have at least one mode, got none.")
     if not bool((np.isfinite(pi) & (pi > 0.0)).all()):
@@ -166,7 +138,7 @@ def _check_modes(mode_probabilities: Sequence[float] | Probabilities) -> Probabi
             "chain can reach."
         )
     total = float(pi.sum())
-    if abs(total - 1.0) > _SUM_TOL:
+    if abs(total - 1.0) > 1e-5:
         raise ValueError(
             f"mode_probabilities must sum to 1, got a sum of {total:.6g}. Divide them by their sum "
             "if they are counts or weights; add the missing modes if they are not all."

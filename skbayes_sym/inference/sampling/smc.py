@@ -1,8 +1,9 @@
 """Sequential Monte Carlo: particles carried from the prior to the posterior.
 
 At inverse temperature ``beta`` the particles are draws of ``prior * likelihood^beta``. A stage
-raises ``beta`` as far as half of the effective sample survives, resamples, and moves all particles
-by kernels fitted to them.
+raises ``beta`` as far as half of the effective sample survives, resamples by the weights
+``likelihood^(beta' - beta)`` (float64 throughout), and moves all particles by kernels fitted to
+them. Replicates are runs that know nothing of each other.
 """
 
 from collections.abc import Sequence
@@ -33,66 +34,7 @@ from skbayes_sym.symmetry.reference import DiagonalReference
 _SMALLEST_STEP = 1e-14  # heavy-tailed likelihoods of prior draws need first steps as small as this
 _BISECTIONS = 60
 
-
-def effective_fraction(log_weights: Tensor) -> float:
-    """Kish's effective sample size over their number, ``(mean w)^2 / mean w^2``, in [1/N, 1]."""
-    log_n = log(len(log_weights))
-    w = log_weights.double()
-    once, twice = torch.logsumexp(w, dim=0), torch.logsumexp(2.0 * w, dim=0)
-    return exp(2.0 * float(once) - float(twice) - log_n)
-
-
-def log_mean_weight(log_weights: Tensor) -> float:
-    """Log of the mean weight, nats: what the evidence gains by the step."""
-    return float(torch.logsumexp(log_weights.double(), dim=0)) - log(len(log_weights))
-
-
-def next_temperature(log_likelihood: Tensor, beta: float, ess_fraction: float) -> float:
-    """The inverse temperature at which the weights' effective fraction is ``ess_fraction``.
-
-    Parameters
-    ----------
-    log_likelihood : Tensor of shape (N,)
-        Of particles at ``beta``; -inf is allowed, nan isn't.
-    beta : float
-        In [0, 1).
-    ess_fraction : float
-        In (0, 1).
-
-    Returns
-    -------
-    float
-        In (beta, 1]; by bisection on the log of the step, since steps span many orders.
-    """
-    log_likelihood = log_likelihood.cpu().double()  # the search is the host's
-    if effective_fraction((1.0 - beta) * log_likelihood) >= ess_fraction:
-        return 1.0
-    low, high = log(_SMALLEST_STEP), log(1.0 - beta)
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        if effective_fraction(exp(middle) * log_likelihood) >= ess_fraction:
-            low = middle
-        else:
-            high = middle
-    return beta + exp(low)
-
-
-def systematic_resample(log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Ancestors of N equally weighted particles, int64 (N,), in increasing order.
-
-    Particle ``i`` has ``N w_i`` children on average, rounded up or down: one uniform number sets
-    N equidistant points on the cumulative weights (Kitagawa 1996).
-    """
-    n = len(log_weights)
-    ends = torch.softmax(log_weights.double(), dim=0).cumsum(dim=0)
-    shift = torch.rand(1, generator=generator, device=generator.device, dtype=torch.float64)
-    points = (torch.arange(n, device=ends.device) + shift.to(ends.device)) / n
-    # Rounding may leave the last end below the last point; particles of no weight get none.
-    return torch.searchsorted(ends / ends[-1], points, right=True).clamp_max(n - 1)
-
-
-_RESTART_EVERY = 4  # stages between fresh starts of the alignment
-_N_RESTARTS = 2
+_RESTART_EVERY, _N_RESTARTS = 4, 2  # stages between fresh starts of the alignment, and how many
 _PATH = (0.5, 1.5)  # range of the factor of the path length
 _GAIN = 0.7  # of the log step size, per unit of acceptance missed
 _LOG_STEPS = (-25.0, 5.0)  # range of the log step size: nothing works beyond
@@ -104,7 +46,7 @@ _DRAWS_A_DIMENSION = 2  # particles a dimension that a covariance needs
 
 @dataclass(frozen=True)
 class SMCSettings:
-    """How a run goes; measured defaults.
+    """Settings of a run; measured defaults.
 
     Parameters
     ----------
@@ -134,7 +76,7 @@ class SMCSettings:
 
 
 class Stage(NamedTuple):
-    """What one stage did."""
+    """Figures of one stage."""
 
     temperature: float  # beta it moved at
     log_evidence: float  # of the tempered posterior, nats, so far
@@ -151,7 +93,7 @@ class Stage(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """What one stage hands to the next about its kernels; never a particle's own."""
+    """Knowledge that one stage hands to the next about its kernels; never a particle's own."""
 
     reference: DiagonalReference | None
     log_steps: tuple[float, float]  # of the pooled and of the full kernel
@@ -172,7 +114,7 @@ class Cloud(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What the moves of a stage did, summed over particles and moves."""
+    """Sums over the particles and moves of a stage."""
 
     acceptance: float
     boundary_loss: float
@@ -180,148 +122,12 @@ class Moved(NamedTuple):
     n_gradients: int
 
 
-class Fitted(NamedTuple):
+class FittedKernel(NamedTuple):
     """A kernel and where it starts."""
 
     position: Tensor  # (N, D), in the kernel's domain
     kernel: ConfinedHMC
     preconditioner: Preconditioner
-
-
-@dataclass(frozen=True, eq=False)
-class Stages:
-    """What stays the same over all stages of a run."""
-
-    log_posterior: LogPosterior
-    group: SymmetryGroup
-    settings: SMCSettings
-    generator: torch.Generator
-
-    def from_prior(self) -> Cloud:
-        """Particles at temperature 0."""
-        n = self.settings.n_particles
-        position = self.log_posterior.sample_prior(n, generator=self.generator)
-        log_likelihood = self._log_likelihood(position)
-        if not bool((log_likelihood > -torch.inf).any()):
-            raise ValueError(
-                f"the log likelihood is finite at none of {n} draws of the prior: check the data "
-                "and the prior, or take more particles."
-            )
-        eves = torch.arange(n, device=position.device)
-        return Cloud(position, log_likelihood, eves, 0.0, 0.0, 0)
-
-    def first_tuning(self) -> Tuning:
-        """Before anything is known: steps of the order that a standard normal needs."""
-        start = -0.25 * log(self.log_posterior.n_dims)
-        return Tuning(None, (start, start), False, 1, 0)
-
-    def advance(self, cloud: Cloud, tuning: Tuning) -> tuple[Cloud, Tuning, Stage]:
-        """Raise the temperature once and move all particles."""
-        beta = next_temperature(cloud.log_likelihood, cloud.temperature, self.settings.ess_fraction)
-        weights = (beta - cloud.temperature) * cloud.log_likelihood.double()
-        ancestors = systematic_resample(weights, generator=self.generator)
-        eves, before = cloud.eves[ancestors], cloud.log_likelihood[ancestors]
-        aligned, reference = self.align(cloud.position[ancestors], tuning)
-        full = self.use_full(tuning)
-        fitted = self.full(aligned, reference) if full else self.pooled(aligned)
-        position, moved = self.move(fitted, beta, tuning.log_steps[full])
-        after = self._log_likelihood(position)
-        log_evidence = cloud.log_evidence + log_mean_weight(weights)
-        n_gradients = cloud.n_gradients + moved.n_gradients
-        stage = Stage(
-            beta,
-            log_evidence,
-            full,
-            moved.acceptance,
-            exp(moved.log_step),
-            moved.boundary_loss,
-            len(eves.unique()),
-            _correlation(before, after),
-        )
-        cloud = Cloud(position, after, eves, beta, log_evidence, n_gradients)
-        return cloud, next_tuning(tuning, reference, stage), stage
-
-    def align(self, position: Tensor, tuning: Tuning) -> tuple[Tensor, DiagonalReference]:
-        """One representative of each orbit, from the last stage's reference and fresh ones."""
-        restart = tuning.n_stages % _RESTART_EVERY == 0
-        return align_particles(
-            position,
-            self.group,
-            tuning.reference,
-            n_starts=_N_RESTARTS if restart else 0,
-            generator=self.generator,
-        )
-
-    def use_full(self, tuning: Tuning) -> bool:
-        """Whether this stage is the full kernel's."""
-        enough = self.settings.n_particles >= _DRAWS_A_DIMENSION * self.log_posterior.n_dims
-        possible = self.settings.allow_full and enough and has_exact_domain(self.group)
-        return possible and (tuning.full or tuning.pause == 0)
-
-    def pooled(self, aligned: Tensor) -> Fitted:
-        """Scales that the group leaves alone: no boundary is needed."""
-        anywhere = DiagonalReference(*(torch.empty(0, dtype=torch.float64) for _ in range(2)))
-        everywhere = FundamentalDomain(Trivial(), anywhere)
-        return Fitted(aligned, self._kernel(everywhere), pooled_preconditioner(aligned, self.group))
-
-    def full(self, aligned: Tensor, reference: DiagonalReference) -> Fitted:
-        """The covariance of one copy, within that copy."""
-        domain = FundamentalDomain(self.group, reference)
-        inside, _ = domain.enter(aligned)  # labels above may be a sweep behind the reference
-        return Fitted(inside, self._kernel(domain), full_preconditioner(inside))
-
-    def move(self, fitted: Fitted, beta: float, log_step: float) -> tuple[Tensor, Moved]:
-        """All moves of a stage; the step size follows the mean acceptance after each."""
-        target = self.log_posterior.tempered(beta)
-        state = initial_state(fitted.position, target)
-        n = len(fitted.position)
-        # Sums stay on the device until the end: the host waits for a move's length only.
-        size = torch.full((), log_step, dtype=torch.float64, device=state.value.device)
-        sums = torch.zeros(3, dtype=torch.float64, device=size.device)
-        for _ in range(self.settings.n_moves):
-            noise = standard_normal((n,), generator=self.generator, like=state.value)
-            move = fitted.kernel.move(
-                state,
-                target,
-                step_size=(size + _JITTER * noise).exp(),
-                preconditioner=fitted.preconditioner,
-                generator=self.generator,
-            )
-            state, probability = move.state, move.info.acceptance
-            missed = probability.mean() - self.settings.target_acceptance
-            size = (size + _GAIN * missed).clamp(*_LOG_STEPS)
-            at_boundary = torch.where(move.outside, probability, 0.0)
-            sums += torch.stack(
-                [probability.sum(), at_boundary.sum(), move.info.n_gradients.sum().double()]
-            )
-        accepted, lost, n_gradients, log_step = torch.cat([sums, size.reshape(1)]).tolist()
-        acceptance = accepted / (n * self.settings.n_moves)
-        loss = lost / accepted if accepted else 0.0
-        return state.position, Moved(acceptance, loss, log_step, n + int(n_gradients))
-
-    def _kernel(self, domain: FundamentalDomain) -> ConfinedHMC:
-        settings = self.settings
-        return ConfinedHMC(domain, HMC(settings.path_length, _PATH, settings.max_leapfrog))
-
-    def _log_likelihood(self, position: Tensor) -> Tensor:
-        """What isn't finite has no likelihood."""
-        found = self.log_posterior.log_likelihood(position)
-        return found.masked_fill(~found.isfinite(), -torch.inf)
-
-
-def next_tuning(tuning: Tuning, reference: DiagonalReference, stage: Stage) -> Tuning:
-    """Step sizes of each kernel, and which one is next."""
-    works = stage.full and stage.boundary_loss <= _MOST_LOST
-    pause = _PAUSE if stage.full else max(tuning.pause - 1, 0)
-    pooled, full = tuning.log_steps
-    log_steps = (pooled, log(stage.step_size)) if stage.full else (log(stage.step_size), full)
-    return Tuning(reference, log_steps, works, pause, tuning.n_stages + 1)
-
-
-def _correlation(before: Tensor, after: Tensor) -> float:
-    """Pearson's; nan where either is constant or infinite."""
-    a, b = before.double() - before.double().mean(), after.double() - after.double().mean()
-    return float((a * b).sum() / (a.square().sum() * b.square().sum()).sqrt())
 
 
 class SMCResult(NamedTuple):
@@ -339,11 +145,6 @@ class SMCResult(NamedTuple):
     def complete(self) -> bool:
         """The particles reached the posterior."""
         return self.stopped == "tol"
-
-    @property
-    def temperatures(self) -> list[float]:
-        """``beta`` of every stage, increasing; 1.0 last if done."""
-        return [stage.temperature for stage in self.stages]
 
 
 def smc(
@@ -411,14 +212,9 @@ def smc(
             loop.stop_if("callback", stop)
     g = group.sample((settings.n_particles,), generator=generator)
     return SMCResult(
-        group.act(g, cloud.position),
-        cloud.log_evidence if loop.stopped == "tol" else nan,
-        cloud.log_likelihood,
-        cloud.eves,
-        tuple(stages),
-        cloud.n_gradients,
-        loop.stopped,
-    )
+        group.act(g, cloud.position), cloud.log_evidence if loop.stopped == "tol" else nan,
+        cloud.log_likelihood, cloud.eves, tuple(stages), cloud.n_gradients, loop.stopped,
+    )  # fmt: skip
 
 
 class Replicates(NamedTuple):
@@ -451,19 +247,15 @@ def run_replicates(
     seeds : sequence of int
         One a run, so that results don't depend on ``n_jobs`` (`numerics.random.spawn_seeds`).
     device : torch.device or str, default="cpu"
-        Where the density is, and so the particles and their random numbers.
+        Of the density, and so of the particles and their random numbers.
     n_jobs : int, optional
         See `joblib.Parallel`; each run keeps to one thread.
     on_step : callable (n_finished, info) -> bool, optional
         Told of every run, in order, the figures of its last stage; True ends with those so far.
-
-    Returns
-    -------
-    Replicates
     """
     results: list[SMCResult] = []
     replicates = Parallel(n_jobs=n_jobs, return_as="generator")(
-        delayed(_replicate)(log_posterior, group, settings, one, device) for one in seeds
+        delayed(_replicate)(log_posterior, group, settings, seed, device) for seed in seeds
     )
     with Loop() as loop, closing(replicates):
         for run in loop.steps(replicates):
@@ -483,3 +275,168 @@ def _replicate(
 ) -> SMCResult:
     with one_thread():
         return smc(log_posterior, group, settings, generator=generator_from(seed, device))
+
+
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """Constants of a run: reweight, resample, fit kernels, move."""
+
+    log_posterior: LogPosterior
+    group: SymmetryGroup
+    settings: SMCSettings
+    generator: torch.Generator
+
+    def from_prior(self) -> Cloud:
+        """Particles at temperature 0."""
+        n = self.settings.n_particles
+        position = self.log_posterior.sample_prior(n, generator=self.generator)
+        log_likelihood = self._log_likelihood(position)
+        if not bool((log_likelihood > -torch.inf).any()):
+            raise ValueError(
+                f"the log likelihood is finite at none of {n} draws of the prior: check the data "
+                "and the prior, or take more particles."
+            )
+        eves = torch.arange(n, device=position.device)
+        return Cloud(position, log_likelihood, eves, 0.0, 0.0, 0)
+
+    def first_tuning(self) -> Tuning:
+        """Steps of the order that a standard normal needs, before anything is known."""
+        start = -0.25 * log(self.log_posterior.n_dims)
+        return Tuning(None, (start, start), False, 1, 0)
+
+    def advance(self, cloud: Cloud, tuning: Tuning) -> tuple[Cloud, Tuning, Stage]:
+        """Raise the temperature once and move all particles."""
+        beta = next_temperature(cloud.log_likelihood, cloud.temperature, self.settings.ess_fraction)
+        weights = (beta - cloud.temperature) * cloud.log_likelihood.double()
+        ancestors = systematic_resample(weights, generator=self.generator)
+        eves, before = cloud.eves[ancestors], cloud.log_likelihood[ancestors]
+        aligned, reference = self.align(cloud.position[ancestors], tuning)
+        full = self.use_full(tuning)
+        fitted = self.full(aligned, reference) if full else self.pooled(aligned)
+        position, moved = self.move(fitted, beta, tuning.log_steps[full])
+        after = self._log_likelihood(position)
+        log_evidence = cloud.log_evidence + log_mean_weight(weights)
+        stage = Stage(
+            beta, log_evidence, full, moved.acceptance, exp(moved.log_step), moved.boundary_loss,
+            len(eves.unique()), _correlation(before, after),
+        )  # fmt: skip
+        n_gradients = cloud.n_gradients + moved.n_gradients
+        cloud = Cloud(position, after, eves, beta, log_evidence, n_gradients)
+        return cloud, next_tuning(tuning, reference, stage), stage
+
+    def align(self, position: Tensor, tuning: Tuning) -> tuple[Tensor, DiagonalReference]:
+        """One representative of each orbit, from the last stage's reference and fresh ones."""
+        n_starts = 0 if tuning.n_stages % _RESTART_EVERY else _N_RESTARTS
+        return align_particles(
+            position, self.group, tuning.reference, n_starts=n_starts, generator=self.generator
+        )
+
+    def use_full(self, tuning: Tuning) -> bool:
+        """Whether this stage is the full kernel's."""
+        enough = self.settings.n_particles >= _DRAWS_A_DIMENSION * self.log_posterior.n_dims
+        possible = self.settings.allow_full and enough and has_exact_domain(self.group)
+        return possible and (tuning.full or tuning.pause == 0)
+
+    def pooled(self, aligned: Tensor) -> FittedKernel:
+        """Scales that the group leaves alone: no boundary is needed."""
+        anywhere = DiagonalReference(*(torch.empty(0, dtype=torch.float64) for _ in range(2)))
+        kernel = self._kernel(FundamentalDomain(Trivial(), anywhere))
+        return FittedKernel(aligned, kernel, pooled_preconditioner(aligned, self.group))
+
+    def full(self, aligned: Tensor, reference: DiagonalReference) -> FittedKernel:
+        """The covariance of one copy, within that copy."""
+        domain = FundamentalDomain(self.group, reference)
+        inside, _ = domain.enter(aligned)  # labels above may be a sweep behind the reference
+        return FittedKernel(inside, self._kernel(domain), full_preconditioner(inside))
+
+    def move(self, fitted: FittedKernel, beta: float, log_step: float) -> tuple[Tensor, Moved]:
+        """Make all moves of a stage; the step size follows the mean acceptance after each."""
+        target = self.log_posterior.tempered(beta)
+        state = initial_state(fitted.position, target)
+        n, n_moves = len(fitted.position), self.settings.n_moves
+        # Sums stay on the device until the end: the host waits for a move's length only.
+        size = torch.full((), log_step, dtype=torch.float64, device=state.value.device)
+        sums = torch.zeros(3, dtype=torch.float64, device=size.device)
+        for _ in range(n_moves):
+            noise = standard_normal((n,), generator=self.generator, like=state.value)
+            move = fitted.kernel.move(
+                state, target, step_size=(size + _JITTER * noise).exp(),
+                preconditioner=fitted.preconditioner, generator=self.generator,
+            )  # fmt: skip
+            state, probability = move.state, move.info.acceptance
+            missed = probability.mean() - self.settings.target_acceptance
+            size = (size + _GAIN * missed).clamp(*_LOG_STEPS)
+            lost = torch.where(move.outside, probability, 0.0).sum()
+            sums += torch.stack([probability.sum(), lost, move.info.n_gradients.sum().double()])
+        accepted, lost_sum, n_gradients, log_step = torch.cat([sums, size.reshape(1)]).tolist()
+        loss = lost_sum / accepted if accepted else 0.0
+        return state.position, Moved(accepted / (n * n_moves), loss, log_step, n + int(n_gradients))
+
+    def _kernel(self, domain: FundamentalDomain) -> ConfinedHMC:
+        settings = self.settings
+        return ConfinedHMC(domain, HMC(settings.path_length, _PATH, settings.max_leapfrog))
+
+    def _log_likelihood(self, position: Tensor) -> Tensor:
+        """(N,); -inf where it isn't finite."""
+        value = self.log_posterior.log_likelihood(position)
+        return value.masked_fill(~value.isfinite(), -torch.inf)
+
+
+def next_tuning(tuning: Tuning, reference: DiagonalReference, stage: Stage) -> Tuning:
+    """Step sizes of each kernel, and which one is next."""
+    works = stage.full and stage.boundary_loss <= _MOST_LOST
+    pause = _PAUSE if stage.full else max(tuning.pause - 1, 0)
+    pooled, full = tuning.log_steps
+    log_steps = (pooled, log(stage.step_size)) if stage.full else (log(stage.step_size), full)
+    return Tuning(reference, log_steps, works, pause, tuning.n_stages + 1)
+
+
+def _correlation(before: Tensor, after: Tensor) -> float:
+    """Pearson's; nan where either is constant or infinite."""
+    a, b = before.double() - before.double().mean(), after.double() - after.double().mean()
+    return float((a * b).sum() / (a.square().sum() * b.square().sum()).sqrt())
+
+
+def effective_fraction(log_weights: Tensor) -> float:
+    """Kish's effective sample size over their number, ``(mean w)^2 / mean w^2``, in [1/N, 1]."""
+    w, log_n = log_weights.double(), log(len(log_weights))
+    once, twice = torch.logsumexp(w, dim=0), torch.logsumexp(2.0 * w, dim=0)
+    return exp(2.0 * float(once) - float(twice) - log_n)
+
+
+def log_mean_weight(log_weights: Tensor) -> float:
+    """Log of the mean weight, nats: what the evidence gains by the step."""
+    return float(torch.logsumexp(log_weights.double(), dim=0)) - log(len(log_weights))
+
+
+def next_temperature(log_likelihood: Tensor, beta: float, ess_fraction: float) -> float:
+    """Inverse temperature in (beta, 1] at which the weights' effective fraction is as given.
+
+    By bisection on the log of the step, since steps span many orders. The log likelihood (N,) of
+    particles at ``beta`` in [0, 1) may be -inf, not nan.
+    """
+    log_likelihood = log_likelihood.cpu().double()  # the search is the host's
+    if effective_fraction((1.0 - beta) * log_likelihood) >= ess_fraction:
+        return 1.0
+    low, high = log(_SMALLEST_STEP), log(1.0 - beta)
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        if effective_fraction(exp(middle) * log_likelihood) >= ess_fraction:
+            low = middle
+        else:
+            high = middle
+    return beta + exp(low)
+
+
+def systematic_resample(log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Ancestors of N equally weighted particles, int64 (N,), in increasing order.
+
+    Particle ``i`` has ``N w_i`` children on average, rounded up or down: one uniform number sets
+    N equidistant points on the cumulative weights (Kitagawa 1996).
+    """
+    n = len(log_weights)
+    ends = torch.softmax(log_weights.double(), dim=0).cumsum(dim=0)
+    shift = torch.rand(1, generator=generator, device=generator.device, dtype=torch.float64)
+    points = (torch.arange(n, device=ends.device) + shift.to(ends.device)) / n
+    # Rounding may leave the last end below the last point; particles of no weight get none.
+    return torch.searchsorted(ends / ends[-1], points, right=True).clamp_max(n - 1)

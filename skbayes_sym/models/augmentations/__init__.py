@@ -6,8 +6,6 @@ augmentation is, `Identity`, `Composed`, `InRescaledUnits`), then the families: 
 `invariances` (families together, and how they are trained), `objectives` (what half-widths are
 chosen by).
 
-Tested elsewhere: `invariances` (in `estimators/laplace`), `objectives` (there).
-
 In: inputs (N, *I), parameters ``eta``, uniform noise. Out: inputs (N, S, *I), differentiable in
 ``eta``. (A *symmetry* acts on weights: `skbayes_sym.symmetry`.)
 """

@@ -6,11 +6,6 @@ Reading order: `base` (what one is), `defaults` (all that follows from a density
 `negative_binomial`, `bernoulli`, `categorical`, `ordinal`; `named` (the strings that stand for
 them).
 
-Tested elsewhere: `named` (in `estimators/test_likelihoods`), `gaussian` (laws in `base`),
-`categorical` (laws in `base`), `bernoulli` (with all laws of targets in `test_families`),
-`poisson` (there, too), `negative_binomial` (there, too),
-`natural_heteroscedastic` (in `test_heteroscedastic`), `student_t` (there, too).
-
 In: outputs of a network (*B, N, O) and targets. Out: log densities in nats, their derivatives and
 expectations, and predictive mixtures.
 """

@@ -6,8 +6,5 @@ its hand-written passes `mlp_moments` (mean and variance of the weights, for VI)
 same, never formed); `recording` (a forward pass with its intermediates, for Laplace), `modules`
 (any torch module), `convolutional` and `residual` (some of them).
 
-Tested elsewhere: `activations` (laws in `mlp` and `mlp_moments`), `convolutional` (laws in
-`modules`), `recording` (with `modules`).
-
 In: ``theta`` (*B, P), inputs (N, *I). Out: outputs (*B, N, O); the group they don't change under.
 """

@@ -160,7 +160,7 @@ def _resnet_16(image_shape: tuple[int, int, int], n_outputs: int) -> ModuleNetwo
     return resnet(image_shape, n_outputs, 16)
 
 
-# By the paper's names; "resnet" is what the smallest was called in files of older versions, too.
+# By the paper's names.
 ARCHITECTURES: dict[str, Callable[[tuple[int, int, int], int], ModuleNetwork]] = {
     "cnn": cnn,
     "resnet": resnet,

@@ -11,6 +11,4 @@ A posterior and a group go in, an `Estimate` with its side or a `GapGradient` co
   ``langevin`` (the log ratio), ``isotropic`` (its slopes in few numbers), ``anchors`` (of the
   bound) and ``haar_integral`` (over O(k)).
 * ``translations``: no compact group, so a difference of two optima.
-
-Tested elsewhere: `base` (laws of all gaps in `test_laws`).
 """

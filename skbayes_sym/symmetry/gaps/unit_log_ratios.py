@@ -13,10 +13,10 @@ from skbayes_sym.symmetry.units import UnitGroup
 def unit_log_ratios(layer: UnitGroup, loc: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
     """``L[i, j] - log q_i(w_i)`` at the draws ``w = loc + scale * noise``, (*B, d, d), nats.
 
-    ``L`` is ``layer.log_orbit_density``: ``perm(exp ratios)`` is ``d! q_G / q`` (times 2^d
-    with flips), at least 1. The density of the draw comes from its own noise, and the diagonal is
-    known: 0, or what the mirror image of the unit adds. So nothing cancels in them, however narrow
-    the posterior.
+    ``L[i, j] = log N(w_i; mu_j, diag sigma_j^2)``, with flips the log of the sum over both signs of
+    ``w_i``: ``perm(exp ratios)`` is ``d! q_G / q`` (times 2^d with flips), at least 1. The density
+    of the draw comes from its own noise, and the diagonal is known: 0, or what the mirror image of
+    the unit adds. So nothing cancels in them, however narrow the posterior.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Needs of methods are data: the checks follow them, and so does the table of the user guide."""
 
-from collections.abc import Mapping
-from inspect import signature
+from collections.abc import Mapping, Sequence
+from inspect import getdoc, signature
 from pathlib import Path
 from typing import get_type_hints
 
@@ -17,9 +17,6 @@ from skbayes_sym.estimators._fit.compatibility import (
     SOFTMAX,
     Need,
     Needs,
-    _list_table,
-    likelihood_table,
-    table,
 )
 from skbayes_sym.estimators._fit.method import Method
 from skbayes_sym.estimators.mcmc.method import Sampling
@@ -71,6 +68,33 @@ def rows() -> dict[str, Needs]:
     return {", ".join(names): needs for needs, names in found.items()}
 
 
+def table(rows: Mapping[str, Needs]) -> str:
+    """Needs by estimators as a table of the user guide (reStructuredText)."""
+    columns = ("", *(name.capitalize() for name in Needs._fields))
+    cells = ((name, *(need.words for need in rows[name])) for name in rows)
+    return list_table("34 20 26 20", [columns, *cells])
+
+
+def likelihood_table(likelihoods: Mapping[str, Likelihood], rows: Mapping[str, Needs]) -> str:
+    """Likelihoods, and the estimators that take each, as a table of the user guide."""
+    cells: list[Sequence[str]] = [("", "A target, given the outputs", "Taken by")]
+    for name, likelihood in likelihoods.items():
+        summary = (getdoc(likelihood) or "").splitlines()[0]
+        takers = [row for row, needs in rows.items() if needs.likelihood.is_met(likelihood)]
+        cells.append((name, summary, ", ".join(takers)))
+    return list_table("22 34 44", cells)
+
+
+def list_table(widths: str, rows: Sequence[Sequence[str]]) -> str:
+    lines = [
+        ".. list-table::", "   :header-rows: 1", "   :stub-columns: 1", "   :class: sk-wrap",
+        f"   :widths: {widths}", "",
+    ]  # fmt: skip
+    for cells in rows:
+        lines += [f"   {' ' if i else '*'} - {cell}".rstrip() for i, cell in enumerate(cells)]
+    return "\n".join(lines)
+
+
 @pytest.mark.skipif(not PAGE.is_file(), reason="a checkout has the pages")
 def test_the_user_guide_says_what_the_code_asks_for() -> None:
     text = PAGE.read_text(encoding="utf-8")
@@ -99,7 +123,7 @@ def test_the_user_guide_says_what_each_estimator_takes() -> None:
             found.setdefault(abilities(kind), []).append(name)
     columns = ("", "Minibatches", "A network of your own", "Goes on from a fit")
     cells = [(", ".join(f"`{n}`" for n in names), *given) for given, names in found.items()]
-    made = _list_table("46 18 18 18", [columns, *cells])
+    made = list_table("46 18 18 18", [columns, *cells])
     text = PAGE.read_text(encoding="utf-8")
     begin, end = (f".. abilities: {word}\n" for word in ("begin", "end"))
     between = text[text.index(begin) + len(begin) : text.index(end)].strip()

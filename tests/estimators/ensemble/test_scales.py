@@ -11,7 +11,7 @@ from sklearn.datasets import load_diabetes, load_iris
 from skbayes_sym import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.estimators.ensemble import method
 from skbayes_sym.inference import member_scales
-from skbayes_sym.inference.laplace.class_refit import LinearisedMember, refit
+from skbayes_sym.inference.laplace.member_refit import LinearisedMember, refit
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.inspection import RelevanceDisplay
 from skbayes_sym.models import ARD, LayerScales, StudentT

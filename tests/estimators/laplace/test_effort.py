@@ -6,7 +6,7 @@ from habits import Watch
 from sklearn.base import clone
 
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
-from skbayes_sym.estimators.laplace import class_method, effort, optimizers
+from skbayes_sym.estimators.laplace import effort, labels_method, optimizers
 from skbayes_sym.estimators.laplace.effort import (
     MOST_WORK,
     USUAL_WORK,
@@ -165,24 +165,24 @@ def test_classes_of_many_columns_take_fewer_units(monkeypatch):
 
 def test_of_classes_tries_come_before_modes_where_rows_outnumber_weights():
     network, wide = MLP(20, (20,), 1, TANH), MLP(64, (20,), 10, TANH)
-    found = [class_method.affordable(4, n, network) for n in (500, 2_900, 3_100, 10_000, 14_000)]
+    found = [labels_method.affordable(4, n, network) for n in (500, 2_900, 3_100, 10_000, 14_000)]
     assert found == [(4, True), (4, True), (3, True), (1, True), (2, False)]
-    assert class_method.affordable(4, 500, wide) == (2, False)  # fewer rows than its 1,510 weights
-    assert class_method.affordable(4, 10**6, network)[0] == 0
+    assert labels_method.affordable(4, 500, wide) == (2, False)  # fewer rows than its 1,510 weights
+    assert labels_method.affordable(4, 10**6, network)[0] == 0
 
 
 def test_more_rows_never_get_more_modes():
     """Each is searched for in two ways, whatever the time."""
     network, wide = MLP(20, (20,), 1, TANH), MLP(64, (20,), 10, TANH)
     sizes = (500, 2_900, 3_100, 10_000, 14_000, 10**6)
-    found = [class_method.automatic_restarts(n, network) for n in sizes]
+    found = [labels_method.automatic_restarts(n, network) for n in sizes]
     assert found == [4, 4, 3, 1, 1, 1]
-    assert class_method.automatic_restarts(500, wide) == 2
+    assert labels_method.automatic_restarts(500, wide) == 2
 
 
 def test_restarts_of_classes_by_rows(monkeypatch):
     clf = LaplaceClassifier((3,), max_iter=1, tol=None, random_state=0)
     X, y = rows(30)
     assert len(clone(clf).fit(X, y > 0.0).log_evidence_modes_) == 4
-    monkeypatch.setattr(class_method, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(labels_method, "_MOST_WORK", 1.0)
     assert len(clone(clf).fit(X, y > 0.0).log_evidence_modes_) == 1

@@ -13,7 +13,7 @@ from torch import nn
 
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.estimators.laplace import optimizers
-from skbayes_sym.inference.laplace import class_modes, evidence_modes
+from skbayes_sym.inference.laplace.search import modes, numbers
 from skbayes_sym.models import Normal, Poisson
 from skbayes_sym.models.learned_scales import ARD
 
@@ -215,8 +215,8 @@ def test_a_callback_stops_the_fit(kind):
 @pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
 def test_an_interrupt_keeps_a_marked_usable_model(kind, monkeypatch):
     module, name = {
-        LaplaceRegressor: (evidence_modes, "EvidenceModes"),
-        LaplaceClassifier: (class_modes, "ClassModeSearch"),
+        LaplaceRegressor: (numbers, "EvidenceModes"),
+        LaplaceClassifier: (modes, "ClassModeSearch"),
     }[kind]
     original, calls = getattr(module, name)._iterate, []
 
@@ -251,7 +251,7 @@ def test_an_interrupt_in_the_first_step_leaves_the_starts(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evidence_modes.EvidenceModes, "_iterate", interrupted)
+    monkeypatch.setattr(numbers.EvidenceModes, "_iterate", interrupted)
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((20, 2)), rng.standard_normal(20)
     reg = LaplaceRegressor((3,), n_restarts=1, random_state=0)

@@ -8,7 +8,7 @@ from sklearn.datasets import make_friedman3
 
 from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor, predictive
 from skbayes_sym.estimators.laplace.widths import are_asked, choose_width
-from skbayes_sym.inference.laplace.held_out import HeldOut
+from skbayes_sym.inference.laplace.search.held_out import HeldOut
 from skbayes_sym.models import MLP, TANH
 
 NETWORK = MLP(5, (20,), 1, TANH)

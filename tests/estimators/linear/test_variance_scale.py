@@ -7,7 +7,7 @@ from sklearn.datasets import load_iris
 
 from skbayes_sym import BayesianLinearClassifier
 from skbayes_sym.estimators.linear import variance_scale
-from skbayes_sym.inference.laplace.class_predictive import VARIANCE_SCALES
+from skbayes_sym.inference.laplace.labels_predictive import VARIANCE_SCALES
 from skbayes_sym.models import Bernoulli
 
 X, Y = load_iris(return_X_y=True)

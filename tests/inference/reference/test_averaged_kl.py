@@ -12,9 +12,9 @@ from inference.layerwise.layerwise_problems import (
     parts_of,
     train,
 )
+from repeated_datum import MeanFieldLikelihood, RepeatedDatum
 
 from skbayes_sym.inference.reference.averaged_kl import single_datum_kl
-from skbayes_sym.inference.reference.repeated_datum import MeanFieldLikelihood, RepeatedDatum
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 

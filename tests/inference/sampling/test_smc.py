@@ -55,7 +55,7 @@ def test_linear_model_evidence_mean_and_covariance():
     posterior, likelihood = linear_problem()
     log_evidence, mean, covariance = likelihood.exact()
     runs = [smc(posterior, Trivial(), SMALL, generator=seeded(s)) for s in range(8)]
-    assert all(run.complete and run.temperatures[-1] == 1.0 for run in runs)
+    assert all(run.complete and run.stages[-1].temperature == 1.0 for run in runs)
     assert within([(run.log_evidence - log_evidence) for run in runs], 0.0)
     assert max(abs(run.log_evidence - log_evidence) for run in runs) < 1.0
     assert within(torch.stack([run.particles.mean(dim=0) for run in runs]), mean)
@@ -161,7 +161,8 @@ def test_stages_of_a_network_and_what_they_report():
         on_step=lambda stage, info: told.append((stage, info)) and False,
     )
     assert run.complete
-    assert run.temperatures == sorted(set(run.temperatures))
+    temperatures = [stage.temperature for stage in run.stages]
+    assert temperatures == sorted(set(temperatures))
     assert [stage for stage, _ in told] == list(range(1, len(run.stages) + 1))
     assert told[-1][1]["log_evidence"] == run.log_evidence == run.stages[-1].log_evidence
     assert_close(run.log_likelihood, posterior.log_likelihood(run.particles))

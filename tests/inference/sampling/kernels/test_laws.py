@@ -225,8 +225,7 @@ def z_scores(kernel, target, precondition):
 
 
 @pytest.mark.long
-@pytest.mark.kept("hmc-*", "nuts-half-normal-*", "nuts-correlated-normal-*", "aligned-*",
-                  "microcanonical-correlated-normal-*", "microcanonical-half-normal-*")  # fmt: skip
+@pytest.mark.kept("hmc-*", "nuts-half-normal-*", "nuts-correlated-normal-*", "aligned-*")
 @pytest.mark.parametrize(
     ("kernel", "target", "precondition"), pairwise(KERNELS, TARGETS, PRECONDITIONERS)
 )

@@ -1,0 +1,548 @@
+"""Evidence-trained modes, ensemble members and a linear model, pooled by the rows they leave out.
+
+`Pool.fit` is the whole sentence: one part after another, each where it may add something and takes
+seconds, then the weights that left-out rows give. `Numbers` and `Labels` say how a part is fitted,
+and what its left-out rows are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import expit
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.compatibility import (
+    FULLY_CONNECTED,
+    LEARNED_NORMAL_NOISE,
+    NORMAL_OR_LEARNED,
+    SOFTMAX,
+    Needs,
+)
+from skbayes_sym.estimators._fit.method import Method
+from skbayes_sym.estimators._fit.model import fully_connected
+from skbayes_sym.estimators._fit.run import Run, Stage, logger
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
+from skbayes_sym.estimators.ensemble.refit import Refitting
+from skbayes_sym.estimators.laplace.effort import (
+    MOST_NOISE,
+    MOST_WORK,
+    STEPS,
+    USUAL_WORK,
+    affordable_modes,
+    restarts,
+    work,
+)
+from skbayes_sym.estimators.laplace.labels_method import EvidenceLaplaceLabels, affordable
+from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
+from skbayes_sym.estimators.laplace.modes import ModesFit
+from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
+from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
+from skbayes_sym.inference.laplace.search.beginnings import noise_share
+from skbayes_sym.inference.laplace.search.systems import are_outnumbered
+from skbayes_sym.inference.pooling.left_out import left_out
+from skbayes_sym.inference.pooling.noise_shape import NoiseShape, fit_noise_shape
+from skbayes_sym.inference.pooling.predictor import mixture
+from skbayes_sym.inference.pooling.weights import (
+    beside_baseline,
+    expected_share,
+    gaining,
+    mixed,
+)
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.activations import IDENTITY, RELU
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.predictive import NormalMixture
+from skbayes_sym.models.priors import Normal, UnboundPrior
+from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.symmetry.base import Trivial
+
+INTERRUPTED = "what had been found when the fit was interrupted"
+# Of the parts' reasons to stop the pool's, the first that one of them had.
+_GRAVEST: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Numbers behind the choices of a pool."""
+
+    mode_tol: float = 5e-6  # nats per unit of sample weight
+    modes_blocks: float = 0.5  # of the fit's; members have the rest
+    linear_blocks: float = 0.01
+    # The ensemble's own defaults: relu under a fixed prior of 1 is what tanh modes lack.
+    member_width: int = 50
+    member_rate: float = 0.03
+    member_steps: int = 2000
+    member_tol: float = 1e-3
+    noise_prior_scale: float = 1.0
+    eigenvectors: float = 9.0  # multiplications of symmetric matrices' eigenvectors, over m^3
+    # Networks of one kind count if they gain at least this share of the other kind's gain over the
+    # linear model. Left-out rows of linearised networks are too rough to weigh the kinds more
+    # finely: stacking gives members nothing on concrete (a share of .91 there), where they gain a
+    # tenth of a nat per row; where the share is .6 to .8 (yacht, airfoil, friedman1) they cost .03
+    # to .2.
+    least_gain: float = 0.85
+    # Share of the labels' entropy, on rows that modes leave out, up to which members count as
+    # trained: beyond they don't know that classes overlap, and lose up to half a nat per row.
+    most_unexplained: float = 0.2
+    # Fewer rows a column, and members fit any labels: refitted, their left-out rows look a quarter
+    # to two thirds of a nat better than new ones are (90 rows x 50 to 400 columns, 250 x 100).
+    least_rows_a_column: int = 3
+
+    def members_model(self, n_inputs: int, n_outputs: int, likelihood: Likelihood) -> Model:
+        """Network and prior of every member."""
+        network = MLP(n_inputs, (self.member_width,), n_outputs, RELU)
+        return Model(network, likelihood, Normal(1.0).bind(network.layout), Trivial())
+
+    def ensemble(self, n_members: int, refitting: Refitting | None = None) -> DeepEnsemble:
+        """How members are trained; those of numbers have effective noise."""
+        return DeepEnsemble(
+            n_members, self.noise_prior_scale, self.member_rate, self.member_steps,
+            self.member_tol, has_effective_noise=refitting is None, refitting=refitting,
+        )  # fmt: skip
+
+
+class Weights(NamedTuple):
+    """Weights of the kinds, which add up to 1; within a kind all count alike."""
+
+    linear: float
+    modes: float
+    members: float
+
+    @classmethod
+    def of(cls, linear: float, networks: Mapping[str, float]) -> "Weights":
+        return cls(linear, networks.get("modes", 0.0), networks.get("members", 0.0))
+
+    def with_evidence(self, linear: float, networks: float) -> "Weights":
+        """The linear model counts for at least what the evidences, in nats, give it.
+
+        For more weights than rows: these networks have seen every row that they leave out, and
+        promise a quarter of a nat more per row than they keep (250 rows x 50 columns).
+        """
+        share = float(expit(linear - networks))
+        if share <= self.linear:
+            return self
+        rest = (1.0 - share) / (1.0 - self.linear)
+        return Weights(share, rest * self.modes, rest * self.members)
+
+
+class Parts(NamedTuple):
+    """Fits of the parts that a pool has (so far)."""
+
+    modes: Any = None
+    members: Members | None = None
+    linear: Any = None
+
+    @property
+    def counting(self) -> list[Any]:
+        """Fits that say how long the whole took and why it ended; the linear one if told to end."""
+        networks = [fit for fit in (self.modes, self.members) if fit is not None]
+        return [*networks, self.linear] if has_ended(self.linear) else networks
+
+
+def has_ended(fit: Any) -> bool:
+    """Whether a part was told to end, and with it the whole fit."""
+    return fit is not None and fit.stop_reason in ("interrupted", "callback")
+
+
+# Fitted attributes of a part's own method, and how a pool calls them.
+_OF_MEMBERS = {
+    "samples_": "samples_",
+    "noise_std_samples_": "noise_std_samples_",
+    "refitted_members_": "refitted_members_",
+    "variance_scale_": "member_variance_scale_",
+}
+_OF_LINEAR = {
+    "posterior_": "linear_posterior_",
+    "noise_std_modes_": "noise_std_linear_",
+    "variance_scale_": "linear_variance_scale_",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class PoolFit:
+    """Parts and their weights (so far)."""
+
+    parts: Parts
+    weights: Weights
+    members_model: Model
+    noise: NoiseShape | None = None
+    choice: str = INTERRUPTED
+
+    @property
+    def n_iter(self) -> int:
+        return sum(fit.n_iter for fit in self.parts.counting)
+
+    @property
+    def stop_reason(self) -> Stopped:
+        reasons = [fit.stop_reason for fit in self.parts.counting]
+        return next((reason for reason in _GRAVEST if reason in reasons), "tol")
+
+    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        attributes: dict[str, Any] = {"choice_": self.choice}
+        attributes |= {f"{part}_share_": share for part, share in self.weights._asdict().items()}
+        modes, members, linear = self.parts
+        if modes is not None:
+            attributes |= modes.attributes(data, model)
+        if members is not None:
+            attributes |= _renamed(members.attributes(data, self.members_model), _OF_MEMBERS)
+            attributes["member_network_"] = self.members_model.network
+        if linear is not None and self.weights.linear > 0.0:
+            attributes |= _renamed(linear.attributes(data, model), _OF_LINEAR)
+        if self.noise is not None:
+            attributes["noise_shape_"] = self.noise
+        if data.y_scaling is not None:
+            noise_std = self._noise_std(attributes, data.y_scaling.scale)
+            attributes["noise_std_"] = float(noise_std[0]) if len(noise_std) == 1 else noise_std
+        return attributes
+
+    def _noise_std(self, attributes: Mapping[str, Any], unit: np.ndarray) -> np.ndarray:
+        """Root of the mean noise variance (T,), in units whose squares may be beyond numbers."""
+        variance = np.zeros(len(unit))
+        for name, share in zip(("linear", "modes", "samples"), self.weights, strict=True):
+            if f"noise_std_{name}_" in attributes:
+                variance += share * np.square(attributes[f"noise_std_{name}_"] / unit).mean(axis=0)
+        return unit * np.sqrt(variance if self.noise is None else variance * self.noise.mean_square)
+
+
+def _renamed(attributes: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {new: attributes[name] for name, new in names.items() if name in attributes}
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Modes of a small network, members of a deep ensemble, and the linear model.
+
+    Parameters
+    ----------
+    kind : Numbers or Labels
+        How each part is fitted, and what its left-out rows are.
+    """
+
+    kind: "Numbers | Labels"
+
+    @property
+    def needs(self) -> Needs:
+        return self.kind.needs
+
+    def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
+        kind, network, effort = self.kind, fully_connected(model.network), self.kind.effort
+        members = effort.members_model(network.n_inputs, kind.n_columns(network), model.likelihood)
+        linear = linear_network(network.n_inputs, network.n_outputs)
+        line = Model(linear, model.likelihood, LayerScales().bind(linear.layout), Trivial())
+        run.begin()
+        parts, blocks = Parts(), 1.0
+
+        def fitted(name: str, method: Method, of: Model, blocks: float) -> Parts:
+            def so_far(fit: Any) -> PoolFit:
+                now = parts._replace(**{name: fit})
+                return PoolFit(now, kind.equal_weights(now), members)
+
+            fit: Any = method.fit(data, of, Stage(run, blocks, so_far))
+            return parts._replace(**{name: fit})
+
+        method: Method | None = kind.modes(data, network)
+        if method is not None:
+            blocks = effort.modes_blocks
+            parts = fitted("modes", method, model, blocks)
+        if not has_ended(parts.modes):
+            method = kind.members(data, members, parts.modes)
+            if method is not None:
+                parts = fitted("members", method, members, blocks - effort.linear_blocks)
+            method = kind.linear(data, network)
+            if method is not None and not has_ended(parts.members):
+                parts = fitted("linear", method, line, effort.linear_blocks)
+        pooled = PoolFit(parts, kind.equal_weights(parts), members)
+        if not any(map(has_ended, parts)):
+            pooled = kind.weighed(pooled, network, data)
+        pooled = replace(pooled, choice=self._choice(data, network, pooled))
+        logger.info("%s", pooled.choice)
+        run.end(pooled)
+        return pooled
+
+    def _choice(self, data: Training, network: MLP, pooled: PoolFit) -> str:
+        """What was fitted, with which weight and why, in one line."""
+        rows = f"{data.n_rows:,} distinct rows of {data.n_features} features"
+        if data.y_scaling is None:
+            rows += f", {self.kind.n_columns(network)} classes"
+        weights, told = pooled.weights._asdict(), self.kind.told(pooled.parts, network)
+        parts = "; ".join(f"{text}, {weights[name]:.0%}" for name, text in told.items())
+        return "; ".join([f"{rows}: {parts}", *self.kind.reasons(data, pooled)])
+
+
+def linear_network(n_inputs: int, n_outputs: int) -> MLP:
+    """A network without a hidden layer."""
+    return MLP(n_inputs, (), n_outputs, IDENTITY)
+
+
+def _modes_told(n_modes: int, network: MLP) -> str:
+    sizes = " x ".join(map(str, network.hidden_layer_sizes)) or "no"
+    return f"{n_modes} modes of {sizes} tanh units by the evidence"
+
+
+def _floored(
+    weights: Weights, parts: Parts, network: MLP, data: Training, copies: float = 0.0
+) -> Weights:
+    """Weights by the evidences, too, where weights of the best mode outnumber the rows."""
+    outnumbered = are_outnumbered(data.n_rows * network.n_outputs, network.layout.n_params)
+    if parts.modes is None or parts.linear is None or not outnumbered:
+        return weights
+    linear, modes = (float(p.modes.log_evidence.max()) for p in (parts.linear, parts.modes))
+    return weights.with_evidence(linear, modes + copies)
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Pool of regression: where modes find much noise there are no members.
+
+    Parameters
+    ----------
+    n_modes : int
+        Restarts of the evidence-trained network, as far as rows and weights allow them.
+    n_members : int
+    widens : bool, default=False
+        As for `EvidenceLaplace`, like the next.
+    wide_prior : unbound prior, optional
+    shapes_noise : bool, default=True
+        Whether left-out rows may say that the noise isn't the same for all.
+    effort : Effort
+    """
+
+    needs: ClassVar[Needs] = Needs(LEARNED_NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+
+    n_modes: int
+    n_members: int
+    widens: bool = False
+    wide_prior: UnboundPrior | None = None
+    shapes_noise: bool = True
+    effort: Effort = Effort()
+
+    def n_columns(self, network: MLP) -> int:
+        return network.n_outputs
+
+    def modes(self, data: Training, network: MLP) -> EvidenceLaplace | None:
+        if not affordable_modes(self.n_modes, data.n_rows, network):
+            return None
+        return EvidenceLaplace(
+            "auto", "auto", self.effort.mode_tol, widens=self.widens, wide_prior=self.wide_prior,
+            most=self.n_modes,
+        )  # fmt: skip
+
+    def members(self, data: Training, model: Model, modes: Any) -> DeepEnsemble | None:
+        if modes is None:
+            return self.effort.ensemble(self.n_members)
+        if noise_share(modes.modes, data.double_data.y.cpu()) > MOST_NOISE:
+            return None
+        # As many members as modes: neither kind outvotes the other. The noise and the left-out rows
+        # of one cost two eigendecompositions in the smaller of the spaces of rows and weights.
+        n, network = min(self.n_members, len(modes.modes.theta)), model.network
+        n_numbers = min(data.n_rows, MOST_ROWS) * network.n_outputs
+        m, larger = sorted((n_numbers, network.layout.n_params))
+        long = n * 2.0 * m**2 * (larger + self.effort.eigenvectors * m) > MOST_WORK
+        return None if long else self.effort.ensemble(n)
+
+    def linear(self, data: Training, network: MLP) -> EvidenceLaplace | None:
+        n_params = linear_network(data.n_features, network.n_outputs).layout.n_params
+        long = work(1, STEPS, data.n_rows * network.n_outputs, n_params) > USUAL_WORK
+        return None if long else EvidenceLaplace(1, STEPS, self.effort.mode_tol)
+
+    def equal_weights(self, parts: Parts) -> Weights:
+        """Weights without left-out rows: all networks count alike, the linear model not at all."""
+        n_modes = 0 if parts.modes is None else len(parts.modes.modes.theta)
+        n_members = 0 if parts.members is None else len(parts.members.theta)
+        total = max(n_modes + n_members, 1)
+        return Weights(0.0, n_modes / total, n_members / total)
+
+    def weighed(self, pooled: PoolFit, network: MLP, data: Training) -> PoolFit:
+        """Parts with the weights, and the noise, that left-out rows give."""
+        parts, equal = pooled.parts, pooled.weights._asdict()
+        if parts.linear is None:
+            return pooled
+        laws, rows = _left_out(pooled, network, data)
+        density = {kind: mixed(law.log_prob_of_draws(rows.y)) for kind, law in laws.items()}
+        baseline = density.pop("linear")
+        kept = gaining(baseline, density, rows.weight, self.effort.least_gain)
+        inner = {kind: equal[kind] / sum(equal[k] for k in kept) for kind in kept}
+        weights = Weights.of(*beside_baseline(baseline, density, inner, rows.weight))
+        if parts.modes is not None:
+            network = parts.modes.network
+            weights = _floored(weights, parts, network, data, network.symmetry().log_order)
+        if not self.shapes_noise:
+            return replace(pooled, weights=weights)
+        counting = {kind: share for kind, share in weights._asdict().items() if share}
+        if "modes" in counting:
+            # Left-out rows of members are the more favourable: all of their many units saw them.
+            counting.pop("members", None)
+        law = mixture([laws[kind] for kind in counting], list(counting.values()))
+        noise = fit_noise_shape(law, rows.y, rows.weight)
+        return replace(pooled, weights=weights, noise=noise)
+
+    def told(self, parts: Parts, network: MLP) -> dict[str, str]:
+        """Every part in words."""
+        told, (modes, members, linear) = {}, parts
+        if modes is not None:
+            told["modes"] = _modes_told(len(modes.modes.theta), modes.network)
+        if members is not None:
+            told["members"] = f"{len(members.theta)} ensemble members with effective noise"
+        return told if linear is None else {**told, "linear": "a linear model"}
+
+    def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
+        """Why there are no other parts, and what left-out rows say besides."""
+        reasons, modes, n_sought = [], pooled.parts.modes, 0
+        if modes is not None:
+            n_sought = restarts("auto", data.n_rows, modes.network, self.n_modes)
+            if len(modes.modes.theta) < n_sought and not has_ended(modes):
+                reasons.append(f"of {n_sought} the others' evidence is lower by a nat per row")
+            scores = modes.width_scores or {}
+            if len(scores) > 1:  # else it was stopped
+                told = ", ".join(f"{score:.2f} by {width}" for width, score in scores.items())
+                reasons.append(f"cross-validated nats per row: {told} units")
+        if n_sought < self.n_modes:
+            reasons.append(f"{self.n_modes} modes would take too long")
+        return reasons if pooled.noise is None else [*reasons, str(pooled.noise)]
+
+
+def _left_out(
+    pooled: PoolFit, network: MLP, data: Training
+) -> tuple[dict[str, NormalMixture], Data]:
+    """Distributions of the rows that each part leaves out, and these rows.
+
+    Where there are members, of more than 4,096 rows that many decide.
+    """
+    parts, rows, laws = pooled.parts, data.double_data, {}
+    if parts.members is not None:
+        chosen = chosen_rows(len(rows.x)).to(rows.x.device)
+        theta, leverage = torch.as_tensor(parts.members.theta).to(rows.x), parts.members.leverage
+        assert leverage is not None  # of members with effective noise that have ended
+        share = float(rows.weight.sum()) / float(rows.weight[chosen].sum())
+        rows = Data(*(t[chosen] for t in rows))
+        each = leverage.to(rows.x).mT / (share * rows.weight).unsqueeze(1)  # of one repetition
+        noise = torch.as_tensor(parts.members.log_noise).to(rows.x).exp().square().unsqueeze(1)
+        fitted = fully_connected(pooled.members_model.network).forward(theta, rows.x)
+        laws["members"] = left_out(rows.y, fitted, each, noise)
+    if parts.modes is not None:
+        laws["modes"] = _left_out_by_modes(parts.modes, parts.modes.network, rows)
+    linear = linear_network(network.n_inputs, network.n_outputs)
+    laws["linear"] = _left_out_by_modes(parts.linear, linear, rows)
+    return laws, rows
+
+
+def _left_out_by_modes(fit: ModesFit, network: MLP, rows: Data) -> NormalMixture:
+    theta, factor = fit.modes.theta.to(rows.x), fit.modes.factor.to(rows.x)
+    mean, covariance = LinearisedModes(network, theta, factor).outputs(rows.x)
+    noise = fit.modes.noise_precision.to(rows.x).reciprocal().unsqueeze(1)
+    variance = covariance.diagonal(dim1=-2, dim2=-1)
+    return left_out(rows.y, mean, variance / noise, noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Pool of classification: members are refitted, or stay out where classes overlap.
+
+    Parameters
+    ----------
+    n_modes, n_members : int
+    alternative : unbound prior, optional
+        Of the modes, as `EvidenceLaplaceLabels` has it.
+    effort : Effort
+    """
+
+    needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+
+    n_modes: int
+    n_members: int
+    alternative: UnboundPrior | None = None
+    effort: Effort = Effort()
+
+    def n_columns(self, network: MLP) -> int:
+        return max(2, network.n_outputs)
+
+    def modes(self, data: Training, network: MLP) -> EvidenceLaplaceLabels | None:
+        n_modes, tries = affordable(self.n_modes, data.n_rows, network)
+        if not n_modes:
+            return None
+        return EvidenceLaplaceLabels(
+            n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries
+        )
+
+    def members(self, data: Training, model: Model, modes: Any) -> DeepEnsemble | None:
+        refitting = Refitting("loo", is_optional=True)
+        if modes is not None:
+            is_due = refitting.is_due(self.n_members, data, model)
+            is_due = is_due or self._is_explained(modes.left_out, data.double_data)
+            if self._has_many_columns(data) or not is_due:
+                return None
+        return self.effort.ensemble(self.n_members, refitting)
+
+    def _has_many_columns(self, data: Training) -> bool:
+        return data.n_rows < self.effort.least_rows_a_column * data.n_features
+
+    def _is_explained(self, log_p: Tensor | None, data: Data) -> bool:
+        """Whether labels of left-out rows are predicted too well for classes to overlap."""
+        if log_p is None:
+            return False
+        weight = data.weight / data.weight.sum()
+        frequency = torch.bincount(data.y, weight)
+        entropy = -torch.xlogy(frequency, frequency).sum()
+        return bool(-(weight @ log_p) <= self.effort.most_unexplained * entropy)
+
+    def linear(self, data: Training, network: MLP) -> EvidenceLaplaceLabels | None:
+        linear = linear_network(data.n_features, network.n_outputs)
+        long = not affordable(1, data.n_rows, linear)[0]
+        if long or not self.n_modes or network.n_layers == 1:
+            return None
+        return EvidenceLaplaceLabels(1, "auto", "auto", "loo")
+
+    def equal_weights(self, parts: Parts) -> Weights:
+        """Weights without left-out rows: both kinds count alike, the linear model not at all."""
+        has_modes, has_members = parts.modes is not None, parts.members is not None
+        total = max(has_modes + has_members, 1)
+        return Weights(0.0, has_modes / total, has_members / total)
+
+    def weighed(self, pooled: PoolFit, network: MLP, data: Training) -> PoolFit:
+        """Parts with the weights that left-out rows give, unless members leave none out."""
+        modes, members, linear = pooled.parts
+        if members is not None and members.refitted is None:
+            return pooled
+        fits = {"modes": modes, "members": members and members.refitted, "linear": linear}
+        density = {kind: fit.left_out for kind, fit in fits.items() if fit is not None}
+        baseline, weight = density.pop("linear", None), data.double_data.weight
+        inner = dict.fromkeys(density, 1.0)
+        if len(density) == 2:
+            share = expected_share(density["modes"], density["members"], weight)
+            inner = {"modes": share, "members": 1.0 - share}
+        weights = Weights.of(*beside_baseline(baseline, density, inner, weight))
+        # The best mode without its copies: most units are pruned under this prior, so they overlap.
+        return replace(pooled, weights=_floored(weights, pooled.parts, network, data))
+
+    def told(self, parts: Parts, network: MLP) -> dict[str, str]:
+        """Every part in words."""
+        told, (modes, members, linear) = {}, parts
+        if modes is not None:
+            scale = f"(variance scale {modes.variance_scale:g} by left-out rows)"
+            told["modes"] = f"{_modes_told(len(modes.modes.theta), network)} {scale}"
+        if members is not None and members.refitted is not None:
+            scale = f"(variance scale {members.refitted.variance_scale:g})"
+            told["members"] = f"{len(members.theta)} refitted ensemble members {scale}"
+        elif members is not None:
+            told["members"] = f"{len(members.theta)} ensemble members as trained"
+        return told if linear is None else {**told, "linear": "a linear model"}
+
+    def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
+        """Why there are no other parts."""
+        reasons, (modes, members, _) = [], pooled.parts
+        if (0 if modes is None else len(modes.modes.theta)) < self.n_modes:
+            reasons.append(f"{self.n_modes} modes would take too long")
+        if members is None and self._has_many_columns(data):
+            reasons.append("so many columns are no task for an ensemble's members")
+        elif members is None:
+            reasons.append("refitting members of an ensemble would take too long")
+        elif members.refitted is None:
+            reasons.append("refitting members would take too long")
+        return reasons

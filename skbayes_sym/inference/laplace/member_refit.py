@@ -1,0 +1,242 @@
+r"""Gaussian variational inference of a classification network linearised where training left it.
+
+A trained member of an ensemble says nothing of its own uncertainty: where classes overlap its
+probabilities are far too sure. Here the weights' prior :math:`N(0, S^2)` is taken through the
+linearised network, logits :math:`f(x) = f_{\theta^*}(x) + J(x) (\theta - \theta^*)`, and refitted:
+with expectations under the logits' own law :math:`N(f_n, \Sigma_n)`, :math:`\Sigma_n = J_n C J_n'`,
+
+.. math:: J' E[p - e_y] + S^{-2} \mu = 0, \qquad C^{-1} = S^{-2} + J' E[\Lambda] J
+
+(Opper & Archambeau 2009; Khan et al. 2019 for the linearised network as a Gaussian process), which
+is convex but for the width of the logits. Two classes count as one logit, the difference of their
+outputs; of more only differences to their mean matter.
+
+Weights move only along the principal directions V of :math:`J S` at the data: :math:`\mu = S V m`,
+and :math:`C = S^2 - U U'` with few columns U.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from skbayes_sym.inference.laplace.labels_predictive import scaled_terms
+from skbayes_sym.inference.laplace.search.label_terms import LabelTerms, Terms, symmetric_root
+from skbayes_sym.inference.laplace.search.labels import LinearisedLogits
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
+from skbayes_sym.models.predictive import CategoricalMixture
+from skbayes_sym.numerics.linalg import cholesky
+from skbayes_sym.numerics.memory import rows_within
+
+_LEAST_SQUARE = 0.01  # a direction's prior variance at all rows together; less is never determined
+_MOST_STEPS, _MEAN_RATE, _CURVATURE_RATE = 30, 0.7, 0.5
+_SETTLED = 1e-2  # of a logit
+_NUMBERS = 1 << 22  # of a block's Jacobian: 32 MB
+_REMEDY = "Standardise X, or use a smaller prior_scale."
+
+
+class RefittedMember(NamedTuple):
+    """A normal law of the weights of a network linearised at ``theta``."""
+
+    theta: Tensor  # (P,), where it is linearised
+    loc: Tensor  # (P,), the law's mean
+    root: Tensor  # (P, r), the covariance is S^2 - root root'
+
+
+@dataclass(frozen=True, eq=False)
+class LinearisedMember:
+    """The logits of all training rows as a linear model of few whitened weights.
+
+    Parameters
+    ----------
+    theta : Tensor of shape (P,)
+    scale : Tensor of shape (P,)
+        Prior standard deviations.
+    offset : Tensor of shape (N, K)
+        Logits at weights of zero.
+    design : Tensor of shape (N, K, r)
+        By the whitened weights, standard normal before the data.
+    directions : Tensor of shape (P, r)
+        Theirs among ``theta / scale``, orthonormal.
+    """
+
+    theta: Tensor
+    scale: Tensor
+    offset: Tensor
+    design: Tensor
+    directions: Tensor
+
+    @classmethod
+    def at(cls, network: MLP, theta: Tensor, scale: Tensor, x: Tensor) -> "LinearisedMember":
+        """O(N K P m + m^3), m the smaller of N K and P."""
+        logits, rows = _logits_and_rows(network, theta, scale, x)
+        flat = rows.flatten(0, 1)
+        if len(flat) <= flat.shape[1]:
+            squares, basis = _principal(flat @ flat.mT)
+            directions = flat.mT @ (basis / squares.sqrt())
+            design = basis * squares.sqrt()
+        else:
+            squares, directions = _principal(flat.mT @ flat)
+            design = flat @ directions
+        offset = logits - rows @ (theta / scale)
+        return cls(theta, scale, offset, design.view(*logits.shape, -1), directions)
+
+    def logits(self, mean: Tensor, factor: Tensor) -> LinearisedLogits:
+        """Under whitened weights of mean (r,) and precision's Cholesky factor (r, r)."""
+        n, n_outputs, _ = self.design.shape
+        half = torch.linalg.solve_triangular(factor, self.design.flatten(0, 1).mT, upper=False)
+        half = half.view(-1, n, n_outputs).transpose(0, 1)  # (N, r, K)
+        return LinearisedLogits(self.offset + self.design @ mean, half.mT @ half)
+
+    def factor(self, curvature: Tensor) -> Tensor:
+        """Cholesky factor (r, r) of the precision, from the rows' weighted curvatures (N, K, K)."""
+        weighed = (curvature @ self.design).flatten(0, 1)
+        system = self.design.flatten(0, 1).mT @ weighed
+        system.diagonal().add_(1.0)
+        return cholesky(system, what="The posterior's precision", remedy=_REMEDY)
+
+    def refitted(self, mean: Tensor, factor: Tensor) -> RefittedMember:
+        """The law of all weights."""
+        variance = torch.cholesky_inverse(factor)
+        known = torch.eye(len(mean)).to(variance) - variance
+        values, vectors = torch.linalg.eigh(known)
+        root = self.directions @ (vectors * values.clamp_min(0.0).sqrt())
+        scale = self.scale.unsqueeze(1)
+        return RefittedMember(self.theta, self.scale * (self.directions @ mean), scale * root)
+
+
+class Refit(NamedTuple):
+    """The law of one member, and of its training rows' logits."""
+
+    member: RefittedMember
+    logits: LinearisedLogits
+    terms: Terms  # expectations under them
+
+
+def refit(member: LinearisedMember, data: Data) -> Refit:
+    """The optimum of the Gaussian bound, by damped Newton steps of mean and curvature.
+
+    Parameters
+    ----------
+    member : LinearisedMember
+        Of the data's rows.
+    data : Data
+        Float64; targets class indices (N,).
+
+    Notes
+    -----
+    O(N K r^2 + r^3) a step, thirty at most.
+    """
+    _, y, weight = data
+    by_row = weight.unsqueeze(1)
+    mean = member.directions.mT @ (member.theta / member.scale)
+    logits = LinearisedLogits(member.offset + member.design @ mean, torch.zeros(()).to(mean))
+    terms = LabelTerms(logits.mean).terms(y)
+    curvature = terms.curvature * by_row.unsqueeze(2)
+    for _ in range(_MOST_STEPS):
+        factor = member.factor(curvature)
+        slope = torch.einsum("nkr,nk->r", member.design, terms.slope * by_row)
+        step = torch.cholesky_solve((slope + mean).unsqueeze(1), factor).squeeze(1)
+        mean = mean - _MEAN_RATE * step
+        before, logits = logits, member.logits(mean, factor)
+        terms = LabelTerms(logits.mean, symmetric_root(logits.covariance)).terms(y)
+        curvature = torch.lerp(curvature, terms.curvature * by_row.unsqueeze(2), _CURVATURE_RATE)
+        moved = (logits.mean - before.mean).abs().max()
+        widened = (logits.covariance - before.covariance).abs().max()
+        if float(torch.maximum(moved, widened)) < _SETTLED:
+            break
+    return Refit(member.refitted(mean, factor), logits, terms)
+
+
+@dataclass(frozen=True, eq=False)
+class RefittedMembers:
+    """The laws of M members, each of a network linearised at its own weights.
+
+    Parameters
+    ----------
+    theta : ndarray of shape (M, P)
+        Where the networks are linearised.
+    loc : ndarray of shape (M, P)
+        Means of the laws.
+    root : ndarray of shape (M, P, r)
+        Their covariances are ``scale^2 - root root'``.
+    scale : ndarray of shape (P,) or (M, P)
+        Prior standard deviations: of all, or of every member.
+    """
+
+    theta: np.ndarray
+    loc: np.ndarray
+    root: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def of(cls, members: Sequence[RefittedMember], scale: Tensor) -> "RefittedMembers":
+        rank = max(member.root.shape[1] for member in members)
+        roots = [F.pad(member.root, (0, rank - member.root.shape[1])) for member in members]
+        parts = (torch.stack(t) for t in ([m.theta for m in members], [m.loc for m in members]))
+        return cls(*(t.cpu().numpy() for t in (*parts, torch.stack(roots), scale)))
+
+    def tensors(self, device: torch.device) -> tuple[list[RefittedMember], Tensor]:
+        """The laws and the prior's scales (M, P), float64."""
+        arrays = (torch.as_tensor(a).to(device) for a in (self.theta, self.loc, self.root))
+        members = [RefittedMember(*one) for one in zip(*arrays, strict=True)]
+        return members, torch.as_tensor(self.scale).to(device).expand(self.theta.shape)
+
+
+def refitted_mixture(
+    network: MLP, laws: tuple[list[RefittedMember], Tensor], x: Tensor, variance_scale: float
+) -> CategoricalMixture:
+    """Class probabilities of rows (N, n_inputs): the equal mixture of the members' laws.
+
+    As `skbayes_sym.inference.laplace.labels_predictive.labels_mixture`; O(N K P r) a member.
+    """
+    draws, log_weights = [], []
+    for member, scale in zip(*laws, strict=True):
+        logits = refitted_logits(network, member, scale, x)
+        terms = scaled_terms(logits, variance_scale) if variance_scale else LabelTerms(logits.mean)
+        draws.append(terms.log_probabilities().movedim(-1, 0))
+        log_weights.append(terms.weights.log() - log(len(laws[0])))
+    return CategoricalMixture(torch.cat(draws), torch.cat(log_weights))
+
+
+def refitted_logits(
+    network: MLP, member: RefittedMember, scale: Tensor, x: Tensor
+) -> LinearisedLogits:
+    """Logits of any rows (N, n_inputs) under a refitted member; O(N K P r)."""
+    means, covariances = [], []
+    size = rows_within(_NUMBERS, network.n_outputs * network.layout.n_params)
+    for block in x.split(size):
+        logits, rows = _logits_and_rows(network, member.theta, scale, block)
+        away = (member.loc - member.theta) / scale
+        less = rows @ (member.root / scale.unsqueeze(1))
+        means.append(logits + rows @ away)
+        covariances.append(rows @ rows.mT - less @ less.mT)
+    return LinearisedLogits(torch.cat(means), torch.cat(covariances))
+
+
+def _logits_and_rows(
+    network: MLP, theta: Tensor, scale: Tensor, x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Contrasts (N, K) and their whitened derivatives (N, K, P); K = 1 for two classes."""
+    outputs, jacobian = outputs_and_jacobian(network, theta.unsqueeze(0), x)
+    return _contrasts(outputs[0]), _contrasts(jacobian[0].mul_(scale))
+
+
+def _contrasts(values: Tensor) -> Tensor:
+    """What the softmax of outputs (N, C, ...) depends on."""
+    if values.shape[1] == 2:
+        return values[:, 1:] - values[:, :1]
+    return values - values.mean(1, keepdim=True)
+
+
+def _principal(gram: Tensor) -> tuple[Tensor, Tensor]:
+    squares, vectors = torch.linalg.eigh(gram)
+    kept = squares > _LEAST_SQUARE
+    return squares[kept], vectors[:, kept]

@@ -1,0 +1,104 @@
+r"""Levenberg-Marquardt on the Gauss-Newton system, many restarts as one batch.
+
+The negative log posterior of weights with a Gaussian prior of precisions :math:`\alpha`,
+
+.. math:: E(\theta) = -\log p(y \mid \theta) + \tfrac12 \sum_k \alpha_k \theta_k^2,
+
+is lowered by steps :math:`(A + \mathrm{diag}\,\alpha + \lambda \bar a I)\,\delta = -\nabla E` with
+the Gauss-Newton curvature A of the likelihood and the mean :math:`\bar a` of its diagonal
+(Levenberg 1944, Marquardt 1963; Foresee & Hagan 1997 for networks).
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.laplace.search.systems import Curvature
+
+_MOST_TRIES = 8  # step sizes tried in one iteration
+_SHRINK, _GROW, _UNDEFINED = 4.0, 6.0, 10.0  # of the damping: after success, failure, no factor
+_LEAST_DAMPING = 1e-9
+INITIAL_DAMPING = 1e-2
+
+
+class Expansion(NamedTuple):
+    """The negative log likelihood of R weight vectors to second order, nats."""
+
+    value: Tensor  # (R,)
+    gradient: Tensor  # (R, P)
+    curvature: Curvature  # Gauss-Newton
+
+
+class Misfit(Protocol):
+    """The negative log likelihood of some of the restarts, at their present noise."""
+
+    def __call__(self, theta: Tensor, which: Tensor) -> Tensor:
+        """At ``theta`` (r, P) of the restarts ``which`` (r,): (r,) nats."""
+        ...
+
+
+class Step(NamedTuple):
+    """Where a step led."""
+
+    theta: Tensor  # (R, P)
+    damping: Tensor  # (R,)
+    moved: Tensor  # bool (R,)
+
+
+def step(
+    misfit: Misfit,
+    theta: Tensor,
+    expansion: Expansion,
+    precision: Tensor,
+    damping: Tensor,
+    *,
+    is_wary: bool = False,
+) -> Step:
+    """One damped Gauss-Newton step of every restart, never upwards.
+
+    Parameters
+    ----------
+    misfit : Misfit
+    theta : Tensor of shape (R, P)
+    expansion : Expansion
+        At ``theta``.
+    precision : Tensor of shape (R, P)
+        Of the prior.
+    damping : Tensor of shape (R,)
+        The factors lambda.
+    is_wary : bool, default=False
+        Whether the damping stays where it had to be raised: there are fewer tries, and less is
+        gained by every step. Worth it where a try costs as much as the expansion.
+
+    Notes
+    -----
+    At most 8 tries, each the cost of a system. A restart whose curvature has no Cholesky factor is
+    damped more.
+    """
+    gradient = expansion.gradient + precision * theta
+    energy = expansion.value + 0.5 * (precision * theta.square()).sum(1)
+    unit = expansion.curvature.mean_diagonal()
+    moved = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
+    start, theta, damping = damping, theta.clone(), damping.clone()
+    left = torch.arange(len(theta), device=theta.device)
+    for _ in range(_MOST_TRIES):
+        added = precision[left] + (damping[left] * unit[left]).unsqueeze(1)
+        system = expansion.curvature.of(left).system(added)
+        candidate = theta[left] - system.solve(gradient[left])
+        lower = misfit(candidate, left) + 0.5 * (precision[left] * candidate.square()).sum(1)
+        better = (lower < energy[left]) & (system.failed == 0)
+        theta[left] = torch.where(better.unsqueeze(1), candidate, theta[left])
+        moved[left] = better
+        factors = torch.where(system.failed > 0, _UNDEFINED, _GROW).to(damping)
+        more = damping[left].clamp_min(_LEAST_DAMPING) * factors
+        damping[left] = torch.where(better, damping[left], more)
+        left = (~moved).nonzero().flatten()
+        if not len(left):
+            break
+    # At a minimum nothing is lower: the damping found there says nothing about the next step.
+    lowered = (damping / _SHRINK).clamp_min(_LEAST_DAMPING)
+    if is_wary:
+        lowered = torch.where(damping > start, damping, lowered)
+    damping = torch.where(moved, lowered, start)
+    return Step(theta, damping, moved)

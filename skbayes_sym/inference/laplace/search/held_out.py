@@ -1,0 +1,114 @@
+"""What modes say of rows that they haven't seen: cross-validation of one architecture."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
+from skbayes_sym.inference.laplace.search.beginnings import beginning
+from skbayes_sym.inference.laplace.search.numbers import (
+    EvidenceModes,
+    NumbersEvidence,
+    OnModes,
+    Search,
+)
+from skbayes_sym.models.predictive import NormalMixture
+
+_LEAST_GAIN = 0.5  # standard errors
+MODES_A_FOLD = 2  # one begun believing the targets, one doubting them
+
+
+class HeldOut(NamedTuple):
+    """Every row by the modes that haven't seen it, as an equal mixture."""
+
+    log_density: Tensor  # (N,), nats
+    mean: Tensor  # (N, T)
+
+
+class Validated(NamedTuple):
+    """What a cross-validation leaves."""
+
+    search: Search
+    rows: HeldOut | None  # None where it was stopped
+
+
+def folds(n_rows: int, n_folds: int, *, generator: torch.Generator) -> Tensor:
+    """Which of ``n_folds`` parts of nearly equal size every row belongs to, int64 (n_rows,)."""
+    order = torch.randperm(n_rows, generator=generator, device=generator.device)
+    fold = torch.empty_like(order)
+    fold[order] = torch.arange(n_rows, device=order.device) % n_folds
+    return fold
+
+
+def cross_validated(
+    how: EvidenceModes,
+    problem: NumbersEvidence,
+    theta: Tensor,
+    fold: Tensor,
+    on_step: OnModes | None = None,
+) -> Validated:
+    """Modes that leave out a fold each, and what these say of its rows.
+
+    Parameters
+    ----------
+    how : EvidenceModes
+        With a noise that is learned.
+    problem : NumbersEvidence
+        Of all rows.
+    theta : Tensor of shape (2 K, P)
+        Starting points; two modes leave out each of the K folds.
+    fold : Tensor of shape (N,)
+        From 0 to K - 1.
+    on_step : callable (step, modes) -> bool, optional
+        As `EvidenceModes.search` has it.
+
+    Notes
+    -----
+    All modes are one batch, in which the rows of a mode's own fold have no weight: O(K) searches of
+    two modes each.
+    """
+    index = torch.arange(len(theta), device=theta.device)
+    own, doubted = index // MODES_A_FOLD, index % MODES_A_FOLD == 1
+    problem = replace(problem, seen=fold != own.unsqueeze(1))
+    search = how.search(problem, theta, beginning(problem, doubted), on_step)
+    if search.stopped in ("callback", "interrupted"):
+        return Validated(search, None)
+    modes, (x, y, _) = search.modes, problem.data
+    log_density, mean = y.new_empty(len(y)), torch.empty_like(y)
+    for k in range(len(theta) // MODES_A_FOLD):
+        rows, of_fold = (fold == k).nonzero().flatten(), own == k
+        networks = LinearisedModes(problem.network, modes.theta[of_fold], modes.factor[of_fold])
+        outputs, covariance = networks.outputs(x[rows])
+        noise = modes.noise_precision[of_fold].reciprocal().unsqueeze(1)
+        law = NormalMixture(outputs, covariance.diagonal(dim1=-2, dim2=-1), noise)
+        log_density[rows] = law.log_prob(y[rows])
+        mean[rows] = outputs.mean(0)
+    return Validated(search, HeldOut(log_density, mean))
+
+
+def is_better(log_density: Tensor, other: Tensor, weight: Tensor) -> bool:
+    """Whether rows held out are more likely by more than half a standard error.
+
+    The simpler model stands unless that is so (Breiman, Friedman, Olshen & Stone 1984, section
+    3.4.3, with one standard error).
+
+    Parameters
+    ----------
+    log_density, other : Tensor of shape (N,)
+        Of the same rows by two models, nats.
+    weight : Tensor of shape (N,)
+    """
+    total, gain = weight.sum(), log_density - other
+    mean = weight @ gain / total
+    error = (weight @ (gain - mean).square()).sqrt() / total
+    return bool(mean > _LEAST_GAIN * error)
+
+
+def unexplained_share(mean: Tensor, y: Tensor, weight: Tensor) -> float:
+    """Share of the targets' variance that predictions (N, T) of rows held out leave."""
+    total = weight.sum()
+    spread = weight @ (y - weight @ y / total).square()
+    left = weight @ (y - mean).square()
+    return float((left / torch.where(spread > 0.0, spread, 1.0)).mean())

@@ -1,0 +1,421 @@
+"""Pooled networks: what they are made of, and what is chosen for how many rows."""
+
+from copy import copy
+
+import numpy as np
+import pytest
+import torch
+from habits import Watch
+from scipy import stats
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.linear_model import BayesianRidge
+from sklearn.metrics import log_loss
+
+from skbayes_sym import (
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
+    DeepEnsembleClassifier,
+    LaplaceClassifier,
+    LaplaceRegressor,
+    load,
+    predictive,
+    save,
+)
+from skbayes_sym.estimators import base
+from skbayes_sym.estimators.bayesian_mlp import pool as pool_module
+from skbayes_sym.estimators.bayesian_mlp.pool import Weights
+from skbayes_sym.estimators.ensemble import refit
+from skbayes_sym.estimators.laplace import effort, labels_method
+from skbayes_sym.models import ARD, Gaussian
+
+X = np.random.default_rng(4).standard_normal((80, 10))
+Y = X[:, 0] - X[:, 1] + 0.2 * np.sin(3.0 * X[:, 2]) + 0.3 * X[:, 3:].mean(axis=1) ** 2
+Y += 0.2 * np.random.default_rng(5).standard_normal(80)  # bent, hardly; little noise
+BENT = np.random.default_rng(1).standard_normal((80, 2))
+CURVE = np.sin(3.0 * BENT[:, 0]) + 0.05 * BENT[:, 1]
+PETALS, KIND = (
+    a[np.random.default_rng(0).permutation(150)[:70]] for a in load_iris(return_X_y=True)
+)
+REG = BayesianMLPRegressor((4,), n_modes=3, n_members=2, random_state=0)
+CLF = BayesianMLPClassifier((4,), n_modes=2, n_members=2, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return clone(REG).fit(X, Y)
+
+
+@pytest.mark.long
+def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitted):
+    x = (X - fitted.x_mean_) / fitted.x_scale_
+    forward = fitted.member_network_.forward
+    members = forward(torch.as_tensor(fitted.samples_), torch.as_tensor(x))[..., 0].numpy()
+    modes = fitted.network_.forward(torch.as_tensor(fitted.posterior_.loc), torch.as_tensor(x))
+    *slopes, offset = fitted.linear_posterior_.loc[0]
+    share = fitted.linear_share_
+    shares = [share, fitted.modes_share_, fitted.members_share_]
+    means = [x @ slopes + offset, modes[..., 0].numpy().mean(axis=0), members.mean(axis=0)]
+    mixed = np.array(shares) @ np.array(means)
+    np.testing.assert_allclose(fitted.predict(X), mixed * fitted.y_scale_[0] + fitted.y_mean_[0])
+    assert (len(modes), len(members)) == (3, 2)
+    assert sum(shares) == pytest.approx(1.0)
+    assert 0.0 < share <= 1.0
+    assert fitted.choice_.startswith(
+        "80 distinct rows of 10 features: 3 modes of 4 tanh units by the evidence, "
+        f"{fitted.modes_share_:.0%}; 2 ensemble members with effective noise, "
+        f"{fitted.members_share_:.0%}; a linear model, {share:.0%}"
+    )
+
+
+def test_the_linear_model_counts_for_what_the_evidence_gives_it():
+    by_rows = Weights(0.2, 0.6, 0.2)
+    assert by_rows.with_evidence(-100.0, -20.0) == by_rows
+    even = by_rows.with_evidence(-100.0, -100.0)
+    assert even == pytest.approx((0.5, 0.375, 0.125))
+    assert by_rows.with_evidence(-10.0, -1000.0) == pytest.approx((1.0, 0.0, 0.0))
+    assert by_rows.with_evidence(-1e6, 0.0) == by_rows
+
+
+@pytest.mark.long
+def test_a_curve_leaves_nothing_to_the_linear_model():
+    curved = clone(REG).set_params(hidden_layer_sizes=(8,)).fit(BENT, CURVE)
+    assert curved.linear_share_ < 0.05
+    assert curved.log_predictive_density(BENT, CURVE).mean() > 0.0
+
+
+@pytest.mark.long
+def test_a_line_in_noise_is_left_to_the_linear_model():
+    """Where it is exactly right, networks can only lose: their density is that much lower."""
+    rng = np.random.default_rng(2)
+    x, new = rng.standard_normal((2, 60, 5))
+    slopes = np.array([1.0, -1.0, 0.5, 0.0, 0.0])
+    y, y_new = (a @ slopes + 2.0 * rng.standard_normal(60) for a in (x, new))
+    pool = clone(REG).fit(x, y)
+    alone = LaplaceRegressor((), activation="identity", n_restarts=1, random_state=0).fit(x, y)
+    assert pool.linear_share_ > 0.5
+    density = pool.log_predictive_density(new, y_new).mean()
+    assert density > alone.log_predictive_density(new, y_new).mean() - 0.1
+
+
+@pytest.mark.long
+def test_several_targets_share_alike():
+    both = clone(REG).fit(BENT, np.column_stack([CURVE, BENT[:, 1]]))
+    assert both.predict(BENT).shape == (80, 2)
+    assert both.noise_std_.shape == (2,)
+    draws = both.sample_y(BENT[:3], 2000, random_state=0)
+    mean, std = both.predict(BENT[:3], return_std=True)
+    assert np.abs((draws.mean(axis=-1) - mean) / (std / 2000**0.5)).max() < 4.5
+
+
+def test_draws_have_the_moments_that_are_predicted(fitted):
+    mean, std = fitted.predict(X[:5], return_std=True)
+    draws = fitted.sample_y(X[:5], 4000, random_state=0)
+    assert np.abs((draws.mean(axis=1) - mean) / (std / 4000**0.5)).max() < 4.5
+    np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.08)
+
+
+@pytest.mark.parametrize("kind", ["modes", "members", "linear"])
+def test_what_counts_for_nothing_is_not_asked(kind, fitted, monkeypatch):
+    model = copy(fitted)
+    for other in ("modes", "members", "linear"):
+        setattr(model, f"{other}_share_", 0.5 if other != kind else 0.0)
+    monkeypatch.setattr(BayesianMLPRegressor, f"_{kind}", lambda *args: None)
+    n = 6 - {"modes": 3, "members": 2, "linear": 1}[kind]
+    assert len(model._shares()) == len(model._noise()) == n
+    assert float(model._shares().sum()) == pytest.approx(1.0)
+    law = predictive(model, X[:5])
+    assert np.isfinite(law.log_prob(np.zeros(5))).all()
+    assert np.isfinite(model.sample_y(X[:5], 200, random_state=0)).all()
+
+
+@pytest.mark.long
+def test_the_modes_are_those_of_laplace(fitted):
+    modes = LaplaceRegressor((4,), n_restarts=3, optimizer="gauss-newton", random_state=0)
+    np.testing.assert_allclose(fitted.posterior_.loc, modes.fit(X, Y).posterior_.loc)
+    assert fitted.log_evidence_ == fitted.log_evidence_modes_.max()
+
+
+@pytest.mark.long
+def test_in_much_noise_there_are_no_members():
+    rng = np.random.default_rng(0)
+    noisy = clone(REG).fit(BENT, CURVE + rng.standard_normal(80))
+    assert not hasattr(noisy, "samples_")
+    assert noisy.members_share_ == 0.0
+    assert "members" not in noisy.choice_
+    assert noisy.linear_share_ + noisy.modes_share_ == pytest.approx(1.0)
+    assert noisy.sample_y(BENT[:2], 5, random_state=0).shape == (2, 5)
+
+
+@pytest.mark.long
+def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
+    for module in (effort, pool_module):
+        monkeypatch.setattr(module, "USUAL_WORK", 1.0)
+    few = clone(REG).set_params(n_modes=5).fit(X, Y)
+    assert few.posterior_.n_modes == len(few.samples_) + 1 == 3
+    assert (few.modes_share_, few.members_share_) == (0.6, 0.4)
+    assert few.choice_.endswith("; 5 modes would take too long")
+    monkeypatch.setattr(effort, "MOST_WORK", 1.0)
+    none = clone(REG).set_params(n_members=1).fit(X, Y)
+    assert not hasattr(none, "posterior_")
+    assert len(none.samples_) == 1
+    assert np.isfinite(none.predict_interval(X)).all()
+
+
+def test_modes_that_were_not_sought_are_not_said_to_be_worse():
+    """Stopped in the pilot of two modes, which many rows without noise have."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1700, 2))
+    reg = BayesianMLPRegressor(n_members=1, random_state=0).set_callbacks(Watch(1))
+    assert "2 modes" in reg.fit(x, x[:, 0]).choice_
+    assert "nat per row" not in reg.choice_
+
+
+def in_growing_noise(n, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2.0, 2.0, (n, 2))
+    f = np.sin(x[:, 0]) + 0.5 * x[:, 1]
+    return x, f + 0.3 * np.exp(f) * rng.standard_normal(n)
+
+
+@pytest.fixture(scope="module")
+def shaped():
+    return BayesianMLPRegressor((6,), n_modes=2, n_members=1, random_state=0).fit(
+        *in_growing_noise(300, 0)
+    )
+
+
+@pytest.mark.long
+def test_noise_that_grows_with_the_level_is_predicted(shaped):
+    """By its true slope in the level, and better than one noise for all."""
+    x, y = in_growing_noise(400, 1)
+    f = np.sin(x[:, 0]) + 0.5 * x[:, 1]
+    noise = np.sqrt(shaped.predict_uncertainty(x).aleatoric)
+    slope = np.polyfit(f, np.log(noise), 1)[0]
+    assert slope == pytest.approx(1.0, abs=0.2)
+    one = clone(shaped).set_params(likelihood=Gaussian()).fit(*in_growing_noise(300, 0))
+    assert not hasattr(one, "noise_shape_")
+    gain = shaped.log_predictive_density(x, y) - one.log_predictive_density(x, y)
+    assert gain.mean() > 0.1
+    assert "times as wide per standard deviation of the mean" in shaped.choice_
+
+
+def test_noise_std_is_the_root_mean_square_of_the_noise(shaped):
+    x, _ = in_growing_noise(300, 0)
+    aleatoric = shaped.predict_uncertainty(x).aleatoric
+    assert shaped.noise_std_ == pytest.approx(np.sqrt(aleatoric.mean()), rel=0.05)
+
+
+def test_draws_of_shaped_noise_have_the_law_that_is_predicted(shaped):
+    """Each row by the probability integral transform of its own draws, 0.5 and 1/12."""
+    x, _ = in_growing_noise(3, 2)
+    draws = shaped.sample_y(x, 3000, random_state=0)
+    u = shaped.predictive_cdf(np.repeat(x, 3000, axis=0), draws.reshape(-1)).reshape(3, 3000)
+    np.testing.assert_allclose(u.mean(axis=1), 0.5, atol=4.5 * (1.0 / 12 / 3000) ** 0.5)
+    np.testing.assert_allclose(u.var(axis=1), 1.0 / 12.0, rtol=0.1)
+    ends = shaped.predict_interval(x, 0.8)
+    inside = (draws > ends[:, :1]) & (draws < ends[:, 1:])
+    np.testing.assert_allclose(inside.mean(axis=1), 0.8, atol=4.5 * (0.16 / 3000) ** 0.5)
+
+
+def test_rows_of_one_draw_have_their_own_noise(shaped, monkeypatch):
+    """By blocks of rows as at once: a row's noise is as wide as its level says."""
+    x, _ = in_growing_noise(5, 3)
+    order = np.argsort(shaped.predict(x))
+    draws = shaped.sample_y(x, 1500, random_state=0)
+    std = shaped.predict(x, return_std=True)[1]
+    np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.15)
+    assert std[order[-1]] > 2.0 * std[order[0]]
+    monkeypatch.setattr(base, "PREDICT_ROWS", 2)
+    np.testing.assert_allclose(shaped.sample_y(x, 1500, random_state=0), draws)
+
+
+def test_shaped_noise_is_kept_in_a_file(shaped, tmp_path):
+    x, y = in_growing_noise(20, 4)
+    save(shaped, tmp_path / "pool.safetensors")
+    loaded = load(tmp_path / "pool.safetensors")
+    np.testing.assert_array_equal(
+        loaded.log_predictive_density(x, y), shaped.log_predictive_density(x, y)
+    )
+
+
+@pytest.mark.long
+def test_with_more_columns_than_rows_it_is_no_worse_than_ridge():
+    """Modes fit such rows without error; the evidence says that they shouldn't count."""
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal((440, 60))
+    y = x[:, :5].sum(axis=1) + rng.standard_normal(440)
+    found = BayesianMLPRegressor(n_modes=2, n_members=1, random_state=0).fit(x[:40], y[:40])
+    ridge = BayesianRidge().fit(x[:40], y[:40])
+    law = stats.norm(*ridge.predict(x[40:], return_std=True))
+    density = predictive(found, x[40:]).log_prob(y[40:]).mean()
+    assert found.linear_share_ > 0.5
+    assert density > law.logpdf(y[40:]).mean() - 0.1
+
+
+@pytest.mark.filterwarnings("ignore:X has one distinct row")
+def test_of_one_row_there_is_a_density():
+    """Members count for nothing there, and have no noise."""
+    reg = clone(REG).fit(X[:1], Y[:1])
+    assert reg.members_share_ == 0.0
+    assert reg.noise_std_samples_.max() == 0.0
+    law = predictive(reg, X[:1])
+    assert reg.log_predictive_density(X[:1], Y[:1])[0] == pytest.approx(
+        stats.norm(Y[0], law.std()[0]).logpdf(Y[0]), abs=1e-3
+    )
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return clone(CLF).fit(PETALS, KIND)
+
+
+@pytest.mark.long
+@pytest.mark.kept("3")
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_kinds_are_mixed_by_their_shares(n_classes, classifier):
+    y = np.minimum(KIND, n_classes - 1)
+    pool = classifier if n_classes == 3 else clone(CLF).fit(PETALS, y)
+    modes = LaplaceClassifier((4,), n_restarts=2, optimizer="gauss-newton", random_state=0)
+    members = DeepEnsembleClassifier(n_members=2, correction="gaussian", random_state=0)
+    linear = LaplaceClassifier((), n_restarts=1, random_state=0)
+    kinds = [kind.fit(PETALS, y).predict_proba(PETALS) for kind in (modes, members, linear)]
+    shares = [pool.modes_share_, pool.members_share_, pool.linear_share_]
+    assert sum(shares) == pytest.approx(1.0)
+    assert min(shares[:2]) > 0.01
+    expected = np.einsum("k,kij->ij", shares, kinds)
+    np.testing.assert_allclose(pool.predict_proba(PETALS), expected, atol=1e-6)
+    assert pool.variance_scale_ == modes.variance_scale_
+    assert pool.member_variance_scale_ == members.variance_scale_
+    assert pool.log_evidence_ == modes.log_evidence_
+
+
+def test_it_says_what_it_chose_and_why(classifier):
+    n, shares = len(np.unique(PETALS, axis=0)), (classifier.modes_share_, classifier.members_share_)
+    assert classifier.choice_ == (
+        f"{n} distinct rows of 4 features, 3 classes: 2 modes of 4 tanh units by the evidence "
+        f"(variance scale {classifier.variance_scale_:g} by left-out rows), {shares[0]:.0%}; "
+        f"2 refitted ensemble members (variance scale {classifier.member_variance_scale_:g}), "
+        f"{shares[1]:.0%}; a linear model, {classifier.linear_share_:.0%}"
+    )
+    assert classifier.score(PETALS, KIND) > 0.9
+
+
+@pytest.mark.long
+def test_classes_that_overlap_aren_t_predicted_too_surely():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((300, 6))
+    y = (x[:, 0] + 1.5 * rng.standard_normal(300) > 0.0).astype(int)
+    clf = BayesianMLPClassifier(n_modes=2, n_members=3, random_state=0).fit(x[:120], y[:120])
+    loss = -clf.log_predictive_density(x[120:], y[120:]).mean()
+    share = y[:120].mean()
+    assert loss < -np.where(y[120:], np.log(share), np.log1p(-share)).mean() - 0.02
+
+
+def noisy_line(n, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 6))
+    return x, (x[:, 0] - x[:, 1] + rng.logistic(size=n) > 0.0).astype(int)
+
+
+@pytest.fixture(scope="module")
+def of_a_noisy_line():
+    clf = BayesianMLPClassifier(n_modes=2, n_members=3, random_state=0)
+    return clf.fit(*noisy_line(250, 0))
+
+
+@pytest.mark.long
+def test_labels_that_follow_a_line_are_the_linear_models(of_a_noisy_line):
+    x, y = noisy_line(1000, 1)
+    assert of_a_noisy_line.linear_share_ > 0.5
+    assert of_a_noisy_line.members_share_ < 0.01
+    linear = LaplaceClassifier((), n_restarts=1, random_state=0).fit(*noisy_line(250, 0))
+    losses = [-clf.log_predictive_density(x, y).mean() for clf in (of_a_noisy_line, linear)]
+    assert losses[0] < losses[1] + 0.005
+
+
+@pytest.mark.long
+def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypatch):
+    monkeypatch.setattr(refit, "_MOST_WORK", 1.0)
+    clf = BayesianMLPClassifier((4,), n_modes=1, n_members=2, random_state=0)
+    found = clf.fit(*noisy_line(100, 0))
+    assert not hasattr(found, "samples_")
+    assert found.members_share_ == 0.0
+    assert found.choice_.endswith("; refitting members of an ensemble would take too long")
+    separated = clf.fit(PETALS, KIND)
+    assert separated.members_share_ == separated.modes_share_ == 0.5
+
+
+@pytest.mark.long
+def test_what_would_take_long_is_left_out(monkeypatch):
+    monkeypatch.setattr(labels_method, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(refit, "_MOST_WORK", 1.0)
+    found = clone(CLF).fit(PETALS, KIND)
+    assert not hasattr(found, "posterior_")
+    assert not hasattr(found, "refitted_members_")
+    assert found.choice_.endswith(
+        "2 ensemble members as trained, 100%; 2 modes would take too long; refitting members would "
+        "take too long"
+    )
+    assert found.predict_proba(PETALS).shape == (70, 3)
+    assert np.all(found.predict_uncertainty(PETALS).epistemic > 0.0)
+
+
+@pytest.mark.long
+def test_with_more_columns_than_rows_it_doesn_t_lose_to_no_model():
+    """Members fit any labels then, and have seen the rows that they leave out."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((450, 60))
+    y = 1.2 * x[:, :5].sum(axis=1) + rng.logistic(size=450) > 0.0
+    found = BayesianMLPClassifier(n_modes=2, random_state=0).fit(x[:50], y[:50])
+    assert found.members_share_ == 0.0
+    assert "so many columns are no task" in found.choice_
+    assert log_loss(y[50:], found.predict_proba(x[50:])) < np.log(2.0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("pool", "prior", "shape"), [(REG, ARD(), 3), (CLF, ARD(), 2)])
+def test_relevance_of_columns(pool, prior, shape):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((120, 3))
+    noise = rng.standard_normal(120)
+    curve = np.sin(2.0 * x[:, 0])
+    y = curve + 0.1 * noise if pool is REG else (curve + 0.3 * noise > 0.0).astype(int)
+    model = clone(pool).set_params(prior=prior).fit(x, y)
+    assert model.relevance_.shape == (shape, 3)
+    strong, *weak = model.relevance_.mean(axis=0)
+    assert strong > 1.5 * max(weak)
+
+
+BOTH = pytest.mark.parametrize(("pool", "x", "y"), [(REG, X, Y), (CLF, PETALS, KIND)])
+
+
+@pytest.mark.long
+@BOTH
+def test_weights_are_repetitions_bit_for_bit(pool, x, y):
+    weight = np.arange(len(x)) % 3
+    few = clone(pool).set_params(n_modes=1, n_members=1)
+    predict = "predict" if pool is REG else "predict_proba"
+    one = clone(few).fit(x, y, sample_weight=weight)
+    two = clone(few).fit(np.repeat(x, weight, axis=0), np.repeat(y, weight))
+    np.testing.assert_array_equal(getattr(one, predict)(x), getattr(two, predict)(x))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@BOTH
+def test_a_callback_that_stops_leaves_a_model(pool, x, y):
+    model = clone(pool).set_callbacks(Watch(3)).fit(x, y)
+    assert model.stop_reason_ == "callback"
+    assert not hasattr(model, "samples_")
+    assert np.isfinite(model.log_predictive_density(x, y)).all()
+
+
+@pytest.mark.long
+def test_no_modes_is_the_ensemble_alone():
+    settings = {"n_members": 2, "random_state": 0}
+    alone = BayesianMLPClassifier(n_modes=0, **settings).fit(PETALS, KIND)
+    members = DeepEnsembleClassifier(correction="gaussian", **settings).fit(PETALS, KIND)
+    np.testing.assert_array_equal(alone.predict_proba(PETALS), members.predict_proba(PETALS))
+    assert len(BayesianMLPRegressor(n_modes=0, **settings).fit(X, Y).samples_) == 2
+    with pytest.raises(ValueError, match=r"hidden_layer_sizes=.* does not apply: n_modes=0"):
+        BayesianMLPRegressor((4,), n_modes=0).fit(X, Y)

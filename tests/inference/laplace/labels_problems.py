@@ -1,0 +1,43 @@
+"""Small classification problems, shared by the tests of Gauss-Newton classifiers."""
+
+import torch
+from torch.nn.functional import logsigmoid
+
+from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.models import MLP, TANH
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.learned_scales import LayerScales
+
+
+def class_data(n=40, n_inputs=2, n_classes=3, seed=0):
+    """Overlapping classes: noisy scores of the columns."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, n_inputs, generator=generator, dtype=torch.float64)
+    scores = x @ torch.randn(n_inputs, n_classes, generator=generator, dtype=torch.float64)
+    noise = torch.randn(n, n_classes, generator=generator, dtype=torch.float64)
+    y = (2.0 * scores + noise).argmax(1)
+    return Data(x, y, torch.ones(n, dtype=torch.float64))
+
+
+def class_problem(data, widths=(), n_outputs=3, prior=None):
+    network = MLP(data.x.shape[1], widths, n_outputs, TANH)
+    prior = prior or LayerScales(shape=8.0, output_variance=4.0)
+    return LabelsEvidence(network, data, prior.bind(network.layout))
+
+
+def grid_log_evidence(problem, hyper, centre, half_width, n=121):
+    """Log evidence and hyperprior of a logistic model of two weights, summed over a grid."""
+    axes = [c + torch.linspace(-w, w, n).double() for c, w in zip(centre, half_width, strict=True)]
+    points = torch.cartesian_prod(*axes)
+    logits = problem.network.forward(points, problem.data.x)[..., 0]
+    log_lik = logsigmoid(logits * (2.0 * problem.data.y - 1.0)) @ problem.data.weight
+    log_joint = problem.prior.at(hyper).log_prob(points) + log_lik
+    log_cell = sum((axis[1] - axis[0]).log() for axis in axes)
+    return log_joint.logsumexp(0) + log_cell + problem.prior.log_hyperprior(hyper)
+
+
+def repeated(data):
+    """Rows with weights 1, 2, 3, 1, ..., and as often as that."""
+    weight = torch.arange(len(data.x)) % 3 + 1
+    rows = Data(*(t.repeat_interleave(weight, 0) for t in data))
+    return data._replace(weight=weight.double()), rows

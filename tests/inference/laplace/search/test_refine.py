@@ -1,0 +1,91 @@
+"""Refined laws bound the evidence from below and are stationary points of the bound."""
+
+import pytest
+import torch
+from inference.laplace.labels_problems import class_data, class_problem, grid_log_evidence, repeated
+
+from skbayes_sym.inference.laplace.labels_predictive import Posteriors, labels_mixture
+from skbayes_sym.inference.laplace.search import labels
+from skbayes_sym.inference.laplace.search.modes import ClassModeSearch, starting_points
+from skbayes_sym.inference.laplace.search.refine import gaussian_bound, refine
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.learned_scales import LayerScales
+
+
+def modes_of(problem, n=1, **search):
+    start = starting_points(problem.network, n, generator=torch.Generator().manual_seed(0))
+    return ClassModeSearch(**search).search(problem, start)
+
+
+def separated(n=12):
+    x = torch.linspace(-2.0, 2.0, n, dtype=torch.float64)
+    return Data(x[:, None], (x > 0.0).long(), torch.ones(n, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["overlapping", "separated"])
+def test_the_bound_is_below_the_evidence_and_close(separate):
+    data = separated() if separate else class_data(n=15, n_inputs=1, n_classes=2)
+    problem = class_problem(data, n_outputs=1)
+    modes = modes_of(problem, learn_scales=False)
+    reach = 6.0 * (-0.5 * modes.hyper[0]).exp()
+    exact = grid_log_evidence(problem, modes.hyper[0], (0.0, 0.0), reach, n=301)
+    refined = refine(problem, modes, n_steps=20)
+    assert refined.bound[0] < exact
+    assert refined.bound[0] > exact - 0.15
+    laplace = gaussian_bound(problem, modes.theta[0], modes.hyper[0], modes.factor[0])
+    assert laplace < refined.bound[0]  # Laplace's law is a normal law too, and a worse one
+    for shift in (-0.3, 0.3):
+        moved = gaussian_bound(problem, refined.theta[0] + shift, modes.hyper[0], refined.factor[0])
+        wider = gaussian_bound(
+            problem, refined.theta[0], modes.hyper[0], (1.0 + shift) * refined.factor[0]
+        )
+        assert max(moved, wider) < refined.bound[0]
+
+
+@pytest.mark.parametrize(("n_outputs", "n_classes"), [(1, 2), (3, 3)], ids=["logistic", "softmax"])
+def test_of_a_linear_model_the_law_is_a_fixed_point(n_outputs, n_classes):
+    problem = class_problem(class_data(n_classes=n_classes), n_outputs=n_outputs)
+    modes = modes_of(problem, learn_scales=False)
+    refined = refine(problem, modes, n_steps=25)
+    again = refine(problem, modes, n_steps=26)
+    torch.testing.assert_close(again.theta, refined.theta, atol=1e-5, rtol=0.0)
+    torch.testing.assert_close(again.covariance, refined.covariance, atol=1e-5, rtol=1e-4)
+
+
+def test_separated_classes_become_confident_again():
+    """Where the softmax is flat Laplace leaves logits the prior's variance."""
+    x = torch.randn(30, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    data = Data(x, x[:, :3].argmax(1), torch.ones(30, dtype=torch.float64))
+    problem = class_problem(data, (4,), prior=LayerScales(8.0, 64.0))
+    modes = modes_of(problem, n=2, learn_scales=False)
+    laplace = torch.stack([gaussian_bound(problem, *m) for m in zip(*modes[:3], strict=True)])
+    refined = refine(problem, modes)
+    assert torch.all(refined.bound > laplace)
+    losses = []
+    for law in (modes, refined):
+        mixture = labels_mixture(problem.network, Posteriors(law.theta, law.covariance), x, 1.0)
+        losses.append(-mixture.probabilities()[torch.arange(30), data.y].log().mean())
+    assert losses[1] < 0.5 * losses[0]
+
+
+def test_weights_are_repetitions():
+    weighted, rows = repeated(class_data(n=12))
+    found = []
+    for data in (weighted, rows):
+        problem = class_problem(data, (3,))
+        found.append(refine(problem, modes_of(problem, max_iter=8)))
+    torch.testing.assert_close(found[0].bound, found[1].bound, atol=1e-6, rtol=0.0)
+    torch.testing.assert_close(found[0].theta, found[1].theta, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("n_outputs", "n_classes"), [(1, 2), (3, 3)], ids=["logistic", "softmax"])
+def test_few_rows_give_the_laws_of_the_weights_own_space(n_outputs, n_classes, monkeypatch):
+    data, found = class_data(n=8, n_classes=n_classes), []
+    for few in (True, False):
+        monkeypatch.setattr(labels, "are_few", lambda *_, few=few: few)
+        problem = class_problem(data, (12,), n_outputs)
+        modes = modes_of(problem, n=2, tol=None, max_iter=20)
+        found.append((*modes[:4], *refine(problem, modes)))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)

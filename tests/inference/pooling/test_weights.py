@@ -1,0 +1,97 @@
+"""Weights of a pool's parts against grids, conditions of optimality, and at the ends."""
+
+import numpy as np
+import pytest
+import torch
+
+from skbayes_sym.inference.pooling.weights import (
+    beside_baseline,
+    expected_share,
+    gaining,
+    mixed,
+    stacking_weights,
+)
+
+ROWS = torch.ones(40, dtype=torch.float64)
+
+
+def share_of(first, second, weight):
+    return float(stacking_weights(torch.stack([first, second]), weight)[0])
+
+
+def test_share_is_the_best_of_a_grid(generator):
+    first, second = torch.randn(2, 50, generator=generator, dtype=torch.float64)
+    weight = torch.rand(50, generator=generator, dtype=torch.float64)
+    share = share_of(first, second, weight)
+    grid = torch.linspace(0, 1, 10_001, dtype=torch.float64)[:, None]
+    score = (weight * (grid * first.exp() + (1 - grid) * second.exp()).log()).sum(1)
+    assert abs(share - float(grid[score.argmax()])) < 2e-4
+
+
+@pytest.mark.parametrize("n", [5, 500])
+def test_expected_share_is_a_flat_priors_posterior_mean(n, generator):
+    first, second = torch.randn(2, n, generator=generator, dtype=torch.float64)
+    weight = torch.rand(n, generator=generator, dtype=torch.float64)
+    grid = (torch.arange(20_000, dtype=torch.float64)[:, None] + 0.5) / 20_000
+    posterior = ((grid * first.exp() + (1 - grid) * second.exp()).log() @ weight).softmax(0)
+    found = expected_share(first, second, weight)
+    assert found == pytest.approx(float(posterior @ grid[:, 0]), abs=1e-6)
+
+
+def test_expected_share_of_many_rows_is_the_stacking_weight(generator):
+    first, second = 0.5 * torch.randn(2, 4000, generator=generator, dtype=torch.float64)
+    weight = torch.ones(4000, dtype=torch.float64)
+    share = share_of(first, second, weight)
+    assert 0.0 < share < 1.0
+    assert expected_share(first, second, weight) == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize(("gain", "share"), [(0.1, 1.0), (-0.1, 0.0), (800.0, 1.0), (-800.0, 0.0)])
+def test_a_model_that_is_better_everywhere_takes_all(gain, share):
+    second = torch.linspace(-3.0, 0.0, 5, dtype=torch.float64)
+    assert share_of(second + gain, second, torch.ones(5, dtype=torch.float64)) == share
+
+
+def test_mixture_of_equal_models_is_the_model():
+    one = torch.tensor([-1.0, -700.0, 3.0], dtype=torch.float64)
+    np.testing.assert_allclose(mixed(one.expand(4, 3)), one)
+
+
+@pytest.mark.parametrize("concentration", [1.0, 1.5])
+def test_no_other_weights_score_more(concentration, generator):
+    """The slopes of all parts are equal where a weight isn't 0, and no larger elsewhere."""
+    log_density = torch.randn(5, 60, generator=generator, dtype=torch.float64)
+    log_density[2:4] -= 0.4
+    weight = torch.rand(60, generator=generator, dtype=torch.float64)
+    p = stacking_weights(log_density, weight, concentration=concentration)
+    density = log_density.exp()
+    slopes = density @ (weight / (p @ density)) + (concentration - 1.0) / p.clamp_min(1e-300)
+    total = float(weight.sum()) + 5 * (concentration - 1.0)
+    assert float(p.sum()) == pytest.approx(1.0)
+    np.testing.assert_allclose(slopes[p > 0.0], total, rtol=1e-4)
+    assert bool((density @ (weight / (p @ density)) <= total * (1.0 + 1e-9)).all())
+    assert bool((p == 0.0).any()) == (concentration == 1.0)
+
+
+def test_a_kind_that_gains_clearly_less_is_not_kept():
+    def kept(modes, members):
+        kinds = {"modes": modes * ROWS, "members": members * ROWS}
+        return gaining(-3.0 * ROWS, kinds, ROWS, 0.85)
+
+    assert kept(-1.0, -1.2) == ["modes", "members"]
+    assert kept(-1.0, -1.5) == ["modes"]
+    assert kept(-1.5, -1.0) == ["members"]
+    assert kept(-3.5, -4.0) == ["modes"]  # none gains: the one that loses least
+
+
+def test_kinds_share_what_the_baseline_leaves():
+    kinds = {"modes": -1.0 * ROWS, "members": -1.2 * ROWS}
+    inner = {"modes": 0.4, "members": 0.6}
+    assert beside_baseline(-3.0 * ROWS, kinds, inner, ROWS) == (0.0, inner)
+    assert beside_baseline(-0.5 * ROWS, kinds, inner, ROWS)[0] == 1.0
+    assert beside_baseline(None, kinds, inner, ROWS) == (0.0, inner)
+    generator = torch.Generator().manual_seed(0)
+    linear, modes = torch.randn(2, 40, generator=generator, dtype=torch.float64)
+    share, networks = beside_baseline(linear, {"modes": modes}, {"modes": 1.0}, ROWS)
+    assert 0.0 < share < 1.0
+    assert networks == {"modes": pytest.approx(1.0 - share)}

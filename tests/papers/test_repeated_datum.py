@@ -1,0 +1,271 @@
+"""Section 4 of Kurle et al. (2022): closed forms against an independent linear-algebra table."""
+
+import numpy as np
+import pytest
+from repeated_datum import (
+    MeanFieldLikelihood,
+    RankOneGaussian,
+    RepeatedDatum,
+    constant_ratio_gap,
+)
+from scipy import optimize, stats
+
+from skbayes_sym.datasets import make_repeated_datum
+
+NOISE_VARIANCE = 1 / (2 * np.pi * np.e)
+
+# (N, K): log evidence, then (expected log likelihood, KL from the prior, output mean and variance)
+# of q_0 and q_mix at the optimum of ELBO(q_mix), of ELBO(q_0), and at eq. 19 as printed; gaps at
+# the three; KL[q_0(theta_0) || q_mix(theta_mix)]; data-related bound. Dense linear algebra.
+FIGURES = {
+    (1, 1): (
+        -1.419732796854857,
+        (0.001529673309882, 1.421262470165, 0.9446886393246, 0.05531136067539),
+        (0.001529673309882, 1.421262470165, 0.9446886393246, 0.05531136067539),
+        (0.001529673309882, 1.421262470165, 0.9446886393246, 0.05531136067539),
+        (0.001529673309882, 1.421262470165, 0.9446886393246, 0.05531136067539),
+        (0.001529673309882, 1.421262470165, 0.9446886393246, 0.05531136067539),
+        (0.001529673309882, 1.421262470165, 0.9446886393246, 0.05531136067539),
+        (0, 0, 0, 0, 17.07946844535),
+    ),
+    (1, 2): (
+        -1.419732796854857,
+        (0.001529673309882, 2.396306627695, 0.9446886393246, 0.05531136067539),
+        (0.001529673309881, 1.421262470165, 0.9446886393246, 0.05531136067539),
+        (-0.4213012837537, 1.806508661722, 0.9446886393246, 0.1048247232741),
+        (-0.4213012837537, 1.126363487178, 0.9446886393246, 0.1048247232741),
+        (-0.4890117773905, 1.760959737118, 0.8951752767259, 0.1048247232741),
+        (-0.4890117773905, 1.080814562574, 0.8951752767259, 0.1048247232741),
+        (0.9750441575303, 0.6801451745438, 0.6801451745438, 0.808077148621, 17.07946844535),
+    ),
+    (1, 10): (
+        -1.419732796854857,
+        (0.001529673309882, 10.19665988794, 0.9446886393246, 0.05531136067539),
+        (0.001529673309884, 1.421262470165, 0.9446886393246, 0.05531136067539),
+        (-2.679708670553, 2.27358927815, 0.9446886393246, 0.3692834672949),
+        (-2.679708670553, 0.628955409186, 0.9446886393246, 0.3692834672949),
+        (-3.818148603913, 2.026272637829, 0.6307165327051, 0.3692834672949),
+        (-3.818148603913, 0.3816387688653, 0.6307165327051, 0.3692834672949),
+        (8.775397417772, 1.644633868964, 1.644633868964, 3.533565151848, 17.07946844535),
+    ),
+    (1, 50): (
+        -1.419732796854857,
+        (0.001529673309882, 49.19842618915, 0.9446886393246, 0.05531136067539),
+        (0.001529673309881, 1.421262470165, 0.9446886393246, 0.05531136067539),
+        (-5.891512033925, 1.427207468379, 0.9446886393246, 0.7453845589241),
+        (-5.891512033925, 0.4658380957494, 0.9446886393246, 0.7453845589241),
+        (-10.61004648294, 1.013403667162, 0.2546154410759, 0.7453845589241),
+        (-10.61004648294, 0.05203429453204, 0.2546154410759, 0.7453845589241),
+        (47.77716371898, 0.9613693726296, 0.9613693726296, 5.898986705449, 17.07946844535),
+    ),
+    (1, 1000): (
+        -1.419732796854857,
+        (0.001529673309883, 975.4903758429, 0.9446886393246, 0.05531136067539),
+        (0.001529673309854, 1.4212624702, 0.9446886393246, 0.0553113606754),
+        (-7.922455386999, 0.517515971615, 0.9446886393246, 0.9832073412401),
+        (-7.922455386999, 0.4462896103273, 0.9446886393246, 0.9832073412401),
+        (-16.15166206583, 0.07143865567468, 0.01679265875994, 0.9832073412401),
+        (-16.15166206583, 0.0002122943869836, 0.01679265875994, 0.9832073412401),
+        (974.0691133727, 0.0712263612877, 0.0712263612877, 7.020238561724, 17.07946844535),
+    ),
+    (10, 1): (
+        1.9297604165579818,
+        (4.500016941449, 2.570256524891, 0.9941790981299, 0.005820901870051),
+        (4.500016941449, 2.570256524891, 0.9941790981299, 0.005820901870051),
+        (4.500016941449, 2.570256524891, 0.9941790981299, 0.005820901870051),
+        (4.500016941449, 2.570256524891, 0.9941790981299, 0.005820901870051),
+        (4.500016941449, 2.570256524891, 0.9941790981299, 0.005820901870051),
+        (4.500016941449, 2.570256524891, 0.9941790981299, 0.005820901870051),
+        (0, 0, 0, 0, 170.7946844535),
+    ),
+    (10, 2): (
+        1.9297604165579818,
+        (4.500016941449, 4.646317010203, 0.9941790981299, 0.005820901870051),
+        (4.500016941449, 2.570256524891, 0.9941790981299, 0.005820901870051),
+        (4.008680920632, 3.96472738377, 0.9941790981299, 0.01157443011818),
+        (4.008680920632, 2.229461711674, 0.9941790981299, 0.01157443011818),
+        (4.000133967433, 3.959023897789, 0.9884255698818, 0.01157443011818),
+        (4.000133967433, 2.223758225693, 0.9884255698818, 0.01157443011818),
+        (2.076060485312, 1.735265672095, 1.735265672095, 1.885806879695, 170.7946844535),
+    ),
+    (10, 10): (
+        1.9297604165579818,
+        (4.500016941449, 21.2548008927, 0.9941790981299, 0.005820901870051),
+        (4.500016941449, 2.570256524891, 0.9941790981299, 0.005820901870051),
+        (0.2736632938912, 10.24463761488, 0.9941790981299, 0.05531136067539),
+        (0.2736632938913, 1.469240197109, 0.9941790981299, 0.05531136067539),
+        (0.01529673309882, 10.19665988794, 0.9446886393246, 0.05531136067539),
+        (0.01529673309884, 1.421262470165, 0.9446886393246, 0.05531136067539),
+        (18.68454436781, 8.775397417772, 8.775397417772, 11.90073473755, 170.7946844535),
+    ),
+    (10, 50): (
+        1.9297604165579818,
+        (4.500016941449, 104.2972203052, 0.9941790981299, 0.005820901870051),
+        (4.500016941449, 2.570256524891, 0.9941790981299, 0.005820901870051),
+        (-14.34152533346, 18.2858200819, 0.9941790981299, 0.2264547270409),
+        (-14.34152533346, 0.8500285204256, 0.9941790981299, 0.2264547270409),
+        (-18.71795641502, 18.09081018698, 0.7735452729591, 0.2264547270409),
+        (-18.71795641502, 0.6550186255051, 0.7735452729591, 0.2264547270409),
+        (101.7269637803, 17.43579156147, 17.43579156147, 34.55710583192, 170.7946844535),
+    ),
+    (10, 1000): (
+        1.9297604165579818,
+        (4.500016941449, 2076.554681352, 0.9941790981299, 0.005820901870051),
+        (4.500016941449, 2.570256524925, 0.9941790981299, 0.00582090187005),
+        (-67.9425330216, 6.395924391244, 0.9941790981299, 0.8541207209758),
+        (-67.9425330216, 0.5000977679601, 0.99417909813, 0.8541207209758),
+        (-130.2388969999, 5.912368733689, 0.1458792790242, 0.8541207209758),
+        (-130.2388969999, 0.01654211040477, 0.1458792790242, 0.8541207209758),
+        (2073.984424827, 5.895826623284, 5.895826623284, 76.26821782937, 170.7946844535),
+    ),
+}
+
+
+def figure_model(n, k):
+    """The data of Figs. 1 and 2: all y = 1, x = 1 / K, prior variance K."""
+    X, y = make_repeated_datum(n, n_features=k)
+    return RepeatedDatum(X[0], y, NOISE_VARIANCE, np.full(k, float(k)))
+
+
+def summary(model, q):
+    return model.expected_log_likelihood(q), q.kl(model.prior), q.output_mean, q.output_variance
+
+
+@pytest.mark.parametrize("sizes", FIGURES, ids=str)
+def test_figures_1_and_2(sizes):
+    """1e-8 of the published curves' values, the location of eq. 19 corrected and as printed."""
+    model = figure_model(*sizes)
+    evidence, *six, (gap_mix, gap_0, gap_printed, crossed, bound) = FIGURES[sizes]
+    thetas = model.optimal_theta_mix(), model.optimal_theta_0(), model.printed_theta_0()
+    tolerance = {"rtol": 1e-8, "atol": 1e-8}
+    np.testing.assert_allclose(model.log_evidence(), evidence, **tolerance)
+    got = [summary(model, q(theta)) for theta in thetas for q in (model.q_0, model.q_mix)]
+    np.testing.assert_allclose(got, six, **tolerance)
+    gaps = [model.gap(theta) for theta in thetas]
+    np.testing.assert_allclose(gaps, [gap_mix, gap_0, gap_printed], **tolerance)
+    ratios = [theta.variance[0] / sizes[1] for theta in thetas]
+    by_16 = [constant_ratio_gap(sizes[1], ratio) for ratio in ratios]
+    np.testing.assert_allclose(by_16, gaps, **tolerance)
+    figure_1 = model.q_0(thetas[1]).kl(model.q_mix(thetas[0]))
+    np.testing.assert_allclose(figure_1, crossed, **tolerance)
+    np.testing.assert_allclose(model.data_bound(), bound, **tolerance)
+
+
+def uneven():
+    """No two entries alike, a zero in x, a prior mean."""
+    rng = np.random.default_rng(0)
+    return RepeatedDatum(
+        np.array([1.0, -0.5, 0.0, 2.0]), rng.normal(1.0, 0.3, 5), 0.2,
+        np.array([1.0, 0.5, 2.0, 1.5]), np.array([0.2, -0.1, 0.4, 0.0]),
+    )  # fmt: skip
+
+
+def dense(q):
+    return q.loc, np.linalg.inv(np.diag(q.precision) + q.coefficient * np.outer(q.x, q.x))
+
+
+def dense_kl(q, p):
+    (m, s), (n, t) = dense(q), dense(p)
+    inverse = np.linalg.inv(t)
+    quadratic = np.trace(inverse @ s) + (n - m) @ inverse @ (n - m) - len(m)
+    return 0.5 * (quadratic + np.linalg.slogdet(t)[1] - np.linalg.slogdet(s)[1])
+
+
+def test_rank_one_gaussian_equals_dense_algebra():
+    rng = np.random.default_rng(1)
+    x = np.array([1.0, -2.0, 0.0])
+    q, p = (RankOneGaussian(rng.normal(size=3), rng.gamma(2.0, size=3), x, c) for c in (0.7, 2.0))
+    loc, covariance = dense(q)
+    np.testing.assert_allclose(q.covariance, covariance, atol=1e-14)
+    np.testing.assert_allclose(q.variance, np.diag(covariance), atol=1e-14)
+    np.testing.assert_allclose([q.output_mean, q.output_variance], [x @ loc, x @ covariance @ x])
+    assert q.kl(p) == pytest.approx(dense_kl(q, p), rel=1e-12)
+    assert q.kl(q) == pytest.approx(0.0, abs=1e-14)
+
+
+def test_posterior_is_bayes_rule():
+    model = uneven()
+    precision = np.diag(1 / model.prior_variance)
+    precision += len(model.y) / model.noise_variance * np.outer(model.x, model.x)
+    right = model.prior_loc / model.prior_variance + model.x * model.y.sum() / model.noise_variance
+    np.testing.assert_allclose(model.posterior().loc, np.linalg.solve(precision, right))
+    np.testing.assert_allclose(model.posterior().covariance, np.linalg.inv(precision), atol=1e-15)
+    marginal = stats.multivariate_normal(
+        np.full(5, model.x @ model.prior_loc),
+        model.noise_variance * np.eye(5) + model.x**2 @ model.prior_variance,
+    )
+    assert model.log_evidence() == pytest.approx(marginal.logpdf(model.y), rel=1e-12)
+
+
+def test_g_mix_is_the_limit_of_wide_translations():
+    """Eq. 14: marginalised over translations of variance beta^2 the site has the limit's precision.
+
+    The error falls as beta^-2 (8e-5 at beta = 100), so beta is far from where rounding wins.
+    """
+    model, theta = uneven(), MeanFieldLikelihood(np.ones(4), np.array([0.3, 0.7, 0.4, 1.1]))
+    null = np.linalg.svd(model.x[None])[2][1:].T
+    wide = np.linalg.inv(np.diag(theta.variance) + 1e4 * null @ null.T)
+    limit = np.outer(model.x, model.x) / (model.x**2 @ theta.variance)
+    np.testing.assert_allclose(wide, limit, atol=2e-4)
+
+
+def test_optima_of_an_uneven_model():
+    model = uneven()
+    mix, zero = model.optimal_theta_mix(), model.optimal_theta_0()
+    assert model.elbo(model.q_mix(mix)) == pytest.approx(model.log_evidence(), rel=1e-12)
+
+    def loss(params):
+        q = RankOneGaussian(params[:4], np.exp(params[4:]), model.x, 0.0)
+        return -model.elbo(q)
+
+    best = optimize.minimize(loss, np.zeros(8), options={"gtol": 1e-8})
+    assert model.elbo(model.q_0(zero)) == pytest.approx(-best.fun, abs=1e-8)
+    np.testing.assert_allclose(model.q_0(zero).loc, model.posterior().loc, rtol=1e-12)
+    assert model.elbo(model.q_0(model.printed_theta_0())) < -best.fun - 5e-4
+
+
+def test_equal_ratio_is_a_condition_of_equations_9_and_10():
+    model = uneven()
+    even = MeanFieldLikelihood(np.ones(4), 0.6 * model.prior_variance)
+    uneven_ratio = MeanFieldLikelihood(np.ones(4), np.array([0.1, 3.0, 1.0, 0.5]))
+
+    def sides(theta):
+        q_0, q_mix = model.q_0(theta), model.q_mix(theta)
+        likelihoods = [model.expected_log_likelihood(q) for q in (q_0, q_mix)]
+        gain = model.elbo(q_mix) - model.elbo(q_0)  # eq. 10, its sign mended
+        return likelihoods, gain, model.gap(theta)
+
+    likelihoods, gain, gap = sides(even)
+    assert likelihoods[0] == pytest.approx(likelihoods[1], rel=1e-12)
+    assert gain == pytest.approx(gap, rel=1e-12)
+    likelihoods, gain, gap = sides(uneven_ratio)
+    assert abs(likelihoods[0] - likelihoods[1]) > 0.1
+    assert abs(gain - gap) > 0.1
+    assert model.q_0(uneven_ratio).output_variance < model.q_mix(uneven_ratio).output_variance
+
+
+def test_equation_16_is_not_convex_beyond_phi_2():
+    phi = np.array([1.5, 2.5, 3.5, 4.5])
+    gaps = np.array([constant_ratio_gap(2, 1 / (p - 1)) for p in phi])
+    assert (np.diff(gaps) > 0).all()
+    assert gaps[1] - 2 * gaps[2] + gaps[3] < 0
+
+
+def test_data_bound_is_not_for_all_q():
+    model = figure_model(10, 1000)
+    q_0 = model.q_0(model.optimal_theta_mix())
+    assert q_0.kl(model.prior) > model.data_bound()
+    assert model.elbo(q_0) < model.elbo(model.prior)
+    optimum = model.q_0(model.optimal_theta_0())
+    assert optimum.kl(model.prior) < model.data_bound()
+
+
+def test_mean_never_collapses_variance_does():
+    """N = 1: the gap at the optimum vanishes as a^2 / (4 K), a = N s0^2 / sy^2."""
+    model = figure_model(1, 100_000)
+    theta, a = model.optimal_theta_0(), 1 / NOISE_VARIANCE
+    q_0 = model.q_0(theta)
+    assert q_0.output_mean == pytest.approx(model.posterior().output_mean, rel=1e-9)
+    assert q_0.output_variance == pytest.approx(1.0, rel=1e-3)
+    assert model.gap(theta) == pytest.approx(a**2 / 4e5, rel=1e-3)
+    assert q_0.kl(model.prior) == pytest.approx(model.posterior().output_mean ** 2 / 2, rel=3e-3)
