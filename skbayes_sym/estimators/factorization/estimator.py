@@ -133,8 +133,9 @@ class SymVIMatrixFactorization(PredictsEntries):
         Prior standard deviations of the components, along their own axes, of U and of V, in scaled
         units.
     row_offsets_, column_offsets_ : ndarray of shape (n_rows,) and (n_columns,)
-        Posterior means of the offsets in the units of ``X`` (latent ones of counts), where there are any. A constant may
-        sit in either, in the factors' means, or in ``mean_``: only sums mean something.
+        Posterior means of the offsets in the units of ``X`` (latent ones of counts), where there
+        are any. A constant may sit in either, in the factors' means, or in ``mean_``: only sums
+        mean something.
     row_labels_, column_labels_ : ndarray of shape (n_rows,) and (n_columns,)
         What a list of entries or a frame calls them, if it doesn't number them.
     n_observed_ : int

@@ -387,8 +387,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         require_memory([part], torch.device("cpu"), task="draws of entries")
         generator = generator_from(seed_of(random_state), torch.device("cpu"))
         draws = predictor.functions(x, n_draws, generator=generator).squeeze(-1)
-        is_scaled = predictor.likelihood.scales_targets
-        return (draws * self.scale_ + self.mean_ if is_scaled else draws).numpy()
+        if predictor.likelihood.scales_targets:
+            draws = draws * self.scale_ + self.mean_
+        return np.asarray(draws)
 
 
 def _probabilities(law: Predictive) -> Tensor:

@@ -219,7 +219,7 @@ def observe(estimator: TakesMatrix, X: Any) -> tuple[Observed, Any]:
 def _require_counts(values: Array, likelihood: TargetLikelihood) -> None:
     wrong = values[(values < 0.0) | (values != np.floor(values))]
     if likelihood.is_discrete and wrong.size:
-        raise ValueError(f"likelihood={likelihood!r} is of counts, but X has the entry {wrong[0]:g}.")
+        raise ValueError(f"likelihood={likelihood!r} is of counts, but X holds {wrong[0]:g}.")
 
 
 def _require_range(spread: float, dtype: torch.dtype) -> None:

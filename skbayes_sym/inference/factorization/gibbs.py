@@ -73,8 +73,11 @@ def sample_factors(
             state = _draw_sizes(problem, state, generator)
             if state.likelihood.n_params:
                 fitted = products(state.mean[:n], state.mean[n:], data.by_row)
-                off = data.by_row.value - fitted / model.n_components**0.5
-                state = _draw_noise(problem, state, data.by_row._replace(value=off), generator)
+                residual = data.by_row.value - fitted / model.n_components**0.5
+                off = data.by_row._replace(value=residual)
+                log_noise = 0.5 * log(_draw_noise(off, model.noise_range, generator))
+                drawn = state.likelihood.at(torch.tensor([log_noise], dtype=torch.float64))
+                state = state._replace(likelihood=drawn)
             n_made = sweep + 1
             if sweep in keep:
                 draws[len(noises)] = state.mean
@@ -137,11 +140,8 @@ def _draw_sizes(
 
 
 def _draw_noise(
-    problem: FactorProblem, state: FactorState, off: Incidence, generator: torch.Generator
-) -> FactorState:
+    off: Incidence, noise_range: tuple[float, float], generator: torch.Generator
+) -> float:
     """Inverse gamma with shape N / 2 and half the squares as scale, kept within its range."""
     gamma = float(numpy_generator(generator).standard_gamma(max(0.5 * off.total_weight, 0.5)))
-    low, high = problem.model.noise_range
-    log_noise = 0.5 * log(min(max(0.5 * off.squares / gamma, low), high))
-    drawn = state.likelihood.at(torch.tensor([log_noise], dtype=torch.float64))
-    return state._replace(likelihood=drawn)
+    return min(max(0.5 * off.squares / gamma, noise_range[0]), noise_range[1])

@@ -30,8 +30,8 @@ from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.random import float64_normal, numpy_generator
 
-# What a learned prior's Wishart knows of a variance, in units of the entries': larger ones leave too
-# much of components that explain nothing.
+# What a learned prior's Wishart knows of a variance, in units of the entries': larger scatters
+# leave too much of components that explain nothing.
 SCATTER = 0.3
 _CONSTANT_PRECISION = 1.0  # beta_0: of the means, in units of the rows' own precision
 _SHRINKAGE_RANGE = 1e-6, 1e8
@@ -180,19 +180,15 @@ class SidePrior:
         return RowLaw(precision, coefficients, self._shrinkage(squares, law)), total
 
     def growth(self, law: RowLaw) -> Tensor:
-        """Slope of `log_density` in the log size of coordinates, plus n, (d,), at the best law.
+        """Slope of the part of the bound in the log size of coordinates, plus n, (d,).
 
-        Everything learned: where the scatter is small beside the rows, their size is free but for
-        the number of coordinates that share a Wishart.
+        At the best law, everything learned: where the scatter is small beside the rows, their size
+        is free but for the number of coordinates that share a Wishart.
         """
         n_shared = torch.empty(self.n_free).to(law.precision)
         for block in self.blocks:
             n_shared[list(block.coordinates)] = float(len(block.coordinates))
         return self.scatter * law.precision.diagonal() - n_shared
-
-    def log_density(self, moments: SideMoments, law: RowLaw) -> float:
-        """What `learned` says of the bound, nats."""
-        return self.learned(moments, law)[1]
 
     def draw(self, moments: SideMoments, law: RowLaw, generator: torch.Generator) -> RowLaw:
         """Precision and coefficients given the rows, for Gibbs sampling."""

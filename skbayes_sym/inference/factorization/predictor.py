@@ -155,10 +155,10 @@ class FactorPredictor:
             block, means = data.block(begin, end), prior_means[begin:end]
             rows = Rows(*with_pinned(means, prior_cov.repeat(end - begin, 1, 1), side))
             gaussian = block
-            for _ in range(1 if is_normal(self.likelihood) else _LOCAL_UPDATES):
+            for update in range(1 if is_normal(self.likelihood) else _LOCAL_UPDATES):
                 if not is_normal(self.likelihood):
                     seen = self._seen(block, rows)
-                    value, weight = sites(seen, expected(self.likelihood, seen))
+                    value, weight = sites(seen, expected(self.likelihood, seen), update)
                     gaussian = block._replace(value=value - self.shift, weight=weight)
                 sums, _ = given_pinned(packed_sums(gaussian, packed, self.columns.mean), side)
                 factor, _, target = row_conditionals(sums, law, means, noise)

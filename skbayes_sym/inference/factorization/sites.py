@@ -20,8 +20,9 @@ from skbayes_sym.models.likelihoods.ordinal import Ordinal
 
 _BLOCK = 1 << 11  # entries: with the nodes of a quadrature they stay in the cache
 _LEAST_PRECISION = 1e-6  # of an entry that is as good as certain
-# How far a site may lie from the mean: beyond it a rate's exponential is another one.
-_LONGEST = 3.0
+# How far a site may lie from the mean in the first sweep, and by what this grows with every other:
+# far away a rate is another one, but where sweeps end sites are what the bound says.
+_REACH, _GROWTH = 3.0, 2.0
 _PARAMS = 12.0  # logarithms beyond which no parameter is learned
 _HALVINGS = 8
 
@@ -84,11 +85,14 @@ def expected(likelihood: Likelihood, seen: Seen) -> ExpectedLogProb:
     return ExpectedLogProb(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def sites(seen: Seen, terms: ExpectedLogProb) -> tuple[Tensor, Tensor]:
-    """Values and weights of Gaussian entries of variance one with these slopes, (N,) each."""
+def sites(seen: Seen, terms: ExpectedLogProb, sweep: int) -> tuple[Tensor, Tensor]:
+    """Values and weights of Gaussian entries of variance one with these slopes, (N,) each.
+
+    In early sweeps entries far off weigh more instead of lying farther away.
+    """
     gradient = terms.d_mean[:, 0]
     precision = (-2.0 * terms.d_variance[:, 0]).clamp(min=_LEAST_PRECISION)
-    precision = torch.maximum(precision, gradient.abs() / _LONGEST)
+    precision = torch.maximum(precision, gradient.abs() / (_REACH * _GROWTH ** min(sweep, 500)))
     weight = precision if seen.weight is None else precision * seen.weight
     return seen.mean + gradient / precision, weight
 

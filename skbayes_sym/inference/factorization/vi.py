@@ -83,7 +83,7 @@ def fit_factors(
     A sweep costs O(N k^2 + (n + m) k^3). A `KeyboardInterrupt` ends the loop between two sweeps.
     """
     state = start._replace(mean=start.mean.clone(), cov=start.cov.clone())
-    reached = Reached(state, _with_sites(problem, state, learns=False)[1], -inf)
+    reached = Reached(state, _with_sites(problem, state, 0, learns=False)[1], -inf)
     curve, looks = list[float](), None if gap is None else GapLooks(gap)
     first = 0 if problem.warm is not None else max(FIXED_NOISE_SWEEPS, problem.n_held)
     is_turned = covariance.is_elementwise and not covariance.is_isotropic
@@ -133,7 +133,7 @@ def _sweep(
         rest += part
     learns = number >= problem.n_fixed
     if not is_normal(posterior.likelihood):
-        posterior, data, log_likelihood = _with_sites(problem, posterior, learns=learns)
+        posterior, data, log_likelihood = _with_sites(problem, posterior, number, learns=learns)
         return Reached(posterior, data, log_likelihood + rest)
     squares, n = data.by_row.squares + fit, data.by_row.total_weight
     if learns:
@@ -146,7 +146,7 @@ def _sweep(
 
 
 def _with_sites(
-    problem: FactorProblem, posterior: FactorState, *, learns: bool
+    problem: FactorProblem, posterior: FactorState, number: int, *, learns: bool
 ) -> tuple[FactorState, Entries, float]:
     """A step in the noise, Gaussian entries that stand for the likelihood then, and its part."""
     if is_normal(posterior.likelihood):
@@ -155,7 +155,7 @@ def _with_sites(
     likelihood, terms = posterior.likelihood, expected(posterior.likelihood, seen)
     if learns:
         likelihood, terms = learned(likelihood, seen, terms, problem.model.noise_range)
-    value, weight = sites(seen, terms)
+    value, weight = sites(seen, terms, number)
     like = problem.data.by_row.value
     data = problem.data.with_values((value - problem.model.shift).to(like), weight.to(like))
     return posterior._replace(likelihood=likelihood), data, seen.total(terms.value)
