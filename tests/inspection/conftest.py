@@ -11,7 +11,6 @@ from skbayes_sym import (
     BayesianLinearRegressor,
     MCMCRegressor,
     SymmetrizedVIRegressor,
-    SymVIMatrixFactorization,
 )
 from skbayes_sym.inference.samplers import Evidence
 
@@ -66,12 +65,6 @@ def sampled(curve_data):
         mode_weights=Evidence(2, 32), random_state=0,
     )  # fmt: skip
     return quiet(estimator, *curve_data)
-
-
-@pytest.fixture(scope="session")
-def factorisation():
-    X = np.random.default_rng(0).standard_normal((12, 8))
-    return quiet(SymVIMatrixFactorization(4, max_iter=20, random_state=0), X), X
 
 
 def quiet(estimator, *data):

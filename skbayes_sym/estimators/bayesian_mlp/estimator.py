@@ -14,19 +14,19 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.bayesian_mlp.parts import NumbersMembers, NumbersModes
 from skbayes_sym.estimators.bayesian_mlp.pool import Numbers, Pool, linear_network
 from skbayes_sym.estimators.laplace.effort import units_of_numbers
-from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
-from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape
+from skbayes_sym.inference.pooling.predictor import PooledPredictor
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.predictive import NormalMixture
 from skbayes_sym.models.priors import UnboundPrior
 from skbayes_sym.symmetry.base import Trivial
 
@@ -41,7 +41,55 @@ CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
+class PoolOfNetworks(NetworkEstimator):
+    """A fitted pool: every part a predictor, and what it counts for."""
+
+    hidden_layer_sizes: Any
+    prior: UnboundPrior | None
+    n_modes: int
+    n_members: int
+    network_: MLP
+    posterior_: ModeMixture
+    samples_: Array
+    member_network_: MLP
+    choice_: str
+    linear_share_: float
+    modes_share_: float
+    members_share_: float
+    linear_posterior_: ModeMixture
+    noise_shape_: NoiseShape | None = None
+    _weights_: dict[str, float]  # of the parts that were found and count
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "choice_")
+
+    def _networks_at_once(self, n_weights: int) -> float:
+        """All modes, and a gradient a weight for the curvature; else one member after another."""
+        return float(max(1, self.n_modes * n_weights))
+
+    def _refuse_network(self) -> None:
+        if self.n_modes == 0:
+            why = "n_modes=0 leaves the members, which have a width and a prior of their own"
+            refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
+
+    def _make_part(self, name: str, device: torch.device) -> Any:
+        raise NotImplementedError
+
+    def _pooled(self, like: Tensor) -> PooledPredictor:
+        """The parts that count as one predictor on the device of ``like``, made once."""
+
+        def make() -> PooledPredictor:
+            parts = {name: self._make_part(name, like.device) for name in self._weights_}
+            return PooledPredictor(parts, self._weights_, self.noise_shape_)
+
+        pooled: PooledPredictor = self._cached(f"pool on {like.device}", make)
+        return pooled
+
+    def _predictive(self, x: Tensor) -> Any:
+        return self._pooled(x).law(x)
+
+
+class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
     r"""Bayesian neural network regression with nothing to tune.
 
     Pools two kinds of networks, all counted alike: modes of a small tanh network whose prior
@@ -128,7 +176,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     noise_shape_ : NoiseShape
         How the noise changes: its logarithm's ``slope`` per standard deviation of the predicted
         means, the ``wide_share`` of it that is wide, and by how much (``wide_ratio`` of the
-        variances). Only where left-out rows prefer that to the same noise for all.
+        variances). None unless left-out rows prefer that to the same noise for all.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``.
     widths_ : ndarray of shape (n_widths,)
@@ -194,18 +242,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     ((3,), (3, 2))
     """
 
-    hidden_layer_sizes: Any
-    prior: UnboundPrior | None
-    network_: MLP
-    posterior_: ModeMixture
-    samples_: Array
-    member_network_: MLP
-    choice_: str
-    linear_share_: float
-    modes_share_: float
-    members_share_: float
-    linear_posterior_: ModeMixture
-    _predict_seed_: int
+    noise_std_modes_: Array
+    noise_std_samples_: Array
+    noise_std_linear_: Array
 
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
@@ -240,9 +279,6 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "choice_")
-
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise("learn", data)
 
@@ -256,118 +292,36 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         prior = (LayerScales() if self.prior is None else self.prior).bind(network.layout)
         return Model(network, likelihood, prior, Trivial())
 
-    def _networks_at_once(self, n_weights: int) -> float:
-        """All modes, and a gradient a weight for the curvature; else one member after another."""
-        return float(max(1, self.n_modes * n_weights))
-
     def _method(self) -> Pool:
-        if self.n_modes == 0:
-            why = "n_modes=0 leaves the members, which have a width and a prior of their own"
-            refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=10")
+        self._refuse_network()
         widens = isinstance(self.hidden_layer_sizes, str)
         is_free = isinstance(self.likelihood, str) and self.likelihood == "auto"
         return Pool(Numbers(self.n_modes, self.n_members, widens, self.prior, is_free))
 
-    def _members(self, x: Tensor) -> Tensor:
-        """Every member's outputs, (n_members, N, T)."""
-        theta = self._cached(f"members on {x.device}", lambda: torch.as_tensor(self.samples_).to(x))
-        return self.member_network_.forward(theta, x)
-
-    def _counting(self) -> list[tuple[Array, float]]:
-        """The noise of modes, members and the linear model, and the share of each.
-
-        Only of the kinds that count for something: others aren't asked for their outputs, and may
-        have no noise, and so no density.
-        """
-        kinds = (
-            ("noise_std_modes_", "modes_share_"),
-            ("noise_std_samples_", "members_share_"),  # not there if an interrupt came first
-            ("noise_std_linear_", "linear_share_"),
-        )
-        found = [(getattr(self, n, np.empty(0)), getattr(self, share, 0.0)) for n, share in kinds]
-        return [(noise, share) for noise, share in found if len(noise) and share > 0.0]
-
-    def _noise(self) -> Array:
-        """Of modes, members and the linear model, in scaled units (R + M + 1, T)."""
-        return np.asarray(np.concatenate([noise for noise, _ in self._counting()]) / self.y_scale_)
-
-    def _shares(self) -> Tensor:
-        """What each of `_noise` counts for, (R + M + 1,)."""
-        shares = [np.full(len(noise), share / len(noise)) for noise, share in self._counting()]
-        return torch.tensor(np.concatenate(shares))
-
-    def _linear(self, x: Tensor) -> LinearisedModes | None:
-        """The linear model, if it counts."""
-        if not hasattr(self, "linear_posterior_") or not self.linear_share_:
-            return None
-        loc, factor = (t.to(x.device) for t in self.linear_posterior_.tensors)
-        return LinearisedModes(linear_network(x.shape[1], len(self.y_scale_)), loc, factor)
-
-    @property
-    def _n_modes_that_count(self) -> int:
-        return self.posterior_.n_modes if hasattr(self, "posterior_") and self.modes_share_ else 0
-
-    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Means (R + M + 1, N, T) and covariances of the function values, in `_noise`'s order."""
-        kinds = []
-        if self._n_modes_that_count:
-            kinds.append(self._modes(x).outputs(x))
-        if hasattr(self, "samples_") and self.members_share_:
-            members = self._members(x)
-            kinds.append((members, torch.diag_embed(torch.zeros_like(members))))
-        linear = self._linear(x)
-        if linear is not None:
-            kinds.append(linear.outputs(x))
-        mean, covariance = (torch.cat([t.to(x) for t in part]) for part in zip(*kinds, strict=True))
-        return mean, covariance
-
-    def _noise_factor(self, shape: NoiseShape, mean: Tensor) -> Tensor:
-        """On the noise's standard deviation (N, T), where the parts' means are ``mean``."""
-        return shape.factor(torch.einsum("s,snt->nt", self._shares().to(mean), mean))
-
-    def _predictive(self, x: Tensor) -> NormalMixture:
-        mean, covariance = self._outputs(x)
-        noise = torch.as_tensor(self._noise()).to(x).square().unsqueeze(1)
-        variance = covariance.diagonal(dim1=-2, dim2=-1)
-        law = NormalMixture(mean, variance, noise, self._shares().to(x).log(), covariance)
-        shape = self._noise_shape()
-        return law if shape is None else shape.shaped(law)
-
-    def _noise_shape(self) -> NoiseShape | None:
-        """How the noise changes, where left-out rows say that it does."""
-        return getattr(self, "noise_shape_", None)
+    def _make_part(self, name: str, device: torch.device) -> NumbersModes | NumbersMembers:
+        if name == "members":
+            noise_std = torch.as_tensor(self.noise_std_samples_ / self.y_scale_)
+            theta = torch.as_tensor(self.samples_).to(device)
+            return NumbersMembers(self.member_network_, theta, noise_std)
+        network, posterior, noise = self.network_, self.posterior_, self.noise_std_modes_
+        if name == "linear":
+            network = linear_network(network.n_inputs, network.n_outputs)
+            posterior, noise = self.linear_posterior_, self.noise_std_linear_
+        loc, factor = (t.to(device) for t in posterior.tensors)
+        modes = LinearisedModes(network, loc, factor)
+        return NumbersModes(modes, torch.as_tensor(noise / self.y_scale_))
 
     def _adds_normal_noise(self) -> bool:
         """Noise of every row and draw takes as many copies as a likelihood's law."""
-        return self._noise_shape() is None and super()._adds_normal_noise()
+        return self.noise_shape_ is None and super()._adds_normal_noise()
 
     def _observe(self, functions: Array, noise_std: Array, rng: np.random.Generator) -> Array:
-        shape = self._noise_shape()
-        if shape is not None:
-            variance = shape.states[0].numpy()
-            is_wide = rng.random((*functions.shape[:2], 1)) < shape.wide_share
+        if self.noise_shape_ is not None:
+            variance = self.noise_shape_.states[0].numpy()
+            is_wide = rng.random((*functions.shape[:2], 1)) < self.noise_shape_.wide_share
             noise_std = noise_std * np.sqrt(np.where(is_wide, *variance[::-1]))
         return super()._observe(functions, noise_std, rng)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        noise, linear = self._noise(), self._linear(x)
-        n_modes = self._n_modes_that_count
-        chosen = torch.multinomial(self._shares(), n, replacement=True, generator=generator)
-        outputs = x.new_empty(n, len(x), noise.shape[1])
-        is_mode = chosen < n_modes
-        is_linear = (chosen == len(noise) - 1) & (linear is not None)
-        if bool(is_mode.any()):
-            drawn = self._modes(x).draw(x, chosen[is_mode], generator=generator)
-            outputs[is_mode] = drawn.to(x)
-        if linear is not None and bool(is_linear.any()):
-            which = torch.zeros(int(is_linear.sum()), dtype=torch.int64)
-            outputs[is_linear] = linear.draw(x, which, generator=generator).to(x)
-        is_member = ~(is_mode | is_linear)
-        if bool(is_member.any()):
-            outputs[is_member] = self._members(x)[chosen[is_member] - n_modes]
-        noise_std = noise[chosen.numpy()][:, None, :] * self.y_scale_
-        shape = self._noise_shape()
-        if shape is not None:
-            factor = self._noise_factor(shape, self._outputs(x)[0])
-            noise_std = noise_std * factor.double().cpu().numpy()
-        return SampledOutputs(outputs, noise_std)
+        outputs, noise_std = self._pooled(x).functions(x, n, generator=generator)
+        return SampledOutputs(outputs, noise_std.double().cpu().numpy() * self.y_scale_)

@@ -186,7 +186,10 @@ class PoolFit:
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         attributes: dict[str, Any] = {"choice_": self.choice}
-        attributes |= {f"{part}_share_": share for part, share in self.weights._asdict().items()}
+        weights = self.weights._asdict()
+        attributes |= {f"{part}_share_": share for part, share in weights.items()}
+        parts = [part for part, fit in self.parts._asdict().items() if fit is not None]
+        attributes["_weights_"] = {part: weights[part] for part in parts if weights[part] > 0.0}
         modes, members, linear = self.parts
         if modes is not None:
             attributes |= modes.attributes(data, model)

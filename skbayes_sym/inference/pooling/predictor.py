@@ -1,15 +1,76 @@
-"""Mixtures of the predictive distributions of a pool's parts."""
+"""The parts of a pool as one predictor."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import log
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.pooling.noise_shape import NoiseShape
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
 Law = TypeVar("Law", NormalMixture, CategoricalMixture)
+
+
+class Part(Protocol):
+    """One distribution of a pool: rows in, targets out."""
+
+    def law(self, x: Tensor) -> Any:
+        """Distribution of targets at rows (N, ...): all parts' of one kind."""
+        ...
+
+    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Joint draws (n, N, T), the same for other rows and the same seed, and their noise's std.
+
+        The standard deviations are broadcastable to (n, N, T).
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class PooledPredictor:
+    """Mixture of parts; parts of weight zero are never asked, and may have no density.
+
+    Parameters
+    ----------
+    parts : mapping of Part
+    weights : mapping of float
+        By the names of the parts, adding up to 1.
+    noise : NoiseShape, optional
+        How the noise changes with the level of the mixture's mean.
+    """
+
+    parts: Mapping[str, Part]
+    weights: Mapping[str, float]
+    noise: NoiseShape | None = None
+
+    def law(self, x: Tensor) -> Any:
+        """Distribution of targets at rows (N, ...)."""
+        law = self._one_noise(x)
+        return law if self.noise is None else self.noise.shaped(law)
+
+    def _one_noise(self, x: Tensor) -> Any:
+        counting = [name for name in self.parts if self.weights[name]]
+        laws = [self.parts[name].law(x) for name in counting]
+        return mixture(laws, [self.weights[name] for name in counting])
+
+    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Joint draws (n, N, T), and standard deviations of their noise, (n, N or 1, T)."""
+        weights = torch.tensor([self.weights[name] for name in self.parts], dtype=torch.float64)
+        which = torch.multinomial(weights, n, replacement=True, generator=generator)
+        draws = {
+            k: part.functions(x, int((which == k).sum()), generator=generator)
+            for k, part in enumerate(self.parts.values())
+            if bool((which == k).any())
+        }
+        order = torch.cat([(which == k).nonzero().flatten() for k in draws]).argsort()
+        columns = zip(*draws.values(), strict=True)
+        functions, noise_std = (torch.cat(column)[order.to(x.device)] for column in columns)
+        if self.noise is not None:
+            noise_std = noise_std * self.noise.factor(self._one_noise(x).mean())
+        return functions, noise_std
 
 
 def mixture(laws: Sequence[Law], shares: Sequence[float]) -> Law:
@@ -21,12 +82,15 @@ def mixture(laws: Sequence[Law], shares: Sequence[float]) -> Law:
     if isinstance(laws[0], CategoricalMixture):
         whole = CategoricalMixture(torch.cat([law.log_probs for law in every]), log_weights)
     else:
+        covariances = [law.covariance for law in every]
+        if any(covariance is None for covariance in covariances):
+            covariances = [_covariance(law) for law in every]
         whole = NormalMixture(
             torch.cat([law.loc for law in every]),
             torch.cat([law.variance.expand_as(law.loc) for law in every]),
             torch.cat([law.noise_variance.expand_as(law.loc) for law in every]),
             log_weights,
-            torch.cat([_covariance(law) for law in every]),
+            torch.cat(covariances),
         )
     return whole  # type: ignore[no-any-return]
 

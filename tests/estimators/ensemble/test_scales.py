@@ -13,7 +13,6 @@ from skbayes_sym.estimators.ensemble import method
 from skbayes_sym.inference import member_scales
 from skbayes_sym.inference.laplace.member_refit import LinearisedMember, refit
 from skbayes_sym.inference.map import MapObjective
-from skbayes_sym.inspection import RelevanceDisplay
 from skbayes_sym.models import ARD, LayerScales, StudentT
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.priors import Moments
@@ -73,9 +72,6 @@ def test_relevance_says_which_columns_matter():
     np.testing.assert_array_equal(reg.relevance_, reg.prior_scale_samples_[:, :5])
     assert np.all(reg.relevance_[:, :2].min(1) > 1.3 * reg.relevance_[:, 2:].max(1))
     assert reg.prior_groups_[0] == "W1[:, 0]"
-    display = RelevanceDisplay.from_estimator(reg)
-    assert sorted(display.order[:2].tolist()) == [0, 1]
-    assert display.relevance.shape == (3, 5)  # the spread over members
     given = quick(max_iter=2).fit(X, y)
     assert not hasattr(given, "prior_scale_")
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.estimators.laplace import optimizers
-from skbayes_sym.inference.laplace.search import modes, numbers
+from skbayes_sym.inference.laplace.search import modes
 from skbayes_sym.models import Normal, Poisson
 from skbayes_sym.models.learned_scales import ARD
 
@@ -214,19 +214,15 @@ def test_a_callback_stops_the_fit(kind):
 
 @pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
 def test_an_interrupt_keeps_a_marked_usable_model(kind, monkeypatch):
-    module, name = {
-        LaplaceRegressor: (numbers, "EvidenceModes"),
-        LaplaceClassifier: (modes, "ClassModeSearch"),
-    }[kind]
-    original, calls = getattr(module, name)._iterate, []
+    original, calls = modes.step, []
 
-    def iterate(self, *args):
+    def struck(*args, **how):
         calls.append(0)
         if len(calls) == 15:
             raise KeyboardInterrupt
-        return original(self, *args)
+        return original(*args, **how)
 
-    monkeypatch.setattr(getattr(module, name), "_iterate", iterate)
+    monkeypatch.setattr(modes, "step", struck)
     y, model = data_and_model(kind)
     with (
         pytest.warns(ConvergenceWarning, match="interrupted after 14 steps"),
@@ -248,10 +244,10 @@ def test_a_constant_target_is_learned_as_one():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_an_interrupt_in_the_first_step_leaves_the_starts(monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **how):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(numbers.EvidenceModes, "_iterate", interrupted)
+    monkeypatch.setattr(modes, "step", interrupted)
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((20, 2)), rng.standard_normal(20)
     reg = LaplaceRegressor((3,), n_restarts=1, random_state=0)

@@ -13,7 +13,6 @@ from sklearn.model_selection import train_test_split
 
 from skbayes_sym import LayerwiseVIRegressor, SymmetrizedVIRegressor, invariance_gap
 from skbayes_sym.datasets import load_dataset, make_sinusoidal
-from skbayes_sym.inspection import RelevanceDisplay
 from skbayes_sym.models import ARD, LayerScales, Normal
 
 KINDS = {
@@ -167,8 +166,6 @@ def test_columns_without_use_are_irrelevant(hidden_posterior):
         n_predict_samples=20, random_state=0,
     ).fit(X, y)  # fmt: skip
     assert reg.relevance_[[1, 3]].max() < 0.5 * reg.relevance_[[0, 2]].min()
-    display = RelevanceDisplay.from_estimator(reg)
-    assert set(display.order[:2]) == {0, 2}
 
 
 def test_the_better_start_is_kept(diabetes, caplog):

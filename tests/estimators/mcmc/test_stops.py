@@ -236,44 +236,6 @@ def test_targets_beyond_the_arithmetics_range_are_an_error():
         reg.fit(X, 1e30 * y)
 
 
-@every_estimator
-@pytest.mark.parametrize(("value", "message"), [(np.nan, "NaN"), (np.inf, "infinity")])
-def test_bad_X(estimator, data, value, message):
-    X = data[0].copy()
-    X[3, 1] = value
-    with pytest.raises(ValueError, match=message):
-        clone(estimator).fit(X, data[1])
-    with pytest.raises(ValueError, match=message):
-        clone(REG).fit(data[0], X[:, 1])
-
-
-@every_estimator
-@pytest.mark.parametrize(
-    ("parameter", "value"),
-    [
-        ("hidden_layer_sizes", 0), ("activation", "selu"), ("sampler", "gibbs"), ("n_chains", 0),
-        ("n_chains", "many"), ("n_warmup", -1), ("n_draws", 0), ("thinning", 0),
-        ("remove_symmetries", "yes"), ("mode_weights", "chains"), ("sampler", HMC),
-        ("prior_scale", 0.0), ("prior_scale", [1.0, 2.0, 3.0]),
-        ("prior_scale", [1.0, np.inf]), ("n_jobs", 1.5), ("dtype", "float16"),
-        ("device", "tpu9"), ("random_state", "today"),
-    ],
-)  # fmt: skip
-def test_bad_parameters_are_named(estimator, data, parameter, value):
-    with pytest.raises(ValueError, match=parameter):
-        clone(estimator).set_params(**{parameter: value}).fit(*data)
-
-
-def test_bad_noise_prior():
-    with pytest.raises(ValueError, match="noise_prior_scale"):
-        clone(REG).set_params(noise_prior_scale=0.0).fit(*DIABETES)
-
-
-def test_one_class():
-    with pytest.raises(ValueError, match="1 class"):
-        clone(CLF).fit(IRIS[0], np.zeros(len(IRIS[0])))
-
-
 @pytest.mark.long
 @pytest.mark.kept(
     "one-row-mode_weights1", "constant-target-uniform", "constant-feature-mode_weights1"
