@@ -187,7 +187,7 @@ FITS: dict[str, FitCase] = {
     ),
     "factors-ordinal": FitCase(
         sk.SymVIMatrixFactorization(
-            2, likelihood="ordinal", prior_scale="ard", max_iter=25, tol=10.0, random_state=0
+            2, likelihood="ordinal", prior="ard", max_iter=25, tol=10.0, random_state=0
         ),
         np.round(MATRIX), None,
     ),

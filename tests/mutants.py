@@ -206,7 +206,7 @@ MUTANTS = [
            "inference/factorization/test_gibbs.py"),
     Mutant("inference/factorization/rows.py", "first / (sqrt(noise.n_components) * noise.variance)",
            "first / (noise.n_components * noise.variance)", "inference/factorization/test_rows.py"),
-    Mutant("inference/factorization/vi.py", "total -= 2.0 * float((mean[rows] * sums.first)",
+    Mutant("inference/factorization/bounds.py", "total -= 2.0 * float((mean[rows] * sums.first)",
            "total -= float((mean[rows] * sums.first)", "inference/factorization/test_vi.py"),
     Mutant("inference/factorization/hyperpriors.py", "chisquare(b + n - torch.arange(b).numpy())",
            "chisquare(b + n - 1 - torch.arange(b).numpy())",

@@ -147,8 +147,8 @@ class SymVIMatrixFactorization(PredictsEntries):
     elbo_ : float
         Symmetrised evidence lower bound, nats: `elbo_mean_field_` + `symmetry_gap_`. A lower bound
         on log p(X observed) at the learned noise, up to Monte Carlo error; beyond k = 3 this rests
-        on the conjecture that the large-rank saddle lies above the integral it stands for. Of
-        "vi" only.
+        on the conjecture that the large-rank saddle lies above the integral it stands for, and of
+        labels and counts on outputs that are all but normal. Of "vi" only.
     elbo_mean_field_ : float
         Lower bound of the base posterior alone, exact.
     symmetry_gap_ : float

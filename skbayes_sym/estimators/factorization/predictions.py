@@ -359,8 +359,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         """Means of new observations in the units of the matrix, and standard deviations."""
         with one_thread(), torch.no_grad():
             if predictor.likelihood.scales_targets and not return_std:
-                mean = predictor.mean(x).squeeze(-1)
-                return (mean * self.scale_ + self.mean_).numpy()
+                return (predictor.mean(x)[:, 0] * self.scale_ + self.mean_).numpy()
             parts = [self._mean_and_std(predictor.law(places)) for places in x.split(_AT_ONCE)]
         mean, std = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
         return (mean, std) if return_std else mean
@@ -386,7 +385,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         part = Part(what, 3 * 8 * n_draws * (len(x) + 1), remedy, on_host=True)
         require_memory([part], torch.device("cpu"), task="draws of entries")
         generator = generator_from(seed_of(random_state), torch.device("cpu"))
-        draws = predictor.functions(x, n_draws, generator=generator).squeeze(-1)
+        draws = predictor.functions(x, n_draws, generator=generator).squeeze(-1).numpy()
         if predictor.likelihood.scales_targets:
             draws = draws * self.scale_ + self.mean_
         return np.asarray(draws)

@@ -1,6 +1,5 @@
 """More entries for a fit: what was seen so far, and the posterior that sweeps go on from."""
 
-
 import numpy as np
 import torch
 

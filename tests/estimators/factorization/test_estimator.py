@@ -266,9 +266,7 @@ def figure_4(n_matrices, n_draws=300, n_gibbs=800):
         "MFVI": {"solver": VI("diag", None), "max_iter": 3000, "tol": 1e-7},
         "Gibbs": {"solver": Gibbs(n_draws), "max_iter": n_gibbs},
     }
-    known = SymVIMatrixFactorization(
-        20, standardize=False, noise_std=2.0, random_state=0, **PAPER
-    )
+    known = SymVIMatrixFactorization(20, standardize=False, noise_std=2.0, random_state=0, **PAPER)
     found = {}
     for name, settings in methods.items():
         model = clone(known).set_params(**settings)
@@ -491,8 +489,8 @@ def test_bad_X(bad, message):
         ("n_components", 0), ("n_components", 2.5), ("n_components", 26),
         ("noise_std", -1.0), ("noise_std", 0.0), ("noise_std", "guess"),
         ("noise_std", np.nan), ("noise_std", np.inf), ("prior", 0.0), ("prior", np.inf),
-        ("standardize", "yes"), ("standardize", 2), ("solver", "mean_field"), ("max_iter", 0), ("tol", -1.0),
-        ("n_components", "many"), ("device", "tpu9"),
+        ("standardize", "yes"), ("standardize", 2), ("solver", "mean_field"), ("max_iter", 0),
+        ("tol", -1.0),        ("n_components", "many"), ("device", "tpu9"),
         ("random_state", "today"),
     ],
 )  # fmt: skip

@@ -79,7 +79,9 @@ def summed_gap(model, seed=1):
         off = x - mean
         return -0.5 * np.einsum("dip,ipq,diq->d", off, precision, off, optimize=True)
 
-    orbit = np.stack([log_q(draws @ g) for g in elements(model.solver.symmetry, model._orientation_)])
+    orbit = np.stack(
+        [log_q(draws @ g) for g in elements(model.solver.symmetry, model._orientation_)]
+    )
     values = log_q(draws) - (np.logaddexp.reduce(orbit) - np.log(len(orbit)))
     return values.mean(), values.std() / N_DRAWS**0.5
 

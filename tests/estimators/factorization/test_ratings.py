@@ -349,7 +349,9 @@ def test_a_stream_of_entries_ends_where_the_batch_does():
     rows, columns = np.nonzero(~np.isnan(table))
     order = np.random.default_rng(0).permutation(len(rows))
     names, values = np.array([f"u{i:02d}" for i in range(30)])[rows], table[rows, columns]
-    model = clone(MODEL).set_params(n_components=1, solver=VI(symmetry=None), tol=1e-7, max_iter=3000)
+    model = clone(MODEL).set_params(
+        n_components=1, solver=VI(symmetry=None), tol=1e-7, max_iter=3000
+    )
     batch, stream = clone(model).fit((names, columns, values)), clone(model)
     for part in np.split(order, [60, 300]):
         stream.partial_fit((names[part], columns[part], values[part]))

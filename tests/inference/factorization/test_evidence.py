@@ -54,7 +54,8 @@ def evidence_of_factors(matrix, likelihood):
     for i in (0, 1):
         by_u = [
             likelihood.log_prob(products, as_targets(likelihood, matrix[i, j : j + 1]))
-            .reshape(161, 161).numpy()
+            .reshape(161, 161)
+            .numpy()
             for j in (0, 1)
         ]  # (u, v_j)
         both = prior[:, None, None] + by_u[0][:, :, None] + by_u[1][:, None, :]

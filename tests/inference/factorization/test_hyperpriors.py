@@ -37,9 +37,7 @@ def test_blocks_of_one_are_independent(generator):
     parts = [
         one.learned(one.moments(rows[:, [i]], none[:1, :1]), one.held(1.0))[1] for i in range(3)
     ]
-    assert prior.learned(prior.moments(rows, none), prior.held(1.0))[1] == pytest.approx(
-        sum(parts)
-    )
+    assert prior.learned(prior.moments(rows, none), prior.held(1.0))[1] == pytest.approx(sum(parts))
 
 
 def test_a_block_is_a_matrix_t(generator):
