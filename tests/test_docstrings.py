@@ -51,13 +51,11 @@ OF_ALL = OF_NETWORKS | {
     "max_iter": "updates, sweeps or steps",
     "n_features_in_": "columns of a matrix",
     "n_iter_": "updates, sweeps or steps",
-    "noise_std": "of targets or of a matrix",
     "prior_scale": "of weights, coefficients or factors",
     "site_location_": "a row of several classes has several",
     "site_variance_": "a row of several classes has several",
     "standardize": "a linear model has its intercept centre",
     "stop_reason_": "steps, updates or sweeps",
-    "symmetry": "of units or of components",
     "symmetry_": "of units or of components",
     "symmetry_gap_": "in closed form, by permanents or a bound",
 }

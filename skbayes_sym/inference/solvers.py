@@ -87,9 +87,9 @@ class VI:
         Of q: one variance for all rows of U and one for those of V, one per row, one per entry, or
         a full matrix per row. With "isotropic" and "row" the gap under rotations is exact up to
         three components, a lower bound otherwise.
-    symmetry : {"auto", "orthogonal", "signed_permutation", "sign_flip"}, group or None, \
-default="auto"
-        "auto" is all that the prior has: "orthogonal", or with ``prior="ard"``
+    symmetry : str, SymmetryGroup or None, default="auto"
+        "orthogonal", "signed_permutation", "sign_flip", or a group of the rows of U and V, those of
+        U first. "auto" is all that the prior has: "orthogonal", or with ``prior="ard"``
         "signed_permutation" (k up to 14; beyond, "sign_flip"), finite parts of it. None is plain
         mean-field inference.
     gap : Gap, optional

@@ -73,9 +73,9 @@ class SymVIMatrixFactorization(PredictsEntries):
         Whether rows and columns have offsets, with means and variances learned in the same ascent
         and counted in the same bound. They aren't rotated and break no symmetry. "mean_field" has
         none.
-    likelihood : {"gaussian", "student_t", "ordinal", "poisson", "negative_binomial", \
-"bernoulli"} or Likelihood, default="gaussian"
-        Distribution of an entry given the factors. "student_t" (4 degrees of freedom; an object of
+    likelihood : str or Likelihood, default="gaussian"
+        Distribution of an entry given the factors: "gaussian", "student_t", "ordinal", "poisson",
+        "negative_binomial" or "bernoulli". "student_t" (4 degrees of freedom; an object of
         `skbayes_sym.models` has its own) gives little weight to entries far off. "ordinal" takes
         the distinct values for labels in their order: an ordered probit with learned cut points,
         whose log densities are those of labels. Of counts the factors give the log of the mean, of
@@ -424,7 +424,7 @@ class SymVIMatrixFactorization(PredictsEntries):
             Coordinates(k, *OFFSETS[self.offsets]),
             likelihood,
             FactorPrior(prior, (rows, columns)),
-            rows_group("auto", prior, sum(data.shape), k),
+            data.shape,
             (float((_NOISE_RANGE[0] * spread) ** 2), float((_NOISE_RANGE[1] * spread) ** 2)),
             0.0 if likelihood.scales_targets else data.mean,
         )
@@ -432,8 +432,14 @@ class SymVIMatrixFactorization(PredictsEntries):
     def _entry_likelihood(self) -> Likelihood:
         """By name or as given, at any parameters."""
         if isinstance(self.likelihood, str):
-            return LIKELIHOODS[self.likelihood]
+            named = LIKELIHOODS[self.likelihood]
+            if not named.scales_targets:
+                why = f"likelihood={self.likelihood!r} has no such noise"
+                refuse(self, ["noise_std"], why, "likelihood='gaussian'")
+            return named
         given = self.likelihood
+        why = f"likelihood={given!r} has parameters of its own"
+        refuse(self, ["noise_std"], why, "likelihood='gaussian'")
         members = ("n_params", "bound", "predictive", "n_outputs_per_target", "scales_targets")
         remedy = "skbayes_sym.models has some, and BaseLikelihood the members of one's own."
         require_members(given, members, parameter="likelihood", remedy=remedy)
@@ -447,10 +453,7 @@ class SymVIMatrixFactorization(PredictsEntries):
 
     def _likelihood(self, data: MatrixTraining, learns_prior: bool) -> Likelihood:
         """At the parameters where learning starts, in scaled units."""
-        likelihood, is_given = self._entry_likelihood(), not isinstance(self.likelihood, str)
-        if is_given or not likelihood.scales_targets:
-            why = f"likelihood={self.likelihood!r} has parameters of its own"
-            refuse(self, ["noise_std"], why, "likelihood='gaussian'")
+        likelihood = self._entry_likelihood()
         if self.likelihood == "ordinal" and data.classes is not None:
             if len(data.classes) == 1:
                 raise ValueError(

@@ -140,8 +140,8 @@ class Factorization:
     warm: FactorState | None = None
 
     def fit(self, data: MatrixTraining, model: FactorModel, run: Run) -> FactorFit:
-        self.solver.group(model, sum(data.shape))  # may refuse it
         self._require_memory(data, model)
+        self.solver.group(model, sum(data.shape))  # may refuse it
         warn_of_empty(data.observed)
         tol = -inf if self.tol is None else self.tol * max(1.0, data.total_weight)
         problem = FactorProblem(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.inference.factorization.data import Entries
+from skbayes_sym.inference.factorization.groups import rows_group
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior, RowLaw, SidePrior
 from skbayes_sym.inference.factorization.sites import noise_variance
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -17,7 +18,7 @@ from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import float64_normal, generator_from, spawn_seeds
-from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
+from skbayes_sym.symmetry.base import SymmetryGroup
 
 # Sweeps before anything is learned of the prior, with variances of one. Learned at once, small
 # matrices lose components that never come back; where both sides are large a few are enough.
@@ -38,7 +39,7 @@ class FactorModel(NamedTuple):
     network: Coordinates
     likelihood: Likelihood  # at the parameters where learning starts
     prior: FactorPrior
-    group: SymmetryGroup = Trivial()
+    shape: tuple[int, int] = (0, 0)
     noise_range: tuple[float, float] = _NOISE_RANGE  # variances, if it is learned
     shift: float = 0.0
 
@@ -46,6 +47,11 @@ class FactorModel(NamedTuple):
     def n_components(self) -> int:
         """Factors k of a row."""
         return self.network.n_components
+
+    @property
+    def group(self) -> SymmetryGroup:
+        """All rotations of the rows of U and V, or what the prior has of them."""
+        return rows_group("auto", self.prior.scale, sum(self.shape), self.n_components)
 
 
 class FactorState(NamedTuple):
