@@ -23,9 +23,9 @@ from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor, MCMCRegressor
-from skbayes_sym.inference.factorization.data import entries
+from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.gibbs import sample_factors
-from skbayes_sym.inference.factorization.problem import FactorProblem
+from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.samplers import HMC, Evidence
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import LayerScales

@@ -13,10 +13,10 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.inference.factorization.covariance import FullCovariance, RowCovariance
-from skbayes_sym.inference.factorization.data import entries
+from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem
 from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
-from skbayes_sym.inference.factorization.problem import FactorModel, FactorProblem
+from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.factorization.vi import fit_factors
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import Gaussian

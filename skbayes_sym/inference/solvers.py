@@ -10,7 +10,6 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.bounds import mean_field_elbo, side_moments
 from skbayes_sym.inference.factorization.covariance import (
     CovarianceFamily,
     DiagonalCovariance,
@@ -19,10 +18,9 @@ from skbayes_sym.inference.factorization.covariance import (
     PointMass,
     RowCovariance,
 )
-from skbayes_sym.inference.factorization.gap_looks import GapStream
-from skbayes_sym.inference.factorization.gibbs import sample_factors
-from skbayes_sym.inference.factorization.groups import MOST_PERMUTED, NAMES, rows_group
-from skbayes_sym.inference.factorization.problem import (
+from skbayes_sym.inference.factorization.entry_sites import is_normal
+from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo, side_moments
+from skbayes_sym.inference.factorization.factor_model import (
     FactorBounds,
     FactorModel,
     FactorProblem,
@@ -30,9 +28,11 @@ from skbayes_sym.inference.factorization.problem import (
     FactorState,
     OnSweep,
 )
+from skbayes_sym.inference.factorization.gap_looks import GapStream
+from skbayes_sym.inference.factorization.gibbs import sample_factors
+from skbayes_sym.inference.factorization.groups import MOST_PERMUTED, NAMES, rows_group
 from skbayes_sym.inference.factorization.shared_size import balancing
 from skbayes_sym.inference.factorization.sides import with_law
-from skbayes_sym.inference.factorization.sites import is_normal
 from skbayes_sym.inference.factorization.spectral_start import sweeps_start
 from skbayes_sym.inference.factorization.vi import fit_factors
 from skbayes_sym.models.likelihoods.gaussian import Gaussian

@@ -19,7 +19,7 @@ from skbayes_sym import (
 )
 from skbayes_sym.estimators._fit.convergence import warn_of_moving_mode
 from skbayes_sym.estimators.factorization.training import MatrixTraining
-from skbayes_sym.inference.factorization.problem import Factors
+from skbayes_sym.inference.factorization.factor_model import Factors
 
 IRIS = load_iris(return_X_y=True)
 SHORT = {"hidden_layer_sizes": (5,), "max_iter": 20, "random_state": 0}

@@ -12,8 +12,8 @@ from inference.factorization.factorization_problems import (
     swept,
 )
 
-from skbayes_sym.inference.factorization.bounds import mean_field_elbo
 from skbayes_sym.inference.factorization.covariance import FullCovariance
+from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
 
 
 @pytest.mark.long

@@ -13,10 +13,10 @@ import torch
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators.factorization.training import MatrixTraining
 from skbayes_sym.inference.factorization.covariance import FullCovariance
+from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor, Rows
+from skbayes_sym.inference.factorization.entry_sites import as_targets
+from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
-from skbayes_sym.inference.factorization.predictor import FactorPredictor, Rows
-from skbayes_sym.inference.factorization.problem import FactorModel, FactorProblem
-from skbayes_sym.inference.factorization.sites import as_targets
 from skbayes_sym.inference.factorization.vi import fit_factors
 
 

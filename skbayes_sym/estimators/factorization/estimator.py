@@ -19,10 +19,10 @@ from skbayes_sym.estimators.factorization.predictions import PredictsEntries
 from skbayes_sym.estimators.factorization.stream import Listed, joined, warm_state
 from skbayes_sym.estimators.factorization.training import MatrixTraining, observe
 from skbayes_sym.inference.factorization.coordinates import Coordinates
+from skbayes_sym.inference.factorization.entry_sites import is_of_classes, unlearned
+from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState
 from skbayes_sym.inference.factorization.groups import rows_group
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
-from skbayes_sym.inference.factorization.problem import FactorModel, FactorState
-from skbayes_sym.inference.factorization.sites import is_of_classes, unlearned
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, Solver
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.defaults import TargetLikelihood

@@ -15,14 +15,14 @@ from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import warn_of_empty
 from skbayes_sym.estimators.factorization.training import MatrixTraining
 from skbayes_sym.inference.diagnostics import rank_rhat
-from skbayes_sym.inference.factorization.hyperpriors import RowLaw
-from skbayes_sym.inference.factorization.predictor import FactorPredictor, Rows
-from skbayes_sym.inference.factorization.problem import (
+from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor, Rows
+from skbayes_sym.inference.factorization.factor_model import (
     FactorModel,
     FactorProblem,
     Factors,
     FactorState,
 )
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.inference.solvers import Solver
 from skbayes_sym.models.likelihoods.ordinal import Ordinal

@@ -14,9 +14,9 @@ from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.estimators.factorization.entries import observed_entries, positions
 from skbayes_sym.estimators.factorization.side_features import scaled
-from skbayes_sym.inference.factorization.data import Incidence
-from skbayes_sym.inference.factorization.predictor import FactorPredictor
-from skbayes_sym.inference.factorization.sites import as_targets
+from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor
+from skbayes_sym.inference.factorization.entry_sites import as_targets
+from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.predictive import CategoricalMixture, Predictive

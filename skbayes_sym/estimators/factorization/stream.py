@@ -6,10 +6,10 @@ import torch
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.factorization.entries import Observed
 from skbayes_sym.estimators.factorization.training import MatrixTraining
+from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor, law_cov
+from skbayes_sym.inference.factorization.entry_sites import rescaled_noise
+from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
-from skbayes_sym.inference.factorization.predictor import FactorPredictor, law_cov
-from skbayes_sym.inference.factorization.problem import FactorModel, FactorState
-from skbayes_sym.inference.factorization.sites import rescaled_noise
 
 Listed = tuple[Array, Array, Array, Array]  # rows, columns, values and weights, by label
 

@@ -23,8 +23,8 @@ from skbayes_sym.estimators.factorization.entries import (
     scaling,
 )
 from skbayes_sym.estimators.factorization.side_features import SideFeatures
-from skbayes_sym.inference.factorization.data import Entries
-from skbayes_sym.inference.factorization.sites import as_targets, is_of_classes
+from skbayes_sym.inference.factorization.entry_sites import as_targets, is_of_classes
+from skbayes_sym.inference.factorization.incidence import Entries
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
 

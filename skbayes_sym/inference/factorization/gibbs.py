@@ -10,15 +10,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.factorization.conditionals import Noise, row_conditionals
 from skbayes_sym.inference.factorization.coordinates import given_pinned
-from skbayes_sym.inference.factorization.data import (
+from skbayes_sym.inference.factorization.factor_model import FactorProblem, FactorState, OnSweep
+from skbayes_sym.inference.factorization.incidence import (
     Incidence,
     packed_second_moments,
     packed_sums,
     products,
 )
-from skbayes_sym.inference.factorization.problem import FactorProblem, FactorState, OnSweep
-from skbayes_sym.inference.factorization.rows import Noise, row_conditionals
 from skbayes_sym.inference.factorization.shared_size import draw_shared, moved
 from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import matrix_blocks

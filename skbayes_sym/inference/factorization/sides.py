@@ -5,13 +5,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.bounds import side_moments
+from skbayes_sym.inference.factorization.conditionals import Noise, gap_terms, row_conditionals
 from skbayes_sym.inference.factorization.coordinates import ToExplain, given_pinned, put_free
 from skbayes_sym.inference.factorization.covariance import CovarianceFamily, project_free
-from skbayes_sym.inference.factorization.data import Side, packed_second_moments, packed_sums
+from skbayes_sym.inference.factorization.factor_elbo import side_moments
+from skbayes_sym.inference.factorization.factor_model import FactorProblem, FactorState
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
-from skbayes_sym.inference.factorization.problem import FactorProblem, FactorState
-from skbayes_sym.inference.factorization.rows import Noise, gap_terms, row_conditionals
+from skbayes_sym.inference.factorization.incidence import Side, packed_second_moments, packed_sums
 from skbayes_sym.inference.factorization.scale_step import ScaleSums, rescaled
 from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import log_det, matrix_blocks

@@ -8,8 +8,8 @@ way, a vector of the next singular value still in one's place.
 
 import torch
 
-from skbayes_sym.inference.factorization.problem import FactorProblem, FactorState
-from skbayes_sym.inference.factorization.sites import is_normal
+from skbayes_sym.inference.factorization.entry_sites import is_normal
+from skbayes_sym.inference.factorization.factor_model import FactorProblem, FactorState
 
 _MOST_ROWS = 500  # of the shorter side: a decomposition costs no more than some sweeps
 

@@ -18,19 +18,19 @@ from typing import NamedTuple
 
 import torch
 
-from skbayes_sym.inference.factorization.bounds import normal_log_density, seen_entries
 from skbayes_sym.inference.factorization.covariance import CovarianceFamily
-from skbayes_sym.inference.factorization.data import Entries
-from skbayes_sym.inference.factorization.gap_looks import WORTH, GapLooks, GapStream, drawn_seed
-from skbayes_sym.inference.factorization.mixed_sweeps import MixedSweeps, ModelledGap, Reached
-from skbayes_sym.inference.factorization.problem import (
+from skbayes_sym.inference.factorization.entry_sites import expected, is_normal, learned, sites
+from skbayes_sym.inference.factorization.factor_elbo import normal_log_density, seen_entries
+from skbayes_sym.inference.factorization.factor_model import (
     FIXED_NOISE_SWEEPS,
     FactorProblem,
     FactorState,
     OnSweep,
 )
+from skbayes_sym.inference.factorization.gap_looks import WORTH, GapLooks, GapStream, drawn_seed
+from skbayes_sym.inference.factorization.incidence import Entries
+from skbayes_sym.inference.factorization.mixed_sweeps import MixedSweeps, ModelledGap, Reached
 from skbayes_sym.inference.factorization.sides import learn_prior, update_side
-from skbayes_sym.inference.factorization.sites import expected, is_normal, learned, sites
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.symmetry.gaps.base import GapGradient

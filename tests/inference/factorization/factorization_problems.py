@@ -12,9 +12,9 @@ from skbayes_sym.inference.factorization.covariance import (
     IsotropicCovariance,
     RowCovariance,
 )
-from skbayes_sym.inference.factorization.data import entries
+from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
-from skbayes_sym.inference.factorization.problem import FactorModel, FactorProblem
+from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.factorization.vi import fit_factors
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 

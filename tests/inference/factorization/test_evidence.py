@@ -7,9 +7,9 @@ from inference.factorization.factorization_problems import complete, model_of
 from scipy import stats
 from scipy.special import logsumexp
 
+from skbayes_sym.inference.factorization.entry_sites import as_targets, is_normal
+from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.hyperpriors import SCATTER
-from skbayes_sym.inference.factorization.problem import FactorProblem
-from skbayes_sym.inference.factorization.sites import as_targets, is_normal
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.gaussian import Gaussian

@@ -13,9 +13,9 @@ from inference.factorization.factorization_problems import (
 )
 from torch.testing import assert_close
 
+from skbayes_sym.inference.factorization.factor_model import FactorState
 from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.mixed_sweeps import PERIOD, MixedSweeps, Reached, _Metric
-from skbayes_sym.inference.factorization.problem import FactorState
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.numerics.gaussian import kl_elementwise
 from skbayes_sym.symmetry.gaps.base import GapGradient

@@ -8,14 +8,14 @@ from inference.factorization.factorization_problems import FAMILIES, incomplete,
 from torch.testing import assert_close
 
 from skbayes_sym.inference.factorization import sides
-from skbayes_sym.inference.factorization.bounds import (
+from skbayes_sym.inference.factorization.conditionals import Noise
+from skbayes_sym.inference.factorization.covariance import row_entropy
+from skbayes_sym.inference.factorization.factor_elbo import (
     expected_squares,
     mean_field_elbo,
     side_moments,
 )
-from skbayes_sym.inference.factorization.covariance import row_entropy
-from skbayes_sym.inference.factorization.problem import FactorProblem
-from skbayes_sym.inference.factorization.rows import Noise
+from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.scale_step import rescaled
 
 

@@ -7,7 +7,7 @@ from inference.factorization.factorization_problems import incomplete, model_of
 from scipy import stats
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.problem import FactorProblem
+from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.shared_size import balancing, draw_shared, moved
 
 K = 3

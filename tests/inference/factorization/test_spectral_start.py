@@ -15,8 +15,8 @@ from inference.factorization.factorization_problems import (
 )
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.bounds import mean_field_elbo
-from skbayes_sym.inference.factorization.data import entries
+from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
+from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.factorization.spectral_start import sweeps_start
 
 

@@ -19,10 +19,10 @@ from inference.factorization.factorization_problems import (
 from thin import some
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.bounds import mean_field_elbo
 from skbayes_sym.inference.factorization.covariance import FullCovariance, PointMass, row_entropy
-from skbayes_sym.inference.factorization.data import entries
+from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
 from skbayes_sym.inference.factorization.gap_looks import GapStream
+from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.factorization.spectral_start import sweeps_start
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 from skbayes_sym.symmetry.gaps.langevin import langevin_gap

@@ -6,7 +6,10 @@ import torch
 
 from skbayes_sym.inference.factorization.coordinates import free_part
 from skbayes_sym.inference.factorization.covariance import row_entropy
-from skbayes_sym.inference.factorization.data import (
+from skbayes_sym.inference.factorization.entry_sites import Seen, expected, is_normal
+from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem, FactorState
+from skbayes_sym.inference.factorization.hyperpriors import SideMoments
+from skbayes_sym.inference.factorization.incidence import (
     Entries,
     Incidence,
     packed_multiplicity,
@@ -14,9 +17,6 @@ from skbayes_sym.inference.factorization.data import (
     packed_sums,
     products,
 )
-from skbayes_sym.inference.factorization.hyperpriors import SideMoments
-from skbayes_sym.inference.factorization.problem import FactorModel, FactorProblem, FactorState
-from skbayes_sym.inference.factorization.sites import Seen, expected, is_normal
 from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import matrix_blocks
 

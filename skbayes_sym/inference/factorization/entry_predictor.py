@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.factorization.conditionals import Noise, row_conditionals
 from skbayes_sym.inference.factorization.coordinates import (
     Coordinates,
     Free,
@@ -17,20 +18,19 @@ from skbayes_sym.inference.factorization.coordinates import (
     given_pinned,
     with_pinned,
 )
-from skbayes_sym.inference.factorization.data import (
-    Incidence,
-    packed_second_moments,
-    packed_sums,
-    sums_over_entries,
-)
-from skbayes_sym.inference.factorization.hyperpriors import RowLaw
-from skbayes_sym.inference.factorization.rows import Noise, row_conditionals
-from skbayes_sym.inference.factorization.sites import (
+from skbayes_sym.inference.factorization.entry_sites import (
     Seen,
     expected,
     is_normal,
     noise_variance,
     sites,
+)
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw
+from skbayes_sym.inference.factorization.incidence import (
+    Incidence,
+    packed_second_moments,
+    packed_sums,
+    sums_over_entries,
 )
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.predictive import NormalMixture, Predictive

@@ -11,14 +11,14 @@ from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from skbayes_sym.inference.factorization.coordinates import Coordinates
-from skbayes_sym.inference.factorization.hyperpriors import RowLaw
-from skbayes_sym.inference.factorization.predictor import (
+from skbayes_sym.inference.factorization.entry_predictor import (
     FactorPredictor,
     Rows,
     draw_moments,
     entry_means,
     entry_variances,
 )
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.poisson import Poisson
 

@@ -9,10 +9,10 @@ from inference.factorization.factorization_problems import FAMILIES, model_of, s
 from scipy import optimize
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.bounds import mean_field_elbo
-from skbayes_sym.inference.factorization.data import entries
-from skbayes_sym.inference.factorization.problem import FactorProblem
-from skbayes_sym.inference.factorization.sites import Seen, expected, learned, sites
+from skbayes_sym.inference.factorization.entry_sites import Seen, expected, learned, sites
+from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
+from skbayes_sym.inference.factorization.factor_model import FactorProblem
+from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial

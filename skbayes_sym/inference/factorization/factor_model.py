@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.factorization.coordinates import Coordinates
-from skbayes_sym.inference.factorization.data import Entries
+from skbayes_sym.inference.factorization.entry_sites import noise_variance
 from skbayes_sym.inference.factorization.groups import rows_group
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior, RowLaw, SidePrior
-from skbayes_sym.inference.factorization.sites import noise_variance
+from skbayes_sym.inference.factorization.incidence import Entries
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.monte_carlo import Estimate
