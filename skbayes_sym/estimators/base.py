@@ -19,6 +19,7 @@ from skbayes_sym.estimators._fit.rows import (
     Rows,
     Scaling,
     column_scaling,
+    is_standardized,
     numbers_due,
     require_rows,
 )
@@ -108,8 +109,7 @@ class RowEstimator(BayesianEstimator):
 
     x_mean_: Array
     x_scale_: Array
-    dtype: str
-    standardize: bool
+    standardize: bool | str
 
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -186,7 +186,8 @@ class RowEstimator(BayesianEstimator):
         }
 
     def _scale_inputs(self, rows: Rows) -> Scaling:
-        return column_scaling(rows.X, rows.weight, enabled=self.standardize, ends=rows.x_ends)
+        enabled = is_standardized(self.standardize, "X")
+        return column_scaling(rows.X, rows.weight, enabled=enabled, ends=rows.x_ends)
 
     def _input_blocks(self, X: Array) -> Iterator[Tensor]:
         """Scaled inputs in blocks of rows, on the device, in the precision of the fit."""

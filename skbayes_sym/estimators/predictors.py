@@ -28,6 +28,7 @@ from skbayes_sym.estimators._fit.rows import (
     Rows,
     Scaling,
     column_scaling,
+    is_standardized,
     numbers_due,
     require_rows,
 )
@@ -119,7 +120,7 @@ def _warn_of_infinite_rows(values: Array, first: int = 0) -> bool:
     if wrong.any():
         warn_user(
             f"the prediction for row {first + int(wrong.argmax())} of X is infinite: too far from "
-            "the training data for this arithmetic. Check the row, or use dtype='float64'.",
+            "the training data for this arithmetic. Check the row, or give X as float64.",
             UserWarning,
         )
     return bool(wrong.any())
@@ -139,7 +140,7 @@ def _numbers(columns: list[Array]) -> list[Array]:
             raise ValueError(
                 f"the prediction for row {int(wrong.argmax())} of X is not a number: too far from "
                 "the training data for this arithmetic, or of a fit with extreme parameters. "
-                "Check the row, or use dtype='float64'."
+                "Check the row, or give X as float64."
             )
     return columns
 
@@ -147,7 +148,7 @@ def _numbers(columns: list[Array]) -> list[Array]:
 class BayesianRegressorMixin(RegressorMixin):
     """Everything a regressor predicts, in target units, observation noise included."""
 
-    normalize_y: bool
+    standardize: bool | str
     likelihood: Any = "auto"
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = OF_NUMBERS
     _foreign_likelihoods: ClassVar[tuple[type, ...]] = tuple(map(type, OF_CLASSES.values()))
@@ -196,7 +197,7 @@ class BayesianRegressorMixin(RegressorMixin):
     def _scale_targets(self, rows: Rows) -> Scaling | None:
         given: Likelihood | None = getattr(self, "_given_likelihood", None)
         scales = given is None or given.scales_targets
-        enabled = self.normalize_y and scales
+        enabled = scales and is_standardized(self.standardize, "y")
         return column_scaling(rows.y, rows.weight, enabled=enabled, ends=rows.y_ends)
 
     def _default_likelihood(self, data: Training) -> Likelihood:

@@ -61,7 +61,7 @@ def network(curve_data):
 @pytest.fixture(scope="session")
 def sampled(curve_data):
     estimator = MCMCRegressor(
-        (1,), init="prior", prior_scale=1.0, n_chains=16, n_warmup=40, n_draws=10,
+        (1,), init="prior", prior=1.0, n_chains=16, n_warmup=40, n_draws=10,
         mode_weights=Evidence(2, 32), random_state=0,
     )  # fmt: skip
     return quiet(estimator, *curve_data)

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from skbayes_sym.estimators._fit.model import layer_sizes
+from skbayes_sym.estimators._fit.model import GivenPrior, bound_prior, layer_sizes
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS, PoolOfNetworks
 from skbayes_sym.estimators.bayesian_mlp.parts import LabelsMembers, LabelsModes, LabelsRefitted
 from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Pool, linear_network
-from skbayes_sym.estimators.laplace.effort import units
-from skbayes_sym.estimators.laplace.labels_method import FLAT, STEEP, affordable
+from skbayes_sym.estimators.laplace.effort import ModesEffort
+from skbayes_sym.estimators.laplace.modes import FLAT, STEEP
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import BayesianClassifierMixin
 from skbayes_sym.inference.laplace.labels_predictive import Posteriors
@@ -21,7 +21,6 @@ from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import UnboundPrior
 from skbayes_sym.symmetry.base import Trivial
 
 
@@ -39,9 +38,10 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
         Widths of the hidden layers of the modes' network; ``()`` is a linear model. "auto" is 20
         units, or 10 or 5 where columns are so many that 20 would take long.
-    prior : Prior, optional
-        Prior of the weights and biases, in standardised units. ``LayerScales(8.0, 64.0)``, the
-        default, learns one scale per layer; where labels are noisy and its evidence is higher
+    prior : "learn", float, sequence of float or Prior, default="learn"
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number or one per layer; or an object. "learn" is ``LayerScales(8.0, 64.0)``, one
+        learned scale per layer; where labels are noisy and its evidence is higher
         ``LayerScales(8.0, 4.0)`` is taken. ``ARD(8.0, 64.0)`` learns one per column of ``X``,
         `relevance_`.
     n_modes : int, default=4
@@ -56,8 +56,6 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
         Whether to centre and scale the columns of ``X`` first.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -173,13 +171,12 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
         self,
         hidden_layer_sizes: str | int | Sequence[int] = "auto",
         *,
-        prior: UnboundPrior | None = None,
+        prior: GivenPrior = "learn",
         n_modes: int = 4,
         n_members: int = 10,
         likelihood: str | Likelihood = "auto",
         standardize: bool = True,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
@@ -190,7 +187,6 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
         self.likelihood = likelihood
         self.standardize = standardize
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
@@ -198,12 +194,13 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
         n_outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
         given = self.hidden_layer_sizes
         if isinstance(given, str):
-            given = units(data.n_rows, data.n_features, n_outputs, self._in_time(data))
+            effort, in_time = ModesEffort(), self._in_time(data)
+            given = effort.units(data.n_rows, data.n_features, n_outputs, in_time)
         sizes = layer_sizes(given)
         network = MLP(data.n_features, sizes, n_outputs, TANH)
         # A linear model has one mode, whose scales don't run away.
         default = STEEP if sizes else LayerScales()
-        prior = (default if self.prior is None else self.prior).bind(network.layout)
+        prior = bound_prior(self.prior, default, network)
         return Model(network, self._likelihood(data), prior, Trivial())
 
     def _in_time(self, data: Training) -> Callable[[MLP], bool]:
@@ -212,11 +209,12 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
         Ten or fifty units predict as well as twenty (iris, wine, moons: within .006 nats per row).
         """
         n_modes = min(self.n_modes, 2)
-        return lambda network: affordable(n_modes, data.n_rows, network)[0] == n_modes
+        effort = ModesEffort()
+        return lambda network: effort.affordable_labels(n_modes, data.n_rows, network)[0] == n_modes
 
     def _method(self) -> Pool:
         self._refuse_network()
-        alternative = FLAT if self.prior is None else None
+        alternative = FLAT if isinstance(self.prior, str) else None
         return Pool(Labels(self.n_modes, self.n_members, alternative))
 
     def _make_part(

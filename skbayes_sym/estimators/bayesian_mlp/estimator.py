@@ -9,14 +9,21 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
-from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, gaussian_noise, layer_sizes
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.model import (
+    NETWORK_CONSTRAINTS,
+    GivenPrior,
+    bound_prior,
+    gaussian_noise,
+    layer_sizes,
+    prior_object,
+)
+from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
-from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.parts import NumbersMembers, NumbersModes
 from skbayes_sym.estimators.bayesian_mlp.pool import Numbers, Pool, linear_network
-from skbayes_sym.estimators.laplace.effort import units_of_numbers
+from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
@@ -27,13 +34,12 @@ from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import UnboundPrior
 from skbayes_sym.symmetry.base import Trivial
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     "hidden_layer_sizes": [StrOptions({"auto"}), *NETWORK_CONSTRAINTS["hidden_layer_sizes"]],
-    "prior": [HasMethods("bind"), None],
+    "prior": NETWORK_CONSTRAINTS["prior"],
     "n_modes": [Interval(Integral, 0, None, closed="left")],
     "n_members": [Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
@@ -45,7 +51,6 @@ class PoolOfNetworks(NetworkEstimator):
     """A fitted pool: every part a predictor, and what it counts for."""
 
     hidden_layer_sizes: Any
-    prior: UnboundPrior | None
     n_modes: int
     n_members: int
     network_: MLP
@@ -106,10 +111,11 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         8 or 20 units, as five-fold cross-validation says, `width_scores_`; 20 of many rows, and 40
         of more than 1,000 distinct rows without much noise, if they are four a weight and there is
         time; 10 or 5 where columns are so many that 20 would take long.
-    prior : Prior, optional
-        Prior of the weights and biases, in standardised units. ``LayerScales()``, the
-        default, learns one scale per layer; ``ARD()``, the default for more than 1,000 distinct
-        rows without much noise, learns one per column of ``X``, `relevance_`.
+    prior : "learn", float, sequence of float or Prior, default="learn"
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number or one per layer; or an object. "learn" is ``LayerScales()``, one learned scale
+        per layer, and for more than 1,000 distinct rows without much noise ``ARD()``, one per
+        column of ``X``: `relevance_`.
     n_modes : int, default=10
         Restarts of the small network; fewer, or none, where so many rows would take long. Modes
         whose log evidence is more than a nat per row below the best are left out. Modes alone are
@@ -122,14 +128,11 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         may change with the level of the target and whose tails may be wide where left-out rows say
         so, `noise_shape_`. ``Gaussian()`` is the same noise for all rows. The evidence that sets
         the modes knows no other.
-    standardize : bool, default=True
-        Whether to centre and scale the columns of ``X`` first.
-    normalize_y : bool, default=True
-        Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
+        them. Everything reported is in the units of ``y``.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -249,21 +252,19 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
         "likelihood": OBJECT_CONSTRAINTS["likelihood"],
-        "normalize_y": ["boolean"],
+        "standardize": STANDARDIZE,
     }
 
     def __init__(
         self,
         hidden_layer_sizes: str | int | Sequence[int] = "auto",
         *,
-        prior: UnboundPrior | None = None,
+        prior: GivenPrior = "learn",
         n_modes: int = 10,
         n_members: int = 10,
         likelihood: str | Likelihood = "auto",
-        standardize: bool = True,
-        normalize_y: bool = True,
+        standardize: bool | str = True,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
@@ -273,9 +274,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         self.n_members = n_members
         self.likelihood = likelihood
         self.standardize = standardize
-        self.normalize_y = normalize_y
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
@@ -286,17 +285,18 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         likelihood, n_outputs = self._likelihood(data), self._n_outputs(data)
         given = self.hidden_layer_sizes
         if isinstance(given, str):
-            given = units_of_numbers(data.n_rows, data.n_features, n_outputs)
+            given = ModesEffort().units_of_numbers(data.n_rows, data.n_features, n_outputs)
         sizes = layer_sizes(given)
         network = MLP(data.n_features, sizes, n_outputs, TANH)
-        prior = (LayerScales() if self.prior is None else self.prior).bind(network.layout)
+        prior = bound_prior(self.prior, LayerScales(), network)
         return Model(network, likelihood, prior, Trivial())
 
     def _method(self) -> Pool:
         self._refuse_network()
         widens = isinstance(self.hidden_layer_sizes, str)
         is_free = isinstance(self.likelihood, str) and self.likelihood == "auto"
-        return Pool(Numbers(self.n_modes, self.n_members, widens, self.prior, is_free))
+        given = prior_object(self.prior)
+        return Pool(Numbers(self.n_modes, self.n_members, widens, given, is_free))
 
     def _make_part(self, name: str, device: torch.device) -> NumbersModes | NumbersMembers:
         if name == "members":

@@ -10,7 +10,7 @@ import torch
 from sklearn.utils import check_random_state
 
 from skbayes_sym.estimators._fit.callbacks import FitTask
-from skbayes_sym.estimators._fit.device import resolve_device, resolve_dtype, worthwhile
+from skbayes_sym.estimators._fit.device import dtype_of, resolve_device, worthwhile
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import LARGEST
 from skbayes_sym.estimators._fit.warnings import warn_user
@@ -93,7 +93,7 @@ class MatrixTraining:
             SideFeatures.open(row_features, observed.shape[0], "row_features"),
             SideFeatures.open(column_features, observed.shape[1], "column_features"),
         )
-        dtype = resolve_dtype("auto", checked)
+        dtype = dtype_of(checked)
         data = cls(
             observed=observed, mean=0.0, scale=1.0, spread=1.0,
             seed=int(check_random_state(estimator.random_state).randint(2**31 - 1)),

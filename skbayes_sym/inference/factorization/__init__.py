@@ -4,8 +4,8 @@
 * `coordinates`: offsets as coordinates of the factors
 * `hyperpriors`: priors of a side's rows, given or learned, with features
 * `groups`: which transformations of the rows a prior has
-* `factor_model`: the model, what a solver gets and what it finds; `FactorState` is what sweeps move,
-  on the device, and what a fit keeps is a `MatrixPosterior` of `inference.posteriors`
+* `factor_model`: the model, what a solver gets and what it finds. `FactorState` is what sweeps move
+  on the device; what a fit keeps is a `MatrixPosterior` of `inference.posteriors`
 * `entry_sites`: entries of any likelihood as Gaussian ones
 * `conditionals`: a row's conditional given the other side
 * `covariance`: families of covariances

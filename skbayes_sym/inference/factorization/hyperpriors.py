@@ -265,7 +265,7 @@ class SidePrior:
         return cholesky(
             rest + self.scatter * identity,
             what="The scatter of the rows of a side",
-            remedy="Use scale=True, or give prior_scale a number.",
+            remedy="Use standardize=True, or give prior a number.",
         )
 
     def _expected_squares(self, found: _Regression, precision: Tensor) -> float:
