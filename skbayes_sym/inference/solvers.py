@@ -37,7 +37,7 @@ from skbayes_sym.inference.factorization.spectral_start import sweeps_start
 from skbayes_sym.inference.factorization.vi import fit_factors
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.numerics.linalg import matrix_blocks
-from skbayes_sym.numerics.monte_carlo import Estimate
+from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.gaps.base import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.rows import row_gap

@@ -323,5 +323,6 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         return super()._observe(functions, noise_std, rng)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        outputs, noise_std = self._pooled(x).functions(x, n, generator=generator)
-        return SampledOutputs(outputs, noise_std.double().cpu().numpy() * self.y_scale_)
+        law = self._pooled(x).drawn(x, n, generator=generator)
+        noise_std = law.noise_variance.sqrt().double().cpu().numpy() * self.y_scale_
+        return SampledOutputs(law.loc, noise_std)

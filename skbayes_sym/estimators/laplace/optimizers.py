@@ -159,7 +159,7 @@ class ChoosesOptimizer(LaplaceEstimator):
 
 def _require_scales_of_layers(prior: Prior, network: Network) -> None:
     """Raise unless Adam can take it: normals with one scale a layer that stay as they are."""
-    if hasattr(prior, "log_hyperprior"):
+    if prior.learned is not None:
         raise ValueError(
             "this prior learns its scales by Gauss-Newton steps, but the network is trained by "
             "Adam. Use prior='learn', a number, or optimizer='gauss-newton'."

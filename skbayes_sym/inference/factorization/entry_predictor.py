@@ -34,9 +34,8 @@ from skbayes_sym.inference.factorization.incidence import (
 )
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.predictive import NormalMixture, Predictive
-from skbayes_sym.numerics.gaussian import LOG_2PI, kl_from_standard
+from skbayes_sym.numerics.gaussian import LOG_2PI, gauss_hermite, kl_from_standard
 from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, log_det, matrix_blocks
-from skbayes_sym.numerics.quadrature import gauss_hermite
 from skbayes_sym.numerics.random import numpy_generator
 
 Array = npt.NDArray[Any]

@@ -17,8 +17,8 @@ from skbayes_sym.inference.factorization.incidence import (
     packed_sums,
     products,
 )
-from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import matrix_blocks
+from skbayes_sym.numerics.machine import positions
 
 
 def seen_entries(data: Entries, posterior: FactorState, model: FactorModel) -> Seen:

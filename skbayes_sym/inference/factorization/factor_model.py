@@ -14,10 +14,9 @@ from skbayes_sym.inference.factorization.groups import rows_group
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior, RowLaw, SidePrior
 from skbayes_sym.inference.factorization.incidence import Entries
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.numerics.constants import positions
-from skbayes_sym.numerics.monte_carlo import Estimate
+from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.optimise import Stopped
-from skbayes_sym.numerics.random import float64_normal, generator_from, spawn_seeds
+from skbayes_sym.numerics.random import Estimate, float64_normal, generator_from, spawn_seeds
 from skbayes_sym.symmetry.base import SymmetryGroup
 
 # Sweeps before anything is learned of the prior, with variances of one. Learned at once, small

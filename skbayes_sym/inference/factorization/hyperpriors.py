@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.factorization.coordinates import Coordinates
-from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import cholesky, log_det
+from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.random import float64_normal, numpy_generator
 
 # What a learned prior's Wishart knows of a variance, in units of the entries': larger scatters

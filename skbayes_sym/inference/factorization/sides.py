@@ -13,8 +13,8 @@ from skbayes_sym.inference.factorization.factor_model import FactorProblem, Fact
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.factorization.incidence import Side, packed_second_moments, packed_sums
 from skbayes_sym.inference.factorization.scale_step import ScaleSums, rescaled
-from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import log_det, matrix_blocks
+from skbayes_sym.numerics.machine import positions
 from skbayes_sym.symmetry.gaps.base import GapGradient
 
 # Sweeps that size factors, once their prior is learned: the first so many, then every so many.

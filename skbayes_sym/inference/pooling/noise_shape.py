@@ -100,6 +100,31 @@ class NoiseShape:
         """The distribution with this noise in place of noise of one width: two states a draw."""
         return _widened(law, self.factor(law.mean()), *self.states)
 
+    def drawn(self, law: NormalMixture, mean: Tensor) -> "ShapedDraws":
+        """Draws of functions with this noise, where the mean of all predictions is (N, T)."""
+        noise = law.noise_variance * self.factor(mean).square()
+        narrow, wide = self.states[0].tolist()
+        return ShapedDraws(
+            law.loc, law.variance, noise, narrow=narrow, wide=wide, wide_share=self.wide_share
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ShapedDraws(NormalMixture):
+    """Draws of functions whose noise, of variance ``noise_variance``, is of two normals."""
+
+    narrow: float = 1.0  # factors on the variance
+    wide: float = 1.0
+    wide_share: float = 0.0
+
+    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
+        """One data set of every draw, every row's noise in a state of its own."""
+        n, n_rows, _ = self.loc.shape
+        is_wide = torch.as_tensor(rng.random((n, n_rows, 1)) < self.wide_share)
+        factor = torch.where(is_wide, self.wide, self.narrow).to(self.loc)
+        noise = torch.as_tensor(rng.standard_normal(self.loc.shape)).to(self.loc)
+        return self.loc + (self.noise_variance * factor).sqrt() * noise
+
 
 def _states(wide_share: Tensor, wide_ratio: Tensor) -> tuple[Tensor, Tensor]:
     shares = torch.stack([1.0 - wide_share, wide_share])
