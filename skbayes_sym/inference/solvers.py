@@ -39,7 +39,7 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.base import SymmetryGroup
-from skbayes_sym.symmetry.gaps.base import Gap, RowPosterior
+from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 

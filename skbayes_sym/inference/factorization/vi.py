@@ -33,7 +33,7 @@ from skbayes_sym.inference.factorization.mixed_sweeps import MixedSweeps, Modell
 from skbayes_sym.inference.factorization.sides import learn_prior, update_side
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.optimise import Loop, Stopped
-from skbayes_sym.symmetry.gaps.base import GapGradient
+from skbayes_sym.symmetry.gaps.gap import GapGradient
 
 # Sweeps before which a diagonal family is turned to the axes of the factors: from any other
 # orientation coordinate ascent gets there by thousands of small steps.
