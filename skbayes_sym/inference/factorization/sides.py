@@ -15,7 +15,7 @@ from skbayes_sym.inference.factorization.incidence import Side, packed_second_mo
 from skbayes_sym.inference.factorization.scale_step import ScaleSums, rescaled
 from skbayes_sym.numerics.linalg import log_det, matrix_blocks
 from skbayes_sym.numerics.machine import positions
-from skbayes_sym.symmetry.gaps.base import GapGradient
+from skbayes_sym.symmetry.gaps.gap import GapGradient
 
 # Sweeps that size factors, once their prior is learned: the first so many, then every so many.
 _EAGER_SCALES, _LAZY_SCALES = 16, 4
