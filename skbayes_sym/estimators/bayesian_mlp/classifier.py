@@ -11,13 +11,13 @@ from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import layer_sizes
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS
+from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS, PoolPredictor
 from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Pool, linear_network
+from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.laplace.effort import units
 from skbayes_sym.estimators.laplace.labels_method import FLAT, STEEP, affordable
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
-from skbayes_sym.estimators.predictors import BayesianClassifierMixin
 from skbayes_sym.inference.laplace.labels_predictive import Posteriors, labels_mixture
 from skbayes_sym.inference.laplace.member_refit import RefittedMembers, refitted_mixture
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
@@ -216,7 +216,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         return hasattr(self, "choice_")
 
     def _model(self, data: Training) -> Model:
-        n_outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
+        n_outputs = 1 if len(data.classes) == 2 else len(data.classes)
         given = self.hidden_layer_sizes
         if isinstance(given, str):
             given = units(data.n_rows, data.n_features, n_outputs, self._in_time(data))
@@ -246,10 +246,16 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         alternative = FLAT if self.prior is None else None
         return Pool(Labels(self.n_modes, self.n_members, alternative))
 
+    def _predictor(self, like: Tensor) -> PoolPredictor:
+        return PoolPredictor(self)
+
     def _predictive(self, x: Tensor) -> CategoricalMixture:
         kinds = []  # with what they count for; an interrupt may have come before one
         if hasattr(self, "posterior_") and self.modes_share_:
-            modes = self._classes(x, "sampling", self.variance_scale_)
+            modes = self._cached(
+                f"modes' labels on {x.device}",
+                lambda: self._labels(x, "sampling", self.variance_scale_),
+            ).law(x)
             kinds.append((modes, self.modes_share_))
         if hasattr(self, "samples_") and self.members_share_:
             kinds.append((self._members(x), self.members_share_))

@@ -18,9 +18,10 @@ from skbayes_sym.estimators.bayesian_mlp.pool import Numbers, Pool, linear_netwo
 from skbayes_sym.estimators.laplace.effort import units_of_numbers
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
-from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
+from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape
+from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
@@ -337,19 +338,10 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         """How the noise changes, where left-out rows say that it does."""
         return getattr(self, "noise_shape_", None)
 
-    def _adds_normal_noise(self) -> bool:
-        """Noise of every row and draw takes as many copies as a likelihood's law."""
-        return self._noise_shape() is None and super()._adds_normal_noise()
+    def _predictor(self, like: Tensor) -> "PoolPredictor":
+        return PoolPredictor(self)
 
-    def _observe(self, functions: Array, noise_std: Array, rng: np.random.Generator) -> Array:
-        shape = self._noise_shape()
-        if shape is not None:
-            variance = shape.states[0].numpy()
-            is_wide = rng.random((*functions.shape[:2], 1)) < shape.wide_share
-            noise_std = noise_std * np.sqrt(np.where(is_wide, *variance[::-1]))
-        return super()._observe(functions, noise_std, rng)
-
-    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
+    def _drawn(self, x: Tensor, n: int, generator: torch.Generator) -> NormalMixture:
         noise, linear = self._noise(), self._linear(x)
         n_modes = self._n_modes_that_count
         chosen = torch.multinomial(self._shares(), n, replacement=True, generator=generator)
@@ -365,9 +357,25 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         is_member = ~(is_mode | is_linear)
         if bool(is_member.any()):
             outputs[is_member] = self._members(x)[chosen[is_member] - n_modes]
-        noise_std = noise[chosen.numpy()][:, None, :] * self.y_scale_
+        noise_std = torch.as_tensor(noise)[chosen].unsqueeze(1).to(x)
         shape = self._noise_shape()
         if shape is not None:
-            factor = self._noise_factor(shape, self._outputs(x)[0])
-            noise_std = noise_std * factor.double().cpu().numpy()
-        return SampledOutputs(outputs, noise_std)
+            noise_std = noise_std * self._noise_factor(shape, self._outputs(x)[0])
+            is_wide = torch.rand((n, len(x), 1), generator=generator).to(x) < shape.wide_share
+            narrow, wide = shape.states[0].to(x).sqrt()
+            noise_std = noise_std * torch.where(is_wide, wide, narrow)
+        return NormalMixture(outputs, outputs.new_zeros(()), noise_std.square())
+
+
+class PoolPredictor(BasePredictor):
+    """What a fitted pool says, in scaled units."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def law(self, x: Tensor) -> Any:
+        return self._pool._predictive(x)
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
+        found: NormalMixture = self._pool._drawn(x, n, generator)
+        return found
