@@ -16,7 +16,6 @@ _NAMES_OF_PAGES = {
     "get_scorer ModelComparisonDisplay interval_calibration_error expected_calibration_error",
     "practice": "HeldOut",
     "displays": "PredictiveDisplay IntervalCalibrationDisplay ELBODisplay "
-    "GapDisplay InvarianceDisplay SymmetryDisplay ModesDisplay SingularValueDisplay "
-    "RelevanceDisplay",
+    "InvarianceDisplay SymmetryDisplay ModesDisplay",
 }
 PAGES = {name: page for page, names in _NAMES_OF_PAGES.items() for name in names.split()}

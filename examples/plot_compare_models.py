@@ -33,7 +33,7 @@ X, y = X[["bmi", "bp", "s5"]].iloc[patients], y.iloc[patients]
 
 network = {"hidden_layer_sizes": (2,), "activation": "tanh"}
 chains = {
-    "init": "prior", "prior_scale": 1.0, "n_chains": 32, "n_warmup": 300,
+    "init": "prior", "prior": 1.0, "n_chains": 32, "n_warmup": 300,
     "mode_weights": Evidence(2, 128),
 }  # fmt: skip
 models = {

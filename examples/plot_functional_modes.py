@@ -26,12 +26,13 @@ from skbayes_sym.datasets import make_sinusoidal
 def make_plateaus(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """0, 1, 0, 1 on unit intervals, with noise of standard deviation 0.3."""
     x = np.linspace(0, 4, n, endpoint=False)
-    return x[:, None], np.floor(x) % 2 + 0.3 * np.random.default_rng(seed).standard_normal(n)
+    y = np.floor(x) % 2 + 0.3 * np.random.default_rng(seed).standard_normal(n)
+    return x[:, None].astype(np.float32), y
 
 
 X, y = make_plateaus(300, seed=0)
 SETTINGS = {
-    "prior_scale": 3.0, "init": "prior", "n_chains": 64, "n_warmup": 300, "dtype": "float32",
+    "prior": 3.0, "init": "prior", "n_chains": 64, "n_warmup": 300,
     "random_state": 0,
 }  # fmt: skip
 one, two = (
@@ -154,10 +155,10 @@ panels[0].legend(frameon=False, loc="upper left")
 
 X_sine, y_sine = make_sinusoidal(random_state=0)
 wide = MCMCRegressor(
-    (16,), init="prior", prior_scale=1.0,
+    (16,), init="prior", prior=1.0,
     n_chains=256, n_warmup=100, n_draws=4, mode_weights="uniform",
-    dtype="float32", random_state=0,
-).fit(X_sine, y_sine)  # fmt: skip
+    random_state=0,
+).fit(X_sine.astype(np.float32), y_sine)  # fmt: skip
 
 inputs = torch.linspace(-3, 3, 61)  # standardised, the paper's grid
 targets = torch.linspace(-3, 3, 121)

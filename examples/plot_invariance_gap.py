@@ -232,11 +232,10 @@ print("features   log evidence   mean-field ELBO   gap")
 for k in (5, 20, 100, 500, 2000):
     features = np.cos(np.outer(x, rng.normal(size=k)) + rng.uniform(0, 2 * np.pi, size=k))
     reg = BayesianLinearRegressor(
-        prior_scale=(2.0 / k) ** 0.5,
+        prior=(2.0 / k) ** 0.5,
         noise_std=0.1,
         fit_intercept=False,
         standardize=False,
-        normalize_y=False,
     ).fit(features, y)
     gap = invariance_gap(reg)
     print(f"{k:8d} {reg.log_evidence_:14.2f} {reg.elbo_mean_field_:17.2f} {gap.value:5.1f}")

@@ -64,9 +64,10 @@ axes.spines[["top", "right"]].set_visible(False)
 # each chain is in the copy to which its start led it. One draw a chain:
 
 X, y = make_sinusoidal(random_state=0)
+X = X.astype(np.float32)
 reg = MCMCRegressor(
-    (3,), init="prior", prior_scale=1.0,
-    n_chains=512, n_warmup=400, n_draws=4, dtype="float32", random_state=0,
+    (3,), init="prior", prior=1.0,
+    n_chains=512, n_warmup=400, n_draws=4, random_state=0,
     remove_symmetries=False, mode_weights="uniform",
 ).fit(X, y)  # fmt: skip
 before = reg.samples_[:, -1].astype(np.float64)  # (512, 10)
@@ -139,8 +140,8 @@ panels[0, 1].legend(frameon=False, loc="upper left", handletextpad=0.1)
 from scipy.optimize import linear_sum_assignment
 
 wide = MCMCRegressor(
-    (16,), init="prior", prior_scale=1.0,
-    n_chains=128, n_warmup=100, n_draws=1, dtype="float32", random_state=0,
+    (16,), init="prior", prior=1.0,
+    n_chains=128, n_warmup=100, n_draws=1, random_state=0,
     remove_symmetries=False, mode_weights="uniform",
 ).fit(X, y)  # fmt: skip
 

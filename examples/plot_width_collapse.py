@@ -71,7 +71,7 @@ def outcome(model, X, X_test, y, y_test):
 def network(name, width, method, split, n_features):
     make, parameters = METHODS[method]
     return make(
-        (width,), "tanh", tol=None, prior_scale=[(2 / n_features) ** 0.5, width**-0.5],
+        (width,), "tanh", tol=None, prior=[(2 / n_features) ** 0.5, width**-0.5],
         max_iter=min(MAX_STEPS, 1000 if method == "mean-field" else STEPS[name][width]),
         n_predict_samples=100, random_state=split, **parameters,
     )  # fmt: skip
@@ -87,7 +87,7 @@ def limit(split, X, X_test, y, y_test):
         return np.tanh(np.column_stack([rows, np.ones(len(rows))]) @ weights)
 
     model = BayesianLinearRegressor(
-        prior_scale=LIMIT_UNITS**-0.5, fit_intercept=False, standardize=False, normalize_y=False
+        prior=LIMIT_UNITS**-0.5, fit_intercept=False, standardize=False
     )
     return outcome(model, units(X), units(X_test), y, y_test)
 

@@ -29,7 +29,7 @@ from skbayes_sym.models.learned_scales import ARD
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": None}
 _MEMBERS = {**_STEPS, "n_members": 3}
-_FROM_THE_PRIOR = {"init": "prior", "prior_scale": 1.0}
+_FROM_THE_PRIOR = {"init": "prior", "prior": 1.0}
 _CHAINS = {
     **_NET,
     **_FROM_THE_PRIOR,
@@ -42,7 +42,7 @@ _CHAINS = {
 _LAPLACE = {**_STEPS, "max_iter": 10, "n_hyper_updates": 4}
 _MODES = {"n_restarts": 2, "max_iter": 10}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6)}
-_AS_GIVEN = {"standardize": False, "normalize_y": False}
+_AS_GIVEN = {"standardize": False}
 _FACTORS = {
     "n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0,
     "prior_scale": 1.0, "offsets": False,
@@ -84,7 +84,7 @@ FITS: dict[str, FitCase] = {
     ),
     "vi-ard": FitCase(sk.SymmetrizedVIRegressor(prior=ARD(), **_STEPS), X, NUMBERS),
     "vi-learned-scales": FitCase(
-        sk.SymmetrizedVIClassifier(prior_scale="learn", **_STEPS), X, THREE
+        sk.SymmetrizedVIClassifier(prior="learn", **_STEPS), X, THREE
     ),
     "ensemble-regressor": FitCase(
         sk.DeepEnsembleRegressor(**_MEMBERS, noise_std="learn"), X, TWO_NUMBERS
@@ -116,7 +116,7 @@ FITS: dict[str, FitCase] = {
     "ensemble-refitted": FitCase(sk.DeepEnsembleClassifier(**_MEMBERS), X, THREE),
     "ensemble-ard": FitCase(sk.DeepEnsembleRegressor(**_MEMBERS, prior=ARD()), X, TWO_NUMBERS),
     "ensemble-refitted-learned-scales": FitCase(
-        sk.DeepEnsembleClassifier(**_MEMBERS, prior_scale="learn"), X, THREE
+        sk.DeepEnsembleClassifier(**_MEMBERS, prior="learn"), X, THREE
     ),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
     "mcmc-classifier": FitCase(sk.MCMCClassifier(**{**_CHAINS, "sampler": NUTS(3)}), X, LABELS),

@@ -86,7 +86,7 @@ _MODES = {"hidden_layer_sizes": (2,), "n_restarts": 2, "max_iter": 10, "random_s
 _MEMBERS = {"hidden_layer_sizes": (5,), "n_members": 2, "max_iter": 50, "random_state": 0}
 _FEW = {"hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 10, "n_draws": 4,
         "mode_weights": "uniform", "random_state": 0}  # fmt: skip
-_FROM_THE_PRIOR = {**_FEW, "init": "prior", "prior_scale": 1.0, "sampler": HMC(max_leapfrog=8)}
+_FROM_THE_PRIOR = {**_FEW, "init": "prior", "prior": 1.0, "sampler": HMC(max_leapfrog=8)}
 _LAYERWISE = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 40, "tol": None,
               "n_predict_samples": 40, "random_state": 0}  # fmt: skip
 _INDUCING = {"hidden_posterior": "global_inducing", "n_inducing": 20}
@@ -96,7 +96,7 @@ CHECKED = [
     LaplaceRegressor(**_MODES), LaplaceClassifier(**_MODES),
     LILARegressor(**_TINY), LILAClassifier(**_TINY),
     BayesianLinearRegressor(random_state=0),
-    BayesianLinearClassifier(Categorical(n_points=16), prior_scale=1.0, random_state=0),
+    BayesianLinearClassifier(Categorical(n_points=16), prior=1.0, random_state=0),
     DeepEnsembleRegressor(**_MEMBERS), DeepEnsembleClassifier(**_MEMBERS),
     MCMCRegressor(**_FROM_THE_PRIOR), MCMCClassifier(**_FROM_THE_PRIOR),
     SymVIMatrixFactorization(1, max_iter=10, random_state=0),  # few copies of themselves

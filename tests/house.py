@@ -1,9 +1,9 @@
-"""The house in figures: files, functions, untyped nouns, arrows between floors, copies of idioms.
+"""The house in figures: files, functions, untyped nouns, arrows between floors, and its budgets.
 
     python tests/house.py [folder of a checkout]
 
-Everything is read from the source text; nothing is imported. `test_architecture.py` holds the tree
-to the figures that are promises.
+Everything is read from the source text; nothing is imported. `test_architecture.py` and
+`test_budgets.py` hold the tree to the figures that are promises.
 """
 
 import ast
@@ -33,17 +33,11 @@ METHODS = {
 NOUNS = {"estimator", "group", "factor", "posterior", "likelihood", "prior", "network"}
 MOST_PARAMETERS = 6
 
-# What stood in several places in the first edition, by a line that every copy has.
-IDIOMS = {
-    "stop reason maps": r'\{"on_step": "callback"\}',
-    "bare Cholesky factors": r"linalg\.cholesky(_ex)?\(",
-    "target Jacobians": r"np\.log\([\w.]*scal\w*\.scale\)\.sum\(\)",
-    "tests of the last tenth": r"// 10\)\s*$",
-    "loops that catch Ctrl-C": r"except KeyboardInterrupt",
-    "scipy.optimize adapters": r"scipy\.optimize|from scipy import optimize",
-    "class Model": r"^class \w*Model\(NamedTuple\)",
-    "def _optimise": r"def _optimise\(",
-}
+# First words of docstrings that leave a sentence without a verb.
+VERBLESS = {
+    "Of", "What", "With", "From", "Where", "As", "By", "So", "Those", "Whose", "To", "Its",
+    "Nothing", "One",
+}  # fmt: skip
 
 
 class Function(NamedTuple):
@@ -59,11 +53,10 @@ class House(NamedTuple):
 
     file_lines: dict[str, int]
     functions: list[Function]
-    any_by_floor: Counter[str]
     untyped_nouns: Counter[str]  # parameters of these names annotated Any
     arrows: set[tuple[str, str]]  # between folders
     back_arrows: list[str]
-    idioms: Counter[str]
+    budgets: Counter[str]
 
     @property
     def n_many_parameters(self) -> int:
@@ -108,16 +101,65 @@ def _n_lines(node: ast.FunctionDef) -> int:
 def measure(root: Path) -> House:
     """Read a checkout."""
     package = root / "skbayes_sym"
-    house = House({}, [], Counter(), Counter(), set(), [], Counter())
+    classes: Counter[str] = Counter()
+    basenames: Counter[str] = Counter()
+    house = House({}, [], Counter(), set(), [], Counter())
     for path in sorted(package.rglob("*.py")):
         text, here = path.read_text(encoding="utf-8"), place(path, package)
         name, tree = path.relative_to(package).as_posix(), ast.parse(text)
         house.file_lines[name] = text.count("\n")
-        for what, pattern in IDIOMS.items():
-            house.idioms[what] += len(re.findall(pattern, text, flags=re.MULTILINE))
         _measure_functions(house, tree, name, floor_of(here))
         _measure_imports(house, tree, name, here)
+        _measure_words(house.budgets, tree)
+        classes.update(
+            node.name for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        )  # fmt: skip
+        basenames[path.name] += path.name != "__init__.py"
+    tests = (path.read_text(encoding="utf-8") for path in (root / "tests").rglob("*.py"))
+    house.budgets.update({
+        "package lines": sum(house.file_lines.values()),
+        "test lines": sum(text.count("\n") for text in tests),
+        "class names twice": sum(n > 1 for n in classes.values()),
+        "shared basenames": sum(n for n in basenames.values() if n > 1),
+    })
     return house
+
+
+def _measure_words(budgets: Counter[str], tree: ast.Module) -> None:
+    """Numbers at module level, attributes that stand for a kind, docstrings without a verb."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            value = node.value
+            parts = value.elts if isinstance(value, ast.Tuple) else [value]
+            budgets["module numbers"] += sum(map(_is_number, parts))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            budgets["attribute signs"] += node.func.id in {"hasattr", "getattr"}
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+            said = ast.get_docstring(node) or ""
+            budgets["verbless docstrings"] += re.split(r"\W", said)[0] in VERBLESS
+        is_estimator = isinstance(node, ast.ClassDef) and node.name.endswith(
+            ("Regressor", "Classifier", "Factorization")
+        )
+        for part in node.body if is_estimator else []:
+            if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+                most = max(budgets["constructor parameters"], len(_arguments(part)))
+                budgets["constructor parameters"] = most
+
+
+_ARITHMETIC = (
+    ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Call, ast.Name,
+    ast.Attribute, ast.expr_context, ast.Tuple,
+)  # fmt: skip
+
+
+def _is_number(value: ast.expr) -> bool:
+    """Whether an expression is a number written out, perhaps through others or a function."""
+    inside = list(ast.walk(value))
+    return all(isinstance(node, _ARITHMETIC) for node in inside) and any(
+        isinstance(node, ast.Constant) and type(node.value) in (int, float) for node in inside
+    )
 
 
 def _measure_functions(house: House, tree: ast.Module, name: str, floor: str) -> None:
@@ -130,10 +172,9 @@ def _measure_functions(house: House, tree: ast.Module, name: str, floor: str) ->
         where = f"{name}:{node.lineno} {node.name}"
         house.functions.append(Function(where, _n_lines(node), n_parameters))
         for argument in arguments:
-            if isinstance(argument.annotation, ast.Name) and argument.annotation.id == "Any":
-                house.any_by_floor[floor] += 1
-                if argument.arg in NOUNS:
-                    house.untyped_nouns[f"{argument.arg} ({floor})"] += 1
+            is_any = isinstance(argument.annotation, ast.Name) and argument.annotation.id == "Any"
+            if is_any and argument.arg in NOUNS:
+                house.untyped_nouns[f"{argument.arg} ({floor})"] += 1
 
 
 def _measure_imports(house: House, tree: ast.Module, name: str, here: tuple[str, ...]) -> None:
@@ -161,13 +202,11 @@ def report(house: House) -> str:
         f"functions {len(functions)}, median {median(f.n_lines for f in functions):.0f} lines, "
         f"longest {longest.n_lines} ({longest.where})",
         f"more than {MOST_PARAMETERS} parameters: {house.n_many_parameters} ({share:.1%})",
-        "Any in signatures: "
-        + ", ".join(f"{k or 'root'} {v}" for k, v in sorted(house.any_by_floor.items())),
         "nouns that are Any: "
         + (", ".join(f"{k} {v}" for k, v in sorted(house.untyped_nouns.items())) or "none"),
         f"arrows between folders {len(house.arrows)}, back-arrows {len(house.back_arrows)}",
         *(f"  back: {arrow}" for arrow in house.back_arrows),
-        "copies: " + ", ".join(f"{k} {v}" for k, v in house.idioms.items()),
+        *(f"{name}: {n:,}" for name, n in house.budgets.items()),
     ]
     return "\n".join(lines)
 

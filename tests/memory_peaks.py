@@ -39,7 +39,7 @@ def _cases() -> dict[str, Callable[[], Case]]:
     def matrix(estimator: Any, n: int = 1500) -> Case:
         return estimator, np.random.default_rng(0).standard_normal((n, n // 10)), None
 
-    chains = {"n_warmup": 2, "mode_weights": "uniform", "init": "prior", "prior_scale": 1.0}
+    chains = {"n_warmup": 2, "mode_weights": "uniform", "init": "prior", "prior": 1.0}
     chains |= {"remove_symmetries": False, "random_state": 0}
     laplace = {**steps, "n_hyper_updates": 1, "optimizer": "adam"}
     lila = {**steps, "n_hyper_updates": 1, "invariances": [Rotation2D()]}
@@ -106,7 +106,7 @@ def _sampled() -> dict[str, Callable[[], tuple[Any, int, int]]]:
     import skbayes_sym as sk
 
     steps = {"max_iter": 3, "tol": None, "random_state": 0}
-    chains = {"n_warmup": 2, "mode_weights": "uniform", "init": "prior", "prior_scale": 1.0}
+    chains = {"n_warmup": 2, "mode_weights": "uniform", "init": "prior", "prior": 1.0}
     chains |= {"n_draws": 5, "n_chains": 4, "random_state": 0}
     laplace = {**steps, "n_hyper_updates": 1, "optimizer": "adam"}
     vi = sk.SymmetrizedVIRegressor

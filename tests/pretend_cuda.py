@@ -19,18 +19,8 @@ numbers, nondeterministic atomics, memory running out, streams and graphs, sever
 single CUDA kernels in a dtype. Which operators take 0-dim CPU tensors is read off torch's own table
 of them, where a few are let through that CUDA would refuse.
 
-Use it as a context manager (also across a whole session)::
-
-    with pretend_cuda():
-        model.set_params(device="cuda").fit(X, y)
-
-and to see what a GPU would be made to do::
-
-    with pretend_cuda() as gpu, gpu.trace() as seen:
-        model.fit(X, y)
-    seen.kernels, seen.waits, seen.where  # counts, and the lines that made the host wait
-
-In tests it is the fixture ``cuda`` of ``conftest.py``, which is the real GPU where there is one.
+In tests it is the fixture ``cuda`` of ``conftest.py``, which is the real GPU where there is one;
+``asv_bench/studies/device_waits.py`` counts with it what a GPU would be made to do.
 
 It needs a C++ compiler, and raises `Unavailable` where there is none or where torch has CUDA of its
 own; it was written for torch 2.13 and uses what torch doesn't promise to keep. `load` it before the

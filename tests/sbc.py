@@ -31,7 +31,7 @@ from skbayes_sym.models.learned_scales import LayerScales
 
 Ranks = dict[str, float]
 
-_AS_GIVEN = {"standardize": False, "normalize_y": False}
+_AS_GIVEN = {"standardize": False}
 _SIGMA_RANGE = (0.3, 1.5)  # of the factorisation's noise, uniform in its logarithm
 _SCATTER = 1.0  # what the learned prior of rows knows of a variance, per sqrt(k)
 
@@ -125,7 +125,7 @@ def linear(likelihood: str, seed: int) -> Ranks:
     X = rng.standard_normal((n, d))
     w = 0.7 * rng.standard_normal(d)
     f = X @ w
-    settings = {"prior_scale": 0.7, "fit_intercept": False, "standardize": False, "tol": 1e-8}
+    settings = {"prior": 0.7, "fit_intercept": False, "standardize": False, "tol": 1e-8}
     if likelihood == "logistic":
         y = (rng.random(n) < 1 / (1 + np.exp(-f))).astype(int)
         y[:2] = 0, 1  # both classes are there, or there is nothing to fit
@@ -139,7 +139,7 @@ def linear(likelihood: str, seed: int) -> Ranks:
             y, own = f + 0.5 * rng.standard_t(4, n), {"noise_std": 0.5}
         else:
             y, own = f + 0.5 * rng.standard_normal(n), {"noise_std": 0.5}
-        model = BayesianLinearRegressor(likelihood, normalize_y=False, **own, **settings).fit(X, y)
+        model = BayesianLinearRegressor(likelihood, **own, **settings).fit(X, y)
         mean, cov = model.coef_, model.coef_cov_
     return {
         "w1": float(stats.norm.cdf(w[0], mean[0], cov[0, 0] ** 0.5)),

@@ -19,7 +19,7 @@ X, Y = load_diabetes(return_X_y=True)
 TRAIN, TEST = slice(0, 60), slice(60, 160)
 # Without a prior to hold it this one fits its 60 rows and forgets the others.
 GREEDY = DeepEnsembleRegressor(
-    (50,), n_members=1, max_iter=400, tol=None, prior_scale=100.0, noise_std=20.0, random_state=0
+    (50,), n_members=1, max_iter=400, tol=None, prior=100.0, noise_std=20.0, random_state=0
 )
 
 

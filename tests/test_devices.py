@@ -5,8 +5,7 @@ CPU's, so figures must agree to 1e-9, drawn ones too. A real GPU draws other num
 without noise must agree to 1e-6, and of fits this is compared: what the model that was fitted on
 the GPU predicts there, and on the CPU after moving, to 1e-6; everything is finite, of one shape.
 
-The default suite runs every estimator and every noun; options that reach other lines of torch code
-are `python -m pytest -m slow tests/test_devices.py`.
+Fits of seconds, whose parts shorter ones have, are `python -m pytest -m slow`.
 """
 
 import pickle
@@ -29,7 +28,6 @@ from cases import (
     POSTERIORS,
     PRIORS,
 )
-from device_options import OPTIONS
 from fits import FITS, MATRIX, NUMBERS, SMALL, X, everything_predicted, fitted, target
 from sklearn.base import clone
 from torch import Tensor
@@ -57,11 +55,10 @@ REAL = torch.version.cuda is not None  # where streams differ
 TOLERANCE = 1e-6 if REAL else 1e-9
 # Chains share a block by device, and so a stream: of as many as one block has, both are one.
 ALIKE: dict[str, dict[str, Any]] = {
-    "mcmc-annealed": {"n_chains": 4, "n_warmup": 8, "init": Annealing(2, 3, n_settle=2)}
+    "mcmc-annealed": {"n_chains": 4, "n_warmup": 8, "init": Annealing(2, 3, n_settle=2)},
+    # On a GPU chains whose trees have ended run along: products of more rows round differently.
+    "mcmc-classifier": {"sampler": NUTS(3, skip_finished=False)},
 }
-# On a GPU chains whose trees have ended run along, and products of more rows round differently.
-_TREES = ("mcmc-classifier", "mcmc-nuts", "mcmc-nuts-three", "mcmc-nuts-evidence")
-ALIKE |= {name: {"sampler": NUTS(3, skip_finished=False)} for name in _TREES}
 LONG = {
     "mcmc-annealed", "mcmc-evidence", "bayesian-mlp-ard", "bayesian-mlp",
     "bayesian-mlp-classes", "factors-ordinal", "factors-learned", "laplace-two-classes",
@@ -103,23 +100,20 @@ def moved(model: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return pickle.loads(payload)
 
 
-EVERY = FITS | OPTIONS
-
-
 @cache
 def fitted_there(name: str) -> Any:
     """On the device, as compared with a fit on the CPU; read only."""
-    case = EVERY[name]
+    case = FITS[name]
     there = clone(case.estimator).set_params(device="cuda", **ALIKE.get(name, {}))
     return there.fit(case.X, case.y)
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in OPTIONS or n in LONG else n for n in EVERY],
+    [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in FITS],
 )
 def test_a_fit_is_the_same_and_moves(name, cuda, monkeypatch):
-    estimator, rows, y = EVERY[name]
+    estimator, rows, y = FITS[name]
     changed = ALIKE.get(name, {})
     if "anneal" in name:  # whose chains double any rounding at every step
         monkeypatch.setattr(heteroscedastic, "collapsed_weight", lambda weight: weight)
@@ -127,9 +121,9 @@ def test_a_fit_is_the_same_and_moves(name, cuda, monkeypatch):
     assert there.device_.startswith("cuda")
     predicted = everything_predicted(there, rows)
     if not REAL:
-        shared = name in FITS and not changed
-        here = fitted(name) if shared else clone(estimator).set_params(device="cpu", **changed)
-        here = here if shared else here.fit(rows, y)
+        here = fitted(name)
+        if changed:
+            here = clone(estimator).set_params(device="cpu", **changed).fit(rows, y)
         assert here.device_ == "cpu"
         assert_all_close(figures_of(there), figures_of(here))
         assert_all_close(predicted, everything_predicted(here, rows))

@@ -37,13 +37,13 @@ OF_NETWORKS = {
     "posterior_": "a family each",
     "prior_scale_": "of layers, groups or all coefficients",
     "samples_": "members and draws",
+    "standardize": "of inputs, or of targets too",
     "tol": "what has to gain differs",
 }
 # ... and in the linear models and the factorisation besides.
 OF_ALL = OF_NETWORKS | {
     "coef_": "labels have no units",
     "coef_cov_": "several classes have a matrix of coefficients",
-    "dtype": "linear models and factorisations are computed in float64 in part",
     "elbo_curve_": "after an update, a sweep or a block of steps",
     "elbo_mean_field_": "of the best mean-field posterior, or of the one that was averaged",
     "elbo_std_error_": "of the number that is estimated",
@@ -52,10 +52,9 @@ OF_ALL = OF_NETWORKS | {
     "n_features_in_": "columns of a matrix",
     "n_iter_": "updates, sweeps or steps",
     "noise_std": "of targets or of a matrix",
-    "prior_scale": "of weights, coefficients or factors",
+    "prior": "of weights or coefficients",
     "site_location_": "a row of several classes has several",
     "site_variance_": "a row of several classes has several",
-    "standardize": "a linear model has its intercept centre",
     "stop_reason_": "steps, updates or sweeps",
     "symmetry": "of units or of components",
     "symmetry_": "of units or of components",
@@ -70,7 +69,8 @@ OF_TYPES = {
     "max_iter": "'auto' where there are two optimisers",
     "network": "images have networks by name",
     "noise_std": "one target, or several",
-    "prior_scale": "'learn' where the evidence is known",
+    "prior": "'learn' where the evidence is known",
+    "standardize": "'X' or 'y' where targets are numbers",
     "tol": "'auto' where there are two optimisers",
 }
 

@@ -207,7 +207,7 @@ TAKE_A_NETWORK = {
     "ensemble": (sk.DeepEnsembleRegressor(**STEPS, n_members=4, noise_std="learn"), Sines()),
     "ensemble-classifier": (sk.DeepEnsembleClassifier(**STEPS, n_members=4), Sines(n_outputs=2)),
     "ensemble-learned-scales": (
-        sk.DeepEnsembleRegressor(**STEPS, n_members=4, prior_scale="learn"),
+        sk.DeepEnsembleRegressor(**STEPS, n_members=4, prior="learn"),
         Sines(),
     ),
     "laplace": (sk.LaplaceRegressor(**UPDATES), SinesModule()),
@@ -292,7 +292,7 @@ HIDDEN = torch.arange(12)[None]  # W1 (3, 2), b1 (3,), W2 (1, 3) of NET: all but
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_a_group_in_the_training_bound(activation):
     reg = sk.SymmetrizedVIRegressor(
-        (3,), activation, **STEPS, symmetry=Reflection(HIDDEN), prior_scale=[1.0, 0.5]
+        (3,), activation, **STEPS, symmetry=Reflection(HIDDEN), prior=[1.0, 0.5]
     )
     if activation == "relu":
         with pytest.raises(ValueError, match=r"symmetry=Reflection changes what .*signs changed"):
@@ -455,7 +455,7 @@ class RandomWalk:
 def test_a_sampler():
     """A linear model's posterior is a known Gaussian."""
     settings = {
-        "noise_std": 5.0, "prior_scale": 1.0, "standardize": False, "normalize_y": False,
+        "noise_std": 5.0, "prior": 1.0, "standardize": False,
         "random_state": 0,
     }  # fmt: skip
     reg = sk.MCMCRegressor(

@@ -66,7 +66,7 @@ class Classification(_Fit):
     classes = True
     estimators = {
         "bernoulli": BayesianLinearClassifier(),
-        "bernoulli, prior_scale=0.3": BayesianLinearClassifier(prior_scale=0.3),
+        "bernoulli, prior=0.3": BayesianLinearClassifier(prior=0.3),
         "LogisticRegression": LogisticRegression(C=0.09),
     }
     params = (ROWS_AND_FEATURES, list(estimators))
@@ -84,7 +84,7 @@ class WideClassification(_Fit):
 
     classes = True
     estimators = {
-        "bernoulli": BayesianLinearClassifier(prior_scale=0.01),
+        "bernoulli": BayesianLinearClassifier(prior=0.01),
         "LogisticRegression": LogisticRegression(C=1e-4),
     }
     params = ([WIDE], list(estimators))

@@ -72,12 +72,12 @@ class Seed(NamedTuple):
 def fit(problem: Problem, seed: int) -> tuple[Outcome, bool, bool]:
     """What came, whether modes have weights, and whether there is an evidence."""
     model = MCMCRegressor(
-        (WIDTH,), "tanh", prior_scale=1.0, n_chains=OURS.n_chains, n_warmup=OURS.n_warmup,
-        n_draws=OURS.n_draws, mode_weights="evidence", dtype="float32", random_state=seed,
+        (WIDTH,), "tanh", prior=1.0, n_chains=OURS.n_chains, n_warmup=OURS.n_warmup,
+        n_draws=OURS.n_draws, mode_weights="evidence", random_state=seed,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        _, seconds = cpu_seconds(lambda: model.fit(problem.x, problem.y))
+        _, seconds = cpu_seconds(lambda: model.fit(problem.x.astype(np.float32), problem.y))
     noise_std = model.noise_std_samples_[..., 0] / float(model.y_scale_[0])
     theta, weights = model.samples_.astype(float), model.chain_weights_
     found = look(Draws(theta, noise_std, weights, seconds, seconds), problem)

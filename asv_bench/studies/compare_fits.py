@@ -34,7 +34,7 @@ def ours(case: Case, n_steps: int) -> None:
     X, y = (t.numpy() for t in random_data(case))
     SymmetrizedVIRegressor(
         case.hidden, "relu", symmetry=None, max_iter=n_steps, tol=None, random_state=0,
-        batch_size=case.batch_size, dtype="float32", learning_rate=LEARNING_RATE,
+        batch_size=case.batch_size, learning_rate=LEARNING_RATE,
     ).fit(X, y.ravel())  # fmt: skip
 
 

@@ -112,13 +112,13 @@ def ours(plan: Plan) -> Arm:
 
     def fit(problem: Problem, seed: int, n_draws: int) -> MCMCRegressor:
         model = MCMCRegressor(
-            (WIDTH,), "tanh", init="prior", prior_scale=1.0,
+            (WIDTH,), "tanh", init="prior", prior=1.0,
             n_chains=plan.n_chains, n_warmup=plan.n_warmup, n_draws=n_draws,
-            dtype="float32", random_state=seed,
+            random_state=seed,
         )  # fmt: skip
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            return model.fit(problem.x, problem.y)
+            return model.fit(problem.x.astype(np.float32), problem.y)
 
     def prepare(problem: Problem) -> Run:
         fit(problem, 10**6, 10)
@@ -305,12 +305,12 @@ def paper_setting(n_jobs: int) -> None:
     """Wall seconds for as many chains as Wiese et al. (2023) ran, on sinusoidal data."""
     problem = load_problem("sinusoidal")
     model = MCMCRegressor(
-        (WIDTH,), "tanh", init="prior", prior_scale=1.0,
+        (WIDTH,), "tanh", init="prior", prior=1.0,
         n_chains=1274, n_warmup=1000, n_draws=1, mode_weights="uniform",
-        dtype="float32", n_jobs=n_jobs, random_state=0,
+        n_jobs=n_jobs, random_state=0,
     )  # fmt: skip
     start = time.perf_counter()
-    model.fit(problem.x, problem.y)
+    model.fit(problem.x.astype(np.float32), problem.y)
     seconds = time.perf_counter() - start
     score = float(model.log_predictive_density(problem.x_test, problem.y_test).mean())
     gradients = float(model.diagnostics_.n_gradients.mean())

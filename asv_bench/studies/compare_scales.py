@@ -41,15 +41,15 @@ TANH = {"hidden_layer_sizes": (20,), "activation": "tanh"}
 SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "regression": {
         "1.0": {},
-        "learn": {"prior_scale": "learn"},
+        "learn": {"prior": "learn"},
         "ARD()": {"prior": ARD()},
         "tanh 1.0": TANH,
-        "tanh learn": {**TANH, "prior_scale": "learn"},
+        "tanh learn": {**TANH, "prior": "learn"},
         "tanh ARD()": {**TANH, "prior": ARD()},
     },
     "classification": {
         "1.0": {},
-        "learn": {"prior_scale": "learn"},
+        "learn": {"prior": "learn"},
         "(0.5, 1)": {"prior": LayerScales(0.5, 1.0)},
         "(8, 1)": {"prior": LayerScales(8.0, 1.0)},
         "(8, 64)": {"prior": LayerScales(8.0, 64.0)},

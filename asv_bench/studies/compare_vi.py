@@ -44,7 +44,7 @@ def starts() -> Mapping[str, Any]:
 
 def priors(kind: type) -> Mapping[str, Any]:
     settings = {
-        "1.0": {"prior_scale": 1.0}, "learn": {"prior_scale": "learn"}, "ARD()": {"prior": ARD()}
+        "1.0": {"prior": 1.0}, "learn": {"prior": "learn"}, "ARD()": {"prior": ARD()}
     }  # fmt: skip
     return {name: kind(random_state=0, **one) for name, one in settings.items()}
 

@@ -70,7 +70,7 @@ def of_modes() -> Round:
 
     def fit(weights: str, seed: int) -> Callable[[], Any]:
         model = MCMCRegressor(
-            (5,), init="prior", prior_scale=1.0, n_chains=16, n_warmup=50, n_draws=100,
+            (5,), init="prior", prior=1.0, n_chains=16, n_warmup=50, n_draws=100,
             mode_weights=weights, random_state=seed,
         )  # fmt: skip
         return lambda: model.fit(X, y)

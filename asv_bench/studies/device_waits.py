@@ -44,7 +44,7 @@ MATRIX = np.where(_rng.random((60, 40)) < 0.7, _rng.standard_normal((60, 40)), n
 _STEPS = {"tol": None, "random_state": 0}
 _SWEEPS = {"n_components": 3, "tol": 1e-300, "random_state": 0}
 _CHAINS = {
-    "init": "prior", "prior_scale": 1.0, "n_chains": 8, "n_warmup": 20, "mode_weights": "uniform",
+    "init": "prior", "prior": 1.0, "n_chains": 8, "n_warmup": 20, "mode_weights": "uniform",
     "random_state": 0,
 }  # fmt: skip
 OPTIMISED = (50, 100, 300)  # steps, in 50, 100 and 100 blocks
@@ -109,7 +109,7 @@ def _others() -> Iterator[tuple[str, Case]]:
         )  # fmt: skip
     yield "MCMC, smc", Case(
         lambda n: sk.MCMCRegressor((3,), sampler=SMC(64, n), mode_weights="uniform",
-                                   prior_scale=1.0, random_state=0),
+                                   prior=1.0, random_state=0),
         X, NUMBERS, (1, 2, 3), "replicate",
     )  # fmt: skip
     factors = sk.SymVIMatrixFactorization

@@ -49,7 +49,6 @@ CASES = {
         {
             "hidden_layer_sizes": (30,),
             "symmetry": None,
-            "dtype": "float32",
             "standardize": False,  # pixels in [0, 1]
         },
     ),

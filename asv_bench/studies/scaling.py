@@ -32,7 +32,7 @@ TRIES = 2  # the faster one counts
 
 _STEPS = {"tol": None, "random_state": 0}
 _CHAINS = {
-    "init": "prior", "prior_scale": 1.0, "n_chains": 4, "n_warmup": 20, "n_draws": 10,
+    "init": "prior", "prior": 1.0, "n_chains": 4, "n_warmup": 20, "n_draws": 10,
     "mode_weights": "uniform", "random_state": 0,
 }  # fmt: skip
 MODELS: dict[str, Callable[[int], Any]] = {

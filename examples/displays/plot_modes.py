@@ -20,11 +20,11 @@ from skbayes_sym.inspection import ModesDisplay, SymmetryDisplay
 x = np.linspace(0, 4, 300, endpoint=False)
 y = np.floor(x) % 2 + 0.3 * np.random.default_rng(0).standard_normal(300)
 settings = {
-    "prior_scale": 3.0, "init": "prior", "n_chains": 64, "n_warmup": 300,
-    "mode_weights": "evidence", "dtype": "float32", "random_state": 0,
+    "prior": 3.0, "init": "prior", "n_chains": 64, "n_warmup": 300,
+    "mode_weights": "evidence", "random_state": 0,
 }  # fmt: skip
 reg = MCMCRegressor((1,), **settings)
-ModesDisplay.from_estimator(reg.fit(x[:, None], y))
+ModesDisplay.from_estimator(reg.fit(x[:, None].astype(np.float32), y))
 
 # %%
 # The same modes in the plane of the unit's weight and bias. Each has two copies, since the unit can

@@ -24,7 +24,7 @@ x = rng.uniform(-4, 4, size=(40, 1))
 y = np.sin(x[:, 0]) + 0.3 * rng.standard_normal(40)
 
 chains = MCMCRegressor(
-    (4,), init="prior", prior_scale=1.0, n_chains=32, n_warmup=300, mode_weights="uniform",
+    (4,), init="prior", prior=1.0, n_chains=32, n_warmup=300, mode_weights="uniform",
     random_state=0,
 )  # fmt: skip
 PredictiveDisplay.from_estimator(chains.fit(x, y), x, y, grid=np.linspace(-7, 7, 200))

@@ -154,9 +154,8 @@ def run_one(setting, width, method, seed):
         tol=None,
         batch_size=BATCH_SIZE,
         learning_rate=setting.learning_rate,
-        prior_scale=(X.shape[1] ** -0.5, width**-0.5) if setting.fan_in_prior else 1.0,
+        prior=(X.shape[1] ** -0.5, width**-0.5) if setting.fan_in_prior else 1.0,
         standardize=False,
-        dtype="float32",
         random_state=seed,
         **METHODS[method],
     )

@@ -76,7 +76,7 @@ def main():
     methods = {"LILA": {}}
     for reward in REWARDS:
         methods[f"Augerino, reward {reward}"] = {
-            "objective": Augerino(reward), "prior_scale": 4.5,
+            "objective": Augerino(reward), "prior": 4.5,
         }  # fmt: skip
     print("learned rotation, degrees to either side (truth 60), one per seed")
     print(f"{'extent written as':24s}" + "".join(f"{name:>24s}" for name in START))

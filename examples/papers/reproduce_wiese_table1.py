@@ -124,6 +124,7 @@ def load_split(name, seed):
     X, y = load_dataset(name, return_X_y=True)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.2, random_state=seed)
     mean, scale = y.mean(), y.std()
+    X, X_test = X.astype(np.float32), X_test.astype(np.float32)
     return X, (y - mean) / scale, X_test, (y_test - mean) / scale
 
 
@@ -155,9 +156,9 @@ def run_methods(name, options):
         "random_state": options.seed,
     }
     sampled = MCMCRegressor(
-        **common, init="prior", prior_scale=1.0,
+        **common, init="prior", prior=1.0,
         n_chains=options.chains, n_warmup=options.warmup, n_draws=1,
-        mode_weights="uniform", dtype="float32", n_jobs=options.jobs,
+        mode_weights="uniform", n_jobs=options.jobs,
     )  # fmt: skip
     chains = evaluate(sampled, split)
     if options.chains_only:
@@ -169,7 +170,7 @@ def run_methods(name, options):
         curvature=CURVATURES[options.network],
     )  # fmt: skip
     ensemble = DeepEnsembleRegressor(
-        **common, **options.fewer, prior_scale=1.0, noise_std="learn", n_members=10
+        **common, **options.fewer, prior=1.0, noise_std="learn", n_members=10
     )
     results = {
         "chains": chains,

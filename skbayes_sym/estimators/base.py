@@ -19,6 +19,7 @@ from skbayes_sym.estimators._fit.rows import (
     Rows,
     Scaling,
     column_scaling,
+    is_standardized,
     numbers_due,
     require_rows,
 )
@@ -109,8 +110,7 @@ class RowEstimator(BayesianEstimator):
 
     x_mean_: Array
     x_scale_: Array
-    dtype: str
-    standardize: bool
+    standardize: bool | str
 
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -187,7 +187,8 @@ class RowEstimator(BayesianEstimator):
         }
 
     def _scale_inputs(self, rows: Rows) -> Scaling:
-        return column_scaling(rows.X, rows.weight, enabled=self.standardize, ends=rows.x_ends)
+        enabled = is_standardized(self.standardize, "X")
+        return column_scaling(rows.X, rows.weight, enabled=enabled, ends=rows.x_ends)
 
     def _input_blocks(self, X: Array) -> Iterator[Tensor]:
         """Scaled inputs in blocks of rows, on the device, in the precision of the fit."""
@@ -232,7 +233,7 @@ def warn_of_infinite_rows(values: Array, first: int = 0) -> bool:
     if wrong.any():
         warn_user(
             f"the prediction for row {first + int(wrong.argmax())} of X is infinite: too far from "
-            "the training data for this arithmetic. Check the row, or use dtype='float64'.",
+            "the training data for this arithmetic. Check the row, or give X as float64.",
             UserWarning,
         )
     return bool(wrong.any())
@@ -252,7 +253,7 @@ def numbers(columns: list[Array]) -> list[Array]:
             raise ValueError(
                 f"the prediction for row {int(wrong.argmax())} of X is not a number: too far from "
                 "the training data for this arithmetic, or of a fit with extreme parameters. "
-                "Check the row, or use dtype='float64'."
+                "Check the row, or give X as float64."
             )
     return columns
 

@@ -13,7 +13,7 @@ from skbayes_sym.estimators._fit.compatibility import (
     require_kind,
 )
 from skbayes_sym.estimators._fit.memory import prior_part, rows_part
-from skbayes_sym.estimators._fit.model import layer_sizes, network_prior
+from skbayes_sym.estimators._fit.model import GivenPrior, bound_prior, layer_sizes
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
@@ -33,22 +33,20 @@ from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
 OBJECT_CONSTRAINTS: dict[str, list[Any]] = {
     "network": [StrOptions({"mlp"}), nn.Module, HasMethods("forward")],
     "likelihood": [StrOptions({"auto", *OF_NUMBERS, *OF_CLASSES}), HasMethods("log_prob")],
-    "prior": [HasMethods("bind"), None],
 }
 
 
 class NetworkEstimator(RowEstimator):
-    """An estimator with ``hidden_layer_sizes``, ``activation`` and ``prior_scale``.
+    """An estimator with ``hidden_layer_sizes``, ``activation`` and ``prior``.
 
-    Some take objects instead: ``network``, ``likelihood`` and ``prior``.
+    Some take objects: ``network`` and ``likelihood``.
     """
 
     hidden_layer_sizes: Any
     activation: str
-    prior_scale: Any
     network: str | nn.Module | Network = "mlp"
     likelihood: str | Likelihood = "auto"
-    prior: UnboundPrior | None = None
+    prior: GivenPrior
     network_: Network
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]]
     _foreign_likelihoods: ClassVar[tuple[type, ...]]
@@ -104,16 +102,11 @@ class NetworkEstimator(RowEstimator):
         return self._named_likelihoods[self.likelihood]
 
     def _learned_scales(self, network: Network) -> UnboundPrior:
-        """What ``prior_scale="learn"`` stands for."""
+        """What ``prior="learn"`` stands for."""
         return LayerScales()
 
     def _prior(self, network: Network) -> Prior:
-        if self.prior is None and isinstance(self.prior_scale, str):
-            return self._learned_scales(network).bind(network.layout)
-        if self.prior is None:
-            return network_prior(self.prior_scale, network)
-        refuse(self, ("prior_scale",), "prior= is given", "its own scales")
-        bound = self.prior.bind(network.layout)
+        bound = bound_prior(self.prior, self._learned_scales(network), network)
         ANY_PRIOR.require(bound, "prior")
         return bound
 

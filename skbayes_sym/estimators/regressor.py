@@ -19,6 +19,7 @@ from skbayes_sym.estimators._fit.rows import (
     Rows,
     Scaling,
     column_scaling,
+    is_standardized,
     numbers_due,
     require_rows,
 )
@@ -87,7 +88,7 @@ def _warn_of_infinite(law: Predictive, first: int) -> None:
 class BayesianRegressorMixin(RegressorMixin):
     """Everything a regressor predicts, in target units, observation noise included."""
 
-    normalize_y: bool
+    standardize: bool | str
     likelihood: Any = "auto"
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = {"auto": Gaussian(), **OF_NUMBERS}
     _foreign_likelihoods: ClassVar[tuple[type, ...]] = tuple(map(type, OF_CLASSES.values()))
@@ -150,7 +151,8 @@ class BayesianRegressorMixin(RegressorMixin):
         return Targets(columns, y.ndim)
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
-        enabled = self.normalize_y and self._chosen_likelihood.scales_targets
+        scales = self._chosen_likelihood.scales_targets
+        enabled = scales and is_standardized(self.standardize, "y")
         return column_scaling(rows.y, rows.weight, enabled=enabled, ends=rows.y_ends)
 
     def _default_likelihood(self, data: Training) -> Likelihood:

@@ -9,15 +9,15 @@ Damped it moved functions 1.5 to 2.7 times as far at equal cost as a diagonal, o
 units.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.search.beginnings import search_modes
+from skbayes_sym.inference.laplace.search.beginnings import search_numbers
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
-from skbayes_sym.inference.laplace.search.modes import ClassModeSearch, starting_points
-from skbayes_sym.inference.laplace.search.numbers import EvidenceModes, NumbersEvidence
+from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, Search, starting_points
+from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import ScalesByGroup
@@ -27,7 +27,7 @@ from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.random import generator_from
 
 _DAMPING = 1000.0  # of the prior's precisions in the metric
-_STEPS, _CLASS_STEPS = 100, 60  # Gauss-Newton steps of a start, at most
+_STEPS, _LABELS_STEPS = 100, 60  # Gauss-Newton steps of a start, at most
 
 
 class Starts(NamedTuple):
@@ -44,19 +44,6 @@ class Starts(NamedTuple):
         mode = torch.arange(n) % len(self.position)
         position, metric = (t[mode.to(t.device)].to(like) for t in (self.position, self.metric))
         return position, DensePreconditioner(metric)
-
-
-class _Found(Protocol):
-    """Modes as the searches return them."""
-
-    @property
-    def theta(self) -> Tensor: ...
-
-    @property
-    def hyper(self) -> Tensor: ...
-
-    @property
-    def factor(self) -> Tensor: ...
 
 
 def regression_starts(
@@ -80,18 +67,15 @@ def regression_starts(
         If interrupted.
     """
     learns_noise = likelihood.n_params > 0
-    how = EvidenceModes(_STEPS, learn_noise=learns_noise, learn_prior=prior.is_learned)
     noise = None if learns_noise else likelihood.noise_scale.double() ** -2
 
     def draw(n_starts: int) -> Tensor:
         drawn = starting_points(network, n_starts, generator=generator_from(seed))
         return drawn.to(data.x.device)
 
-    search = search_modes(how, NumbersEvidence(network, data, prior), draw, n, noise)
-    if search.stopped == "interrupted":
-        raise KeyboardInterrupt
-    modes = search.modes
-    starts = _starts(modes, prior)
+    problem = NumbersEvidence(network, data, prior, noise_precision=noise)
+    search = search_numbers(EvidenceSearch(_STEPS), problem, draw, n)
+    modes, starts = search.modes, _starts(search, prior)
     if not learns_noise:
         return starts
     log_noise = -0.5 * modes.noise_precision.log()
@@ -108,15 +92,16 @@ def regression_starts(
 def labels_starts(network: MLP, data: Data, prior: ScalesByGroup, *, n: int, seed: int) -> Starts:
     """Modes under the softmax, found one after the other; O(N P^2 + P^3) a step of each."""
     theta = starting_points(network, n, generator=generator_from(seed)).to(data.x.device)
-    search = ClassModeSearch(_CLASS_STEPS, learn_scales=prior.is_learned)
-    modes = search.search(LabelsEvidence(network, data, prior), theta)
-    if "interrupted" in modes.stopped:
+    return _starts(
+        EvidenceSearch(_LABELS_STEPS).search(LabelsEvidence(network, data, prior), theta), prior
+    )
+
+
+def _starts(search: Search, prior: ScalesByGroup) -> Starts:
+    """Metrics and widths by the Cholesky factor of every mode's curvature with the prior's own."""
+    if search.stop_reason == "interrupted":
         raise KeyboardInterrupt
-    return _starts(modes, prior)
-
-
-def _starts(modes: _Found, prior: ScalesByGroup) -> Starts:
-    """From the Cholesky factor of every mode's curvature with the prior's own."""
+    modes = search.modes
     precision = modes.factor @ modes.factor.mT
     spread = precision.diagonal(dim1=1, dim2=2).rsqrt()
     more = (_DAMPING - 1.0) * modes.hyper.exp()[:, prior.group]

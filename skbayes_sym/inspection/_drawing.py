@@ -1,7 +1,7 @@
 """What the Displays share in drawing: axes and colours. matplotlib is imported on demand."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,6 +18,43 @@ _SERIES = "series"  # marks the curves that are counted
 
 _SIZE = (6.0, 3.8)  # inches; 600 pixels wide at 100 dots an inch
 _INSTALL = "pip install matplotlib"
+
+
+class Display:
+    """Arrays to keep, and ``plot(ax=None)`` to look at them."""
+
+    ax_: Any
+    figure_: Any
+
+    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New ones by default; several panels divide the place it has.
+        **kwargs : dict
+            For the curve, points or bars, as in ``from_estimator``.
+
+        Returns
+        -------
+        self : Display
+
+        Raises
+        ------
+        ImportError
+            Without matplotlib.
+        """
+        self.ax_, self.figure_ = open_axes(ax, self, self._size())
+        self._draw(kwargs)
+        return self
+
+    def _size(self) -> tuple[float, float]:
+        """Width and height of a new figure, inches."""
+        return _SIZE
+
+    def _draw(self, style: dict[str, Any]) -> None:
+        raise NotImplementedError
 
 
 def open_axes(ax: Any, display: Any, size: tuple[float, float] = _SIZE) -> tuple[Any, Any]:

@@ -1,6 +1,6 @@
 """Whether predictive intervals hold as many observations as they promise."""
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.stats import binom
@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.inspection._drawing import GREY, has_label, next_series, no_box, open_axes
+from skbayes_sym.inspection._drawing import GREY, Display, has_label, next_series, no_box
 from skbayes_sym.inspection._fitted import of_target, regression_law
 from skbayes_sym.metrics import interval_calibration_error
 from skbayes_sym.numerics.arguments import check_arrays, check_count, check_name, check_number
@@ -17,7 +17,7 @@ _CHANCE = 0.95  # of the band within which a perfect model falls, at each covera
 _DIAGONAL = "perfect"
 
 
-class IntervalCalibrationDisplay:
+class IntervalCalibrationDisplay(Display):
     r"""Nominal against observed coverage of central predictive intervals.
 
     Below the diagonal a model is too sure of itself, above it not sure enough. The legend gives the
@@ -101,7 +101,7 @@ class IntervalCalibrationDisplay:
         name: str | None = None,
         ax: Any = None,
         **kwargs: Any,
-    ) -> "IntervalCalibrationDisplay":
+    ) -> Self:
         """Predict, count and plot.
 
         Parameters
@@ -123,14 +123,8 @@ class IntervalCalibrationDisplay:
         **kwargs : dict
             For the curve's ``Axes.plot``.
 
-        Returns
-        -------
-        IntervalCalibrationDisplay
-
         Raises
         ------
-        NotFittedError
-            If the estimator isn't fitted.
         TypeError
             If it predicts no distribution of numbers.
         """
@@ -144,7 +138,7 @@ class IntervalCalibrationDisplay:
     @classmethod
     def from_predictions(
         cls, cdf: Any, *, coverages: Any = None, name: str = "model", ax: Any = None, **kwargs: Any
-    ) -> "IntervalCalibrationDisplay":
+    ) -> Self:
         """Count and plot.
 
         Parameters
@@ -161,9 +155,6 @@ class IntervalCalibrationDisplay:
         **kwargs : dict
             For the curve's ``Axes.plot``.
 
-        Returns
-        -------
-        IntervalCalibrationDisplay
         """
         coverages = np.linspace(0.05, 0.95, 19) if coverages is None else coverages
         shapes = {"coverages": "c", "cdf": "n"}
@@ -176,26 +167,10 @@ class IntervalCalibrationDisplay:
         display = cls(nominal, observed, len(reached), error, name=name)
         return display.plot(ax=ax, **kwargs)
 
-    def plot(self, ax: Any = None, **kwargs: Any) -> "IntervalCalibrationDisplay":
-        """Draw it.
+    def _size(self) -> tuple[float, float]:
+        return (6.0, 4.2)
 
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            New ones by default.
-        **kwargs : dict
-            For the curve's ``Axes.plot``.
-
-        Returns
-        -------
-        self : IntervalCalibrationDisplay
-
-        Raises
-        ------
-        ImportError
-            Without matplotlib.
-        """
-        self.ax_, self.figure_ = open_axes(ax, self, size=(6.0, 4.2))
+    def _draw(self, style: dict[str, Any]) -> None:
         self.band_ = None
         if not has_label(self.ax_, _DIAGONAL):
             self.ax_.plot([0, 1], [0, 1], "--", color=GREY, lw=1, label=_DIAGONAL)
@@ -207,7 +182,7 @@ class IntervalCalibrationDisplay:
         (self.line_,) = self.ax_.plot(
             self.nominal,
             self.observed,
-            **{"ms": 4, "label": label, **next_series(self.ax_), **kwargs},
+            **{"ms": 4, "label": label, **next_series(self.ax_), **style},
         )
         self.ax_.set(
             xlim=(0, 1), ylim=(0, 1), xlabel="coverage of the intervals",
@@ -215,4 +190,3 @@ class IntervalCalibrationDisplay:
         )  # fmt: skip
         self.ax_.legend(loc="lower right", frameon=False, fontsize="small")
         no_box(self.ax_)
-        return self

@@ -1,19 +1,19 @@
 """How a bound, or an estimate of the evidence, rose during a fit."""
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, legend_on_top, no_box, open_axes
+from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, Display, legend_on_top, no_box
 from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.numerics.arguments import check_arrays
 
 _EARLY = 0.25  # of the fit: what lies far below came before it, and needn't be seen
 
 
-class ELBODisplay:
+class ELBODisplay(Display):
     """Training objective over the iterations, and the bounds at its end.
 
     Variational fits show their training ELBO, which is noisy, and the bounds evaluated afterwards:
@@ -38,10 +38,6 @@ class ELBODisplay:
         The curve.
     bounds_ : list of matplotlib Line2D
         Mean-field and symmetrised bound; empty if there are none.
-
-    See Also
-    --------
-    GapDisplay : The bounds of several estimators.
 
     Notes
     -----
@@ -86,7 +82,7 @@ class ELBODisplay:
         *,
         ax: Any = None,
         **kwargs: Any,
-    ) -> "ELBODisplay":
+    ) -> Self:
         """Read the curve off a fit and plot.
 
         Parameters
@@ -99,14 +95,8 @@ class ELBODisplay:
         **kwargs : dict
             For the curve's ``Axes.plot``.
 
-        Returns
-        -------
-        ELBODisplay
-
         Raises
         ------
-        NotFittedError
-            If the estimator isn't fitted.
         TypeError
             If it records no such curve.
         """
@@ -130,27 +120,8 @@ class ELBODisplay:
         )  # fmt: skip
         return display.plot(ax=ax, **kwargs)
 
-    def plot(self, ax: Any = None, **kwargs: Any) -> "ELBODisplay":
-        """Draw it.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            New ones by default.
-        **kwargs : dict
-            For the curve's ``Axes.plot``.
-
-        Returns
-        -------
-        self : ELBODisplay
-
-        Raises
-        ------
-        ImportError
-            Without matplotlib.
-        """
-        self.ax_, self.figure_ = open_axes(ax, self)
-        style = {"color": GREY, "lw": 1.2, "label": self.curve_name, **kwargs}
+    def _draw(self, style: dict[str, Any]) -> None:
+        style = {"color": GREY, "lw": 1.2, "label": self.curve_name, **style}
         (self.line_,) = self.ax_.plot(self.iterations, self.curve, **style)
         bounds = (
             (self.elbo, VERMILLION, "-", "symmetrised"),
@@ -164,7 +135,6 @@ class ELBODisplay:
         self.ax_.set(xlabel=self.iteration_name, ylabel="nats", ylim=self._view())
         legend_on_top(self.ax_, n_columns=3)
         no_box(self.ax_)
-        return self
 
     def _view(self) -> tuple[float, float]:
         """Limits that hold the bounds and the curve but for its start."""

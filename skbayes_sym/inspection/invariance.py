@@ -1,14 +1,14 @@
 """The input transformations that a model has learned to ignore, and how far."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.inspection._drawing import BLUE, no_box, open_axes, split_axes
+from skbayes_sym.inspection._drawing import BLUE, Display, no_box, split_axes
 from skbayes_sym.inspection._fitted import feature_names, fitted_model, require
 from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.numerics.arguments import check_arrays, check_names, seed_of
@@ -31,7 +31,7 @@ _UNITS = {
 }
 
 
-class InvarianceDisplay:
+class InvarianceDisplay(Display):
     """Learned half-widths as bars, and what they do to images.
 
     A bar is the half-width of the uniform law of one generator, its unit written at its end. Under
@@ -109,7 +109,7 @@ class InvarianceDisplay:
         random_state: Any = 0,
         ax: Any = None,
         **kwargs: Any,
-    ) -> "InvarianceDisplay":
+    ) -> Self:
         """Read the half-widths off a fit, transform images and plot.
 
         Parameters
@@ -126,14 +126,8 @@ class InvarianceDisplay:
         **kwargs : dict
             For the half-widths' ``Axes.barh``.
 
-        Returns
-        -------
-        InvarianceDisplay
-
         Raises
         ------
-        NotFittedError
-            If the estimator isn't fitted.
         TypeError
             If it learns no invariances.
         ValueError
@@ -156,32 +150,15 @@ class InvarianceDisplay:
         )  # fmt: skip
         return display.plot(ax=ax, **kwargs)
 
-    def plot(self, ax: Any = None, **kwargs: Any) -> "InvarianceDisplay":
-        """Draw it.
+    def _size(self) -> tuple[float, float]:
+        return 6.0, max(1.2 + 0.4 * len(self.names), 0.0 if self.images is None else 3.2)
 
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            New ones by default. With images, two panels divide the place it has.
-        **kwargs : dict
-            For the half-widths' ``Axes.barh``.
-
-        Returns
-        -------
-        self : InvarianceDisplay
-
-        Raises
-        ------
-        ImportError
-            Without matplotlib.
-        """
+    def _draw(self, style: dict[str, Any]) -> None:
         n = len(self.names)
-        height = max(1.2 + 0.4 * n, 0.0 if self.images is None else 3.2)
-        self.ax_, self.figure_ = open_axes(ax, self, size=(6.0, height))
         self.axes_ = [self.ax_] if self.images is None else split_axes(self.ax_, (1.0, 1.3))
         self.image_ = None if self.images is None else self._draw_images(self.axes_[1])
         bars, rows = self.axes_[0], np.arange(n)
-        self.bars_ = bars.barh(rows, self.half_widths, **{"height": 0.6, "color": BLUE, **kwargs})
+        self.bars_ = bars.barh(rows, self.half_widths, **{"height": 0.6, "color": BLUE, **style})
         self.texts_ = [
             bars.annotate(
                 f"{half_width:.2f} {unit}", (half_width, row), (4, 0), textcoords="offset points",
@@ -196,7 +173,6 @@ class InvarianceDisplay:
             xlabel="half-width",
         )  # fmt: skip
         no_box(bars)
-        return self
 
     def _draw_images(self, ax: Any) -> Any:
         assert self.images is not None

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.scikit_learn import check_matplotlib_support
+from skbayes_sym.inspection._drawing import BLUE, GREY, no_box, open_axes, split_axes
 from skbayes_sym.numerics.arguments import check_arrays, check_names, shown
 
 _LABELS = {
@@ -21,7 +21,6 @@ _LABELS = {
     "predict_seconds": "predict (seconds)",
 }
 _NAME = "ModelComparisonDisplay"
-_BLUE, _GREY = "#0072B2", "0.6"
 _SPANS_ORDERS = ("fit_seconds", "predict_seconds")  # drawn on a logarithmic axis
 
 
@@ -132,16 +131,13 @@ class ModelComparisonDisplay:
         -------
         self : ModelComparisonDisplay
         """
-        check_matplotlib_support("ModelComparisonDisplay.plot")
-        import matplotlib.pyplot as plt
-
         shown = self._shown(columns)
-        if ax is None:
+        if ax is None or not np.ndim(ax):
             size = (1.0 + 1.8 * len(shown), 1.1 + 0.33 * len(self.models))
-            _, ax = plt.subplots(1, len(shown), figsize=size, squeeze=False, layout="constrained")
+            ax, _ = open_axes(ax, self, size)
         panels = np.atleast_1d(np.asarray(ax, dtype=object)).ravel()
         if len(panels) == 1 < len(shown):
-            panels = _side_by_side(panels[0], len(shown))
+            panels = np.array(split_axes(panels[0], [1.0] * len(shown), gap=0.12 / len(shown)))
         if len(panels) != len(shown):
             raise ValueError(f"ax has {len(panels)} Axes for the {len(shown)} columns {shown}.")
         for panel, name in zip(panels, shown, strict=True):
@@ -165,27 +161,21 @@ class ModelComparisonDisplay:
         places = np.arange(len(values))
         drawn = np.isfinite(values)
         bars = 2.0 * np.nan_to_num(errors[drawn])
-        panel.errorbar(values[drawn], places[drawn], xerr=bars, fmt="o", color=_BLUE, ms=5)
+        panel.errorbar(values[drawn], places[drawn], xerr=bars, fmt="o", color=BLUE, ms=5)
         if name == "difference":
-            panel.axvline(0.0, color=_GREY, lw=1, zorder=0)
+            panel.axvline(0.0, color=GREY, lw=1, zorder=0)
         if name == "evidence":
             bound = drawn & self.is_bound
-            panel.plot(values[bound], places[bound], ">", color=_BLUE, ms=9)
+            panel.plot(values[bound], places[bound], ">", color=BLUE, ms=9)
         if name in _SPANS_ORDERS:
             panel.set_xscale("log")
         else:
             panel.locator_params(axis="x", nbins=3)
+            panel.ticklabel_format(axis="x", useOffset=False)
         panel.set_yticks(places, self.models)
         panel.margins(x=0.12)
         panel.set_ylim(len(values) - 0.5, -0.5)  # the first on top
         panel.set_xlabel(_LABELS[name])
         panel.grid(axis="y", color="0.92")
         panel.set_axisbelow(True)
-        panel.spines[["top", "right"]].set_visible(False)
-
-
-def _side_by_side(ax: Any, n: int) -> Array:
-    """Panels within the frame of ``ax``, which itself is no longer drawn."""
-    ax.set_axis_off()
-    width = 1.0 / (n + 0.12 * (n - 1))  # a gap of 0.12 widths between two of them
-    return np.array([ax.inset_axes((1.12 * i * width, 0.0, width, 1.0)) for i in range(n)])
+        no_box(panel)

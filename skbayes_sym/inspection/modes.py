@@ -1,6 +1,6 @@
 """The modes of a sampled posterior: what they weigh, and how many chains found them."""
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -9,18 +9,19 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import (
     BLUE,
     VERMILLION,
+    Display,
     legend_on_top,
     no_box,
-    open_axes,
     split_axes,
 )
 from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.numerics.arguments import check_arrays
 
+_MOST_MODES = 10  # drawn, in the order given
 _LEGEND = 0.5  # rows that the legend takes
 
 
-class ModesDisplay:
+class ModesDisplay(Display):
     """Posterior mass of every mode beside the share of chains that found it, and its log evidence.
 
     Bars are masses, by bridge sampling; open dots the shares of the chains that ended in the mode,
@@ -101,7 +102,7 @@ class ModesDisplay:
         *,
         ax: Any = None,
         **kwargs: Any,
-    ) -> "ModesDisplay":
+    ) -> Self:
         """Read the modes off a fit and plot.
 
         Parameters
@@ -111,16 +112,10 @@ class ModesDisplay:
         ax : matplotlib Axes, optional
             New ones by default.
         **kwargs : dict
-            For `plot`.
-
-        Returns
-        -------
-        ModesDisplay
+            For the masses' ``Axes.barh``.
 
         Raises
         ------
-        NotFittedError
-            If the estimator isn't fitted.
         TypeError
             If it knows no modes.
         ValueError
@@ -137,36 +132,17 @@ class ModesDisplay:
         columns = {name: np.array([getattr(m, name) for m in model.modes_]) for name in names}
         return cls(**columns).plot(ax=ax, **kwargs)
 
-    def plot(self, ax: Any = None, *, max_modes: int = 10, **kwargs: Any) -> "ModesDisplay":
-        """Draw it.
+    def _size(self) -> tuple[float, float]:
+        return 6.0, 1.6 + 0.45 * min(len(self.weight), _MOST_MODES)
 
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            New ones by default. Two panels divide the place it has.
-        max_modes : int, default=10
-            Most modes drawn, in the order given.
-        **kwargs : dict
-            For the masses' ``Axes.barh``.
-
-        Returns
-        -------
-        self : ModesDisplay
-
-        Raises
-        ------
-        ImportError
-            Without matplotlib.
-        """
-        n = min(len(self.weight), max_modes)
-        self.ax_, self.figure_ = open_axes(ax, self, size=(6.0, 1.6 + 0.45 * n))
+    def _draw(self, style: dict[str, Any]) -> None:
+        n = min(len(self.weight), _MOST_MODES)
         self.axes_ = split_axes(self.ax_, (1.3, 1.0))
-        self._draw_shares(self.axes_[0], n, kwargs)
+        self._draw_shares(self.axes_[0], n, style)
         self._draw_evidence(self.axes_[1], n)
         for panel in self.axes_:
             panel.set_ylim(n - 0.5, -0.5 - _LEGEND)
             no_box(panel)
-        return self
 
     def _draw_shares(self, ax: Any, n: int, style: dict[str, Any]) -> None:
         rows = np.arange(n)
@@ -188,10 +164,10 @@ class ModesDisplay:
         legend_on_top(ax, n_columns=2, share=0.0, handles=handles)
 
     def _row_name(self, k: int) -> str:
-        found = f"mode {k}: {self.n_explorers[k]} chains"
+        name = f"mode {k}: {self.n_explorers[k]} chains"
         if self.n_particles is not None and np.any(self.n_particles):
-            found += f"\n{self.n_particles[k]} particles"
-        return found
+            name += f"\n{self.n_particles[k]} particles"
+        return name
 
     def _draw_evidence(self, ax: Any, n: int) -> None:
         rows = np.arange(n)

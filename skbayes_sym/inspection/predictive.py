@@ -1,7 +1,7 @@
 """What an estimator predicts, over one feature or row by row."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -14,9 +14,9 @@ from skbayes_sym.inspection._drawing import (
     GREY,
     MARKERS,
     VERMILLION,
+    Display,
     legend_on_top,
     no_box,
-    open_axes,
     tint,
 )
 from skbayes_sym.inspection._fitted import feature_names
@@ -37,10 +37,11 @@ _SHAPES = {
     "probabilities": _FAN,
     "intervals": {**_FAN, "x_observed": "n?", "y_observed": "n?"},
 }
+_MOST_ROWS = 200  # drawn of all intervals, evenly over the ordered medians
 _LINES = ("-", "--", "-.", ":")
 
 
-class PredictiveDisplay:
+class PredictiveDisplay(Display):
     """Predictive distributions: a fan over one feature, or an interval for every row.
 
     With one feature (or ``feature`` given) a regressor's quantiles are drawn as nested bands over
@@ -138,7 +139,7 @@ class PredictiveDisplay:
         y_name: str | None = None,
         ax: Any = None,
         **kwargs: Any,
-    ) -> "PredictiveDisplay":
+    ) -> Self:
         """Predict and plot.
 
         Parameters
@@ -166,14 +167,8 @@ class PredictiveDisplay:
         **kwargs : dict
             For the observations' ``Axes.plot``.
 
-        Returns
-        -------
-        PredictiveDisplay
-
         Raises
         ------
-        NotFittedError
-            If the estimator isn't fitted.
         TypeError
             If it predicts no quantiles or probabilities.
         ValueError
@@ -212,7 +207,7 @@ class PredictiveDisplay:
         y_name: str = "observed",
         ax: Any = None,
         **kwargs: Any,
-    ) -> "PredictiveDisplay":
+    ) -> Self:
         """Plot the interval of every row beside what was observed.
 
         Parameters
@@ -229,9 +224,6 @@ class PredictiveDisplay:
         **kwargs : dict
             For the observations' ``Axes.plot``.
 
-        Returns
-        -------
-        PredictiveDisplay
         """
         shapes = {"y_true": "n", "quantiles": "nq", "levels": "l"}
         observed, values, at = check_arrays(
@@ -249,41 +241,19 @@ class PredictiveDisplay:
         )  # fmt: skip
         return display.plot(ax=ax, **kwargs)
 
-    def plot(self, ax: Any = None, *, max_rows: int = 200, **kwargs: Any) -> "PredictiveDisplay":
-        """Draw it.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            New ones by default.
-        max_rows : int, default=200
-            Most intervals drawn, evenly over the ordered medians. The legend counts all.
-        **kwargs : dict
-            For the observations' ``Axes.plot``.
-
-        Returns
-        -------
-        self : PredictiveDisplay
-
-        Raises
-        ------
-        ImportError
-            Without matplotlib.
-        """
-        self.ax_, self.figure_ = open_axes(ax, self)
+    def _draw(self, style: dict[str, Any]) -> None:
         self.lines_: list[Any] = []
         self.bands_: list[Any] = []
         self.points_: list[Any] = []
-        style = {"ls": "", "marker": ".", "ms": 5, "color": "black", **kwargs}
+        style = {"ls": "", "marker": ".", "ms": 5, "color": "black", **style}
         if self.kind == "probabilities":
             self._draw_probabilities(style)
         elif self.kind == "intervals":
-            self._draw_intervals(style, max_rows)
+            self._draw_intervals(style)
         else:
             self._draw_fan(style)
         self.ax_.set(xlabel=self.x_name, ylabel=self.y_name)
         no_box(self.ax_)
-        return self
 
     def _pairs(self) -> list[tuple[float, int, int]]:
         """Coverage of each band and the columns of its ends, widest first."""
@@ -310,12 +280,12 @@ class PredictiveDisplay:
         self.ax_.autoscale(axis="y")  # an earlier fan in the same axes has fixed the limits
         legend_on_top(self.ax_, n_columns=len(pairs) + 2)
 
-    def _draw_intervals(self, style: dict[str, Any], max_rows: int) -> None:
+    def _draw_intervals(self, style: dict[str, Any]) -> None:
         _, low, high = self._pairs()[0]
         y = np.asarray(self.y_observed)
         inside = (self.values[:, low] <= y) & (y <= self.values[:, high])
         shown = np.zeros(len(y), dtype=bool)
-        chosen = np.linspace(0, len(y) - 1, min(len(y), max_rows)).round().astype(int)
+        chosen = np.linspace(0, len(y) - 1, min(len(y), _MOST_ROWS)).round().astype(int)
         shown[np.argsort(self.x, kind="stable")[chosen]] = True
         x, values = self.x[shown], self.values[shown]
         self.bands_ = [

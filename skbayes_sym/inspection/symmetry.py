@@ -1,26 +1,24 @@
 """Weights before and after their symmetry is removed."""
 
 from collections.abc import Sequence
-from typing import Any
+from numbers import Integral
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.inspection._drawing import COLOURS, no_box, open_axes, split_axes
-from skbayes_sym.inspection._fitted import fitted_model
-from skbayes_sym.inspection._orbit_draws import (
-    orbit_draws,
-    unit_positions,
-    weight_names,
-    weight_position,
-)
+from skbayes_sym.inspection._drawing import COLOURS, Display, no_box, split_axes
+from skbayes_sym.inspection._fitted import fitted_model, require
+from skbayes_sym.inspection.symmetry_removal import remove_symmetries
 from skbayes_sym.numerics.arguments import check_arrays, check_count, check_names, seed_of
+from skbayes_sym.numerics.random import generator_from
 
 _MOST_NAMED = len(COLOURS)  # labels with a colour and a line in the legend each
 
 
-class SymmetryDisplay:
+class SymmetryDisplay(Display):
     """Two weights of every hidden unit, before and after symmetry removal.
 
     Each draw is one point a unit. Before, exchanges (and sign flips) of units have mixed the
@@ -99,7 +97,7 @@ class SymmetryDisplay:
         random_state: Any = 0,
         ax: Any = None,
         **kwargs: Any,
-    ) -> "SymmetryDisplay":
+    ) -> Self:
         """Draw weights, act on them with the symmetry and plot.
 
         What is missing of the two is made. Draws whose symmetry was removed, and those of a
@@ -128,29 +126,23 @@ class SymmetryDisplay:
         **kwargs : dict
             For both ``Axes.scatter``.
 
-        Returns
-        -------
-        SymmetryDisplay
-
         Raises
         ------
-        NotFittedError
-            If the estimator isn't fitted.
         TypeError
             If it has no network with hidden units that can be exchanged.
         ValueError
             If there is no such layer or weight, or no modes to colour.
         """
         model = fitted_model(estimator).model
-        units = unit_positions(model, layer)
-        names = weight_names(model, units.shape[1], layer)
+        units = _unit_positions(model, layer)
+        names = _weight_names(model, units.shape[1], layer)
         check_count("n_draws", n_draws)
         chosen = (0, "bias") if pair is None else pair
         if not isinstance(chosen, tuple | list) or len(chosen) != 2:
             raise ValueError(f"pair takes two positions or names of {names}, got {pair!r}.")
-        columns = [weight_position(which, names) for which in chosen]
+        columns = [_weight_position(which, names) for which in chosen]
         seed = seed_of(random_state)
-        draws = orbit_draws(model, n_draws, seed)
+        draws = _orbit_draws(model, n_draws, seed)
         labels, label_names = _labels(model, draws.chains, len(units), color_by)
         pairs = units[:, columns]  # (d, 2) positions in the flat weights
         return cls(
@@ -159,31 +151,15 @@ class SymmetryDisplay:
             before_name=draws.before_name, after_name="one representative",
         ).plot(ax=ax, **kwargs)  # fmt: skip
 
-    def plot(self, ax: Any = None, **kwargs: Any) -> "SymmetryDisplay":
-        """Draw it.
+    def _size(self) -> tuple[float, float]:
+        return (6.0, 3.4)
 
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            New ones by default. Two panels divide the place it has.
-        **kwargs : dict
-            For both ``Axes.scatter``.
-
-        Returns
-        -------
-        self : SymmetryDisplay
-
-        Raises
-        ------
-        ImportError
-            Without matplotlib.
-        """
-        self.ax_, self.figure_ = open_axes(ax, self, size=(6.0, 3.4))
+    def _draw(self, style: dict[str, Any]) -> None:
         self.axes_ = split_axes(self.ax_, (1.0, 1.0))
         colours = _colours(len(self.label_names))
         # In random order: otherwise the last label would lie on the others.
         order = np.random.RandomState(0).permutation(self.labels.size)
-        style = {"s": 7, "lw": 0, "alpha": 0.8, "c": colours[self.labels.ravel()[order]], **kwargs}
+        style = {"s": 7, "lw": 0, "alpha": 0.8, "c": colours[self.labels.ravel()[order]], **style}
         self.points_ = []
         panels = ((self.before, self.before_name), (self.after, self.after_name))
         for panel, (points, title) in zip(self.axes_, panels, strict=True):
@@ -198,7 +174,6 @@ class SymmetryDisplay:
             panel.set(xlim=(-reach[0], reach[0]), ylim=(-reach[1], reach[1]))
         self.axes_[1].set_yticklabels([])
         self._legend(colours)
-        return self
 
     def _legend(self, colours: Array) -> None:
         if not 1 < len(self.label_names) <= _MOST_NAMED:
@@ -237,3 +212,82 @@ def _colours(n: int) -> Array:
     if n <= _MOST_NAMED:
         return np.array([colors.to_rgb(colour) for colour in COLOURS[:n]])
     return colormaps["viridis"](np.linspace(0, 1, n))
+
+
+class _OrbitDraws(NamedTuple):
+    """Flat weights (n, P) before and after removal, and the chain of each."""
+
+    before: Array
+    after: Array
+    chains: Array
+    before_name: str
+
+
+def _unit_positions(model: Any, layer: int) -> Array:
+    """Positions of every unit's weights in the flat vector, (d, p)."""
+    need = "a network whose hidden units can be exchanged"
+    require(model, ["network_"], "SymmetryDisplay", need)
+    require(model.network_, ["symmetry"], "SymmetryDisplay", need)
+    factors = model.network_.symmetry().factors
+    if not isinstance(layer, Integral) or not 1 <= layer <= len(factors):
+        raise ValueError(
+            f"layer must lie between 1 and the number of hidden layers, {len(factors)} in this "
+            f"{type(model).__name__}, got {layer!r}."
+        )
+    return factors[layer - 1].index.numpy()
+
+
+def _weight_names(model: Any, n_weights: int, layer: int) -> list[str]:
+    """Names of a unit's weights, in their order."""
+    sizes = model.network_.sizes
+    sources = [f"x{j}" for j in range(sizes[0])]
+    if layer > 1:
+        sources = [f"unit {j} below" for j in range(sizes[layer - 1])]
+    elif hasattr(model, "feature_names_in_"):
+        sources = list(model.feature_names_in_)
+    target = "output" if layer + 1 == len(sizes) - 1 else "unit above"
+    n_out = n_weights - len(sources) - 1
+    outgoing = [f"weight to {target} {j}" for j in range(n_out)]
+    return [*(f"weight of {source}" for source in sources), "bias", *outgoing]
+
+
+def _weight_position(which: int | str, names: list[str]) -> int:
+    """Place of a weight given by position or name."""
+    if isinstance(which, str) and which in names:
+        return names.index(which)
+    if not isinstance(which, Integral) or not 0 <= which < len(names):
+        raise ValueError(f"pair takes positions or names of {names}, got {which!r}.")
+    return int(which)
+
+
+def _orbit_draws(model: Any, n: int, seed: int) -> _OrbitDraws:
+    """Draws of the posterior, and what removing or restoring its symmetry makes of them."""
+    network = model.network_
+    generator = generator_from(seed)
+    if not hasattr(model, "samples_"):
+        require(model, ["posterior_"], "SymmetryDisplay", "draws or a posterior of the weights")
+        theta, chains = model.posterior_.sample(n, generator=generator).double(), np.zeros(n, int)
+    else:
+        samples = np.asarray(model.samples_, dtype=float)
+        flat = samples.reshape(-1, samples.shape[-1])
+        per_chain = len(flat) // len(samples)
+        weights = getattr(model, "chain_weights_", np.full(len(samples), 1.0 / len(samples)))
+        chosen = _evenly(np.repeat(weights / per_chain, per_chain), n)
+        theta, chains = torch.from_numpy(flat[chosen]), chosen // per_chain
+        if not getattr(model, "remove_symmetries", False):
+            moved = remove_symmetries(
+                flat[chosen], hidden_layer_sizes=network.hidden_layer_sizes,
+                activation=network.activation.name, n_features_in=network.n_inputs,
+                n_outputs=network.n_outputs, random_state=seed,
+            )  # fmt: skip
+            return _OrbitDraws(flat[chosen], moved.draws, chains, "as sampled")
+    group = network.symmetry()
+    copies = group.act(group.sample((len(theta),), generator=generator), theta)
+    return _OrbitDraws(copies.numpy(), theta.numpy(), chains, "all symmetric copies")
+
+
+def _evenly(weights: Array, n: int) -> Array:
+    """At most ``n`` positions, in proportion to their weights, without noise."""
+    n = min(n, len(weights))
+    ends = np.cumsum(weights) / np.sum(weights)
+    return np.minimum(np.searchsorted(ends, (np.arange(n) + 0.5) / n), len(weights) - 1)

@@ -26,10 +26,10 @@ class NoSplit:
     >>> from skbayes_sym import BayesianLinearRegressor
     >>> from skbayes_sym.model_selection import NoSplit, evidence_scorer
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> reg, grid = BayesianLinearRegressor(), {"prior_scale": [0.1, 0.2, 0.4]}
+    >>> reg, grid = BayesianLinearRegressor(), {"prior": [0.1, 0.2, 0.4]}
     >>> search = GridSearchCV(reg, grid, scoring=evidence_scorer, cv=NoSplit()).fit(X, y)
     >>> search.best_params_, round(search.best_score_)
-    ({'prior_scale': 0.2}, -2406)
+    ({'prior': 0.2}, -2406)
     """
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Array, Array]]:

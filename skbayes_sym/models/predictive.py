@@ -185,7 +185,7 @@ class NormalMixture(_Draws):
         return cholesky(
             self.covariance + noise,
             what="The covariance of a row's targets",
-            remedy="Standardise X, or use dtype='float64'.",
+            remedy="Standardise X, or give X as float64.",
         )
 
     def in_units(self, mean: Tensor, scale: Tensor) -> "NormalMixture":

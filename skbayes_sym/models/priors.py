@@ -1,7 +1,7 @@
 """Priors over the flat parameter vector."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from skbayes_sym.numerics.random import normal_like
 _LEAST_SCALE = 1e-100
 
 
+@runtime_checkable
 class UnboundPrior(Protocol):
     """A prior given before the network is known."""
 
@@ -168,13 +169,13 @@ def checked_scales(given: npt.ArrayLike, **sizes: int) -> npt.NDArray[np.float64
     if scale.shape not in {(1,), *((n,) for n in sizes.values())}:
         several = " or ".join(f"one for each of the {n} {name}" for name, n in sizes.items())
         raise ValueError(
-            f"prior_scale must be a number or {several}; got an array of shape {scale.shape}."
+            f"prior must be a number or {several}; got an array of shape {scale.shape}."
         )
     if not np.all(np.isfinite(scale) & (scale > 0)):
-        raise ValueError(f"prior_scale must be positive and finite, got {given!r}.")
+        raise ValueError(f"prior must be positive and finite, got {given!r}.")
     if not np.all((scale >= _LEAST_SCALE) & (scale <= 1.0 / _LEAST_SCALE)):
         raise ValueError(
-            f"prior_scale must lie between {_LEAST_SCALE:g} and {1.0 / _LEAST_SCALE:g}, where its "
+            f"prior must lie between {_LEAST_SCALE:g} and {1.0 / _LEAST_SCALE:g}, where its "
             f"square and the inverse of that are numbers; got {given!r}."
         )
     return scale

@@ -29,7 +29,7 @@ def decompositions_in_words() -> Iterator[None]:
     except torch.linalg.LinAlgError as error:
         raise NotPositiveDefiniteError(
             "a matrix has no decomposition in this arithmetic: data or hyperparameters are "
-            "extreme. Standardise X and y, use dtype='float64', or give scales, noise and "
+            "extreme. Standardise X and y, give X as float64, or give scales, noise and "
             f"learning rates ordinary values. ({str(error).splitlines()[0]})"
         ) from error
 

@@ -65,7 +65,7 @@ def memory_in_words() -> Iterator[None]:
             raise
         raise MemoryError(
             f"out of memory: {str(error).splitlines()[0]} Use fewer rows, draws, members or "
-            "weights at once, or dtype='float32'."
+            "weights at once, or give X as float32."
         ) from error
 
 

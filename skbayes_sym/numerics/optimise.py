@@ -228,7 +228,7 @@ def _finite(loss: float, n_iter: int) -> float:
     if loss - loss != 0.0:
         raise DivergenceError(
             f"the loss became {loss} within the {n_iter} steps made so far: lower "
-            "learning_rate, standardize the data or use dtype='float64'."
+            "learning_rate, standardize the data or give X as float64."
         )
     return loss
 

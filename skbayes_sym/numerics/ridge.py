@@ -168,7 +168,7 @@ def _factor(matrix: Tensor, factored: Callable[..., Tensor] = cholesky) -> Tenso
     return factored(
         add_to_diagonal(matrix, 1.0), what="The precision of a ridge regression",
         remedy="Rows outweigh the prior by more digits than there are: give a larger noise_std, "
-        "lower prior_scale, standardize the data or use dtype='float64'.",
+        "give a smaller prior, standardize the data or give X as float64.",
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ SEVERAL_DEFAULTS = {
     "n_modes": {10, 4},
     "n_weight_samples": {1, 2},  # 2 where a draw of the hidden layers conditions the last one
     "noise_std": {"learn", "effective"},  # of members whose weights take freedoms from it
-    "prior_scale": {1.0, "learn", "auto"},  # learned where there is an evidence; "auto" of chains
+    "prior": {1.0, "learn", "auto"},  # learned where there is an evidence; "auto" of chains
     # Of either optimiser; nats per row; nats per entry; posterior standard deviations.
     "tol": {"auto", 1e-3, 1e-4, 1e-6},
 }

@@ -87,22 +87,14 @@ def test_a_callback_stops_the_fit_early(name):
 @pytest.mark.kept("piped-*", "searched-vi-regressor", "searched-factors", "searched-linear-counts")
 @pytest.mark.parametrize("name", SEARCHED)
 @pytest.mark.parametrize("around", [piped, searched])
-def test_progress_through_pipeline_and_search(name, around, capsys):
-    case = FITS[name]
-    outer = around(clone(case.estimator))
+def test_inside_pipeline_and_search(name, around, capsys):
+    """A bar on the outside; a monitor, and who stops, on the inside."""
+    case, watch = FITS[name], Watch(1)
+    monitor = ScoringMonitor(scoring=scoring_of(case.estimator))
+    outer = around(clone(case.estimator).set_callbacks(monitor, watch))
     outer.set_callbacks(ProgressBar(max_propagation_depth=None)).fit(case.X, case.y)
     # Deep inside a search the bar crops names from the left.
     assert f"{type(case.estimator).__name__[-8:]} - fit" in capsys.readouterr().out
-
-
-@pytest.mark.kept("searched-*", "piped-vi-classifier", "piped-factors", "piped-linear-gaussian")
-@pytest.mark.parametrize("name", SEARCHED)
-@pytest.mark.parametrize("around", [piped, searched])
-def test_monitor_and_early_stop_inside_pipeline_and_search(name, around):
-    case, watch = FITS[name], Watch(1)
-    monitor = ScoringMonitor(scoring=scoring_of(case.estimator))
-    inner = clone(case.estimator).set_callbacks(monitor, watch)
-    outer = around(inner).fit(case.X, case.y)
     n_fits = 2 if around is searched else 1
     assert watch.begun == watch.ended == 2 * n_fits
     if around is piped:
@@ -110,3 +102,11 @@ def test_monitor_and_early_stop_inside_pipeline_and_search(name, around):
     scores = [row["score"] for row in monitor.get_logs().data]
     assert len(scores) == n_fits * (1 if name in SAMPLERS else 2)
     assert np.isfinite(scores).all()
+
+
+def test_callbacks_are_torn_down_after_an_error(monkeypatch):
+    case, watch = FITS["vi-regressor"], Watch()
+    monkeypatch.setattr("skbayes_sym.estimators._fit.run.minimise", lambda *a, **k: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        clone(case.estimator).set_callbacks(watch).fit(case.X, case.y)
+    assert watch.set_up == 0

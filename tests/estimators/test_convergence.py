@@ -25,7 +25,7 @@ IRIS = load_iris(return_X_y=True)
 SHORT = {"hidden_layer_sizes": (5,), "max_iter": 20, "random_state": 0}
 UNFINISHED = {
     "adam": LaplaceClassifier(optimizer="adam", **SHORT),
-    "adam-fixed": LaplaceClassifier(optimizer="adam", prior_scale=1.0, **SHORT),
+    "adam-fixed": LaplaceClassifier(optimizer="adam", prior=1.0, **SHORT),
     "lila": LILAClassifier(invariances=None, **SHORT),
     "ensemble": DeepEnsembleClassifier(n_members=2, **SHORT),
     "vi": SymmetrizedVIClassifier(**SHORT),

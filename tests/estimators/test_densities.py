@@ -85,7 +85,7 @@ def opposite(model):
     return model.fit(x, np.column_stack([f, -f])), np.array([[1.5]])
 
 
-ONE_UNIT = {"noise_std": 0.05, "prior_scale": 1.0, "tol": None, "random_state": 0}
+ONE_UNIT = {"noise_std": 0.05, "prior": 1.0, "tol": None, "random_state": 0}
 
 
 @pytest.mark.long

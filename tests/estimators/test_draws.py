@@ -117,7 +117,7 @@ def test_a_noise_that_is_known(name):
 
 def test_a_known_noise_is_what_a_narrow_posterior_of_it_says():
     """The joint density of the draws by hand."""
-    model = clone(REGRESSORS["mcmc"]).set_params(noise_std=0.5, prior_scale=1.0).fit(X, Y)
+    model = clone(REGRESSORS["mcmc"]).set_params(noise_std=0.5, prior=1.0).fit(X, Y)
     x = torch.as_tensor((X - X.mean(0)) / X.std(0))
     outputs = model.network_.forward(torch.as_tensor(model.samples_), x)[..., 0].numpy()
     joint = stats.norm.logpdf(Y, outputs * Y.std() + Y.mean(), 0.5).sum(-1)
@@ -234,7 +234,6 @@ def test_objects_of_ones_own(name, own):
             {"network": Wave(), "hidden_layer_sizes": (3,)},
             r"hidden_layer_sizes=\(3,\) does not app",
         ),
-        ({"prior": Normal(1.0), "prior_scale": 2.0}, "prior_scale=2.0 does not apply: prior= is"),
         ({"likelihood": Poisson(), "noise_std": 2.0}, "noise_std=2.0 does not apply: likelihood"),
         ({"likelihood": Poisson(), "noise_prior_scale": 2.0}, "noise_prior_scale=2.0 does not app"),
         ({"network": Wave(2)}, "network has 2 outputs.*ask for 1"),

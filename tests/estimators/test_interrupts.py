@@ -1,5 +1,6 @@
 """Ctrl-C at every stage of every estimator: it arrives, and what was trained is kept."""
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -8,12 +9,12 @@ from fits import FITS, SMALL, everything_predicted
 from habits import Watch
 from interrupts import Counter, n_calls
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym import SymmetrizedVIRegressor
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.bayesian_mlp import pool
 from skbayes_sym.estimators.vi import method as vi_method
-from skbayes_sym.inference.laplace.search import labels_beginnings
+from skbayes_sym.inference.laplace.search import beginnings
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -83,27 +84,51 @@ def interrupted_fit(name):
     return model
 
 
-def test_bounds_that_were_interrupted_are_nan(monkeypatch):
+STEPS = [
+    "vi-regressor", "vi-classifier", "ensemble-regressor", "laplace-kronecker", "lila-table",
+    "linear-counts", "mcmc-regressor", "factors",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_warning_says_after_how_many_steps_and_is_the_caller_s(name):
+    n, _ = strikes(name, 1)
+    model = clone(FITS[name].estimator)
+    with (
+        pytest.warns(ConvergenceWarning, match="interrupted after") as caught,
+        Counter(n // 2),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        model.fit(FITS[name].X, FITS[name].y)
+    (warning,) = [w for w in caught if "interrupted" in str(w.message)]
+    assert warning.filename == __file__  # the line that called `fit`
+    steps = int(re.search(r"after (\d+) steps", str(warning.message))[1])
+    assert (model.stop_reason_, model.n_iter_) == ("interrupted", steps)
+
+
+def interrupted(*args, **kwargs):
+    raise KeyboardInterrupt
+
+
+def test_a_second_one_while_finishing_keeps_what_was_trained(monkeypatch):
+    """Bounds that were interrupted are NaN."""
+    case = FITS["vi-regressor"]
+    monkeypatch.setattr(vi_method, "_bounds", interrupted)
+    model = interrupted_fit("vi-regressor")
+    assert np.isnan([model.elbo_, model.elbo_mean_field_, model.symmetry_gap_]).all()
+    assert model.n_iter_ == 20
+    monkeypatch.undo()
+    whole = clone(case.estimator).fit(case.X, case.y)
+    assert np.array_equal(model.predict(case.X), whole.predict(case.X))
+
+
+def test_one_before_the_first_step_keeps_the_previous_fit_or_none():
     case = FITS["vi-regressor"]
     model = clone(case.estimator)
-
-    def interrupted(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(vi_method, "_bounds", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), Counter(30):
         model.fit(case.X, case.y)
-    assert np.isnan([model.elbo_, model.elbo_mean_field_, model.symmetry_gap_]).all()
-    assert (model.stop_reason_, model.n_iter_) == ("interrupted", 20)
-    whole = clone(case.estimator)
-    monkeypatch.undo()
-    assert np.array_equal(model.predict(case.X), whole.fit(case.X, case.y).predict(case.X))
-
-
-def test_one_before_the_first_step_keeps_the_previous_fit():
-    case = FITS["vi-regressor"]
-    model = SymmetrizedVIRegressor(**case.estimator.get_params()).fit(case.X, case.y)
-    before = model.predict(case.X)
+    assert not [name for name in vars(model) if name.endswith("_")]
+    before = model.fit(case.X, case.y).predict(case.X)
     with pytest.raises(KeyboardInterrupt), Counter(30):
         model.fit(case.X, -case.y)
     assert np.array_equal(model.predict(case.X), before)
@@ -117,14 +142,10 @@ ROWS = sorted(name for name in FIRST if isinstance(FITS[name].estimator, RowEsti
 @pytest.mark.parametrize("name", ROWS)
 def test_one_after_the_last_step_loses_nothing(name, monkeypatch):
     """Neither do fits in closed form, which have no steps."""
-    case, keep = FITS[name], RowEstimator._keep
-
-    def interrupted(model, *args):
-        raise KeyboardInterrupt
-
+    case = FITS[name]
     monkeypatch.setattr(RowEstimator, "_keep", interrupted)
     model = interrupted_fit(name)
-    monkeypatch.setattr(RowEstimator, "_keep", keep)
+    monkeypatch.undo()
     whole = clone(case.estimator).fit(case.X, case.y)
     assert np.array_equal(model.predict(case.X), whole.predict(case.X))
 
@@ -133,13 +154,13 @@ def test_one_between_two_searches_keeps_the_best_mode(monkeypatch):
     """Of a classification network, whose modes are searched one after the other."""
     kept = []
 
-    def interrupted(problem, modes):
-        kept.append(modes)
+    def struck(problem, search):
+        kept.append(search)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(labels_beginnings, "unexplained", interrupted)
+    monkeypatch.setattr(beginnings, "unexplained", struck)
     model = interrupted_fit("laplace-classes")
-    assert model.log_evidence_modes_.tolist() == kept[0].log_evidence.tolist()
+    assert model.log_evidence_modes_.tolist() == kept[0].modes.log_evidence.tolist()
     assert np.isfinite(model.predict_proba(FITS["laplace-classes"].X)).all()
 
 
@@ -162,14 +183,11 @@ def test_a_pool_s_linear_model_can_be_interrupted(name, owner, monkeypatch):
     """It comes last, and may have no share: the interrupt arrives, and the networks are kept."""
     linear = owner.linear
 
-    def raised():
-        raise KeyboardInterrupt
-
     class Struck(NamedTuple):
         method: object
 
         def fit(self, data, model, run):
-            monkeypatch.setattr(run, "end_block", raised)
+            monkeypatch.setattr(run, "end_block", interrupted)
             return self.method.fit(data, model, run)
 
     monkeypatch.setattr(owner, "linear", lambda *args: Struck(linear(*args)))

@@ -22,7 +22,7 @@ from skbayes_sym.models import (
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-LINE = {"hidden_layer_sizes": (), "standardize": False, "normalize_y": False, "random_state": 0}
+LINE = {"hidden_layer_sizes": (), "standardize": False, "random_state": 0}
 rng = np.random.default_rng(0)
 X = rng.uniform(-1.5, 1.5, (80, 1))
 SLOPE = X[:, 0]
@@ -209,7 +209,7 @@ def test_laplace_evidence(name, quadrature):
     """At the likelihood's own parameter, if it has one, which is where that evidence is highest."""
     case = CASES[name]
     reg = sk.LaplaceRegressor(
-        **LINE, likelihood=case.likelihood, prior_scale=1.0, curvature="full", optimizer="adam",
+        **LINE, likelihood=case.likelihood, prior=1.0, curvature="full", optimizer="adam",
         max_iter=200 * case.n_weights, learning_rate=0.1, tol=None,
         n_hyper_updates=5 if case.own is None else 60,
     ).fit(X, case.y)  # fmt: skip
@@ -245,7 +245,7 @@ def test_chains_sample_the_posterior(name, quadrature):
     case = CASES[name]
     reg = sk.MCMCRegressor(
         **LINE, likelihood=case.likelihood, n_chains=16, n_warmup=300, n_draws=200, thinning=2,
-        init="prior", prior_scale=1.0,
+        init="prior", prior=1.0,
     ).fit(X, case.y)  # fmt: skip
     exact = quadrature(name)
     mean, epistemic, aleatoric = exact.predicted()
@@ -280,7 +280,7 @@ def test_simulation_based_calibration(name):
         reg = sk.MCMCRegressor(
             **{**LINE, "random_state": seed}, likelihood=case.likelihood, n_chains=8,
             n_warmup=200, n_draws=25, thinning=4, mode_weights="uniform", init="prior",
-            prior_scale=1.0,
+            prior=1.0,
         ).fit(X[:25], y)  # fmt: skip
         law = reg.likelihood_
         theta = torch.as_tensor(reg.samples_).double().flatten(0, -2)

@@ -32,8 +32,7 @@ HEAVY = 0.5 + BEND + 0.3 * rng.standard_t(4.0, 40)
 SPREAD = 0.5 + BEND + np.exp(-1.0 + 0.8 * BEND) * rng.standard_normal(40)
 OVERDISPERSED = rng.negative_binomial(2.0, 2.0 / (2.0 + np.exp(1.0 + BEND))).astype(float)
 NEW = np.array([-1.5, 0.0, 1.5])
-PLAIN = {"standardize": False, "prior_scale": 1.0, "random_state": 0}
-PLAIN_TARGETS = {**PLAIN, "normalize_y": False}
+PLAIN = {"standardize": False, "prior": 1.0, "random_state": 0}
 
 
 # Of outputs f (..., N, K) and the logarithm (..., 1) of what the likelihood learns itself.
@@ -84,11 +83,11 @@ CASES = {
     "poisson": Case(REGRESSORS, PLAIN, COUNTS, poisson, lambda f: f[..., 0].exp()),
     "bernoulli": Case(CLASSIFIERS, PLAIN, LABELS, bernoulli, lambda f: f[..., 0].sigmoid()),
     "student_t": Case(
-        REGRESSORS, PLAIN_TARGETS, HEAVY, heavy_tails, lambda f: f[..., 0],
+        REGRESSORS, PLAIN, HEAVY, heavy_tails, lambda f: f[..., 0],
         own=lambda found: float(found.noise_scale.log()),
     ),
     "heteroscedastic": Case(
-        REGRESSORS, PLAIN_TARGETS, SPREAD, two_heads, lambda f: f[..., 0], n_outputs=2
+        REGRESSORS, PLAIN, SPREAD, two_heads, lambda f: f[..., 0], n_outputs=2
     ),
     "negative_binomial": Case(
         REGRESSORS, PLAIN, OVERDISPERSED, counts, lambda f: f[..., 0].exp(),

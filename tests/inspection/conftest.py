@@ -11,7 +11,6 @@ from skbayes_sym import (
     BayesianLinearRegressor,
     MCMCRegressor,
     SymmetrizedVIRegressor,
-    SymVIMatrixFactorization,
 )
 from skbayes_sym.inference.samplers import Evidence
 
@@ -62,16 +61,10 @@ def network(curve_data):
 @pytest.fixture(scope="session")
 def sampled(curve_data):
     estimator = MCMCRegressor(
-        (1,), init="prior", prior_scale=1.0, n_chains=16, n_warmup=40, n_draws=10,
+        (1,), init="prior", prior=1.0, n_chains=16, n_warmup=40, n_draws=10,
         mode_weights=Evidence(2, 32), random_state=0,
     )  # fmt: skip
     return quiet(estimator, *curve_data)
-
-
-@pytest.fixture(scope="session")
-def factorisation():
-    X = np.random.default_rng(0).standard_normal((12, 8))
-    return quiet(SymVIMatrixFactorization(4, max_iter=20, random_state=0), X), X
 
 
 def quiet(estimator, *data):

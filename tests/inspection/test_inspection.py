@@ -42,7 +42,6 @@ def test_foreign_estimators_are_named_with_the_need(display):
     ("display", "estimator"),
     [
         (inspection.ELBODisplay, DeepEnsembleRegressor((2,), n_members=2, max_iter=20, tol=9.0)),
-        (inspection.GapDisplay, SymVIMatrixFactorization(1, solver="gibbs", max_iter=4)),
         (inspection.InvarianceDisplay, SymVIMatrixFactorization(1, max_iter=2, tol=9.0)),
         (inspection.SymmetryDisplay, SymVIMatrixFactorization(1, max_iter=2, tol=9.0)),
     ],

@@ -63,7 +63,7 @@ def test_the_side_says_where_it_is_a_bound(diabetes):
 
 def test_a_prior_without_the_symmetry_has_no_gap(diabetes):
     n = quick(max_iter=1).fit(*diabetes).network_.layout.n_params
-    reg = quick(symmetry=None, prior_scale=np.linspace(0.5, 1.0, n)).fit(*diabetes)
+    reg = quick(symmetry=None, prior=np.linspace(0.5, 1.0, n)).fit(*diabetes)
     with pytest.raises(ValueError, match="not invariant"):
         invariance_gap(reg)
 
@@ -78,13 +78,13 @@ def test_of_classifiers():
     error = np.hypot(gap.standard_error, other.standard_error)
     assert gap.value == pytest.approx(other.value, abs=5 * error)
     assert 0 < gap.value < net.network_.symmetry().log_order
-    clf = BayesianLinearClassifier(prior_scale=1.0, random_state=0).fit(X, y)
+    clf = BayesianLinearClassifier(prior=1.0, random_state=0).fit(X, y)
     gap = invariance_gap(clf)
     assert gap.value == clf.symmetry_gap_ > 0
     assert 0 < gap.standard_error < 0.1
     assert (gap.kind, gap.side) == ("difference of optima", "exact")
     X, y = load_breast_cancer(return_X_y=True)
-    clf = BayesianLinearClassifier(standardize=True, prior_scale=1.0).fit(X, y)
+    clf = BayesianLinearClassifier(standardize=True, prior=1.0).fit(X, y)
     assert invariance_gap(clf).standard_error == 0.0
 
 

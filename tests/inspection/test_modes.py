@@ -26,15 +26,15 @@ def test_modes_of_a_fit(sampled, axes):
 
 
 def test_many_modes_and_untrusted_masses():
-    n = 12
+    n = 12  # of which ten are drawn
     display = ModesDisplay(
         np.full(n, np.nan), -np.arange(float(n)), np.full(n, 0.1), np.arange(n)[::-1]
-    ).plot(max_modes=4)
-    assert len(display.bars_) == len(display.found_.get_xdata()) == 4
-    np.testing.assert_allclose(display.found_.get_xdata(), np.array([11, 10, 9, 8]) / 66)
+    ).plot()
+    assert len(display.bars_) == len(display.found_.get_xdata()) == 10
+    np.testing.assert_allclose(display.found_.get_xdata(), np.arange(11, 1, -1) / 66)
     label = display.axes_[0].get_xlabel()
     assert "not trusted" in label
-    assert "8 lighter modes" in label
+    assert "2 lighter modes" in label
 
 
 @pytest.mark.long

@@ -105,8 +105,9 @@ def test_intervals_against_observations(linear, table):
     np.testing.assert_allclose(np.sort(segments[:, 1]), np.sort(high), rtol=1e-9)
 
 
-def test_fewer_intervals_are_drawn_than_counted(linear, table):
-    display = PredictiveDisplay.from_estimator(linear, *table).plot(max_rows=10)
+def test_fewer_intervals_are_drawn_than_counted(linear, table, monkeypatch):
+    monkeypatch.setattr("skbayes_sym.inspection.predictive._MOST_ROWS", 10)
+    display = PredictiveDisplay.from_estimator(linear, *table)
     assert len(display.bands_[0].get_segments()) == 10
     assert sum(len(p.get_xdata()) for p in display.points_) == 10
     assert display.points_[0].get_label().endswith("of 80")

@@ -376,7 +376,7 @@ def test_loo_of_a_sampler_agrees_with_cross_validation():
     model = MCMCRegressor(
         (1,),
         init="prior",
-        prior_scale=1.0,
+        prior=1.0,
         sampler=HMC(max_leapfrog=16),
         n_chains=16,
         n_warmup=60,

@@ -25,7 +25,7 @@ from skbayes_sym.model_selection import (
 
 X, y = (a[:80] for a in load_diabetes(return_X_y=True))
 LINEAR = BayesianLinearRegressor(
-    prior_scale=400.0, noise_std=55.0, fit_intercept=False, standardize=False, normalize_y=False
+    prior=400.0, noise_std=55.0, fit_intercept=False, standardize=False
 )
 IRIS = load_iris(return_X_y=True)
 
@@ -43,11 +43,11 @@ def test_evidence_against_the_marginal_density():
 
 def test_a_search_by_evidence_takes_the_largest():
     scales = [20.0, 400.0, 2e3, 2e4]
-    search = GridSearchCV(LINEAR, {"prior_scale": scales}, scoring=evidence_scorer, cv=NoSplit())
+    search = GridSearchCV(LINEAR, {"prior": scales}, scoring=evidence_scorer, cv=NoSplit())
     search.fit(X, y)
     expected = [marginal_log_density(X, y, scale, 55.0) for scale in scales]
     np.testing.assert_allclose(search.cv_results_["mean_test_score"], expected, rtol=1e-9)
-    assert search.best_params_["prior_scale"] == scales[np.argmax(expected)]
+    assert search.best_params_["prior"] == scales[np.argmax(expected)]
 
 
 class Reports(RegressorMixin, BaseEstimator):
@@ -118,7 +118,7 @@ def test_regressors_with_a_standard_deviation_are_normal():
 def test_classifiers_by_their_probabilities(names):
     X, y = IRIS
     y = y if names is None else names[y]
-    for clf in (LogisticRegression(max_iter=1000), BayesianLinearClassifier(prior_scale=1.0)):
+    for clf in (LogisticRegression(max_iter=1000), BayesianLinearClassifier(prior=1.0)):
         clf.fit(X, y)
         columns = np.searchsorted(clf.classes_, y)
         expected = np.log(clf.predict_proba(X)[np.arange(150), columns]).mean()
@@ -160,10 +160,10 @@ def test_a_probability_of_zero_is_minus_infinity():
 
 
 def test_scorers_are_callables_of_a_search():
-    grid = {"prior_scale": [0.01, 2e3]}
+    grid = {"prior": [0.01, 2e3]}
     search = GridSearchCV(LINEAR, grid, scoring=log_predictive_density_scorer, cv=3).fit(X, y)
-    assert search.best_params_ == {"prior_scale": 2e3}
-    best = clone(LINEAR).set_params(prior_scale=2e3)
+    assert search.best_params_ == {"prior": 2e3}
+    best = clone(LINEAR).set_params(prior=2e3)
     scores = cross_val_score(best, X, y, scoring=log_predictive_density_scorer, cv=3)
     assert scores.mean() == pytest.approx(search.best_score_)
 

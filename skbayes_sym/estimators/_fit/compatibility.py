@@ -199,7 +199,7 @@ ANY_PRIOR = Need(
 )
 NORMAL_PRIOR = Need(
     "Independent zero-mean normals",
-    "Use prior_scale, or Normal(scale).",
+    "Give a number, or Normal(scale).",
     ("gaussian",),
     lambda prior: prior.gaussian() is not None,
 )

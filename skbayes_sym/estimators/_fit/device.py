@@ -87,8 +87,6 @@ def gradient_flops(network: Network, n_rows: int, n_networks: float = 1.0) -> fl
     return _PER_MULTIPLICATION * n_networks * n_rows * uses
 
 
-def resolve_dtype(dtype: str, X: np.ndarray) -> torch.dtype:
-    """The torch dtype; ``"auto"`` follows ``X`` (float32 stays float32)."""
-    if dtype == "auto":
-        return torch.float32 if X.dtype == np.float32 else torch.float64
-    return {"float32": torch.float32, "float64": torch.float64}[dtype]
+def dtype_of(X: np.ndarray) -> torch.dtype:
+    """Precision of a fit: that of ``X``, float64 but where it is float32."""
+    return torch.float32 if X.dtype == np.float32 else torch.float64

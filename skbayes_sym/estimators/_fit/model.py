@@ -4,19 +4,20 @@ from numbers import Integral, Real
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import FULLY_CONNECTED, NORMAL_PRIOR
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
-from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import INITIAL_NOISE, LARGEST, Training
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior, Normal, Prior, checked_scales
+from skbayes_sym.models.priors import GaussianPrior, Normal, Prior, UnboundPrior, checked_scales
 from skbayes_sym.numerics.arguments import shown
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import (
@@ -28,10 +29,17 @@ from skbayes_sym.symmetry.base import (
 )
 from skbayes_sym.symmetry.units import Units, unit_layers
 
+GivenPrior = str | npt.ArrayLike | UnboundPrior  # "learn", scales of normals, or an object
+
 NETWORK_CONSTRAINTS: dict[str, list[Any]] = {
     "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
     "activation": [StrOptions(set(ACTIVATIONS))],
-    "prior_scale": [Interval(Real, 0, None, closed="neither"), "array-like"],
+    "prior": [
+        StrOptions({"learn"}),
+        Interval(Real, 0, None, closed="neither"),
+        "array-like",
+        HasMethods("bind"),
+    ],
 }
 NOISE_CONSTRAINTS: dict[str, list[Any]] = {
     "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither"), "array-like"],
@@ -50,10 +58,10 @@ def layer_sizes(given: Any) -> tuple[int, ...]:
     return tuple(int(s) for s in sizes)
 
 
-def scale_array(prior_scale: Any, **sizes: int) -> Array:
-    """``prior_scale`` as an array of one number, or of as many as one of the sizes named."""
-    with numbers_due("prior_scale"):
-        return checked_scales(prior_scale, **sizes)
+def scale_array(prior: GivenPrior, **sizes: int) -> Array:
+    """``prior`` as an array of one number, or of as many as one of the sizes named."""
+    with numbers_due("prior"):
+        return checked_scales(cast(npt.ArrayLike, prior), **sizes)
 
 
 def given_noise(noise_std: Any, n_targets: int) -> Array:
@@ -95,10 +103,17 @@ def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None
     return Gaussian(torch.as_tensor(np.log(start)), learn=True)
 
 
-def network_prior(prior_scale: Any, network: Network) -> GaussianPrior:
-    """``prior_scale`` as one number per parameter: given as a float, per layer or in full."""
-    with numbers_due("prior_scale"):
-        return Normal(prior_scale).bind(network.layout)
+def prior_object(given: GivenPrior) -> UnboundPrior | None:
+    """``prior`` as an object: normals of given scales, or what was given; None of a word."""
+    if isinstance(given, str):
+        return None
+    return given if isinstance(given, UnboundPrior) else Normal(given)
+
+
+def bound_prior(given: GivenPrior, learned: UnboundPrior, network: Network) -> Prior:
+    """The prior of a network's parameters; ``learned`` where a word asks for it."""
+    with numbers_due("prior"):
+        return (prior_object(given) or learned).bind(network.layout)
 
 
 def fully_connected(network: Network) -> MLP:
@@ -185,11 +200,9 @@ def scales_by_group(prior: Prior) -> ScalesByGroup:
 
 
 def declared_group(
-    symmetry: str | SymmetryGroup | None, network: MLP, prior: Prior, what: str = "prior_scale"
+    symmetry: str | SymmetryGroup | None, network: MLP, prior: Prior
 ) -> SymmetryGroup:
     """The network's group by name or one's own, after checking that the prior has it too.
-
-    ``what`` is the parameter that gave the prior.
 
     Raises
     ------
@@ -205,7 +218,7 @@ def declared_group(
         group,
         prior.log_prob,
         network.layout,
-        what=what,
+        what="prior",
         remedy="Give all units of a layer the same scale, or use symmetry=None.",
     )
     return group

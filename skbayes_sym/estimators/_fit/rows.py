@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from skbayes_sym.estimators._fit.scikit_learn import StrOptions
+
 Array = npt.NDArray[Any]
+
+# Of a regressor: both, neither, or one of them.
+STANDARDIZE: list[Any] = ["boolean", StrOptions({"X", "y"})]
 
 _FOLDED = 512  # numbers side by side of which ends are sought
 _LEAST_SPREAD = float(np.finfo(np.float64).tiny)  # whose reciprocal is a number
@@ -174,6 +179,11 @@ def column_ends(values: Array) -> Array:
 
     ends = (np.min, np.max)
     return np.stack([f(values, axis=0) if whole < 2 * fold else end(f) for f in ends])
+
+
+def is_standardized(standardize: bool | str, name: str) -> bool:
+    """Whether ``standardize`` scales "X", or "y"."""
+    return standardize == name if isinstance(standardize, str) else bool(standardize)
 
 
 def column_scaling(

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skbayes_sym.estimators._fit.callbacks import FitTask
-from skbayes_sym.estimators._fit.scikit_learn import StrOptions
 from skbayes_sym.numerics.optimise import (
     Asks,
     Objective,
@@ -30,7 +29,6 @@ PREDICT_ROWS = 128
 # How a fit runs, whatever it fits.
 RUN_CONSTRAINTS: dict[str, list[Any]] = {
     "device": [str],
-    "dtype": [StrOptions({"auto", "float32", "float64"})],
     "verbose": ["verbose"],
 }
 

@@ -4,7 +4,6 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 from sklearn.base import _fit_context as fit_context
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils._param_validation import (
     HasMethods,
     Interval,
@@ -49,7 +48,6 @@ __all__ = [
     "Interval",
     "StrOptions",
     "callback_context",
-    "check_matplotlib_support",
     "check_sample_weight",
     "fit_context",
     "num_samples",

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.callbacks import FitTask
-from skbayes_sym.estimators._fit.device import resolve_device, resolve_dtype
+from skbayes_sym.estimators._fit.device import dtype_of, resolve_device
 from skbayes_sym.estimators._fit.rows import (
     Array,
     Rows,
@@ -50,7 +50,6 @@ class TakesRows(Protocol):
     """An estimator as `Training.open` asks it."""
 
     device: str
-    dtype: str
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]: ...
 
@@ -117,7 +116,7 @@ class Training:
         rows, origin[present] = canonical_rows(X_present, targets.values, own)
         _warn_of_one(rows)
         x_scaling, y_scaling = estimator._scale_inputs(rows), estimator._scale_targets(rows)
-        dtype = resolve_dtype(estimator.dtype, X_checked)
+        dtype = dtype_of(X_checked)
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         # An estimator without a random_state has nothing random about it.
         random_state = check_random_state(getattr(estimator, "random_state", 0))
@@ -223,10 +222,10 @@ class Training:
             raise ValueError(
                 f"sample_weight lies between {weight.min():.3g} and {weight.max():.3g}: numbers "
                 f"from {largest**-2:g} to {largest**2:g} are in this arithmetic's range. Rescale "
-                "the weights, or use dtype='float64'."
+                "the weights, or give X as float64."
             )
         wide = self.x_scaling.largest(self.rows.x_ends)
-        remedy = "rescale it, or use dtype='float64'."
+        remedy = "rescale it, or give X as float64."
         if wide.max() > largest:
             place = int(wide.argmax())
             raise ValueError(
@@ -242,7 +241,7 @@ class Training:
             raise ValueError(
                 f"column {place} of y reaches {wide[place]:.3g} and spreads by "
                 f"{spread[place]:.3g}, which must lie between {1.0 / largest:g} and {largest:g} "
-                f"in this arithmetic: use normalize_y=True, {remedy}"
+                f"in this arithmetic: use standardize=True, {remedy}"
             )
 
     def tensor(self, values: Array) -> Tensor:

@@ -1,37 +1,33 @@
 """Bayesian neural network classification with nothing to tune."""
 
 from collections.abc import Callable, Sequence
-from math import log
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.compatibility import refuse
-from skbayes_sym.estimators._fit.model import layer_sizes
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.model import GivenPrior, bound_prior, layer_sizes
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS, PoolPredictor
+from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS, PoolOfNetworks
 from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Pool, linear_network
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.laplace.effort import units
 from skbayes_sym.estimators.laplace.labels_method import FLAT, STEEP, affordable
-from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
-from skbayes_sym.inference.laplace.labels_predictive import Posteriors, labels_mixture
-from skbayes_sym.inference.laplace.member_refit import RefittedMembers, refitted_mixture
-from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
+from skbayes_sym.inference.laplace.labels_predictive import Posteriors
+from skbayes_sym.inference.laplace.member_refit import RefittedMembers
+from skbayes_sym.inference.laplace.predictors import LabelsPredictor, RefittedPredictor
+from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.predictive import CategoricalMixture
-from skbayes_sym.models.priors import UnboundPrior
 from skbayes_sym.symmetry.base import Trivial
 
 
-class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
+class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
     r"""Bayesian neural network classification with nothing to tune.
 
     Pools two kinds of networks and a linear model: modes of a small tanh network whose prior scales
@@ -45,9 +41,10 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
         Widths of the hidden layers of the modes' network; ``()`` is a linear model. "auto" is 20
         units, or 10 or 5 where columns are so many that 20 would take long.
-    prior : Prior, optional
-        Prior of the weights and biases, in standardised units. ``LayerScales(8.0, 64.0)``, the
-        default, learns one scale per layer; where labels are noisy and its evidence is higher
+    prior : "learn", float, sequence of float or Prior, default="learn"
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number or one per layer; or an object. "learn" is ``LayerScales(8.0, 64.0)``, one
+        learned scale per layer; where labels are noisy and its evidence is higher
         ``LayerScales(8.0, 4.0)`` is taken. ``ARD(8.0, 64.0)`` learns one per column of ``X``,
         `relevance_`.
     n_modes : int, default=4
@@ -62,8 +59,6 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         Whether to centre and scale the columns of ``X`` first.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -104,8 +99,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
     member_network_ : MLP
         The members' architecture.
     refitted_members_ : RefittedMembers
-        Normal laws of the weights of the linearised members; only where they were refitted, like
-        the next.
+        Normal laws of the weights of the linearised members, if they were refitted.
     member_variance_scale_ : float
         Factor on the variance of their logits in predictions.
     classes_ : ndarray of shape (n_classes,)
@@ -165,21 +159,10 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
     ((2, 3), 2)
     """
 
-    hidden_layer_sizes: Any
-    prior: UnboundPrior | None
     likelihood: str | Likelihood
-    network_: MLP
-    posterior_: ModeMixture
-    samples_: Array
-    member_network_: MLP
-    refitted_members_: RefittedMembers
-    choice_: str
+    refitted_members_: RefittedMembers | None = None
     variance_scale_: float
     member_variance_scale_: float
-    linear_share_: float
-    modes_share_: float
-    members_share_: float
-    linear_posterior_: ModeMixture
     linear_variance_scale_: float
 
     _parameter_constraints: dict[str, list[Any]] = {
@@ -191,13 +174,12 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         self,
         hidden_layer_sizes: str | int | Sequence[int] = "auto",
         *,
-        prior: UnboundPrior | None = None,
+        prior: GivenPrior = "learn",
         n_modes: int = 4,
         n_members: int = 10,
         likelihood: str | Likelihood = "auto",
         standardize: bool = True,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
@@ -208,12 +190,8 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         self.likelihood = likelihood
         self.standardize = standardize
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "choice_")
 
     def _model(self, data: Training) -> Model:
         n_outputs = 1 if len(data.classes) == 2 else len(data.classes)
@@ -224,7 +202,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         network = MLP(data.n_features, sizes, n_outputs, TANH)
         # A linear model has one mode, whose scales don't run away.
         default = STEEP if sizes else LayerScales()
-        prior = (default if self.prior is None else self.prior).bind(network.layout)
+        prior = bound_prior(self.prior, default, network)
         return Model(network, self._likelihood(data), prior, Trivial())
 
     def _in_time(self, data: Training) -> Callable[[MLP], bool]:
@@ -235,59 +213,21 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PredictsFromModes):
         n_modes = min(self.n_modes, 2)
         return lambda network: affordable(n_modes, data.n_rows, network)[0] == n_modes
 
-    def _networks_at_once(self, n_weights: int) -> float:
-        """All modes, and a gradient a weight for the curvature; else one member after another."""
-        return float(max(1, self.n_modes * n_weights))
-
     def _method(self) -> Pool:
-        if self.n_modes == 0:
-            why = "n_modes=0 leaves the members, which have a width and a prior of their own"
-            refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
-        alternative = FLAT if self.prior is None else None
+        self._refuse_network()
+        alternative = FLAT if isinstance(self.prior, str) else None
         return Pool(Labels(self.n_modes, self.n_members, alternative))
 
-    def _predictor(self, like: Tensor) -> PoolPredictor:
-        return PoolPredictor(self)
-
-    def _predictive(self, x: Tensor) -> CategoricalMixture:
-        kinds = []  # with what they count for; an interrupt may have come before one
-        if hasattr(self, "posterior_") and self.modes_share_:
-            modes = self._cached(
-                f"modes' labels on {x.device}",
-                lambda: self._labels(x, "sampling", self.variance_scale_),
-            ).law(x)
-            kinds.append((modes, self.modes_share_))
-        if hasattr(self, "samples_") and self.members_share_:
-            kinds.append((self._members(x), self.members_share_))
-        if hasattr(self, "linear_posterior_"):
-            kinds.append((self._linear(x), self.linear_share_))
-        log_weights = [_log_weights(kind) + log(share) for kind, share in kinds]
-        log_probs = [kind.log_probs for kind, _ in kinds]
-        return CategoricalMixture(torch.cat(log_probs), torch.cat(log_weights))
-
-    def _linear(self, x: Tensor) -> CategoricalMixture:
-        """Class probabilities of rows (N, D) by the linear model."""
-        loc, factor = (t.to(x.device) for t in self.linear_posterior_.tensors)
-        posterior = Posteriors(loc, torch.cholesky_inverse(factor))
-        network = linear_network(x.shape[1], self.network_.n_outputs)
-        found = labels_mixture(network, posterior, x.double(), self.linear_variance_scale_)
-        return CategoricalMixture(found.log_probs.to(x), _log_weights(found).to(x))
-
-    def _members(self, x: Tensor) -> CategoricalMixture:
-        """Class probabilities of rows (N, D), every member counted alike."""
-        network = self.member_network_
-        if not hasattr(self, "refitted_members_"):
-            theta = self._cached(f"members on {x.device}", lambda: torch.as_tensor(self.samples_))
-            return CategoricalMixture(network.forward(theta.to(x), x).log_softmax(-1))
-        members = self.refitted_members_
-        laws = self._cached(f"refitted members on {x.device}", lambda: members.tensors(x.device))
-        found = refitted_mixture(network, laws, x.double(), self.member_variance_scale_)
-        return CategoricalMixture(found.log_probs.to(x), _log_weights(found).to(x))
-
-
-def _log_weights(law: CategoricalMixture) -> Tensor:
-    """Of its draws, (S,)."""
-    if law.log_weights is not None:
-        return law.log_weights
-    n_draws = len(law.log_probs)
-    return law.log_probs.new_full((n_draws,), -log(n_draws))
+    def _make_part(self, name: str, like: Tensor) -> Predictor:
+        if name == "members":
+            if self.refitted_members_ is None:
+                theta = torch.as_tensor(self.samples_).to(like)
+                return DrawsPredictor(self.member_network_, theta, Categorical())
+            laws = self.refitted_members_.tensors(like.device)
+            return RefittedPredictor(self.member_network_, laws, self.member_variance_scale_)
+        network, posterior, scale = self.network_, self.posterior_, self.variance_scale_
+        if name == "linear":
+            network = linear_network(network.n_inputs, network.n_outputs)
+            posterior, scale = self.linear_posterior_, self.linear_variance_scale_
+        loc, factor = (t.to(like.device) for t in posterior.tensors)
+        return LabelsPredictor(network, Posteriors(loc, torch.cholesky_inverse(factor)), scale)

@@ -4,37 +4,43 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
-from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, gaussian_noise, layer_sizes
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.model import (
+    NETWORK_CONSTRAINTS,
+    GivenPrior,
+    bound_prior,
+    gaussian_noise,
+    layer_sizes,
+    prior_object,
+)
+from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
-from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.pool import Numbers, Pool, linear_network
 from skbayes_sym.estimators.laplace.effort import units_of_numbers
-from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
-from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
+from skbayes_sym.inference.laplace.predictors import ModesPredictor
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape
-from skbayes_sym.inference.predictor import BasePredictor
+from skbayes_sym.inference.pooling.predictor import PooledPredictor
+from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.predictive import NormalMixture
-from skbayes_sym.models.priors import UnboundPrior
 from skbayes_sym.symmetry.base import Trivial
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     "hidden_layer_sizes": [StrOptions({"auto"}), *NETWORK_CONSTRAINTS["hidden_layer_sizes"]],
-    "prior": [HasMethods("bind"), None],
+    "prior": NETWORK_CONSTRAINTS["prior"],
     "n_modes": [Interval(Integral, 0, None, closed="left")],
     "n_members": [Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
@@ -42,7 +48,51 @@ CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
+class PoolOfNetworks(NetworkEstimator):
+    """A fitted pool: every part a predictor, and what it counts for."""
+
+    hidden_layer_sizes: Any
+    n_modes: int
+    n_members: int
+    network_: MLP
+    posterior_: ModeMixture
+    samples_: Array
+    member_network_: MLP
+    choice_: str
+    linear_share_: float
+    modes_share_: float
+    members_share_: float
+    linear_posterior_: ModeMixture
+    noise_shape_: NoiseShape | None = None
+    _weights_: dict[str, float]  # of the parts that were found and count
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "choice_")
+
+    def _networks_at_once(self, n_weights: int) -> float:
+        """All modes, and a gradient a weight for the curvature; else one member after another."""
+        return float(max(1, self.n_modes * n_weights))
+
+    def _refuse_network(self) -> None:
+        if self.n_modes == 0:
+            why = "n_modes=0 leaves the members, which have a width and a prior of their own"
+            refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
+
+    def _make_part(self, name: str, like: Tensor) -> Predictor:
+        raise NotImplementedError
+
+    def _predictor(self, like: Tensor) -> PooledPredictor:
+        """The parts that count as one predictor on the device of ``like``, made once."""
+
+        def make() -> PooledPredictor:
+            parts = {name: self._make_part(name, like) for name in self._weights_}
+            return PooledPredictor(parts, self._weights_, self.noise_shape_)
+
+        pooled: PooledPredictor = self._cached(f"pool on {like.device}", make)
+        return pooled
+
+
+class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
     r"""Bayesian neural network regression with nothing to tune.
 
     Pools two kinds of networks, all counted alike: modes of a small tanh network whose prior
@@ -59,10 +109,11 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         8 or 20 units, as five-fold cross-validation says, `width_scores_`; 20 of many rows, and 40
         of more than 1,000 distinct rows without much noise, if they are four a weight and there is
         time; 10 or 5 where columns are so many that 20 would take long.
-    prior : Prior, optional
-        Prior of the weights and biases, in standardised units. ``LayerScales()``, the
-        default, learns one scale per layer; ``ARD()``, the default for more than 1,000 distinct
-        rows without much noise, learns one per column of ``X``, `relevance_`.
+    prior : "learn", float, sequence of float or Prior, default="learn"
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number or one per layer; or an object. "learn" is ``LayerScales()``, one learned scale
+        per layer, and for more than 1,000 distinct rows without much noise ``ARD()``, one per
+        column of ``X``: `relevance_`.
     n_modes : int, default=10
         Restarts of the small network; fewer, or none, where so many rows would take long. Modes
         whose log evidence is more than a nat per row below the best are left out. Modes alone are
@@ -75,14 +126,11 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         may change with the level of the target and whose tails may be wide where left-out rows say
         so, `noise_shape_`. ``Gaussian()`` is the same noise for all rows. The evidence that sets
         the modes knows no other.
-    standardize : bool, default=True
-        Whether to centre and scale the columns of ``X`` first.
-    normalize_y : bool, default=True
-        Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
+        them. Everything reported is in the units of ``y``.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -129,7 +177,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     noise_shape_ : NoiseShape
         How the noise changes: its logarithm's ``slope`` per standard deviation of the predicted
         means, the ``wide_share`` of it that is wide, and by how much (``wide_ratio`` of the
-        variances). Only where left-out rows prefer that to the same noise for all.
+        variances). None unless left-out rows prefer that to the same noise for all.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``.
     widths_ : ndarray of shape (n_widths,)
@@ -195,37 +243,26 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
     ((3,), (3, 2))
     """
 
-    hidden_layer_sizes: Any
-    prior: UnboundPrior | None
-    network_: MLP
-    posterior_: ModeMixture
-    samples_: Array
-    member_network_: MLP
-    choice_: str
-    linear_share_: float
-    modes_share_: float
-    members_share_: float
-    linear_posterior_: ModeMixture
-    _predict_seed_: int
+    noise_std_modes_: Array
+    noise_std_samples_: Array
+    noise_std_linear_: Array
 
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
         "likelihood": OBJECT_CONSTRAINTS["likelihood"],
-        "normalize_y": ["boolean"],
+        "standardize": STANDARDIZE,
     }
 
     def __init__(
         self,
         hidden_layer_sizes: str | int | Sequence[int] = "auto",
         *,
-        prior: UnboundPrior | None = None,
+        prior: GivenPrior = "learn",
         n_modes: int = 10,
         n_members: int = 10,
         likelihood: str | Likelihood = "auto",
-        standardize: bool = True,
-        normalize_y: bool = True,
+        standardize: bool | str = True,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
@@ -235,14 +272,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
         self.n_members = n_members
         self.likelihood = likelihood
         self.standardize = standardize
-        self.normalize_y = normalize_y
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "choice_")
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise("learn", data)
@@ -254,128 +286,30 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PredictsFromModes):
             given = units_of_numbers(data.n_rows, data.n_features, n_outputs)
         sizes = layer_sizes(given)
         network = MLP(data.n_features, sizes, n_outputs, TANH)
-        prior = (LayerScales() if self.prior is None else self.prior).bind(network.layout)
+        prior = bound_prior(self.prior, LayerScales(), network)
         return Model(network, likelihood, prior, Trivial())
 
-    def _networks_at_once(self, n_weights: int) -> float:
-        """All modes, and a gradient a weight for the curvature; else one member after another."""
-        return float(max(1, self.n_modes * n_weights))
-
     def _method(self) -> Pool:
-        if self.n_modes == 0:
-            why = "n_modes=0 leaves the members, which have a width and a prior of their own"
-            refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=10")
+        self._refuse_network()
         widens = isinstance(self.hidden_layer_sizes, str)
         is_free = isinstance(self.likelihood, str) and self.likelihood == "auto"
-        return Pool(Numbers(self.n_modes, self.n_members, widens, self.prior, is_free))
+        given = prior_object(self.prior)
+        return Pool(Numbers(self.n_modes, self.n_members, widens, given, is_free))
 
-    def _members(self, x: Tensor) -> Tensor:
-        """Every member's outputs, (n_members, N, T)."""
-        theta = self._cached(f"members on {x.device}", lambda: torch.as_tensor(self.samples_).to(x))
-        return self.member_network_.forward(theta, x)
-
-    def _counting(self) -> list[tuple[Array, float]]:
-        """The noise of modes, members and the linear model, and the share of each.
-
-        Only of the kinds that count for something: others aren't asked for their outputs, and may
-        have no noise, and so no density.
-        """
-        kinds = (
-            ("noise_std_modes_", "modes_share_"),
-            ("noise_std_samples_", "members_share_"),  # not there if an interrupt came first
-            ("noise_std_linear_", "linear_share_"),
+    def _make_part(self, name: str, like: Tensor) -> ModesPredictor | DrawsPredictor:
+        if name == "members":
+            noise = self._noise_law(self.noise_std_samples_, like)
+            theta = torch.as_tensor(self.samples_).to(like)
+            return DrawsPredictor(self.member_network_, theta, noise)
+        network, posterior, noise_std = self.network_, self.posterior_, self.noise_std_modes_
+        if name == "linear":
+            network = linear_network(network.n_inputs, network.n_outputs)
+            posterior, noise_std = self.linear_posterior_, self.noise_std_linear_
+        loc, factor = (t.to(like.device) for t in posterior.tensors)
+        return ModesPredictor(
+            LinearisedModes(network, loc, factor), self._noise_law(noise_std, like)
         )
-        found = [(getattr(self, n, np.empty(0)), getattr(self, share, 0.0)) for n, share in kinds]
-        return [(noise, share) for noise, share in found if len(noise) and share > 0.0]
 
-    def _noise(self) -> Array:
-        """Of modes, members and the linear model, in scaled units (R + M + 1, T)."""
-        return np.asarray(np.concatenate([noise for noise, _ in self._counting()]) / self.y_scale_)
-
-    def _shares(self) -> Tensor:
-        """What each of `_noise` counts for, (R + M + 1,)."""
-        shares = [np.full(len(noise), share / len(noise)) for noise, share in self._counting()]
-        return torch.tensor(np.concatenate(shares))
-
-    def _linear(self, x: Tensor) -> LinearisedModes | None:
-        """The linear model, if it counts."""
-        if not hasattr(self, "linear_posterior_") or not self.linear_share_:
-            return None
-        loc, factor = (t.to(x.device) for t in self.linear_posterior_.tensors)
-        return LinearisedModes(linear_network(x.shape[1], len(self.y_scale_)), loc, factor)
-
-    @property
-    def _n_modes_that_count(self) -> int:
-        return self.posterior_.n_modes if hasattr(self, "posterior_") and self.modes_share_ else 0
-
-    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Means (R + M + 1, N, T) and covariances of the function values, in `_noise`'s order."""
-        kinds = []
-        if self._n_modes_that_count:
-            kinds.append(self._modes(x).outputs(x))
-        if hasattr(self, "samples_") and self.members_share_:
-            members = self._members(x)
-            kinds.append((members, torch.diag_embed(torch.zeros_like(members))))
-        linear = self._linear(x)
-        if linear is not None:
-            kinds.append(linear.outputs(x))
-        mean, covariance = (torch.cat([t.to(x) for t in part]) for part in zip(*kinds, strict=True))
-        return mean, covariance
-
-    def _noise_factor(self, shape: NoiseShape, mean: Tensor) -> Tensor:
-        """On the noise's standard deviation (N, T), where the parts' means are ``mean``."""
-        return shape.factor(torch.einsum("s,snt->nt", self._shares().to(mean), mean))
-
-    def _predictive(self, x: Tensor) -> NormalMixture:
-        mean, covariance = self._outputs(x)
-        noise = torch.as_tensor(self._noise()).to(x).square().unsqueeze(1)
-        variance = covariance.diagonal(dim1=-2, dim2=-1)
-        law = NormalMixture(mean, variance, noise, self._shares().to(x).log(), covariance)
-        shape = self._noise_shape()
-        return law if shape is None else shape.shaped(law)
-
-    def _noise_shape(self) -> NoiseShape | None:
-        """How the noise changes, where left-out rows say that it does."""
-        return getattr(self, "noise_shape_", None)
-
-    def _predictor(self, like: Tensor) -> "PoolPredictor":
-        return PoolPredictor(self)
-
-    def _drawn(self, x: Tensor, n: int, generator: torch.Generator) -> NormalMixture:
-        noise, linear = self._noise(), self._linear(x)
-        n_modes = self._n_modes_that_count
-        chosen = torch.multinomial(self._shares(), n, replacement=True, generator=generator)
-        outputs = x.new_empty(n, len(x), noise.shape[1])
-        is_mode = chosen < n_modes
-        is_linear = (chosen == len(noise) - 1) & (linear is not None)
-        if bool(is_mode.any()):
-            drawn = self._modes(x).draw(x, chosen[is_mode], generator=generator)
-            outputs[is_mode] = drawn.to(x)
-        if linear is not None and bool(is_linear.any()):
-            which = torch.zeros(int(is_linear.sum()), dtype=torch.int64)
-            outputs[is_linear] = linear.draw(x, which, generator=generator).to(x)
-        is_member = ~(is_mode | is_linear)
-        if bool(is_member.any()):
-            outputs[is_member] = self._members(x)[chosen[is_member] - n_modes]
-        noise_std = torch.as_tensor(noise)[chosen].unsqueeze(1).to(x)
-        shape = self._noise_shape()
-        if shape is not None:
-            noise_std = noise_std * self._noise_factor(shape, self._outputs(x)[0])
-            is_wide = torch.rand((n, len(x), 1), generator=generator).to(x) < shape.wide_share
-            narrow, wide = shape.states[0].to(x).sqrt()
-            noise_std = noise_std * torch.where(is_wide, wide, narrow)
-        return NormalMixture(outputs, outputs.new_zeros(()), noise_std.square())
-
-
-class PoolPredictor(BasePredictor):
-    """What a fitted pool says, in scaled units."""
-
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
-
-    def law(self, x: Tensor) -> Any:
-        return self._pool._predictive(x)
-
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
-        found: NormalMixture = self._pool._drawn(x, n, generator)
-        return found
+    def _noise_law(self, noise_std: Array, like: Tensor) -> Gaussian:
+        """Normal noise of every network, from standard deviations (R, T) in target units."""
+        return Gaussian(torch.as_tensor(noise_std / self.y_scale_).log().unsqueeze(1).to(like))

@@ -14,44 +14,24 @@ import torch
 from scipy.special import expit
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.compatibility import (
-    FULLY_CONNECTED,
-    LEARNED_NORMAL_NOISE,
-    NORMAL_OR_LEARNED,
-    SOFTMAX,
-    Needs,
-)
+from skbayes_sym.estimators._fit import compatibility as asks
 from skbayes_sym.estimators._fit.method import Method
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
-from skbayes_sym.estimators.laplace.effort import (
-    MOST_NOISE,
-    MOST_WORK,
-    STEPS,
-    USUAL_WORK,
-    affordable_modes,
-    restarts,
-    work,
-)
+from skbayes_sym.estimators.laplace import effort as newton
 from skbayes_sym.estimators.laplace.labels_method import EvidenceLaplaceLabels, affordable
 from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
-from skbayes_sym.estimators.laplace.modes import ModesFit
 from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
 from skbayes_sym.inference.laplace.search.systems import are_outnumbered
+from skbayes_sym.inference.pooling import weights as stacking
 from skbayes_sym.inference.pooling.left_out import left_out
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape, fit_noise_shape
 from skbayes_sym.inference.pooling.predictor import mixture
-from skbayes_sym.inference.pooling.weights import (
-    beside_baseline,
-    expected_share,
-    gaining,
-    mixed,
-)
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -63,9 +43,14 @@ from skbayes_sym.models.priors import Normal, UnboundPrior
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.symmetry.base import Trivial
 
-INTERRUPTED = "what had been found when the fit was interrupted"
 # Of the parts' reasons to stop the pool's, the first that one of them had.
 _GRAVEST: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter")
+# Fitted attributes of a part's own method, and how a pool calls them.
+_MEMBERS = {"samples_": "samples_", "noise_std_samples_": "noise_std_samples_",
+            "refitted_members_": "refitted_members_",
+            "variance_scale_": "member_variance_scale_"}  # fmt: skip
+_LINEAR = {"posterior_": "linear_posterior_", "noise_std_modes_": "noise_std_linear_",
+           "variance_scale_": "linear_variance_scale_"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,7 +102,9 @@ class Weights(NamedTuple):
 
     @classmethod
     def of(cls, linear: float, networks: Mapping[str, float]) -> "Weights":
-        return cls(linear, networks.get("modes", 0.0), networks.get("members", 0.0))
+        """Weights of networks in the proportions given, beside a linear model's."""
+        unit = (1.0 - linear) / (sum(networks.values()) or 1.0)
+        return cls(linear, *(unit * networks.get(kind, 0.0) for kind in ("modes", "members")))
 
     def with_evidence(self, linear: float, networks: float) -> "Weights":
         """The linear model counts for at least what the evidences, in nats, give it.
@@ -128,8 +115,7 @@ class Weights(NamedTuple):
         share = float(expit(linear - networks))
         if share <= self.linear:
             return self
-        rest = (1.0 - share) / (1.0 - self.linear)
-        return Weights(share, rest * self.modes, rest * self.members)
+        return Weights.of(share, {"modes": self.modes, "members": self.members})
 
 
 class Parts(NamedTuple):
@@ -140,29 +126,21 @@ class Parts(NamedTuple):
     linear: Any = None
 
     @property
-    def counting(self) -> list[Any]:
-        """Fits that say how long the whole took and why it ended; the linear one if told to end."""
-        networks = [fit for fit in (self.modes, self.members) if fit is not None]
-        return [*networks, self.linear] if has_ended(self.linear) else networks
+    def n_modes(self) -> int:
+        return 0 if self.modes is None else len(self.modes.modes.theta)
 
+    @property
+    def n_members(self) -> int:
+        return 0 if self.members is None else len(self.members.theta)
 
-def has_ended(fit: Any) -> bool:
-    """Whether a part was told to end, and with it the whole fit."""
-    return fit is not None and fit.stop_reason in ("interrupted", "callback")
+    @property
+    def stop_reasons(self) -> list[Stopped]:
+        return [fit.stop_reason for fit in self if fit is not None]
 
-
-# Fitted attributes of a part's own method, and how a pool calls them.
-_OF_MEMBERS = {
-    "samples_": "samples_",
-    "noise_std_samples_": "noise_std_samples_",
-    "refitted_members_": "refitted_members_",
-    "variance_scale_": "member_variance_scale_",
-}
-_OF_LINEAR = {
-    "posterior_": "linear_posterior_",
-    "noise_std_modes_": "noise_std_linear_",
-    "variance_scale_": "linear_variance_scale_",
-}
+    @property
+    def were_stopped(self) -> bool:
+        """Whether a part was told to end, and with it the whole fit."""
+        return not {"interrupted", "callback"}.isdisjoint(self.stop_reasons)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,28 +151,29 @@ class PoolFit:
     weights: Weights
     members_model: Model
     noise: NoiseShape | None = None
-    choice: str = INTERRUPTED
+    choice: str = "what had been found when the fit was interrupted"
 
     @property
     def n_iter(self) -> int:
-        return sum(fit.n_iter for fit in self.parts.counting)
+        return sum(fit.n_iter for fit in self.parts if fit is not None)
 
     @property
     def stop_reason(self) -> Stopped:
-        reasons = [fit.stop_reason for fit in self.parts.counting]
-        return next((reason for reason in _GRAVEST if reason in reasons), "tol")
+        return next((one for one in _GRAVEST if one in self.parts.stop_reasons), "tol")
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        weights, (modes, members, linear) = self.weights._asdict(), self.parts
         attributes: dict[str, Any] = {"choice_": self.choice}
-        attributes |= {f"{part}_share_": share for part, share in self.weights._asdict().items()}
-        modes, members, linear = self.parts
+        attributes |= {f"{part}_share_": weight for part, weight in weights.items()}
+        parts = [part for part, fit in self.parts._asdict().items() if fit is not None]
+        attributes["_weights_"] = {part: weights[part] for part in parts if weights[part]}
         if modes is not None:
             attributes |= modes.attributes(data, model)
         if members is not None:
-            attributes |= _renamed(members.attributes(data, self.members_model), _OF_MEMBERS)
+            attributes |= _renamed(members.attributes(data, self.members_model), _MEMBERS)
             attributes["member_network_"] = self.members_model.network
-        if linear is not None and self.weights.linear > 0.0:
-            attributes |= _renamed(linear.attributes(data, model), _OF_LINEAR)
+        if linear is not None and self.weights.linear:
+            attributes |= _renamed(linear.attributes(data, model), _LINEAR)
         if self.noise is not None:
             attributes["noise_shape_"] = self.noise
         if data.y_scaling is not None:
@@ -228,7 +207,7 @@ class Pool:
     kind: "Numbers | Labels"
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> asks.Needs:
         return self.kind.needs
 
     def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
@@ -237,43 +216,45 @@ class Pool:
         linear = linear_network(network.n_inputs, network.n_outputs)
         line = Model(linear, model.likelihood, LayerScales().bind(linear.layout), Trivial())
         run.begin()
-        parts, blocks = Parts(), 1.0
+        parts, blocks = Parts(), 1.0 - effort.linear_blocks
 
-        def fitted(name: str, method: Method, of: Model, blocks: float) -> Parts:
-            def so_far(fit: Any) -> PoolFit:
-                now = parts._replace(**{name: fit})
-                return PoolFit(now, kind.equal_weights(now), members)
+        def pooled(parts: Parts) -> PoolFit:
+            return PoolFit(parts, kind.without_left_out(parts), members)
 
-            fit: Any = method.fit(data, of, Stage(run, blocks, so_far))
+        def fitted(name: str, method: Method | None, of: Model, blocks: float) -> Parts:
+            if method is None or parts.were_stopped:
+                return parts
+            stage = Stage(run, blocks, lambda fit: pooled(parts._replace(**{name: fit})))
+            fit: Any = method.fit(data, of, stage)
             return parts._replace(**{name: fit})
 
-        method: Method | None = kind.modes(data, network)
-        if method is not None:
-            blocks = effort.modes_blocks
-            parts = fitted("modes", method, model, blocks)
-        if not has_ended(parts.modes):
-            method = kind.members(data, members, parts.modes)
-            if method is not None:
-                parts = fitted("members", method, members, blocks - effort.linear_blocks)
-            method = kind.linear(data, network)
-            if method is not None and not has_ended(parts.members):
-                parts = fitted("linear", method, line, effort.linear_blocks)
-        pooled = PoolFit(parts, kind.equal_weights(parts), members)
-        if not any(map(has_ended, parts)):
-            pooled = kind.weighed(pooled, network, data)
-        pooled = replace(pooled, choice=self._choice(data, network, pooled))
-        logger.info("%s", pooled.choice)
-        run.end(pooled)
-        return pooled
+        parts = fitted("modes", kind.modes(data, model), model, effort.modes_blocks)
+        if parts.modes is not None:
+            blocks -= effort.modes_blocks
+        parts = fitted("members", kind.members(data, members, parts), members, blocks)
+        parts = fitted("linear", kind.linear(data, line, parts), line, effort.linear_blocks)
+        found = pooled(parts) if parts.were_stopped else kind.weighed(pooled(parts), data)
+        found = replace(found, choice=self._choice(data, found))
+        logger.info("%s", found.choice)
+        run.end(found)
+        return found
 
-    def _choice(self, data: Training, network: MLP, pooled: PoolFit) -> str:
+    def _choice(self, data: Training, pooled: PoolFit) -> str:
         """What was fitted, with which weight and why, in one line."""
         rows = f"{data.n_rows:,} distinct rows of {data.n_features} features"
         if data.y_scaling is None:
-            rows += f", {self.kind.n_columns(network)} classes"
-        weights, told = pooled.weights._asdict(), self.kind.told(pooled.parts, network)
-        parts = "; ".join(f"{text}, {weights[name]:.0%}" for name, text in told.items())
-        return "; ".join([f"{rows}: {parts}", *self.kind.reasons(data, pooled)])
+            rows += f", {pooled.members_model.network.n_outputs} classes"
+        (modes, members, linear), parts, told = pooled.parts, pooled.parts, []
+        scale, members_told = self.kind.told(parts)
+        if modes is not None:
+            sizes = " x ".join(map(str, modes.network.hidden_layer_sizes)) or "no"
+            text = f"{parts.n_modes} modes of {sizes} tanh units by the evidence{scale}"
+            told.append(f"{text}, {pooled.weights.modes:.0%}")
+        if members is not None:
+            told.append(f"{parts.n_members} {members_told}, {pooled.weights.members:.0%}")
+        if linear is not None:
+            told.append(f"a linear model, {pooled.weights.linear:.0%}")
+        return "; ".join([f"{rows}: {told[0]}", *told[1:], *self.kind.reasons(data, pooled)])
 
 
 def linear_network(n_inputs: int, n_outputs: int) -> MLP:
@@ -281,17 +262,12 @@ def linear_network(n_inputs: int, n_outputs: int) -> MLP:
     return MLP(n_inputs, (), n_outputs, IDENTITY)
 
 
-def _modes_told(n_modes: int, network: MLP) -> str:
-    sizes = " x ".join(map(str, network.hidden_layer_sizes)) or "no"
-    return f"{n_modes} modes of {sizes} tanh units by the evidence"
-
-
-def _floored(
-    weights: Weights, parts: Parts, network: MLP, data: Training, copies: float = 0.0
-) -> Weights:
+def _floored(weights: Weights, parts: Parts, data: Training, copies: float = 0.0) -> Weights:
     """Weights by the evidences, too, where weights of the best mode outnumber the rows."""
-    outnumbered = are_outnumbered(data.n_rows * network.n_outputs, network.layout.n_params)
-    if parts.modes is None or parts.linear is None or not outnumbered:
+    if parts.modes is None or parts.linear is None:
+        return weights
+    network = parts.modes.network
+    if not are_outnumbered(data.n_rows * network.n_outputs, network.layout.n_params):
         return weights
     linear, modes = (float(p.modes.log_evidence.max()) for p in (parts.linear, parts.modes))
     return weights.with_evidence(linear, modes + copies)
@@ -306,15 +282,16 @@ class Numbers:
     n_modes : int
         Restarts of the evidence-trained network, as far as rows and weights allow them.
     n_members : int
-    widens : bool, default=False
-        As for `EvidenceLaplace`, like the next.
-    wide_prior : unbound prior, optional
+    widens, wide_prior
+        As for `EvidenceLaplace`.
     shapes_noise : bool, default=True
         Whether left-out rows may say that the noise isn't the same for all.
     effort : Effort
     """
 
-    needs: ClassVar[Needs] = Needs(LEARNED_NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    needs: ClassVar[asks.Needs] = asks.Needs(
+        asks.LEARNED_NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
+    )
 
     n_modes: int
     n_members: int
@@ -324,55 +301,55 @@ class Numbers:
     effort: Effort = Effort()
 
     def n_columns(self, network: MLP) -> int:
+        """Outputs of a member."""
         return network.n_outputs
 
-    def modes(self, data: Training, network: MLP) -> EvidenceLaplace | None:
-        if not affordable_modes(self.n_modes, data.n_rows, network):
+    def modes(self, data: Training, model: Model) -> EvidenceLaplace | None:
+        network = fully_connected(model.network)
+        if not newton.affordable_modes(self.n_modes, data.n_rows, network):
             return None
         return EvidenceLaplace(
             "auto", "auto", self.effort.mode_tol, widens=self.widens, wide_prior=self.wide_prior,
             most=self.n_modes,
         )  # fmt: skip
 
-    def members(self, data: Training, model: Model, modes: Any) -> DeepEnsemble | None:
-        if modes is None:
+    def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
+        if parts.modes is None:
             return self.effort.ensemble(self.n_members)
-        if noise_share(modes.modes, data.double_data.y.cpu()) > MOST_NOISE:
+        if noise_share(parts.modes.modes, data.double_data.y.cpu()) > newton.MOST_NOISE:
             return None
         # As many members as modes: neither kind outvotes the other. The noise and the left-out rows
         # of one cost two eigendecompositions in the smaller of the spaces of rows and weights.
-        n, network = min(self.n_members, len(modes.modes.theta)), model.network
+        n, network = min(self.n_members, parts.n_modes), model.network
         n_numbers = min(data.n_rows, MOST_ROWS) * network.n_outputs
         m, larger = sorted((n_numbers, network.layout.n_params))
-        long = n * 2.0 * m**2 * (larger + self.effort.eigenvectors * m) > MOST_WORK
-        return None if long else self.effort.ensemble(n)
+        work = n * 2.0 * m**2 * (larger + self.effort.eigenvectors * m)
+        return self.effort.ensemble(n) if work <= newton.MOST_WORK else None
 
-    def linear(self, data: Training, network: MLP) -> EvidenceLaplace | None:
-        n_params = linear_network(data.n_features, network.n_outputs).layout.n_params
-        long = work(1, STEPS, data.n_rows * network.n_outputs, n_params) > USUAL_WORK
-        return None if long else EvidenceLaplace(1, STEPS, self.effort.mode_tol)
+    def linear(self, data: Training, model: Model, parts: Parts) -> EvidenceLaplace | None:
+        n_numbers = data.n_rows * model.network.n_outputs
+        work = newton.work(1, newton.STEPS, n_numbers, model.network.layout.n_params)
+        if work > newton.USUAL_WORK:
+            return None
+        return EvidenceLaplace(1, newton.STEPS, self.effort.mode_tol)
 
-    def equal_weights(self, parts: Parts) -> Weights:
-        """Weights without left-out rows: all networks count alike, the linear model not at all."""
-        n_modes = 0 if parts.modes is None else len(parts.modes.modes.theta)
-        n_members = 0 if parts.members is None else len(parts.members.theta)
-        total = max(n_modes + n_members, 1)
-        return Weights(0.0, n_modes / total, n_members / total)
+    def without_left_out(self, parts: Parts) -> Weights:
+        """All networks count alike, the linear model not at all."""
+        return Weights.of(0.0, {"modes": parts.n_modes, "members": parts.n_members})
 
-    def weighed(self, pooled: PoolFit, network: MLP, data: Training) -> PoolFit:
+    def weighed(self, pooled: PoolFit, data: Training) -> PoolFit:
         """Parts with the weights, and the noise, that left-out rows give."""
         parts, equal = pooled.parts, pooled.weights._asdict()
         if parts.linear is None:
             return pooled
-        laws, rows = _left_out(pooled, network, data)
-        density = {kind: mixed(law.log_prob_of_draws(rows.y)) for kind, law in laws.items()}
+        laws, rows = _left_out(pooled, data)
+        density = {kind: law.log_prob(rows.y) for kind, law in laws.items()}
         baseline = density.pop("linear")
-        kept = gaining(baseline, density, rows.weight, self.effort.least_gain)
+        kept = stacking.gaining(baseline, density, rows.weight, self.effort.least_gain)
         inner = {kind: equal[kind] / sum(equal[k] for k in kept) for kind in kept}
-        weights = Weights.of(*beside_baseline(baseline, density, inner, rows.weight))
-        if parts.modes is not None:
-            network = parts.modes.network
-            weights = _floored(weights, parts, network, data, network.symmetry().log_order)
+        share = stacking.baseline_share(baseline, density, inner, rows.weight)
+        copies = 0.0 if parts.modes is None else parts.modes.network.symmetry().log_order
+        weights = _floored(Weights.of(share, inner), parts, data, copies)
         if not self.shapes_noise:
             return replace(pooled, weights=weights)
         counting = {kind: share for kind, share in weights._asdict().items() if share}
@@ -383,21 +360,16 @@ class Numbers:
         noise = fit_noise_shape(law, rows.y, rows.weight)
         return replace(pooled, weights=weights, noise=noise)
 
-    def told(self, parts: Parts, network: MLP) -> dict[str, str]:
-        """Every part in words."""
-        told, (modes, members, linear) = {}, parts
-        if modes is not None:
-            told["modes"] = _modes_told(len(modes.modes.theta), modes.network)
-        if members is not None:
-            told["members"] = f"{len(members.theta)} ensemble members with effective noise"
-        return told if linear is None else {**told, "linear": "a linear model"}
+    def told(self, parts: Parts) -> tuple[str, str]:
+        """What there is to say of modes, and of members."""
+        return "", "ensemble members with effective noise"
 
     def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
         """Why there are no other parts, and what left-out rows say besides."""
         reasons, modes, n_sought = [], pooled.parts.modes, 0
         if modes is not None:
-            n_sought = restarts("auto", data.n_rows, modes.network, self.n_modes)
-            if len(modes.modes.theta) < n_sought and not has_ended(modes):
+            n_sought = newton.restarts("auto", data.n_rows, modes.network, self.n_modes)
+            if pooled.parts.n_modes < n_sought and not pooled.parts.were_stopped:
                 reasons.append(f"of {n_sought} the others' evidence is lower by a nat per row")
             scores = modes.width_scores or {}
             if len(scores) > 1:  # else it was stopped
@@ -408,37 +380,30 @@ class Numbers:
         return reasons if pooled.noise is None else [*reasons, str(pooled.noise)]
 
 
-def _left_out(
-    pooled: PoolFit, network: MLP, data: Training
-) -> tuple[dict[str, NormalMixture], Data]:
+def _left_out(pooled: PoolFit, data: Training) -> tuple[dict[str, NormalMixture], Data]:
     """Distributions of the rows that each part leaves out, and these rows.
 
     Where there are members, of more than 4,096 rows that many decide.
     """
-    parts, rows, laws = pooled.parts, data.double_data, {}
-    if parts.members is not None:
+    (modes, members, linear), rows, laws = pooled.parts, data.double_data, {}
+    if members is not None:
         chosen = chosen_rows(len(rows.x)).to(rows.x.device)
-        theta, leverage = torch.as_tensor(parts.members.theta).to(rows.x), parts.members.leverage
+        theta, leverage = torch.as_tensor(members.theta).to(rows.x), members.leverage
         assert leverage is not None  # of members with effective noise that have ended
         share = float(rows.weight.sum()) / float(rows.weight[chosen].sum())
         rows = Data(*(t[chosen] for t in rows))
         each = leverage.to(rows.x).mT / (share * rows.weight).unsqueeze(1)  # of one repetition
-        noise = torch.as_tensor(parts.members.log_noise).to(rows.x).exp().square().unsqueeze(1)
-        fitted = fully_connected(pooled.members_model.network).forward(theta, rows.x)
-        laws["members"] = left_out(rows.y, fitted, each, noise)
-    if parts.modes is not None:
-        laws["modes"] = _left_out_by_modes(parts.modes, parts.modes.network, rows)
-    linear = linear_network(network.n_inputs, network.n_outputs)
-    laws["linear"] = _left_out_by_modes(parts.linear, linear, rows)
+        noise = torch.as_tensor(members.log_noise).to(rows.x).exp().square().unsqueeze(1)
+        outputs = pooled.members_model.network.forward(theta, rows.x)
+        laws["members"] = left_out(NormalMixture(outputs, noise * each, noise), rows.y)
+    for name, fit in (("modes", modes), ("linear", linear)):
+        if fit is not None:
+            theta, factor = fit.modes.theta.to(rows.x), fit.modes.factor.to(rows.x)
+            mean, covariance = LinearisedModes(fit.network, theta, factor).outputs(rows.x)
+            noise = fit.modes.noise_precision.to(rows.x).reciprocal().unsqueeze(1)
+            law = NormalMixture(mean, covariance.diagonal(dim1=-2, dim2=-1), noise)
+            laws[name] = left_out(law, rows.y)
     return laws, rows
-
-
-def _left_out_by_modes(fit: ModesFit, network: MLP, rows: Data) -> NormalMixture:
-    theta, factor = fit.modes.theta.to(rows.x), fit.modes.factor.to(rows.x)
-    mean, covariance = LinearisedModes(network, theta, factor).outputs(rows.x)
-    noise = fit.modes.noise_precision.to(rows.x).reciprocal().unsqueeze(1)
-    variance = covariance.diagonal(dim1=-2, dim2=-1)
-    return left_out(rows.y, mean, variance / noise, noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,13 +412,15 @@ class Labels:
 
     Parameters
     ----------
-    n_modes, n_members : int
+    n_modes, n_members, effort
+        As for `Numbers`.
     alternative : unbound prior, optional
         Of the modes, as `EvidenceLaplaceLabels` has it.
-    effort : Effort
     """
 
-    needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    needs: ClassVar[asks.Needs] = asks.Needs(
+        asks.SOFTMAX, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
+    )
 
     n_modes: int
     n_members: int
@@ -461,18 +428,19 @@ class Labels:
     effort: Effort = Effort()
 
     def n_columns(self, network: MLP) -> int:
+        """Outputs of a member, which has one for each of two classes."""
         return max(2, network.n_outputs)
 
-    def modes(self, data: Training, network: MLP) -> EvidenceLaplaceLabels | None:
-        n_modes, tries = affordable(self.n_modes, data.n_rows, network)
+    def modes(self, data: Training, model: Model) -> EvidenceLaplaceLabels | None:
+        n_modes, tries = affordable(self.n_modes, data.n_rows, fully_connected(model.network))
         if not n_modes:
             return None
         return EvidenceLaplaceLabels(
             n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries
         )
 
-    def members(self, data: Training, model: Model, modes: Any) -> DeepEnsemble | None:
-        refitting = Refitting("loo", is_optional=True)
+    def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
+        refitting, modes = Refitting("loo", is_optional=True), parts.modes
         if modes is not None:
             is_due = refitting.is_due(self.n_members, data, model)
             is_due = is_due or self._is_explained(modes.left_out, data.double_data)
@@ -492,20 +460,19 @@ class Labels:
         entropy = -torch.xlogy(frequency, frequency).sum()
         return bool(-(weight @ log_p) <= self.effort.most_unexplained * entropy)
 
-    def linear(self, data: Training, network: MLP) -> EvidenceLaplaceLabels | None:
-        linear = linear_network(data.n_features, network.n_outputs)
-        long = not affordable(1, data.n_rows, linear)[0]
-        if long or not self.n_modes or network.n_layers == 1:
+    def linear(self, data: Training, model: Model, parts: Parts) -> EvidenceLaplaceLabels | None:
+        is_there = parts.modes is not None and parts.modes.network.n_layers == 1
+        long = not affordable(1, data.n_rows, fully_connected(model.network))[0]
+        if long or is_there or not self.n_modes:
             return None
         return EvidenceLaplaceLabels(1, "auto", "auto", "loo")
 
-    def equal_weights(self, parts: Parts) -> Weights:
-        """Weights without left-out rows: both kinds count alike, the linear model not at all."""
-        has_modes, has_members = parts.modes is not None, parts.members is not None
-        total = max(has_modes + has_members, 1)
-        return Weights(0.0, has_modes / total, has_members / total)
+    def without_left_out(self, parts: Parts) -> Weights:
+        """Both kinds of networks count alike, the linear model not at all."""
+        kinds = {"modes": parts.n_modes > 0, "members": parts.n_members > 0}
+        return Weights.of(0.0, kinds)
 
-    def weighed(self, pooled: PoolFit, network: MLP, data: Training) -> PoolFit:
+    def weighed(self, pooled: PoolFit, data: Training) -> PoolFit:
         """Parts with the weights that left-out rows give, unless members leave none out."""
         modes, members, linear = pooled.parts
         if members is not None and members.refitted is None:
@@ -515,29 +482,26 @@ class Labels:
         baseline, weight = density.pop("linear", None), data.double_data.weight
         inner = dict.fromkeys(density, 1.0)
         if len(density) == 2:
-            share = expected_share(density["modes"], density["members"], weight)
+            share = stacking.expected_share(density["modes"], density["members"], weight)
             inner = {"modes": share, "members": 1.0 - share}
-        weights = Weights.of(*beside_baseline(baseline, density, inner, weight))
+        share = stacking.baseline_share(baseline, density, inner, weight)
         # The best mode without its copies: most units are pruned under this prior, so they overlap.
-        return replace(pooled, weights=_floored(weights, pooled.parts, network, data))
+        return replace(pooled, weights=_floored(Weights.of(share, inner), pooled.parts, data))
 
-    def told(self, parts: Parts, network: MLP) -> dict[str, str]:
-        """Every part in words."""
-        told, (modes, members, linear) = {}, parts
-        if modes is not None:
-            scale = f"(variance scale {modes.variance_scale:g} by left-out rows)"
-            told["modes"] = f"{_modes_told(len(modes.modes.theta), network)} {scale}"
-        if members is not None and members.refitted is not None:
-            scale = f"(variance scale {members.refitted.variance_scale:g})"
-            told["members"] = f"{len(members.theta)} refitted ensemble members {scale}"
-        elif members is not None:
-            told["members"] = f"{len(members.theta)} ensemble members as trained"
-        return told if linear is None else {**told, "linear": "a linear model"}
+    def told(self, parts: Parts) -> tuple[str, str]:
+        """What there is to say of modes, and of members."""
+        scale, members = "", "ensemble members as trained"
+        if parts.modes is not None:
+            scale = f" (variance scale {parts.modes.variance_scale:g} by left-out rows)"
+        if parts.members is not None and parts.members.refitted is not None:
+            refitted = parts.members.refitted.variance_scale
+            members = f"refitted ensemble members (variance scale {refitted:g})"
+        return scale, members
 
     def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
         """Why there are no other parts."""
-        reasons, (modes, members, _) = [], pooled.parts
-        if (0 if modes is None else len(modes.modes.theta)) < self.n_modes:
+        members, reasons = pooled.parts.members, []
+        if pooled.parts.n_modes < self.n_modes:
             reasons.append(f"{self.n_modes} modes would take too long")
         if members is None and self._has_many_columns(data):
             reasons.append("so many columns are no task for an ensemble's members")

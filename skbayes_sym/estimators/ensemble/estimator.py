@@ -12,9 +12,10 @@ from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
+    GivenPrior,
     fully_connected,
 )
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
@@ -35,7 +36,6 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
     **OBJECT_CONSTRAINTS,
-    "prior_scale": [StrOptions({"learn"}), *NETWORK_CONSTRAINTS["prior_scale"]],
     "n_members": [Interval(Integral, 1, None, closed="left")],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
@@ -132,14 +132,12 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
         (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
-    prior : Prior, optional
-        Prior of the weights and biases, in standardised units; by default normal with standard
-        deviation ``prior_scale``. ``LayerScales()`` learns one scale per layer's weights and one
-        per layer's biases, ``ARD()`` one per column of ``X`` besides: `relevance_`.
-    prior_scale : "learn", float, sequence of float or ndarray of shape (P,), default=1.0
-        Prior standard deviation of the weights and biases, in standardised units: one number, one
-        per layer, or one per parameter. "learn" is ``LayerScales()``: every member's own, by the
-        evidence.
+    prior : "learn", float, sequence of float or Prior, default=1.0
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number, one per layer or one per parameter; or an object. "learn" is
+        ``LayerScales()``: one scale per layer's weights and one per layer's biases, every
+        member's own, by the evidence. ``ARD()`` learns one per column of ``X`` besides:
+        `relevance_`.
     noise_std : "effective", "learn", float or sequence of float, default="effective"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it, each member from its own residuals. "effective" corrects
@@ -154,10 +152,9 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     batch_size : int or "auto", default="auto"
         Rows per step. "auto" is all of them up to 2000 distinct rows, 500 beyond; learning rates
         of minibatches are 0.3 times as large.
-    standardize : bool, default=True
-        Whether to centre and scale the columns of ``X`` first.
-    normalize_y : bool, default=True
-        Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
+        them. Everything reported is in the units of ``y``.
     learning_rate : float, default=0.03
         Adam's step size. Constant over the first half of the steps, then falling linearly.
     tol : float or None, default=0.001
@@ -167,8 +164,6 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         Whether `fit` goes on from the previous one.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -267,7 +262,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         **NOISE_CONSTRAINTS,
         "noise_std": [StrOptions({"effective"}), *NOISE_CONSTRAINTS["noise_std"]],
         "noise_prior_scale": [Interval(Real, 1e-100, 1e100, closed="both")],
-        "normalize_y": ["boolean"],
+        "standardize": STANDARDIZE,
     }
 
     def __init__(
@@ -278,19 +273,16 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         n_members: int = 10,
         network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
-        prior: UnboundPrior | None = None,
-        prior_scale: Any = 1.0,
+        prior: GivenPrior = 1.0,
         noise_std: Any = "effective",
         noise_prior_scale: float = 1.0,
         max_iter: int = 2000,
         batch_size: int | str = "auto",
-        standardize: bool = True,
-        normalize_y: bool = True,
+        standardize: bool | str = True,
         learning_rate: float = 0.03,
         tol: float | None = 1e-3,
         warm_start: bool = False,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
@@ -300,18 +292,15 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         self.network = network
         self.likelihood = likelihood
         self.prior = prior
-        self.prior_scale = prior_scale
         self.noise_std = noise_std
         self.noise_prior_scale = noise_prior_scale
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.standardize = standardize
-        self.normalize_y = normalize_y
         self.learning_rate = learning_rate
         self.tol = tol
         self.warm_start = warm_start
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
@@ -383,15 +372,12 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
         per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
-    prior : Prior, optional
-        Prior of the weights and biases, in standardised units; by default normal with standard
-        deviation ``prior_scale``. ``LayerScales(8.0, 64.0)`` learns one scale per layer's weights
-        and one per layer's biases, ``ARD(8.0, 64.0)`` one per column of ``X`` besides:
+    prior : "learn", float, sequence of float or Prior, default=1.0
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number, one per layer or one per parameter; or an object. "learn" is
+        ``LayerScales(8.0, 64.0)``: one scale per layer's weights and one per layer's biases, every
+        member's own, by the evidence. ``ARD(8.0, 64.0)`` learns one per column of ``X`` besides:
         `relevance_`.
-    prior_scale : "learn", float, sequence of float or ndarray of shape (P,), default=1.0
-        Prior standard deviation of the weights and biases, in standardised units: one number, one
-        per layer, or one per parameter. "learn" is ``LayerScales(8.0, 64.0)``: every member's own,
-        by the evidence.
     correction : {"auto", "gaussian"} or None, default="auto"
         Whether members are refitted: "gaussian" for all of a "mlp" with the softmax of
         ``likelihood="auto"`` and a normal prior; "auto" where that is so and takes some seconds (up
@@ -416,8 +402,6 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         Whether `fit` goes on from the previous one.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -532,8 +516,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         n_members: int = 10,
         network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
-        prior: UnboundPrior | None = None,
-        prior_scale: Any = 1.0,
+        prior: GivenPrior = 1.0,
         correction: str | None = "auto",
         variance_scale: str | float = "loo",
         max_iter: int = 2000,
@@ -543,7 +526,6 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         tol: float | None = 1e-3,
         warm_start: bool = False,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
@@ -553,7 +535,6 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         self.network = network
         self.likelihood = likelihood
         self.prior = prior
-        self.prior_scale = prior_scale
         self.correction = correction
         self.variance_scale = variance_scale
         self.max_iter = max_iter
@@ -563,7 +544,6 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         self.tol = tol
         self.warm_start = warm_start
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 

@@ -232,7 +232,7 @@ class DeepEnsemble:
         members = Part(
             f"{self.n_members} members of {n_params:,} weights",
             _AT_ONCE * self.n_members * n_params * data.dtype.itemsize,
-            "Lower n_members or hidden_layer_sizes, or use dtype='float32'.",
+            "Lower n_members or hidden_layer_sizes, or give X as float32.",
         )
         parts = [rows_part(data), prior_part(n_params), members]
         if learned_scales(model.prior) is not None:
@@ -240,7 +240,7 @@ class DeepEnsemble:
                 Part(
                     f"the curvature of a member of {n_params:,} weights",
                     _DOUBLE * curvature_numbers(data.n_rows, model.network.n_outputs, n_params),
-                    "Lower hidden_layer_sizes, or give prior_scale a number.",
+                    "Lower hidden_layer_sizes, or give prior a number.",
                 )
             )
         require_memory(parts, data.device)

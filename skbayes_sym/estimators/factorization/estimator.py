@@ -223,6 +223,7 @@ class SymVIMatrixFactorization(PredictsEntries):
 
     _parameter_constraints: dict[str, list[Any]] = {
         **RUN_CONSTRAINTS,
+        "dtype": [StrOptions({"auto", "float32", "float64"})],
         "n_components": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "symmetry": [StrOptions(NAMES), HasMethods("act"), None],
         "offsets": ["boolean", StrOptions({"rows", "columns"})],

@@ -225,7 +225,7 @@ class Factorization:
                 Part(
                     f"the covariances of {n_rows:,} rows and columns in {k} components",
                     3 * n_rows * k**2 * size,
-                    "Lower n_components, or use dtype='float32'.",
+                    "Lower n_components, or give X as float32.",
                 ),
                 Part(
                     f"{n_kept} draws of {n_rows:,} rows and columns",

@@ -10,7 +10,7 @@ import torch
 from sklearn.utils import check_random_state
 
 from skbayes_sym.estimators._fit.callbacks import FitTask
-from skbayes_sym.estimators._fit.device import resolve_device, resolve_dtype, worthwhile
+from skbayes_sym.estimators._fit.device import dtype_of, resolve_device, worthwhile
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import LARGEST
 from skbayes_sym.estimators._fit.warnings import warn_user
@@ -122,7 +122,8 @@ class MatrixTraining:
                     "all observed entries of X are equal: there is nothing to learn but that.",
                     UserWarning,
                 )
-        dtype = resolve_dtype(estimator.dtype, checked)
+        named = {"float32": torch.float32, "float64": torch.float64}
+        dtype = named.get(estimator.dtype, dtype_of(checked))
         _require_range(spread / scale, dtype)
         return cls(
             observed=observed._replace(values=values),
@@ -243,5 +244,5 @@ def _require_range(spread: float, dtype: torch.dtype) -> None:
         raise ValueError(
             f"the observed entries of X spread by {spread:.3g}, which must lie between "
             f"{1.0 / largest:g} and {largest:g} in this arithmetic: use scale=True, rescale them, "
-            "or use dtype='float64'."
+            "or give X as float64."
         )

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, gaussian_noise, layer_sizes
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
@@ -34,7 +34,6 @@ from skbayes_sym.models.priors import Prior
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
-    "prior_scale": [StrOptions({"learn"}), *NETWORK_CONSTRAINTS["prior_scale"]],
     "likelihood": OBJECT_CONSTRAINTS["likelihood"],
     "curvature": [StrOptions(set(CURVATURES))],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -51,7 +50,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
 }
 REGRESSOR_CONSTRAINTS: dict[str, list[Any]] = {
     "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither"), "array-like"],
-    "normalize_y": ["boolean"],
+    "standardize": STANDARDIZE,
 }
 CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
     "predictive": [StrOptions({"sampling", "probit", "plugin"})],
@@ -98,7 +97,7 @@ class LaplaceEstimator(NetworkEstimator):
         return layer_sizes(self.hidden_layer_sizes)
 
     def _prior(self, network: Network) -> Prior:
-        return layer_prior(self.prior_scale, recording(network))
+        return layer_prior(self.prior, recording(network))
 
     def _image_shape(self, n_features: int) -> ImageShape | None:
         return None
@@ -107,7 +106,7 @@ class LaplaceEstimator(NetworkEstimator):
         return Laplace(
             curvature=self.curvature,
             n_last=1 if self.layers == "last" else None,
-            learn_prior=isinstance(self.prior_scale, str) and self.prior is None,
+            learn_prior=isinstance(self.prior, str),
             objective=OBJECTIVES["evidence"],
             invariances=None,
             rates=Rates(self.learning_rate, self.hyper_learning_rate),

@@ -51,7 +51,7 @@ def warn_if_collapsed(problem: Problem, mode: Evaluated, found: LaplaceFit) -> b
     warn_user(
         "the network has collapsed onto a constant prediction: the prior precision grew "
         f"{growth:.0f}-fold while it still underfitted. If the data have any signal, give "
-        "prior_scale a number, raise burn_in or max_iter, or use another learning_rate or "
+        "prior a number, raise burn_in or max_iter, or use another learning_rate or "
         "random_state.",
         ConvergenceWarning,
     )

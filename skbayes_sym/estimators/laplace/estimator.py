@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.model import GivenPrior, prior_object
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.base import (
@@ -96,14 +97,12 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         Modes, from as many random starts; "auto" is 10, fewer (at least 3) where they'd take long.
         Where the noise is learned, modes whose log evidence is more than a nat per row below the
         best are left out. Adam trains one.
-    prior : Prior, optional
-        Prior of the weights and biases, in standardised units; by default ``LayerScales()``,
-        one learned scale per layer's weights and per layer's biases, and for more than 1,000 rows
-        without much noise ``ARD()``, which learns one per column of ``X``: `relevance_`. By Adam
-        normal ones only, with one scale a layer.
-    prior_scale : "learn", float or sequence of float, default="learn"
-        Prior standard deviation of the weights and biases, in standardised units: one number or
-        one per layer. "learn" maximises the evidence over it, layer by layer; by Adam from 3.0.
+    prior : "learn", float, sequence of float or Prior, default="learn"
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number or one per layer; or an object. "learn" maximises the evidence over the scales:
+        ``LayerScales()``, one per layer's weights and per layer's biases, and for more than 1,000
+        rows without much noise ``ARD()``, one per column of ``X``: `relevance_`. By Adam one scale
+        a layer, from 3.0, or given normals.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
@@ -114,10 +113,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     batch_size : int or "auto", default="auto"
         Rows per step of Adam; "auto" is all of them up to 1000 distinct rows, 200 beyond. Memory is
         that of one batch.
-    standardize : bool, default=True
-        Whether to centre and scale the columns of ``X`` first.
-    normalize_y : bool, default=True
-        Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
+        them. Everything reported is in the units of ``y``.
     learning_rate : float, default=0.02
         Adam's step size for the weights: constant over the first half of the steps, then falling
         linearly.
@@ -143,8 +141,6 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         1e-3. None never stops.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -252,13 +248,11 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         layers: str = "all",
         optimizer: str = "auto",
         n_restarts: int | str = "auto",
-        prior: UnboundPrior | None = None,
-        prior_scale: Any = "learn",
+        prior: GivenPrior = "learn",
         noise_std: Any = "learn",
         max_iter: int | str = "auto",
         batch_size: Any = "auto",
-        standardize: bool = True,
-        normalize_y: bool = True,
+        standardize: bool | str = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.3,
         hyper: str = "auto",
@@ -267,7 +261,6 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         keep_best: bool = False,
         tol: float | str | None = "auto",
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
@@ -280,12 +273,10 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         self.optimizer = optimizer
         self.n_restarts = n_restarts
         self.prior = prior
-        self.prior_scale = prior_scale
         self.noise_std = noise_std
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.standardize = standardize
-        self.normalize_y = normalize_y
         self.learning_rate = learning_rate
         self.hyper_learning_rate = hyper_learning_rate
         self.hyper = hyper
@@ -294,7 +285,6 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         self.keep_best = keep_best
         self.tol = tol
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
@@ -316,11 +306,11 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
 
     def _gauss_newton(self) -> EvidenceLaplace:
         tol = _TOL if isinstance(self.tol, str) else self.tol
-        learns_scales = self.prior is not None or isinstance(self.prior_scale, str)
+        learns_scales = isinstance(self.prior, str | UnboundPrior)
         return EvidenceLaplace(
             self.n_restarts, self.max_iter, tol, says_unconverged=True,
             widens=learns_scales and isinstance(self.hidden_layer_sizes, str),
-            wide_prior=self.prior,
+            wide_prior=prior_object(self.prior),
         )  # fmt: skip
 
     def _predictor(self, like: Tensor) -> Predictor:
@@ -374,15 +364,13 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
     n_restarts : int or "auto", default="auto"
         Modes, from as many random starts: "auto" is four, or fewer where they'd take long. Adam
         trains one.
-    prior : Prior, optional
-        Prior of the weights and biases, in standardised units; by default ``LayerScales(8.0,
-        64.0)``, one learned scale per layer's weights and per layer's biases, held more closely
-        than in regression since on separated classes scales run away; or, where labels are noisy
-        and its evidence is higher, ``LayerScales(8.0, 4.0)``. ``ARD(8.0, 64.0)`` learns
-        one per column of ``X``: `relevance_`. By Adam normal ones only, with one scale a layer.
-    prior_scale : "learn", float or sequence of float, default="learn"
-        Prior standard deviation of the weights and biases, in standardised units: one number or
-        one per layer. "learn" maximises the evidence over it, layer by layer; by Adam from 3.0.
+    prior : "learn", float, sequence of float or Prior, default="learn"
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number or one per layer; or an object. "learn" maximises the evidence over the scales:
+        ``LayerScales(8.0, 64.0)``, one per layer's weights and per layer's biases, held more
+        closely than in regression since on separated classes scales run away; or, where labels are
+        noisy and its evidence is higher, ``LayerScales(8.0, 4.0)``. ``ARD(8.0, 64.0)`` learns one
+        per column of ``X``: `relevance_`. By Adam one scale a layer, from 3.0, or given normals.
     predictive : {"sampling", "probit", "plugin"}, default="sampling"
         How class probabilities are averaged over the linearised posterior: by
         draws, by the probit approximation, or not at all.
@@ -426,8 +414,6 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         to the next; "auto" is 1e-3. None never stops.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -528,8 +514,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         layers: str = "all",
         optimizer: str = "auto",
         n_restarts: int | str = "auto",
-        prior: UnboundPrior | None = None,
-        prior_scale: Any = "learn",
+        prior: GivenPrior = "learn",
         predictive: str = "sampling",
         n_predict_samples: int = 200,
         variance_scale: str | float = "loo",
@@ -544,7 +529,6 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         keep_best: bool = True,
         tol: float | str | None = "auto",
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
@@ -557,7 +541,6 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         self.optimizer = optimizer
         self.n_restarts = n_restarts
         self.prior = prior
-        self.prior_scale = prior_scale
         self.predictive = predictive
         self.n_predict_samples = n_predict_samples
         self.variance_scale = variance_scale
@@ -572,7 +555,6 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         self.keep_best = keep_best
         self.tol = tol
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
@@ -598,10 +580,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         return self._steps_up_to(most_steps(network.layout.n_params))
 
     def _gauss_newton(self) -> EvidenceLaplaceLabels:
-        by_default = self.prior is None and isinstance(self.prior_scale, str)
         return EvidenceLaplaceLabels(
             self.n_restarts, self.max_iter, self.tol, self.variance_scale, says_unconverged=True,
-            alternative=FLAT if by_default else None,
+            alternative=FLAT if isinstance(self.prior, str) else None,
         )  # fmt: skip
 
     def _predictor(self, like: Tensor) -> Predictor:

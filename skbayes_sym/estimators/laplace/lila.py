@@ -11,7 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse, require_members
-from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling
+from skbayes_sym.estimators._fit.model import GivenPrior
+from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, is_standardized
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
@@ -85,7 +86,7 @@ class LILAEstimator(LaplaceEstimator):
     invariance_direction_amplitudes_: Array
 
     def _scale_inputs(self, rows: Rows) -> Scaling:
-        is_image = self.image_shape is not None and self.standardize
+        is_image = self.image_shape is not None and is_standardized(self.standardize, "X")
         return image_scaling(rows) if is_image else super()._scale_inputs(rows)
 
     def _image_shape(self, n_features: int) -> ImageShape | None:
@@ -229,9 +230,10 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
         sum over outputs; unbiased), "kron-ef" (empirical Fisher: it vanishes as labels are fitted),
         "diag", "diag-ef" or "full" (small networks). The reported evidence is never sketched.
-    prior_scale : "learn", float or sequence of float, default="learn"
-        Prior standard deviation of the weights and biases, in standardised units: one number or
-        one per layer. "learn" maximises the evidence over it, layer by layer, from 3.0.
+    prior : "learn", float or sequence of float, default="learn"
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number or one per layer. "learn" maximises the evidence over it, layer by layer, from
+        3.0.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
@@ -240,11 +242,10 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     batch_size : int or "auto", default="auto"
         Rows per step; "auto" is all of them up to 250 distinct rows, 100 beyond. Memory is that of
         one batch, once a transformation.
-    standardize : bool, default=True
-        Whether to centre and scale the columns of ``X`` first; images are divided by their
-        largest pixel instead.
-    normalize_y : bool, default=True
-        Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
+        them. Images are divided by their largest pixel instead. Everything reported is in the
+        units of ``y``.
     learning_rate : float, default=0.02
         Adam's step size for the weights: constant over the first half of the steps, then falling
         linearly.
@@ -265,8 +266,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         ``max_iter`` to the next. None never stops.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -381,12 +380,11 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         evidence: str = "full",
         subset_size: int | None = None,
         curvature: str = "auto",
-        prior_scale: Any = "learn",
+        prior: GivenPrior = "learn",
         noise_std: Any = "learn",
         max_iter: int = 1000,
         batch_size: Any = "auto",
-        standardize: bool = True,
-        normalize_y: bool = True,
+        standardize: bool | str = True,
         learning_rate: float = 0.02,
         hyper_learning_rate: float = 0.1,
         n_hyper_updates: int | str = "auto",
@@ -394,7 +392,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         keep_best: bool = True,
         tol: float | None = 1e-3,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
@@ -409,12 +406,11 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         self.evidence = evidence
         self.subset_size = subset_size
         self.curvature = curvature
-        self.prior_scale = prior_scale
+        self.prior = prior
         self.noise_std = noise_std
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.standardize = standardize
-        self.normalize_y = normalize_y
         self.learning_rate = learning_rate
         self.hyper_learning_rate = hyper_learning_rate
         self.n_hyper_updates = n_hyper_updates
@@ -422,7 +418,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         self.keep_best = keep_best
         self.tol = tol
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
@@ -485,9 +480,10 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
         sum over outputs; unbiased), "kron-ef" (empirical Fisher: it vanishes as labels are fitted),
         "diag", "diag-ef" or "full" (small networks). The reported evidence is never sketched.
-    prior_scale : "learn", float or sequence of float, default="learn"
-        Prior standard deviation of the weights and biases, in standardised units: one number or
-        one per layer. "learn" maximises the evidence over it, layer by layer, from 3.0.
+    prior : "learn", float or sequence of float, default="learn"
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number or one per layer. "learn" maximises the evidence over it, layer by layer, from
+        3.0.
     predictive : {"sampling", "probit", "plugin"}, default="sampling"
         How class probabilities are averaged over the linearised posterior: by
         ``n_predict_samples`` draws, by the probit approximation, or not at all.
@@ -521,8 +517,6 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         ``max_iter`` to the next. None never stops.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -630,7 +624,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         evidence: str = "full",
         subset_size: int | None = None,
         curvature: str = "auto",
-        prior_scale: Any = "learn",
+        prior: GivenPrior = "learn",
         predictive: str = "sampling",
         n_predict_samples: int = 200,
         max_iter: int = 1000,
@@ -643,7 +637,6 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         keep_best: bool = True,
         tol: float | None = 1e-3,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
@@ -658,7 +651,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         self.evidence = evidence
         self.subset_size = subset_size
         self.curvature = curvature
-        self.prior_scale = prior_scale
+        self.prior = prior
         self.predictive = predictive
         self.n_predict_samples = n_predict_samples
         self.max_iter = max_iter
@@ -671,6 +664,5 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         self.keep_best = keep_best
         self.tol = tol
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from skbayes_sym.estimators._fit.compatibility import RECORDED
-from skbayes_sym.estimators._fit.model import scale_array
+from skbayes_sym.estimators._fit.model import GivenPrior, scale_array
 from skbayes_sym.models.augmentations.base import ImageShape
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.modules import ModuleNetwork
@@ -66,13 +66,13 @@ def _check_shapes(network: RecordingNetwork, n_features: int, n_outputs: int) ->
         raise ValueError(f"network must give {n_outputs} outputs per row, got shape {outputs}.")
 
 
-def layer_prior(prior_scale: Any, network: RecordingNetwork) -> GaussianPrior:
-    """``prior_scale`` for every parameter: one number, or one per weight layer.
+def layer_prior(prior: GivenPrior, network: RecordingNetwork) -> GaussianPrior:
+    """``prior`` for every parameter: one number, or one per weight layer.
 
     "learn" starts from `START_SCALE`. Parameters in no weight layer have the first one's.
     """
     layers, layout = network.weight_layers, network.layout
-    given = START_SCALE if isinstance(prior_scale, str) else prior_scale
+    given = START_SCALE if isinstance(prior, str) else prior
     per_layer = np.broadcast_to(scale_array(given, layers=len(layers)), (len(layers),))
     scale = torch.full((layout.n_params,), float(per_layer[0]), dtype=torch.float64)
     for layer, value in zip(layers, per_layer, strict=True):

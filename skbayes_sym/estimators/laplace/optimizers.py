@@ -15,7 +15,7 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.base import CONSTRAINTS, LaplaceEstimator
 from skbayes_sym.estimators.laplace.effort import MOST_MODES, MOST_WORK, NARROW, work
 from skbayes_sym.estimators.laplace.networks import layer_prior, recording
-from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
+from skbayes_sym.estimators.networks import NetworkEstimator
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.base import Network
@@ -39,7 +39,6 @@ OWN_CONSTRAINTS: dict[str, list[Any]] = {
     "layers": [StrOptions({"all", "last"})],
     "optimizer": [StrOptions({"auto", "gauss-newton", "adam"})],
     "n_restarts": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-    "prior": OBJECT_CONSTRAINTS["prior"],
     "max_iter": [StrOptions({"auto"}), *CONSTRAINTS["max_iter"]],
     "tol": [StrOptions({"auto"}), *CONSTRAINTS["tol"]],
 }
@@ -133,10 +132,10 @@ class ChoosesOptimizer(LaplaceEstimator):
         return automatic if isinstance(self.max_iter, str) else self.max_iter
 
     def _prior(self, network: Network) -> Prior:
-        if self.prior is None:
-            if self.optimizer_ == "gauss-newton" and isinstance(self.prior_scale, str):
-                return self._learned_prior(fully_connected(network)).bind(network.layout)
-            return layer_prior(self.prior_scale, recording(network))
+        if isinstance(self.prior, str) and self.optimizer_ == "gauss-newton":
+            return self._learned_prior(fully_connected(network)).bind(network.layout)
+        if not isinstance(self.prior, UnboundPrior):
+            return layer_prior(self.prior, recording(network))
         bound = NetworkEstimator._prior(self, network)
         if self.optimizer_ == "adam":
             _require_scales_of_layers(bound, network)
@@ -160,7 +159,7 @@ def _require_scales_of_layers(prior: Prior, network: Network) -> None:
     if hasattr(prior, "log_hyperprior"):
         raise ValueError(
             "this prior learns its scales by Gauss-Newton steps, but the network is trained by "
-            "Adam. Use prior_scale='learn', prior=Normal(scale), or optimizer='gauss-newton'."
+            "Adam. Use prior='learn', a number, or optimizer='gauss-newton'."
         )
     shown, scale = recording(network), independent_normals(prior).scale
     first = [float(scale[network.layout.slices[layer.weight]][0]) for layer in shown.weight_layers]

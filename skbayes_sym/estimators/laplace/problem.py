@@ -159,7 +159,7 @@ class Problem:
         }.get(kind, (4 * squares, "Use curvature='diag', or narrower layers."))
         weights = Part(
             f"{layout.n_params:,} weights", _ADAM * layout.n_params * size,
-            "Lower hidden_layer_sizes, or use dtype='float32'.",
+            "Lower hidden_layer_sizes, or give X as float32.",
         )  # fmt: skip
         matrix = Part(f"the curvature of {n_covered:,} weights", n_bytes * size, remedy)
         parts = [rows_part(self.data), weights, matrix]

@@ -17,7 +17,7 @@ from skbayes_sym.estimators.laplace.effort import (
     network_of,
     work,
 )
-from skbayes_sym.estimators.laplace.modes import ModesFit
+from skbayes_sym.estimators.laplace.modes import NumbersFit
 from skbayes_sym.inference.laplace.search.held_out import (
     MODES_A_FOLD,
     HeldOut,
@@ -27,7 +27,7 @@ from skbayes_sym.inference.laplace.search.held_out import (
 from skbayes_sym.models.networks.mlp import MLP
 
 # What modes of so many units, each without a fold, are, and what they say of it (None if stopped).
-Validate = Callable[[int], tuple[ModesFit, HeldOut | None]]
+Validate = Callable[[int], tuple[NumbersFit, HeldOut | None]]
 
 
 class Widths(NamedTuple):
@@ -35,7 +35,7 @@ class Widths(NamedTuple):
 
     chosen: int
     scores: dict[int, float]  # nats per unit of weight, by number of units
-    ended: ModesFit | None = None  # what there was when it was stopped
+    ended: NumbersFit | None = None  # what there was when it was stopped
 
 
 def are_asked(network: MLP, n_rows: int) -> bool:

@@ -10,9 +10,10 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.model import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
+    GivenPrior,
     gaussian_noise,
 )
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.steps import STEP_CONSTRAINTS, Steps
@@ -23,7 +24,6 @@ from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior, LayerwisePredictor
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.priors import UnboundPrior
 from skbayes_sym.numerics.random import generator_from
 
 RandomState = int | np.random.RandomState | None
@@ -62,13 +62,11 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         activations sampled below it, so that layers are correlated.
     n_inducing : int or "auto", default="auto"
         Inducing points of "global_inducing", at most one per row. "auto" is 100.
-    prior : Prior, optional
-        Prior of the weights and biases, in standardised units; by default ``LayerScales()``,
-        one learned scale per layer's weights and per layer's biases. ``ARD()`` learns one per
-        column of ``X`` besides: `relevance_`. Of normals, the same for all units of a layer.
-    prior_scale : "learn", float, sequence of float or ndarray of shape (P,), default="learn"
-        Prior standard deviation of the weights and biases, in standardised units: one number, one
-        per layer, or one per parameter. "learn" is ``LayerScales()``.
+    prior : "learn", float, sequence of float or Prior, default="learn"
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number, one per layer or one per parameter, the same for all units of a layer; or an
+        object. "learn" is ``LayerScales()``, one learned scale per layer's weights and per layer's
+        biases; ``ARD()`` learns one per column of ``X`` besides: `relevance_`.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says. The formulas of the last layer know no other.
@@ -80,10 +78,9 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     batch_size : int or "auto", default="auto"
         Rows per step. "auto" is all of them with ``last_layer="collapsed"``, else all up to 1000
         distinct rows and 200 beyond.
-    standardize : bool, default=True
-        Whether to centre and scale the columns of ``X`` first.
-    normalize_y : bool, default=True
-        Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
+        them. Everything reported is in the units of ``y``.
     learning_rate : float or "auto", default="auto"
         Adam's step size: "auto" is 0.03. It falls like a half cosine.
     n_weight_samples : int, default=2
@@ -95,8 +92,6 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         weight from one tenth of ``max_iter`` to the next. None never stops.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -197,11 +192,9 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         **{k: v for k, v in STEP_CONSTRAINTS.items() if k != "log_variance_rate"},
         "last_layer": [StrOptions(LAST_LAYERS)],
         "hidden_posterior": [StrOptions(HIDDEN_POSTERIORS)],
-        "prior": OBJECT_CONSTRAINTS["prior"],
-        "prior_scale": [StrOptions({"learn"}), *NETWORK_CONSTRAINTS["prior_scale"]],
         "n_inducing": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "likelihood": OBJECT_CONSTRAINTS["likelihood"],
-        "normalize_y": ["boolean"],
+        "standardize": STANDARDIZE,
     }
 
     def __init__(
@@ -212,20 +205,17 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         last_layer: str = "collapsed",
         hidden_posterior: str = "mean_field",
         n_inducing: int | str = "auto",
-        prior: UnboundPrior | None = None,
-        prior_scale: Any = "learn",
+        prior: GivenPrior = "learn",
         likelihood: str | Likelihood = "auto",
         noise_std: str | float | Sequence[float] = "learn",
         max_iter: int = 2000,
         batch_size: int | str = "auto",
-        standardize: bool = True,
-        normalize_y: bool = True,
+        standardize: bool | str = True,
         learning_rate: float | str = "auto",
         n_weight_samples: int = 2,
         n_predict_samples: int = 200,
         tol: float | None = 1e-3,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
@@ -235,19 +225,16 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         self.hidden_posterior = hidden_posterior
         self.n_inducing = n_inducing
         self.prior = prior
-        self.prior_scale = prior_scale
         self.likelihood = likelihood
         self.noise_std = noise_std
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.standardize = standardize
-        self.normalize_y = normalize_y
         self.learning_rate = learning_rate
         self.n_weight_samples = n_weight_samples
         self.n_predict_samples = n_predict_samples
         self.tol = tol
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 

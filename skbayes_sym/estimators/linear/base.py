@@ -11,8 +11,8 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import require_kind, require_members
 from skbayes_sym.estimators._fit.method import Fitted
-from skbayes_sym.estimators._fit.model import scale_array
-from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
+from skbayes_sym.estimators._fit.model import GivenPrior, scale_array
+from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling, is_standardized
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
@@ -30,7 +30,7 @@ from skbayes_sym.symmetry.translation import Translation
 
 LINEAR_CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
-    "prior_scale": [
+    "prior": [
         StrOptions({"learn"}),
         Interval(Real, 0, None, closed="neither"),
         "array-like",
@@ -52,7 +52,7 @@ class LinearEstimator(RowEstimator):
     """A linear model with a normal prior of its coefficients."""
 
     likelihood: str | Likelihood
-    prior_scale: Any
+    prior: GivenPrior
     fit_intercept: bool
     max_iter: int
     tol: float | None
@@ -88,11 +88,11 @@ class LinearEstimator(RowEstimator):
         return GaussianPrior(torch.as_tensor(scales))
 
     def _given_scale(self, n_features: int) -> Array | None:
-        """``prior_scale`` as checked, None if it is learned."""
-        if isinstance(self.prior_scale, str):
+        """``prior`` as checked, None if it is learned."""
+        if isinstance(self.prior, str):
             return None
-        scale_array(self.prior_scale, features=n_features)
-        return np.asarray(self.prior_scale, float)
+        scale_array(self.prior, features=n_features)
+        return np.asarray(self.prior, float)
 
     def _flops_a_step(self, data: Training, model: Model) -> float:
         """Of the normal equations in the smaller dimension."""
@@ -120,7 +120,7 @@ class LinearEstimator(RowEstimator):
         n = rows.X.shape[1]
         return Scaling(
             full.mean if self.fit_intercept else np.zeros(n),
-            full.scale if self.standardize else np.ones(n),
+            full.scale if is_standardized(self.standardize, "X") else np.ones(n),
         )
 
     def _check_likelihood(self, likelihood: Likelihood) -> Likelihood:

@@ -7,6 +7,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.method import Fitted
+from skbayes_sym.estimators._fit.model import GivenPrior
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
@@ -50,7 +51,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         Distribution of a class given the outputs: "bernoulli" has one output and two classes,
         "multinomial" one output per class (softmax); "auto" takes "bernoulli" for two classes.
         ``Categorical(n_points=4096)`` is "multinomial" with as many quasi-Monte Carlo points.
-    prior_scale : "learn", float or ndarray of shape (n_features,), default="learn"
+    prior : "learn", float or ndarray of shape (n_features,), default="learn"
         Prior standard deviation of the coefficients, in standardised units: one number, or one per
         feature. "learn" maximises the ELBO over one for all.
     variance_scale : "loo" or float, default="loo"
@@ -69,8 +70,6 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         Whether to scale the columns of ``X`` to unit variance first.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of prediction; "auto" follows ``X``. Fits are always in float64.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone. It draws the quasi-Monte Carlo
         points; "bernoulli" uses none.
@@ -168,26 +167,24 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         self,
         likelihood: str | Likelihood = "auto",
         *,
-        prior_scale: Any = "learn",
+        prior: GivenPrior = "learn",
         variance_scale: str | float = "loo",
         fit_intercept: bool = True,
         max_iter: int = 500,
         tol: float | None = 1e-6,
         standardize: bool = True,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
         self.likelihood = likelihood
-        self.prior_scale = prior_scale
+        self.prior = prior
         self.variance_scale = variance_scale
         self.fit_intercept = fit_intercept
         self.max_iter = max_iter
         self.tol = tol
         self.standardize = standardize
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 

@@ -129,7 +129,7 @@ class SiteInference:
         if start is None:
             raise NotPositiveDefiniteError(
                 "the posterior precision isn't positive definite in this arithmetic. Use "
-                "standardize=True, or give prior_scale a smaller value."
+                "standardize=True, or give prior a smaller value."
             )
         tol = self.tol or 0.0
         best = converge(problem, start, family, tol=tol, max_iter=_MEAN_FIELD_UPDATES).state

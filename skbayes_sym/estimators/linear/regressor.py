@@ -6,8 +6,15 @@ from typing import Any
 import numpy as np
 
 from skbayes_sym.estimators._fit.compatibility import refuse
-from skbayes_sym.estimators._fit.model import gaussian_noise
-from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
+from skbayes_sym.estimators._fit.model import GivenPrior, gaussian_noise
+from skbayes_sym.estimators._fit.rows import (
+    STANDARDIZE,
+    Array,
+    Rows,
+    Scaling,
+    column_scaling,
+    is_standardized,
+)
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.linear.base import (
@@ -49,7 +56,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         Distribution of a target given the output ``f = x'w + b``: its mean, its centre with heavy
         tails, or the log of its rate. Objects have settings of their own, such as
         ``StudentT(df=3)``; one's own law inherits from `skbayes_sym.models.TargetLikelihood`.
-    prior_scale : "learn", float or ndarray of shape (n_features,), default="learn"
+    prior : "learn", float or ndarray of shape (n_features,), default="learn"
         Prior standard deviation of the coefficients, in standardised units: one number, or one per
         feature. "learn" maximises the ELBO over one for all.
     noise_std : "learn" or float, default="learn"
@@ -63,15 +70,12 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     tol : float or None, default=1e-6
         An update that moves no output by as many posterior standard deviations, nor a learned log
         scale by as much, is the last. None never stops.
-    standardize : bool, default=True
-        Whether to scale the columns of ``X`` to unit variance first.
-    normalize_y : bool, default=True
-        Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
-        Counts, and targets of a likelihood without a scale to learn, are taken as they are.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to scale the columns of ``X`` to unit variance, and to centre and scale ``y``
+        first; "X" and "y" do one of them. Everything reported is in the units of ``y``. Counts,
+        and targets of a likelihood without a scale to learn, are taken as they are.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of prediction; "auto" follows ``X``. Fits are always in float64.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone. Of these fits none has any.
     verbose : int, default=0
@@ -110,7 +114,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     prior_scale_, noise_std_ : float or ndarray
         Learned or given scales (no `noise_std_` for "poisson").
     likelihood_ : Likelihood
-        The likelihood with what was learned of it, in the units of ``posterior_``.
+        The one that was given, with what was learned of it, in standardised units.
     posterior_ : LowRankGaussian
         Posterior of the coefficients of scaled inputs and targets: ``.loc``, ``.variance()``,
         ``.sample(n, generator=...)``, ``.log_prob(w)``.
@@ -172,35 +176,31 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         **LINEAR_CONSTRAINTS,
         "likelihood": likelihood_constraint(LIKELIHOODS),
         "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
-        "normalize_y": ["boolean"],
+        "standardize": STANDARDIZE,
     }
 
     def __init__(
         self,
         likelihood: str | Likelihood = "gaussian",
         *,
-        prior_scale: Any = "learn",
+        prior: GivenPrior = "learn",
         noise_std: str | float = "learn",
         fit_intercept: bool = True,
         max_iter: int = 500,
         tol: float | None = 1e-6,
-        standardize: bool = True,
-        normalize_y: bool = True,
+        standardize: bool | str = True,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
         self.likelihood = likelihood
-        self.prior_scale = prior_scale
+        self.prior = prior
         self.noise_std = noise_std
         self.fit_intercept = fit_intercept
         self.max_iter = max_iter
         self.tol = tol
         self.standardize = standardize
-        self.normalize_y = normalize_y
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
@@ -226,7 +226,8 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     def _scale_targets(self, rows: Rows) -> Scaling | None:
         """Counts have no unit, and a likelihood without free scale comes in that of ``y``."""
         likelihood = self._chosen_likelihood
-        enabled = self.normalize_y and likelihood.scales_targets and likelihood.n_params > 0
+        is_asked = is_standardized(self.standardize, "y")
+        enabled = is_asked and likelihood.scales_targets and likelihood.n_params > 0
         return column_scaling(rows.y, rows.weight, enabled=enabled, ends=rows.y_ends)
 
     def _likelihood(self, data: Training) -> Likelihood:

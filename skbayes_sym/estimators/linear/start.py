@@ -64,7 +64,7 @@ def warn_of_ends(log_variance: float, log_noise: Sequence[float], learning: Lear
         warn_user(
             "prior_scale_ reached the upper end of its range: the evidence rises with it "
             "without end, as with classes that the features separate perfectly. Give "
-            "prior_scale a value.",
+            "prior a value.",
             ConvergenceWarning,
         )
     if any(value < learning.noise.low + _AT_THE_END for value in log_noise):

@@ -59,7 +59,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **OBJECT_CONSTRAINTS,
     "sampler": [StrOptions({"auto", *_SAMPLERS}), HasMethods("step"), SMC],
     "init": [StrOptions({"auto", *INITS}), Annealing],
-    "prior_scale": [StrOptions({"auto", "learn"}), *NETWORK_CONSTRAINTS["prior_scale"]],
+    "prior": [StrOptions({"auto"}), *NETWORK_CONSTRAINTS["prior"]],
     "n_chains": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left"), None],
     "n_warmup": [Interval(Integral, 0, None, closed="left"), None],
     "n_draws": [Interval(Integral, 1, None, closed="left"), None],
@@ -179,10 +179,9 @@ class SampledEstimator(WeightedDraws):
         return self._as_sampled(super()._model(data), data.n_rows)
 
     def _as_sampled(self, model: Model, n_rows: int) -> Model:
-        """With given scales where ``prior_scale="auto"`` says so: of chains that come from afar."""
-        if self.prior is not None or not isinstance(self.prior_scale, str):
-            return model
-        if self.prior_scale != "auto" or not self._anneals(model, n_rows):
+        """With given scales where ``prior="auto"`` says so: of chains that come from afar."""
+        is_open = isinstance(self.prior, str) and self.prior == "auto"
+        if not is_open or not self._anneals(model, n_rows):
             return model
         return model._replace(prior=GaussianPrior(usual_scale(model.network)))
 
@@ -206,7 +205,7 @@ class SampledEstimator(WeightedDraws):
         try:
             check_invariant(
                 group, prior.log_prob, network.layout,
-                what="prior_scale" if self.prior is None else "prior",
+                what="prior",
                 remedy="Give all units of a layer the same scale, or use remove_symmetries=False.",
             )  # fmt: skip
         except NotInvariantError:

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from skbayes_sym.estimators._fit.model import NOISE_CONSTRAINTS
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.model import NOISE_CONSTRAINTS, GivenPrior
+from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.scikit_learn import Interval
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor
@@ -98,33 +98,27 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
         (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names;
         "heteroscedastic" with ``least=0.02`` where rows repeat, or have weights above 1.
-    prior : Prior, optional
-        Prior of the weights and biases, in standardised units; by default normal with standard
-        deviation ``prior_scale``. Scales that are learned (``LayerScales()``, ``ARD()``) are
-        integrated out in closed form.
-    prior_scale : "auto", "learn", float, sequence of float or ndarray of shape (P,), default="auto"
-        Prior standard deviation of the weights and biases, in standardised units: one number, one
-        per layer, or one per parameter. "learn" is ``LayerScales()``. "auto" is "learn", but of
-        annealed chains (``init="ensemble"``) 1, and ``4 / sqrt(n)`` for the weights of layers of
-        ``n`` > 16 inputs.
+    prior : "auto", "learn", float, sequence of float or Prior, default="auto"
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number, one per layer or one per parameter; or an object. Scales that are learned are
+        integrated out in closed form: those of ``LayerScales()``, which "learn" is, or of
+        ``ARD()``. "auto" is "learn", but of annealed chains (``init="ensemble"``) 1, and
+        ``4 / sqrt(n)`` for the weights of layers of ``n`` > 16 inputs.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
     noise_prior_scale : float, default=1.0
         Scale of the half-normal prior of the noise's standard deviation, in scaled target units; of
         a noise that is learned.
-    standardize : bool, default=True
-        Whether to centre and scale the columns of ``X`` first.
-    normalize_y : bool, default=True
-        Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
+        them. Everything reported is in the units of ``y``.
     warm_start : bool, default=False
         Whether `fit` goes on from the previous one.
     n_jobs : int or None, default=None
         Processes that share the work (joblib); the result does not depend on it.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -218,7 +212,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     widest layer for as many chains as fit the cache. `asv_bench/studies/compare_samplers.py` prints
     effective draws per CPU-second beside NumPyro's.
 
-    The settings of Wiese et al. (2023) are ``prior_scale=1.0, init="prior"`` and small layers. At
+    The settings of Wiese et al. (2023) are ``prior=1.0, init="prior"`` and small layers. At
     20 units modes aren't weighed by evidence (see ``mode_weights``), and chains don't mix between
     modes: R-hat of functions is 1.3 to 2.
 
@@ -240,7 +234,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     >>> from skbayes_sym import MCMCRegressor
     >>> from skbayes_sym.datasets import make_sinusoidal
     >>> X, y = make_sinusoidal(60, random_state=0)
-    >>> reg = MCMCRegressor((2,), n_chains=8, n_warmup=50, prior_scale=1.0, random_state=0)
+    >>> reg = MCMCRegressor((2,), n_chains=8, n_warmup=50, prior=1.0, random_state=0)
     >>> reg = reg.fit(X, y)
     >>> mean, std = reg.predict(X[:3], return_std=True)
     >>> mean.shape, reg.samples_.shape, len(reg.modes_) >= 1
@@ -251,7 +245,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         **CONSTRAINTS,
         **NOISE_CONSTRAINTS,
         "noise_prior_scale": [Interval(Real, 1e-100, 1e100, closed="both")],
-        "normalize_y": ["boolean"],
+        "standardize": STANDARDIZE,
     }
 
     def __init__(
@@ -270,16 +264,13 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         evidence_effort: float = 1.0,
         network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
-        prior: UnboundPrior | None = None,
-        prior_scale: Any = "auto",
+        prior: GivenPrior = "auto",
         noise_std: Any = "learn",
         noise_prior_scale: float = 1.0,
-        standardize: bool = True,
-        normalize_y: bool = True,
+        standardize: bool | str = True,
         warm_start: bool = False,
         n_jobs: int | None = None,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
@@ -297,15 +288,12 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         self.network = network
         self.likelihood = likelihood
         self.prior = prior
-        self.prior_scale = prior_scale
         self.noise_std = noise_std
         self.noise_prior_scale = noise_prior_scale
         self.standardize = standardize
-        self.normalize_y = normalize_y
         self.warm_start = warm_start
         self.n_jobs = n_jobs
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
@@ -396,15 +384,12 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
         per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
-    prior : Prior, optional
-        Prior of the weights and biases, in standardised units; by default normal with standard
-        deviation ``prior_scale``. Scales that are learned (``LayerScales()``, ``ARD()``) are
-        integrated out in closed form.
-    prior_scale : "auto", "learn", float, sequence of float or ndarray of shape (P,), default="auto"
-        Prior standard deviation of the weights and biases, in standardised units: one number, one
-        per layer, or one per parameter. "learn" is ``LayerScales(8.0, 64.0)``. "auto" is "learn",
-        but of annealed chains (``init="ensemble"``) 1, and ``4 / sqrt(n)`` for the weights of
-        layers of ``n`` > 16 inputs.
+    prior : "auto", "learn", float, sequence of float or Prior, default="auto"
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number, one per layer or one per parameter; or an object. Scales that are learned are
+        integrated out in closed form: those of ``LayerScales(8.0, 64.0)``, which "learn" is, or of
+        ``ARD(8.0, 64.0)``. "auto" is "learn", but of annealed chains (``init="ensemble"``) 1, and
+        ``4 / sqrt(n)`` for the weights of layers of ``n`` > 16 inputs.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     warm_start : bool, default=False
@@ -413,8 +398,6 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         Processes that share the work (joblib); the result does not depend on it.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -500,7 +483,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     widest layer for as many chains as fit the cache. `asv_bench/studies/compare_samplers.py` prints
     effective draws per CPU-second beside NumPyro's.
 
-    The settings of Wiese et al. (2023) are ``prior_scale=1.0, init="prior"`` and small layers. At
+    The settings of Wiese et al. (2023) are ``prior=1.0, init="prior"`` and small layers. At
     20 units modes aren't weighed by evidence (see ``mode_weights``), and chains don't mix between
     modes: R-hat of functions is 1.3 to 2.
 
@@ -545,13 +528,11 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         evidence_effort: float = 1.0,
         network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
-        prior: UnboundPrior | None = None,
-        prior_scale: Any = "auto",
+        prior: GivenPrior = "auto",
         standardize: bool = True,
         warm_start: bool = False,
         n_jobs: int | None = None,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
@@ -569,12 +550,10 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         self.network = network
         self.likelihood = likelihood
         self.prior = prior
-        self.prior_scale = prior_scale
         self.standardize = standardize
         self.warm_start = warm_start
         self.n_jobs = n_jobs
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 

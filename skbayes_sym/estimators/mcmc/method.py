@@ -82,7 +82,7 @@ class Sampling:
                 Part(
                     f"{n_chains} chains of {plan.n_draws} draws of {n_params:,} weights",
                     copies * n_chains * plan.n_draws * n_params * size,
-                    "Lower n_chains, n_draws or hidden_layer_sizes, or use dtype='float32'.",
+                    "Lower n_chains, n_draws or hidden_layer_sizes, or give X as float32.",
                     on_host=True,
                 ),
                 Part(

@@ -167,6 +167,6 @@ def stuck_chains(stuck: Array) -> list[str]:
     if not n:
         return []
     return [
-        f"{n} of {len(stuck)} chains never moved while drawing: raise n_warmup, or use "
-        "dtype='float64'."
+        f"{n} of {len(stuck)} chains never moved while drawing: raise n_warmup, or give "
+        "X as float64."
     ]

@@ -46,7 +46,7 @@ def warn_of_collapse(excess: Tensor, result: OptimiseResult, tol: float | None) 
         warn_user(
             f"the learned noise is {largest:.2f} times the spread of the residuals: scatter of the "
             "independent weights is taken for noise, a collapse of the mean field. Use fewer "
-            "hidden units or a smaller prior_scale, or take LayerwiseVIRegressor, "
+            "hidden units or a smaller prior, or take LayerwiseVIRegressor, "
             "LaplaceRegressor or BayesianMLPRegressor.",
             UserWarning,
         )

@@ -10,11 +10,12 @@ from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
+    GivenPrior,
     declared_group,
     fully_connected,
     gaussian_noise,
 )
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.steps import STEP_CONSTRAINTS, Steps
@@ -30,7 +31,7 @@ from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import Prior, UnboundPrior
+from skbayes_sym.models.priors import Prior
 from skbayes_sym.symmetry.base import SymmetryGroup
 
 RandomState = int | np.random.RandomState | None
@@ -40,8 +41,6 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **NETWORK_CONSTRAINTS,
     **STEP_CONSTRAINTS,
     "likelihood": OBJECT_CONSTRAINTS["likelihood"],
-    "prior": OBJECT_CONSTRAINTS["prior"],
-    "prior_scale": [StrOptions({"learn"}), *NETWORK_CONSTRAINTS["prior_scale"]],
     "symmetry": [
         StrOptions({"auto", "permutation", "signed_permutation", "sign_flip"}),
         HasMethods(["act", "generators"]),
@@ -88,8 +87,7 @@ class _SymmetrizedVI(NetworkEstimator):
             refuse(self, ["gap"], "symmetry=None averages over nothing", instead)
         own = getattr(self.gap, "group", None)
         group = self.symmetry if own is None else own
-        what = "prior_scale" if self.prior is None else "prior"
-        return declared_group(group, fully_connected(network), prior, what)
+        return declared_group(group, fully_connected(network), prior)
 
     def _networks_at_once(self, n_weights: int) -> float:
         """Draws of a step."""
@@ -166,15 +164,12 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
         (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
-    prior : Prior, optional
-        Prior of the weights and biases, in standardised units; by default normal with standard
-        deviation ``prior_scale``. It must be made of independent normals. ``LayerScales()`` learns
-        one scale per layer's weights and per layer's biases, ``ARD()`` one per column of ``X``
-        besides: `relevance_`.
-    prior_scale : "learn", float, sequence of float or ndarray of shape (P,), default=1.0
-        Prior standard deviation of the weights and biases, in standardised units: one number, one
-        per layer, or one per parameter. It must not tell the units of a layer apart. "learn" is
-        ``LayerScales()``.
+    prior : "learn", float, sequence of float or Prior, default=1.0
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number, one per layer or one per parameter; or an object made of independent
+        normals. It must not tell the units of a layer apart. "learn" is ``LayerScales()``, one
+        learned scale per layer's weights and per layer's biases; ``ARD()`` learns one per column
+        of ``X`` besides: `relevance_`.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
@@ -182,10 +177,9 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         Largest number of optimiser steps.
     batch_size : int or "auto", default="auto"
         Rows per step. "auto" is all of them up to 1000 distinct rows, 200 beyond.
-    standardize : bool, default=True
-        Whether to centre and scale the columns of ``X`` first.
-    normalize_y : bool, default=True
-        Whether to centre and scale ``y`` first. Everything reported is in the units of ``y``.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
+        them. Everything reported is in the units of ``y``.
     learning_rate : float or "auto", default="auto"
         Adam's step size for the means: "auto" is 0.01 on full batches and 0.003 on minibatches.
         Constant over the first half of the steps, then falling linearly.
@@ -203,8 +197,6 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         Whether `fit` goes on from the previous one.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -307,7 +299,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
         **NOISE_CONSTRAINTS,
-        "normalize_y": ["boolean"],
+        "standardize": STANDARDIZE,
     }
 
     def __init__(
@@ -319,13 +311,11 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         gap: GivenGap = "auto",
         init: str = "random",
         likelihood: str | Likelihood = "auto",
-        prior: UnboundPrior | None = None,
-        prior_scale: str | float | Sequence[float] = 1.0,
+        prior: GivenPrior = 1.0,
         noise_std: str | float | Sequence[float] = "learn",
         max_iter: int = 2000,
         batch_size: int | str = "auto",
-        standardize: bool = True,
-        normalize_y: bool = True,
+        standardize: bool | str = True,
         learning_rate: float | str = "auto",
         log_variance_rate: float = 5.0,
         n_weight_samples: int = 1,
@@ -333,7 +323,6 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         tol: float | None = 1e-3,
         warm_start: bool = False,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
@@ -344,12 +333,10 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         self.init = init
         self.likelihood = likelihood
         self.prior = prior
-        self.prior_scale = prior_scale
         self.noise_std = noise_std
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.standardize = standardize
-        self.normalize_y = normalize_y
         self.learning_rate = learning_rate
         self.log_variance_rate = log_variance_rate
         self.n_weight_samples = n_weight_samples
@@ -357,7 +344,6 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         self.tol = tol
         self.warm_start = warm_start
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
@@ -402,15 +388,12 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
         per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
-    prior : Prior, optional
-        Prior of the weights and biases, in standardised units; by default normal with standard
-        deviation ``prior_scale``. It must be made of independent normals. ``LayerScales()`` learns
-        one scale per layer's weights and per layer's biases, ``ARD()`` one per column of ``X``
-        besides: `relevance_`.
-    prior_scale : "learn", float, sequence of float or ndarray of shape (P,), default=1.0
-        Prior standard deviation of the weights and biases, in standardised units: one number, one
-        per layer, or one per parameter. It must not tell the units of a layer apart. "learn" is
-        ``LayerScales()``.
+    prior : "learn", float, sequence of float or Prior, default=1.0
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number, one per layer or one per parameter; or an object made of independent
+        normals. It must not tell the units of a layer apart. "learn" is ``LayerScales()``, one
+        learned scale per layer's weights and per layer's biases; ``ARD()`` learns one per column
+        of ``X`` besides: `relevance_`.
     max_iter : int, default=2000
         Largest number of optimiser steps.
     batch_size : int or "auto", default="auto"
@@ -434,8 +417,6 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         Whether `fit` goes on from the previous one.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of training and prediction; "auto" follows ``X``.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -536,8 +517,7 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         gap: GivenGap = "auto",
         init: str = "random",
         likelihood: str | Likelihood = "auto",
-        prior: UnboundPrior | None = None,
-        prior_scale: str | float | Sequence[float] = 1.0,
+        prior: GivenPrior = 1.0,
         max_iter: int = 2000,
         batch_size: int | str = "auto",
         standardize: bool = True,
@@ -548,7 +528,6 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         tol: float | None = 1e-3,
         warm_start: bool = False,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
@@ -559,7 +538,6 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         self.init = init
         self.likelihood = likelihood
         self.prior = prior
-        self.prior_scale = prior_scale
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.standardize = standardize
@@ -570,7 +548,6 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         self.tol = tol
         self.warm_start = warm_start
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 

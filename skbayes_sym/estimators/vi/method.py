@@ -185,7 +185,7 @@ class MeanFieldVI:
         weights = Part(
             f"means and variances of {n_params:,} weights",
             2 * _ADAM * n_params * size,
-            "Lower hidden_layer_sizes, or use dtype='float32'.",
+            "Lower hidden_layer_sizes, or give X as float32.",
         )
         activations = Part(
             f"the activations of {batch_size} rows",
@@ -220,7 +220,7 @@ def _bounds(
     if not np.isfinite(value):
         raise DivergenceError(
             f"the bound at the end of the fit is {value}: lower learning_rate, standardize the "
-            "data or use dtype='float64'."
+            "data or give X as float64."
         )
     gap, above = _gap_bounds(data, symmetry_gap, posterior, seeds.gap_bound)
     mean_field = Estimate(value, log_lik.standard_error)

@@ -280,7 +280,7 @@ class FullSpectrum:
         return cholesky(
             self.matrix.double() + delta.diag(),
             what="The posterior precision of the weights",
-            remedy="Standardize the data, lower learning_rate, or lower prior_scale.",
+            remedy="Standardize the data, lower learning_rate, or give a smaller prior.",
         )
 
     def log_det(self, precision: Tensor) -> LogDet:

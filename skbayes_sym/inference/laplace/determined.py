@@ -30,7 +30,7 @@ from skbayes_sym.numerics.memory import rows_within
 _MOST_WORK = 4e9  # multiplications of a product: a third of a second of one core
 _NOTHING = 1e-10  # of a row's largest curvature
 _AT_ONCE = 16  # rows whose derivatives are taken together, of a network that can't be recorded
-_REMEDY = "Standardise X and y, or give prior_scale a number."
+_REMEDY = "Standardise X and y, or give prior a number."
 
 
 class Determined(NamedTuple):

@@ -39,7 +39,7 @@ _LEAST_SQUARE = 0.01  # a direction's prior variance at all rows together; less 
 _MOST_STEPS, _MEAN_RATE, _CURVATURE_RATE = 30, 0.7, 0.5
 _SETTLED = 1e-2  # of a logit
 _NUMBERS = 1 << 22  # of a block's Jacobian: 32 MB
-_REMEDY = "Standardise X, or use a smaller prior_scale."
+_REMEDY = "Standardise X, or use a smaller prior."
 
 
 class RefittedMember(NamedTuple):

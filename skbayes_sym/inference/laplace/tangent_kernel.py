@@ -117,5 +117,5 @@ class TangentSpectrum:
         return cholesky(
             matrix,
             what="The tangent kernel of a subset of rows",
-            remedy="Standardize the data, lower learning_rate, or lower prior_scale.",
+            remedy="Standardize the data, lower learning_rate, or give a smaller prior.",
         )

@@ -301,6 +301,6 @@ class HyperAscent:
         if not bool(torch.isfinite(self._hyper).all()):
             raise DivergenceError(
                 "a hyperparameter stopped being finite: lower hyper_learning_rate or "
-                "Invariances.learning_rate, standardize the data or use dtype='float64'."
+                "Invariances.learning_rate, standardize the data or give X as float64."
             )
         return terms

@@ -44,7 +44,7 @@ class PriorOfLayers:
             if not bool((weight == weight[:1]).all() and (bias == bias[:1]).all()):
                 raise ValueError(
                     "the prior must be the same for all units of a layer: give a number as "
-                    "prior_scale, or one per layer."
+                    "prior, or one per layer."
                 )
 
     @property

@@ -207,5 +207,5 @@ def _cholesky(covariance: Tensor) -> Tensor:
     return cholesky(
         add_to_diagonal(covariance.clone(), tiny.unsqueeze(-1)),
         what="The covariance of a row's outputs",
-        remedy="Standardize the features or lower prior_scale.",
+        remedy="Standardize the features or give a smaller prior.",
     )

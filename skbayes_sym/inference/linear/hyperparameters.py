@@ -185,7 +185,7 @@ def fit_sites(
     state = solve(data, sites, variance, likelihood)
     if state is None or not bool(torch.isfinite(state.elbo)):
         raise DivergenceError(
-            "the starting point has no finite ELBO: use standardize=True, a smaller prior_scale, "
+            "the starting point has no finite ELBO: use standardize=True, a smaller prior, "
             "or sample_weight of fewer orders of magnitude."
         )
     rounds = _Rounds(data, hyper, learning, until.tol)

@@ -17,16 +17,16 @@ from skbayes_sym.models.predictive import NormalMixture
 _MOST_LEVERAGE = 1.0 - 1e-6
 
 
-def left_out(y: Tensor, fitted: Tensor, leverage: Tensor, noise_variance: Tensor) -> NormalMixture:
-    """Distribution of every row given all others, the equal mixture of S models.
+def left_out(law: NormalMixture, y: Tensor) -> NormalMixture:
+    """Distribution of every row given all others, the mixture of S models.
 
     Parameters
     ----------
+    law : NormalMixture
+        Of every row given all rows, (S, N, T); a row of weight w is one of w repetitions.
     y : Tensor of shape (N, T)
-    fitted, leverage : Tensor of shape (S, N, T)
-        Means and leverages of the fit to all rows; a row of weight w is one of w repetitions.
-    noise_variance : Tensor broadcastable to (S, N, T)
     """
-    leverage = leverage.clamp(0.0, _MOST_LEVERAGE)
+    noise = law.noise_variance
+    leverage = (law.variance / noise).clamp(0.0, _MOST_LEVERAGE)
     rest = 1.0 - leverage
-    return NormalMixture(y - (y - fitted) / rest, noise_variance * leverage / rest, noise_variance)
+    return NormalMixture(y - (y - law.loc) / rest, noise * leverage / rest, noise, law.log_weights)

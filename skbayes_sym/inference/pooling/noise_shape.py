@@ -101,6 +101,24 @@ class NoiseShape:
         return _widened(law, self.factor(law.mean()), *self.states)
 
 
+@dataclass(frozen=True, eq=False)
+class TwoNoises(NormalMixture):
+    """Draws whose rows have noise of one of two widths each, when they are drawn from.
+
+    ``noise_variance`` is the average; ``noise_states`` are factors on it and their shares.
+    """
+
+    noise_states: tuple[Tensor, Tensor] = (torch.ones(1), torch.ones(1))
+
+    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
+        (narrow, wide), (_, share) = self.noise_states
+        is_wide = rng.random((len(chosen), self.loc.shape[1], 1)) < float(share)
+        variance = torch.as_tensor(np.where(is_wide, float(wide), float(narrow))).to(self.loc)
+        normal = rng.standard_normal((len(chosen), *self.loc.shape[1:]))
+        noise = self.noise_variance.expand_as(self.loc)[chosen] * variance
+        return self.loc[chosen] + noise.sqrt() * torch.as_tensor(normal).to(self.loc)
+
+
 def _states(wide_share: Tensor, wide_ratio: Tensor) -> tuple[Tensor, Tensor]:
     shares = torch.stack([1.0 - wide_share, wide_share])
     return torch.stack([torch.ones_like(wide_ratio), wide_ratio]) / (

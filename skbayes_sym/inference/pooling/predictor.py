@@ -1,15 +1,67 @@
-"""Mixtures of the predictive distributions of a pool's parts."""
+"""The parts of a pool as one predictor."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import log
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.pooling.noise_shape import NoiseShape, TwoNoises
+from skbayes_sym.inference.predictor import BasePredictor, Predictor
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
 Law = TypeVar("Law", NormalMixture, CategoricalMixture)
+
+
+@dataclass(frozen=True, eq=False)
+class PooledPredictor(BasePredictor):
+    """Mixture of parts; parts of weight zero are never asked, and may have no density.
+
+    Parameters
+    ----------
+    parts : mapping of Predictor
+    weights : mapping of float
+        By the names of the parts, adding up to 1.
+    noise : NoiseShape, optional
+        How the noise changes with the level of the mixture's mean.
+    """
+
+    parts: Mapping[str, Predictor]
+    weights: Mapping[str, float]
+    noise: NoiseShape | None = None
+
+    def law(self, x: Tensor) -> Any:
+        """Distribution of targets at rows (N, ...)."""
+        law = self._one_noise(x)
+        return law if self.noise is None else self.noise.shaped(law)
+
+    def _one_noise(self, x: Tensor) -> Any:
+        counting = [name for name in self.parts if self.weights[name]]
+        laws: list[Any] = [self.parts[name].law(x) for name in counting]
+        return mixture(laws, [self.weights[name] for name in counting])
+
+    def mean(self, x: Tensor) -> Tensor:
+        means = [w * self.parts[name].mean(x) for name, w in self.weights.items() if w]
+        return torch.stack(means).sum(0)
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
+        weights = torch.tensor([self.weights[name] for name in self.parts], dtype=torch.float64)
+        which = torch.multinomial(weights, n, replacement=True, generator=generator)
+        draws = {
+            k: part.drawn(x, int((which == k).sum()), generator=generator)
+            for k, part in enumerate(self.parts.values())
+            if bool((which == k).any())
+        }
+        order = torch.cat([(which == k).nonzero().flatten() for k in draws]).argsort()
+        order, every = order.to(x.device), cast(list[NormalMixture], list(draws.values()))
+        loc = torch.cat([law.loc for law in every])[order]
+        noise = torch.cat([law.noise_variance for law in every])[order]
+        if self.noise is None:
+            return NormalMixture(loc, loc.new_zeros(()), noise)
+        noise = noise * self.noise.factor(self.mean(x)).square()
+        return TwoNoises(loc, loc.new_zeros(()), noise, noise_states=self.noise.states)
 
 
 def mixture(laws: Sequence[Law], shares: Sequence[float]) -> Law:
@@ -21,12 +73,15 @@ def mixture(laws: Sequence[Law], shares: Sequence[float]) -> Law:
     if isinstance(laws[0], CategoricalMixture):
         whole = CategoricalMixture(torch.cat([law.log_probs for law in every]), log_weights)
     else:
+        covariances = [law.covariance for law in every]
+        if any(covariance is None for covariance in covariances):
+            covariances = [_covariance(law) for law in every]
         whole = NormalMixture(
             torch.cat([law.loc for law in every]),
             torch.cat([law.variance.expand_as(law.loc) for law in every]),
             torch.cat([law.noise_variance.expand_as(law.loc) for law in every]),
             log_weights,
-            torch.cat([_covariance(law) for law in every]),
+            torch.cat(covariances),
         )
     return whole  # type: ignore[no-any-return]
 

@@ -22,11 +22,6 @@ _LOWEST = -500.0  # nats below the best part of a row
 _NODES = 64  # of a share's expectation; denser towards 0 and 1
 
 
-def mixed(log_density: Tensor) -> Tensor:
-    """Log density of the equal mixture of models, (S, N) -> (N,)."""
-    return log_density.logsumexp(0) - log(len(log_density))
-
-
 def stacking_weights(log_density: Tensor, weight: Tensor, *, concentration: float = 1.0) -> Tensor:
     """Weights (K,) of the parts that maximise the log score of left-out rows.
 
@@ -122,10 +117,10 @@ def gaining(
     return [kind for kind, gain in gains.items() if gain >= min(least * best, best)]
 
 
-def beside_baseline(
+def baseline_share(
     baseline: Tensor | None, kinds: Mapping[str, Tensor], inner: Mapping[str, float], weight: Tensor
-) -> tuple[float, dict[str, float]]:
-    """Stacking weights of a baseline and of kinds in the proportions ``inner``, which add up to 1.
+) -> float:
+    """Stacking weight of a baseline beside kinds in the proportions ``inner``, which add up to 1.
 
     Parameters
     ----------
@@ -135,8 +130,7 @@ def beside_baseline(
         Of those kinds that count.
     weight : Tensor of shape (N,)
     """
-    share = 0.0
-    if baseline is not None:
-        together = torch.stack([kinds[kind] + log(p) for kind, p in inner.items()]).logsumexp(0)
-        share = float(stacking_weights(torch.stack([baseline, together]), weight)[0])
-    return share, {kind: (1.0 - share) * p for kind, p in inner.items()}
+    if baseline is None:
+        return 0.0
+    together = torch.stack([kinds[kind] + log(p) for kind, p in inner.items()]).logsumexp(0)
+    return float(stacking_weights(torch.stack([baseline, together]), weight)[0])

@@ -134,7 +134,7 @@ def _check_finite(states: Sequence[State]) -> None:
     raise ValueError(
         f"the log density or its gradient is not finite at the start of {len(bad)} of "
         f"{len(finite)} chains (number {named}): check the data for extreme values, standardize "
-        "them, start the chains nearer to the bulk of the prior or use dtype='float64'."
+        "them, start the chains nearer to the bulk of the prior or give X as float64."
     )
 
 

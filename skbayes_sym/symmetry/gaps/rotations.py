@@ -191,7 +191,7 @@ def row_root(cov: Tensor) -> Tensor:
     return cholesky(
         cov,
         what="The covariance of a row",
-        remedy="Standardize the matrix, or use dtype='float64'.",
+        remedy="Standardize the matrix, or give X as float64.",
     )
 
 

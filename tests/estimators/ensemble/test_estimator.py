@@ -283,9 +283,9 @@ def test_not_converged_is_a_warning_with_the_figure():
 @pytest.mark.parametrize(
     ("parameter", "value"),
     [
-        ("hidden_layer_sizes", 0), ("activation", "selu"), ("n_members", 0), ("prior_scale", 0.0),
-        ("prior_scale", [1.0, 2.0, 3.0]), ("max_iter", 0), ("learning_rate", -1.0), ("tol", -1.0),
-        ("dtype", "float16"), ("device", "tpu9"), ("random_state", "today"),
+        ("hidden_layer_sizes", 0), ("activation", "selu"), ("n_members", 0), ("prior", 0.0),
+        ("prior", [1.0, 2.0, 3.0]), ("max_iter", 0), ("learning_rate", -1.0), ("tol", -1.0),
+        ("device", "tpu9"), ("random_state", "today"),
     ],
 )  # fmt: skip
 def test_bad_parameters_are_named(estimator, data, parameter, value):

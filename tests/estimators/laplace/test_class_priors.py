@@ -21,13 +21,13 @@ def noisy_labels(n=150, seed=0):
 def fits():
     X, y = noisy_labels()
     return {prior: LaplaceClassifier(10, n_restarts=2, prior=prior, random_state=0).fit(X, y)
-            for prior in (None, STEEP, FLAT)}  # fmt: skip
+            for prior in ("learn", STEEP, FLAT)}  # fmt: skip
 
 
 @pytest.mark.long
 def test_noisy_labels_take_the_flat_prior(fits):
-    np.testing.assert_array_equal(fits[None].posterior_.loc, fits[FLAT].posterior_.loc)
-    assert fits[None].log_evidence_ > fits[STEEP].log_evidence_ + 3.0
+    np.testing.assert_array_equal(fits["learn"].posterior_.loc, fits[FLAT].posterior_.loc)
+    assert fits["learn"].log_evidence_ > fits[STEEP].log_evidence_ + 3.0
 
 
 def test_what_leaves_noise_alone_predicts_better(fits, monkeypatch):
@@ -36,7 +36,7 @@ def test_what_leaves_noise_alone_predicts_better(fits, monkeypatch):
     monkeypatch.setattr(labels_method, "search_labels", lambda *args, tries: believing(*args))
     plain = LaplaceClassifier(10, n_restarts=2, prior=STEEP, random_state=0).fit(*noisy_labels())
     X, y = noisy_labels(1000, seed=1)
-    loss = [-fit.log_predictive_density(X, y).mean() for fit in (fits[None], plain)]
+    loss = [-fit.log_predictive_density(X, y).mean() for fit in (fits["learn"], plain)]
     assert loss[0] < loss[1] - 0.005
 
 

@@ -14,8 +14,8 @@ from skbayes_sym.models import ColumnShift, Invariances
 def test_its_diagonal_is_that_of_squared_scores():
     X, y = load_iris(return_X_y=True)
     clf = LaplaceClassifier(
-        (4,), optimizer="adam", curvature="diag-ef", prior_scale=0.7, max_iter=30, tol=None,
-        dtype="float64", random_state=0,
+        (4,), optimizer="adam", curvature="diag-ef", prior=0.7, max_iter=30, tol=None,
+        random_state=0,
     )  # fmt: skip
     clf.fit(X[::5], y[::5])
     x = torch.as_tensor((X[::5] - clf.x_mean_) / clf.x_scale_)
@@ -36,7 +36,7 @@ def test_an_empirical_fisher_that_has_vanished_warns():
     """Many steps on few rows of clear classes: labels are fitted, and squared scores are none."""
     X, y = load_wine(return_X_y=True)
     settings = {
-        "max_iter": 400, "n_hyper_updates": 8, "burn_in": 0.1, "prior_scale": 10.0, "tol": None,
+        "max_iter": 400, "n_hyper_updates": 8, "burn_in": 0.1, "prior": 10.0, "tol": None,
         "random_state": 0,
         "invariances": Invariances([ColumnShift(columns=(0,))], 2),
     }  # fmt: skip

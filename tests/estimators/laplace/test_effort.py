@@ -131,7 +131,7 @@ def test_what_is_given_stays():
     of_layers = clone(AUTO).set_params(prior=LayerScales()).fit(*rows(1001))
     assert of_layers.network_.hidden_layer_sizes == (40,)
     assert not hasattr(of_layers, "relevance_")
-    fixed = clone(AUTO).set_params(prior_scale=1.0).fit(*rows(1001))
+    fixed = clone(AUTO).set_params(prior=1.0).fit(*rows(1001))
     assert fixed.network_.hidden_layer_sizes == (20,)
     adam = LaplaceRegressor(optimizer="adam", max_iter=2, n_hyper_updates=1, random_state=0)
     assert adam.fit(*rows(1001)).network_.hidden_layer_sizes == (20,)

@@ -17,8 +17,8 @@ RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
 Y = X @ [1.0, -2.0, 0.5] + 0.3 * RNG.standard_normal(40)
 LINEAR = LaplaceRegressor(
-    (), optimizer="adam", noise_std=0.3, prior_scale=1.3, tol=None, standardize=False,
-    normalize_y=False, curvature="full", max_iter=2000, n_hyper_updates=10, random_state=0,
+    (), optimizer="adam", noise_std=0.3, prior=1.3, tol=None, standardize=False,
+    curvature="full", max_iter=2000, n_hyper_updates=10, random_state=0,
 )  # fmt: skip
 
 
@@ -211,7 +211,7 @@ def test_counts_by_a_poisson_likelihood():
     """The mode of a linear model satisfies the score equations; targets are whole numbers."""
     counts = np.random.default_rng(1).poisson(np.exp(0.5 + 0.8 * X[:, 0])).astype(float)
     reg = LaplaceRegressor(
-        (), likelihood=Poisson(), prior_scale=100.0, standardize=False, max_iter=800, tol=None,
+        (), likelihood=Poisson(), prior=100.0, standardize=False, max_iter=800, tol=None,
         random_state=0,
     ).fit(X, counts)  # fmt: skip
     design = np.column_stack([X, np.ones(len(X))])
@@ -279,8 +279,8 @@ def test_objects_that_dont_fit_are_named(params, message):
         ({"network": nn.Sequential(nn.Linear(4, 3), nn.Dropout())}, "random"),
         ({"network": nn.Linear(4, 2)}, "must give 3 outputs"),
         ({"network": nn.Linear(7, 3)}, r"doesn't take inputs of shape \(4,\)"),
-        ({"prior_scale": [1.0, 2.0, 3.0]}, "prior_scale.*2 layers"),
-        ({"prior_scale": [1.0, np.inf]}, "prior_scale"),
+        ({"prior": [1.0, 2.0, 3.0]}, "prior.*2 layers"),
+        ({"prior": [1.0, np.inf]}, "prior"),
         ({"curvature": "kfac"}, "curvature"),
         ({"layers": "first"}, "layers"),
         ({"predictive": "mc"}, "predictive"),
@@ -308,7 +308,7 @@ def test_collapse_says_what_to_do():
     A, b = rng.standard_normal((60, 2)), rng.integers(0, 2, 60)
     clf = LaplaceClassifier((20,), optimizer="adam", random_state=0, keep_best=False)
     with pytest.warns(
-        ConvergenceWarning, match=r"collapsed onto a constant.*give prior_scale a number"
+        ConvergenceWarning, match=r"collapsed onto a constant.*give prior a number"
     ):
         clf.fit(A, b)
     assert np.isfinite(clf.log_evidence_)

@@ -13,14 +13,14 @@ from torch import nn
 
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.estimators.laplace import optimizers
-from skbayes_sym.inference.laplace.search import modes, numbers
+from skbayes_sym.inference.laplace.search import modes
 from skbayes_sym.models import Normal, Poisson
 from skbayes_sym.models.learned_scales import ARD
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
 Y = X @ [1.0, -2.0, 0.5] + 0.3 * RNG.standard_normal(40)
-AS_GIVEN = {"standardize": False, "normalize_y": False, "tol": None, "random_state": 0}
+AS_GIVEN = {"standardize": False, "tol": None, "random_state": 0}
 SMALL = LaplaceRegressor((3,), n_restarts=3, random_state=0)
 few_steps = pytest.mark.filterwarnings("ignore:not converged")
 CLASSES = (X[:, 0] + X[:, 1] * X[:, 2] + 0.5 * RNG.standard_normal(40) > 0).astype(int)
@@ -40,7 +40,7 @@ def log_evidence(design, scale, noise):
 
 @pytest.mark.long
 def test_a_linear_model_is_bayesian_linear_regression():
-    reg = LaplaceRegressor((), n_restarts=2, noise_std=0.3, prior_scale=1.3, **AS_GIVEN).fit(X, Y)
+    reg = LaplaceRegressor((), n_restarts=2, noise_std=0.3, prior=1.3, **AS_GIVEN).fit(X, Y)
     assert reg.optimizer_ == "gauss-newton"
     scale = np.full(4, 1.3)
     design, mean, covariance = linear_posterior(scale, 0.3)
@@ -111,7 +111,7 @@ def test_evidences_are_reported_and_dont_weigh():
 def test_another_fit_leaves_nothing_of_the_one_before():
     reg = LaplaceRegressor((3,), prior=ARD(), n_restarts=1, max_iter=12, random_state=0).fit(X, Y)
     assert reg.relevance_.shape == (1, 3)
-    reg.set_params(prior=None).fit(X, Y)
+    reg.set_params(prior="learn").fit(X, Y)
     assert not hasattr(reg, "relevance_")
     reg.set_params(optimizer="adam", n_restarts="auto", tol=None)
     with pytest.warns(ConvergenceWarning):
@@ -147,7 +147,6 @@ def test_what_would_take_long_is_trained_by_adam(monkeypatch):
         ({"optimizer": "gauss-newton", "network": nn.Linear(3, 1)}, "fully connected"),
         ({"optimizer": "adam", "prior": ARD()}, "learns its scales by Gauss-Newton"),
         ({"optimizer": "adam", "prior": Normal(np.arange(1.0, 82.0))}, "one prior scale a layer"),
-        ({"prior": Normal(1.0), "prior_scale": 2.0}, "prior_scale=2.0 does not apply"),
         ({"optimizer": "sgd"}, "optimizer"),
         ({"max_iter": "many"}, "max_iter"),
     ],
@@ -164,7 +163,7 @@ def test_a_normal_prior_is_prior_scales_prior():
     for optimizer, tol in (("gauss-newton", 1e-6), ("adam", None)):
         how = {"optimizer": optimizer, "max_iter": 60, "tol": tol, "random_state": 0}
         one = LaplaceRegressor((2,), prior=Normal(0.7), **how).fit(X, Y)
-        other = LaplaceRegressor((2,), prior_scale=0.7, **how).fit(X, Y)
+        other = LaplaceRegressor((2,), prior=0.7, **how).fit(X, Y)
         np.testing.assert_array_equal(one.predict(X), other.predict(X))
 
 
@@ -214,19 +213,15 @@ def test_a_callback_stops_the_fit(kind):
 
 @pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
 def test_an_interrupt_keeps_a_marked_usable_model(kind, monkeypatch):
-    module, name = {
-        LaplaceRegressor: (numbers, "EvidenceModes"),
-        LaplaceClassifier: (modes, "ClassModeSearch"),
-    }[kind]
-    original, calls = getattr(module, name)._iterate, []
+    original, calls = modes.step, []
 
-    def iterate(self, *args):
+    def struck(*args, **how):
         calls.append(0)
         if len(calls) == 15:
             raise KeyboardInterrupt
-        return original(self, *args)
+        return original(*args, **how)
 
-    monkeypatch.setattr(getattr(module, name), "_iterate", iterate)
+    monkeypatch.setattr(modes, "step", struck)
     y, model = data_and_model(kind)
     with (
         pytest.warns(ConvergenceWarning, match="interrupted after 14 steps"),
@@ -248,10 +243,10 @@ def test_a_constant_target_is_learned_as_one():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_an_interrupt_in_the_first_step_leaves_the_starts(monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **how):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(numbers.EvidenceModes, "_iterate", interrupted)
+    monkeypatch.setattr(modes, "step", interrupted)
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((20, 2)), rng.standard_normal(20)
     reg = LaplaceRegressor((3,), n_restarts=1, random_state=0)

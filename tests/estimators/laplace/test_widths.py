@@ -123,7 +123,7 @@ def test_a_clear_table_keeps_twenty_units_and_so_does_a_given_scale():
     found = LaplaceRegressor(n_restarts=1, tol=None, max_iter=25, random_state=0).fit(X, y)
     assert found.network_.hidden_layer_sizes == (20,)
     np.testing.assert_array_equal(found.widths_, [3, 8])
-    settings = {"prior_scale": 1.0, "n_restarts": 1, "tol": None, "max_iter": 5}
+    settings = {"prior": 1.0, "n_restarts": 1, "tol": None, "max_iter": 5}
     given = LaplaceRegressor(**settings, random_state=0).fit(X, y)
     assert given.network_.hidden_layer_sizes == (20,)
     assert not hasattr(given, "widths_")

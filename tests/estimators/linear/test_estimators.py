@@ -16,7 +16,7 @@ from sklearn.linear_model import BayesianRidge, LogisticRegression
 from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
 from skbayes_sym.models import Bernoulli, Categorical, Gaussian, Poisson, StudentT, TargetLikelihood
 
-AS_GIVEN = {"standardize": False, "normalize_y": False}
+AS_GIVEN = {"standardize": False}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def diabetes():
 def at(ridge):
     """Our model at a BayesianRidge's hyperparameters."""
     return BayesianLinearRegressor(
-        prior_scale=ridge.lambda_**-0.5, noise_std=ridge.alpha_**-0.5,
+        prior=ridge.lambda_**-0.5, noise_std=ridge.alpha_**-0.5,
         fit_intercept=ridge.fit_intercept, **AS_GIVEN,
     )  # fmt: skip
 
@@ -72,7 +72,7 @@ def test_learned_scales_are_those_of_bayesian_ridge_without_hyperpriors(diabetes
 def test_elbo_is_the_log_evidence(diabetes):
     X, y = diabetes
     reg = BayesianLinearRegressor(
-        prior_scale=300.0, noise_std=50.0, fit_intercept=False, **AS_GIVEN
+        prior=300.0, noise_std=50.0, fit_intercept=False, **AS_GIVEN
     )
     reg.fit(X, y - 100.0)
     covariance = 300.0**2 * X @ X.T + 50.0**2 * np.eye(len(y))
@@ -89,7 +89,7 @@ def test_closed_form_oracle():
     X = [[1.0, 2.0, -1.0, 0.5], [0.0, 1.0, 1.0, -2.0], [0.5, -1.0, 2.0, 1.0]]
     y = [1.0, -0.5, 2.0]
     reg = BayesianLinearRegressor(
-        prior_scale=np.sqrt([1.0, 0.5, 2.0, 1.0]),
+        prior=np.sqrt([1.0, 0.5, 2.0, 1.0]),
         noise_std=0.5,
         fit_intercept=False,
         **AS_GIVEN,
@@ -108,7 +108,7 @@ def test_closed_form_oracle():
 def test_logistic_oracle():
     X = [[1.0, 0.5], [-1.0, 2.0], [0.3, -1.0], [2.0, 1.0], [-0.5, -0.5], [1.5, -2.0]]
     clf = BayesianLinearClassifier(
-        prior_scale=2**0.5, fit_intercept=False, tol=1e-10, standardize=False
+        prior=2**0.5, fit_intercept=False, tol=1e-10, standardize=False
     )
     clf.fit(X, ["yes", "no", "yes", "yes", "no", "yes"])
     assert clf.elbo_ == pytest.approx(-2.8029370525398725, abs=1e-6)
@@ -215,7 +215,7 @@ def test_covariance_of_new_targets(diabetes):
     expected = centred @ reg.coef_cov_ @ centred.T + reg.noise_std_**2 * np.eye(30)
     np.testing.assert_allclose(cov, expected, rtol=1e-8, atol=1e-8 * cov.max())
     Xw, yw = wide_data()
-    wide = BayesianLinearRegressor(prior_scale=0.1, noise_std=0.3).fit(Xw, yw)
+    wide = BayesianLinearRegressor(prior=0.1, noise_std=0.3).fit(Xw, yw)
     _, cov = wide.predict(Xw[:9], return_cov=True)
     centred = Xw[:9] - Xw.mean(0)
     expected = centred @ wide.coef_cov_ @ centred.T + 0.3**2 * np.eye(9)
@@ -233,7 +233,7 @@ def test_without_tol_all_updates_are_made(recwarn):
 
 def test_units_of_the_data_dont_matter(diabetes):
     X, y = diabetes
-    plain = BayesianLinearRegressor(prior_scale=2.0, noise_std=55.0)
+    plain = BayesianLinearRegressor(prior=2.0, noise_std=55.0)
     plain = plain.fit(X, y)
     scaled = clone(plain).set_params(noise_std=550.0)
     units = np.geomspace(1e-3, 1e3, 10)
@@ -321,7 +321,7 @@ def test_binary_classifiers_agree_with_logistic_regression(likelihood):
     theirs = LogisticRegression(C=0.25).fit(X, y)
     # Two softmax rows of variance v are one logistic row of variance 2 v.
     scale = 0.5 if likelihood == "bernoulli" else 0.5 / 2**0.5
-    clf = BayesianLinearClassifier(likelihood, prior_scale=scale, random_state=0).fit(X, y)
+    clf = BayesianLinearClassifier(likelihood, prior=scale, random_state=0).fit(X, y)
     assert (clf.predict(X) == theirs.predict(X)).mean() > 0.98
     assert clf.coef_.shape == ((1, 30) if likelihood == "bernoulli" else (2, 30))
     assert clf.elbo_mean_field_ < clf.elbo_
@@ -334,7 +334,7 @@ def test_binary_classifiers_agree_with_logistic_regression(likelihood):
 def test_multinomial_reports_sites_of_rank_c():
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
-    clf = BayesianLinearClassifier(prior_scale=2.0, random_state=0).fit(X, names)
+    clf = BayesianLinearClassifier(prior=2.0, random_state=0).fit(X, names)
     assert clf.site_location_.shape == (150, 3)
     assert clf.site_variance_.shape == (150, 3, 3)
     # Nothing is said about a shift of all outputs; the datum's own class is pulled up.
@@ -355,7 +355,7 @@ def test_sites_rebuild_the_posterior():
     """Prior times sites is the posterior, in the rows' own order."""
     X, y = load_breast_cancer(return_X_y=True)
     X, y = X[:80, :5] / X[:80, :5].std(0), y[:80]
-    clf = BayesianLinearClassifier(prior_scale=1.5, tol=1e-10, standardize=False).fit(X, y)
+    clf = BayesianLinearClassifier(prior=1.5, tol=1e-10, standardize=False).fit(X, y)
     centred = X - X.mean(0)
     precision = np.eye(5) / 1.5**2 + centred.T @ (centred / clf.site_variance_[:, None])
     np.testing.assert_allclose(clf.coef_cov_, np.linalg.inv(precision), rtol=1e-6)
@@ -369,7 +369,7 @@ def test_many_more_features_than_rows():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 20_000))
     y = X[:, :50].sum(axis=1) + rng.normal(size=40)
-    reg = BayesianLinearRegressor(prior_scale=0.05, noise_std=1.0, **AS_GIVEN).fit(X, y)
+    reg = BayesianLinearRegressor(prior=0.05, noise_std=1.0, **AS_GIVEN).fit(X, y)
     assert reg.coef_.shape == reg.coef_std_.shape == (20_000,)
     kernel = 0.05**2 * (X - X.mean(0)) @ (X - X.mean(0)).T
     weights = np.linalg.solve(kernel + np.eye(40), y - y.mean())
@@ -381,7 +381,7 @@ def test_many_more_features_than_rows():
 
 
 def at_most(X, y):
-    return BayesianLinearRegressor(prior_scale=0.05, noise_std=1.0).fit(X, y)
+    return BayesianLinearRegressor(prior=0.05, noise_std=1.0).fit(X, y)
 
 
 def test_gap_grows_with_the_number_of_weights():
@@ -392,7 +392,7 @@ def test_gap_grows_with_the_number_of_weights():
     for k in (5, 50, 500):
         features = np.cos(np.outer(x, rng.normal(size=k)) + rng.uniform(0, 6.28, k))
         reg = BayesianLinearRegressor(
-            prior_scale=(2 / k) ** 0.5, noise_std=0.1, fit_intercept=False, **AS_GIVEN
+            prior=(2 / k) ** 0.5, noise_std=0.1, fit_intercept=False, **AS_GIVEN
         ).fit(features, y)
         gaps.append(reg.symmetry_gap_)
         evidences.append(reg.log_evidence_)
@@ -404,8 +404,8 @@ def test_gap_grows_with_the_number_of_weights():
 
 X = np.random.default_rng(0).standard_normal((20, 3))
 Y, LABELS = X[:, 0] + 0.3 * np.sin(9 * X[:, 1]), (X[:, 0] + X[:, 1] ** 2 > 0.5).astype(int)
-REG = BayesianLinearRegressor(prior_scale=1.0, noise_std=0.5, **AS_GIVEN)
-CLF = BayesianLinearClassifier(prior_scale=1.0, standardize=False, random_state=0)
+REG = BayesianLinearRegressor(prior=1.0, noise_std=0.5, **AS_GIVEN)
+CLF = BayesianLinearClassifier(prior=1.0, standardize=False, random_state=0)
 every_estimator = pytest.mark.parametrize(
     ("estimator", "y"), [(REG, Y), (CLF, LABELS)], ids=["regressor", "classifier"]
 )
@@ -438,9 +438,9 @@ def test_bad_X(estimator, y, bad, message):
 @pytest.mark.parametrize(
     ("parameter", "value"),
     [
-        ("likelihood", "gamma"), ("prior_scale", 0.0), ("prior_scale", "guess"),
-        ("prior_scale", [1.0, 2.0]), ("prior_scale", [1.0, -1.0, 1.0]), ("max_iter", 0),
-        ("prior_scale", [1.0, np.inf, 1.0]), ("tol", -1.0), ("dtype", "float16"),
+        ("likelihood", "gamma"), ("prior", 0.0), ("prior", "guess"),
+        ("prior", [1.0, 2.0]), ("prior", [1.0, -1.0, 1.0]), ("max_iter", 0),
+        ("prior", [1.0, np.inf, 1.0]), ("tol", -1.0),
         ("device", "tpu9"), ("fit_intercept", "maybe"), ("standardize", 2),
     ],
 )  # fmt: skip
@@ -481,11 +481,11 @@ def test_bad_weights(estimator, y, weight, message):
 
 @pytest.mark.kept("*-gaussian", "*-poisson", "learn-student-t")
 @pytest.mark.parametrize("likelihood", ["gaussian", "student-t", "poisson"])
-@pytest.mark.parametrize("prior_scale", [1.0, "learn"])
-def test_single_row(likelihood, prior_scale):
+@pytest.mark.parametrize("prior", [1.0, "learn"])
+def test_single_row(likelihood, prior):
     """Without a second row the intercept explains all: the coefficients stay at the prior."""
     noise_std = "learn" if likelihood == "poisson" else 0.5
-    reg = BayesianLinearRegressor(likelihood, prior_scale=prior_scale, noise_std=noise_std)
+    reg = BayesianLinearRegressor(likelihood, prior=prior, noise_std=noise_std)
     with pytest.warns(UserWarning, match="one distinct row"):
         reg.fit(X[:1], [2.0])
     np.testing.assert_allclose(reg.coef_, 0.0, atol=1e-12)
@@ -505,20 +505,20 @@ def test_exact_fits_and_constant_targets_warn_and_are_defined():
         assert np.isfinite(reg.elbo_)
     with pytest.raises(ValueError, match=r"at least one positive count.*fit_intercept=False"):
         BayesianLinearRegressor("poisson").fit(X, np.zeros(20))
-    zero = BayesianLinearRegressor("poisson", fit_intercept=False, prior_scale=1.0)
+    zero = BayesianLinearRegressor("poisson", fit_intercept=False, prior=1.0)
     assert zero.fit(X, np.zeros(20)).predict(X).mean() < 1.2  # the prior's mean is e^1.5
 
 
 @pytest.mark.parametrize("likelihood", ["bernoulli", "multinomial", "student-t", "poisson"])
 def test_rows_of_zeros_say_nothing(likelihood):
     """Their outputs have no variance, where a quadrature's derivatives would be 0 / 0."""
-    settings = {"prior_scale": 0.7, "fit_intercept": False, "standardize": False, "tol": 1e-9}
+    settings = {"prior": 0.7, "fit_intercept": False, "standardize": False, "tol": 1e-9}
     if likelihood in ("bernoulli", "multinomial"):
         y = (X[:, 0] + X[:, 1] > 0.3).astype(int)
         model = BayesianLinearClassifier(likelihood, variance_scale=1.0, random_state=0, **settings)
     else:
         y = np.abs(np.round(3 * X[:, 0]))
-        own = {} if likelihood == "poisson" else {"noise_std": 0.5, "normalize_y": False}
+        own = {} if likelihood == "poisson" else {"noise_std": 0.5}
         model = BayesianLinearRegressor(likelihood, **own, **settings)
     plain = clone(model).fit(X, y)
     assert plain.n_iter_ > 2
@@ -529,11 +529,11 @@ def test_rows_of_zeros_say_nothing(likelihood):
 
 def test_perfect_separation_warns_and_is_defined():
     y = (X[:, 0] > 0).astype(int)
-    with pytest.warns(ConvergenceWarning, match=r"prior_scale_ reached the upper end.*prior_scale"):
+    with pytest.warns(ConvergenceWarning, match=r"prior_scale_ reached the upper end.*prior"):
         clf = BayesianLinearClassifier().fit(X[:, :1], y)
     assert clf.score(X[:, :1], y) == 1.0
     assert np.isfinite(clf.elbo_)
-    fixed = BayesianLinearClassifier(prior_scale=1.0).fit(X[:, :1], y)
+    fixed = BayesianLinearClassifier(prior=1.0).fit(X[:, :1], y)
     assert fixed.predict_proba(X[:, :1]).min() > 0.0
 
 
@@ -547,7 +547,7 @@ def test_constant_and_repeated_features(estimator, y):
     assert std[3] == pytest.approx(1.0)
     np.testing.assert_allclose(coef[:3], np.atleast_2d(plain.coef_)[0], rtol=1e-6)
     assert constant.elbo_ == pytest.approx(plain.elbo_, abs=1e-8)
-    twice = clone(estimator).set_params(prior_scale=[0.5**0.5, 1.0, 1.0, 0.5**0.5])
+    twice = clone(estimator).set_params(prior=[0.5**0.5, 1.0, 1.0, 0.5**0.5])
     twice.fit(np.column_stack([X, X[:, 0]]), y)
     coef = np.atleast_2d(twice.coef_)[0]
     assert coef[0] == pytest.approx(coef[3])
@@ -557,8 +557,8 @@ def test_constant_and_repeated_features(estimator, y):
 
 @every_estimator
 def test_only_constant_features(estimator, y):
-    for prior_scale in (1.0, "learn"):
-        fitted = clone(estimator).set_params(prior_scale=prior_scale).fit(np.ones((20, 2)), y)
+    for prior in (1.0, "learn"):
+        fitted = clone(estimator).set_params(prior=prior).fit(np.ones((20, 2)), y)
         np.testing.assert_allclose(fitted.coef_, 0.0, atol=1e-12)
         assert np.isfinite(fitted.elbo_)
         assert fitted.symmetry_gap_ == pytest.approx(0.0, abs=1e-9)

@@ -15,7 +15,7 @@ ROWS = np.random.default_rng(0).permutation(150)[:36]
 X = X[ROWS][:, :2] + 1e-6 * np.arange(36)[:, None]  # all rows distinct
 Y = Y[ROWS]
 CLF = BayesianLinearClassifier(
-    prior_scale=3.0, fit_intercept=False, standardize=False, random_state=0
+    prior=3.0, fit_intercept=False, standardize=False, random_state=0
 )
 
 

@@ -42,7 +42,7 @@ X = rng.standard_normal((40, 2))
 Y = (X**2).sum(1) + 2.0 * X[:, 0] + 0.1 * rng.standard_normal(40)
 REG = MCMCRegressor(
     network=Mixed(),
-    prior_scale=1.0,
+    prior=1.0,
     sampler=HMC(max_leapfrog=4),
     n_chains=8,
     n_warmup=50,
@@ -68,7 +68,7 @@ def test_rotations_are_aligned_and_units_labelled():
 @pytest.mark.parametrize("sampler", [HMC(max_leapfrog=4), SMC(64, 2)], ids=["hmc", "smc"])
 def test_rotations_have_no_evidence_and_the_reason_is_given(sampler):
     reg = MCMCRegressor(
-        network=Mixed(), prior_scale=1.0,
+        network=Mixed(), prior=1.0,
         sampler=sampler, n_chains=4, n_draws=10, mode_weights="evidence",
         random_state=0,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from skbayes_sym.inference.samplers import HMC, SMC, Evidence
 FAST = {
     "sampler": HMC(max_leapfrog=16), "n_chains": 16, "n_warmup": 100, "n_draws": 20,
     "random_state": 0,
-    "mode_weights": Evidence(2, 64), "init": "prior", "prior_scale": 1.0,
+    "mode_weights": Evidence(2, 64), "init": "prior", "prior": 1.0,
 }  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def test_a_linear_model_has_its_exact_evidence(settings, noise_prior_scale):
     X = rng.standard_normal((30, 2))
     y = X @ [1.0, -0.5] + 0.4 * rng.standard_normal(30)
     reg = MCMCRegressor(
-        (), standardize=False, normalize_y=False, noise_prior_scale=noise_prior_scale,
+        (), standardize=False, noise_prior_scale=noise_prior_scale,
         **FAST | settings,
     ).fit(X, y)  # fmt: skip
     exact = linear_log_evidence(*tensors(X, y), noise_prior_scale)
@@ -55,8 +55,8 @@ def test_one_hidden_unit_has_its_evidence_by_quadrature(dtype):
     rng = np.random.default_rng(0)
     x = np.linspace(-2, 2, 25)
     y = 1.2 * np.tanh(1.5 * x + 0.5) + 0.3 * rng.standard_normal(25)
-    reg = MCMCRegressor((1,), standardize=False, normalize_y=False, dtype=dtype, **FAST)
-    reg.fit(x[:, None], y)
+    reg = MCMCRegressor((1,), standardize=False, **FAST)
+    reg.fit(x[:, None].astype(dtype), y)
     exact = one_unit_log_evidence(*tensors(x, y))
     assert abs(reg.log_evidence_ - exact) < 0.1
     assert abs(reg.log_evidence_ - exact) < 4 * reg.log_evidence_std_error_
@@ -166,8 +166,8 @@ def test_a_prior_that_tells_units_apart_is_refused():
     X, y = make_sinusoidal(40, random_state=0)
     scale = np.ones(7)
     scale[0] = 2.0  # the first unit's incoming weight
-    reg = MCMCRegressor((2,), **FAST | {"mode_weights": "uniform", "prior_scale": scale})
-    with pytest.raises(ValueError, match=r"prior_scale.*remove_symmetries=False"):
+    reg = MCMCRegressor((2,), **FAST | {"mode_weights": "uniform", "prior": scale})
+    with pytest.raises(ValueError, match=r"prior.*remove_symmetries=False"):
         reg.fit(X, y)
     assert not hasattr(reg, "samples_")
     reg.set_params(remove_symmetries=False).fit(X, y)

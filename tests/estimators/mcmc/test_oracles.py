@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
 ]
 
-PAPER = {"init": "prior", "prior_scale": 1.0, "dtype": "float32", "random_state": 0}
+PAPER = {"init": "prior", "prior": 1.0, "random_state": 0}
 
 
 def split(name):
@@ -26,6 +26,7 @@ def split(name):
     X, y = load_dataset(name, return_X_y=True)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.2, random_state=0)
     mean, scale = y.mean(), y.std()
+    X, X_test = X.astype(np.float32), X_test.astype(np.float32)
     return X, (y - mean) / scale, X_test, (y_test - mean) / scale
 
 

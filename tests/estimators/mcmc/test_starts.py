@@ -56,7 +56,7 @@ PARTICLES = {"sampler": SMC(128, 2), "mode_weights": "evidence", "n_warmup": Non
 def test_one_hidden_unit_under_learned_scales_has_its_evidence(settings, exact):
     x, y = one_unit_data()
     reg = MCMCRegressor(
-        (1,), prior=LayerScales(shape=2.0), standardize=False, normalize_y=False,
+        (1,), prior=LayerScales(shape=2.0), standardize=False,
         **FAST | SHORT_PATHS | settings,
     ).fit(x[:, None], y)  # fmt: skip
     assert abs(reg.log_evidence_ - exact) < 0.1
@@ -64,7 +64,7 @@ def test_one_hidden_unit_under_learned_scales_has_its_evidence(settings, exact):
 
 
 @pytest.mark.slow  # each beside the exact evidence: above
-@pytest.mark.parametrize("given", [{"prior_scale": 1.0}, {"prior": LayerScales(shape=4.0)}])
+@pytest.mark.parametrize("given", [{"prior": 1.0}, {"prior": LayerScales(shape=4.0)}])
 def test_both_starts_have_the_same_posterior(given):
     X, y = make_sinusoidal(40, random_state=0)
     one, two = (
@@ -99,9 +99,9 @@ def test_learned_scales_by_name():
     X, y = DIABETES
     few = {**VOTES, "n_warmup": 5, "n_draws": 2}
     given = MCMCRegressor((2,), prior=LayerScales(), **few).fit(X, y)
-    named = MCMCRegressor((2,), prior_scale="learn", **few).fit(X, y)
+    named = MCMCRegressor((2,), prior="learn", **few).fit(X, y)
     assert np.array_equal(named.samples_, given.samples_)
-    assert not hasattr(MCMCRegressor((2,), prior_scale=1.0, **few).fit(X, y), "prior_groups_")
+    assert not hasattr(MCMCRegressor((2,), prior=1.0, **few).fit(X, y), "prior_groups_")
 
 
 @pytest.mark.long
@@ -139,7 +139,7 @@ def test_two_targets_and_given_noise(noise):
 @pytest.mark.long
 def test_classes():
     X, y = load_iris(return_X_y=True)
-    clf = MCMCClassifier((2,), init="laplace", prior_scale="learn", **VOTES).fit(X[::3], y[::3])
+    clf = MCMCClassifier((2,), init="laplace", prior="learn", **VOTES).fit(X[::3], y[::3])
     assert clf.score(X, y) > 0.9
     assert clf.prior_groups_.tolist() == ["W1", "b1", "W2", "b2"]
     assert clf.diagnostics_.acceptance.min() > 0.3

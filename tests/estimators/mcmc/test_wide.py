@@ -133,7 +133,6 @@ def test_a_linear_network_has_its_closed_form():
     model = fitted(
         MCMCRegressor(
             **{**QUICK, **settings, "n_chains": 24, "n_draws": 60}, standardize=False,
-            normalize_y=False,
         ),
         z, y,
     )  # fmt: skip
@@ -176,7 +175,7 @@ def test_a_gaussian_needs_two_draws(noisy):
 def test_annealed_chains_have_given_scales_by_default(noisy):
     assert not hasattr(noisy, "prior_scale_")
     theta = torch.as_tensor(noisy.samples_[0]).double()
-    given = clone(NOISY).set_params(prior_scale=1.0)
+    given = clone(NOISY).set_params(prior=1.0)
     posterior, expected = (
         noisy._reference_posterior().prior, given._prior(noisy.network_)
     )  # fmt: skip
@@ -220,7 +219,7 @@ def test_wide_layers_have_smaller_ones():
 @pytest.mark.long
 def test_scales_are_learned_where_asked():
     """From places that chains came to under given scales, in float32: then as asked."""
-    model = fitted(clone(NOISY).set_params(prior_scale="learn"), X, Y)
+    model = fitted(clone(NOISY).set_params(prior="learn"), X, Y)
     assert model.samples_.dtype == np.float64
     assert model.prior_scale_.shape == (6,)
     assert hasattr(model._reference_posterior().prior, "log_scale")

@@ -10,7 +10,7 @@ from sklearn.datasets import load_iris
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.datasets import make_sinusoidal
 
-AS_GIVEN = {"standardize": False, "normalize_y": False, "init": "laplace", "tol": None}
+AS_GIVEN = {"standardize": False, "init": "laplace", "tol": None}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def test_in_a_linear_model_the_start_is_the_mean_field_optimum(rows):
     """Mean of the exact posterior, and one over the diagonal of its precision."""
     X, y, weight = rows
     reg = SymmetrizedVIRegressor(
-        (), noise_std=0.4, prior_scale=0.7, max_iter=1, learning_rate=1e-12, random_state=0,
+        (), noise_std=0.4, prior=0.7, max_iter=1, learning_rate=1e-12, random_state=0,
         **AS_GIVEN,
     ).fit(X, y, sample_weight=weight)  # fmt: skip
     Z = np.column_stack([X, np.ones(30)])
@@ -98,7 +98,7 @@ def test_a_warm_start_goes_on_from_the_fit(rows):
 def test_a_column_of_zeros_keeps_the_prior(rows):
     X, y, _ = rows
     reg = SymmetrizedVIRegressor(
-        (2,), "tanh", max_iter=1, learning_rate=1e-12, prior_scale=0.5, random_state=0, **AS_GIVEN
+        (2,), "tanh", max_iter=1, learning_rate=1e-12, prior=0.5, random_state=0, **AS_GIVEN
     ).fit(np.column_stack([X, np.zeros(30)]), y)
     mean, _ = reg.network_.layers(torch.as_tensor(reg.posterior_.loc))[0]
     std, _ = reg.network_.layers(torch.as_tensor(reg.posterior_.scale))[0]

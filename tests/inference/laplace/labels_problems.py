@@ -1,5 +1,7 @@
 """Small classification problems, shared by the tests of Gauss-Newton classifiers."""
 
+from dataclasses import replace
+
 import torch
 from torch.nn.functional import logsigmoid
 
@@ -23,6 +25,11 @@ def class_problem(data, widths=(), n_outputs=3, prior=None):
     network = MLP(data.x.shape[1], widths, n_outputs, TANH)
     prior = prior or LayerScales(shape=8.0, output_variance=4.0)
     return LabelsEvidence(network, data, prior.bind(network.layout))
+
+
+def held(problem):
+    """The same with scales that stay."""
+    return replace(problem, prior=replace(problem.prior, is_learned=False))
 
 
 def grid_log_evidence(problem, hyper, centre, half_width, n=121):

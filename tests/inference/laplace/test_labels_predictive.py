@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from inference.laplace.labels_problems import class_data, class_problem, repeated
+from inference.laplace.labels_problems import class_data, class_problem, held, repeated
 
 from skbayes_sym.inference.laplace import labels_predictive
 from skbayes_sym.inference.laplace.labels_predictive import (
@@ -14,7 +14,7 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     leave_one_out,
 )
 from skbayes_sym.inference.laplace.search.label_terms import LabelTerms
-from skbayes_sym.inference.laplace.search.modes import ClassModeSearch, starting_points
+from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.refine import refine
 from skbayes_sym.models.data import Data
 
@@ -23,9 +23,9 @@ KINDS = pytest.mark.parametrize(
 )
 
 
-def modes_of(problem, n=1, **search):
+def modes_of(problem, n=1, max_iter=60):
     start = starting_points(problem.network, n, generator=torch.Generator().manual_seed(0))
-    return ClassModeSearch(**search).search(problem, start)
+    return EvidenceSearch(max_iter).search(problem, start).modes
 
 
 def posteriors(modes):
@@ -88,7 +88,7 @@ def test_leaving_out_is_near_to_fitting_without_the_row(n_outputs, n_classes, av
 
     def law(rows):
         problem = class_problem(rows, n_outputs=n_outputs)
-        modes = modes_of(problem, learn_scales=False, max_iter=12)
+        modes = modes_of(held(problem), max_iter=12)
         return problem, refine(problem, modes, 15) if averaged else modes
 
     problem, laws = law(data)
@@ -136,7 +136,7 @@ def test_labels_at_random_keep_the_variance_and_a_clear_rule_does_not():
     chosen = []
     for y in (torch.randint(0, 2, (60,), generator=generator), (x[:, 0] > 0.0).long()):
         problem = class_problem(Data(x, y, weight), (10,), n_outputs=1)
-        modes = modes_of(problem, learn_scales=False)
+        modes = modes_of(held(problem))
         chosen.append(choose_variance_scale(problem, modes).chosen)
     assert chosen[0] >= 1.0
     assert chosen[1] < 1.0

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from inference.laplace.labels_problems import class_data, class_problem, repeated
+from inference.laplace.labels_problems import class_data, class_problem, held, repeated
 
 from skbayes_sym.inference.laplace import member_refit
 from skbayes_sym.inference.laplace.member_refit import (
@@ -13,7 +13,7 @@ from skbayes_sym.inference.laplace.member_refit import (
     refitted_mixture,
 )
 from skbayes_sym.inference.laplace.search.label_terms import LabelTerms, symmetric_root
-from skbayes_sym.inference.laplace.search.modes import ClassModeSearch, starting_points
+from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.refine import refine
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import ScalesByGroup
@@ -68,7 +68,8 @@ def test_of_a_linear_model_it_is_the_refined_mode(to_the_end):
     prior = ScalesByGroup.given(0.7 * 2**0.5 * torch.ones(one.layout.n_params).double())
     problem = class_problem(data, n_outputs=1, prior=prior)
     start = starting_points(one, 1, generator=torch.Generator().manual_seed(0))
-    refined = refine(problem, ClassModeSearch(learn_scales=False).search(problem, start), 30)
+    modes = EvidenceSearch(60).search(held(problem), start).modes
+    refined = refine(problem, modes, 30)
     expected = problem.logits(refined.theta[0], refined.covariance[0])
     torch.testing.assert_close(found.mean, expected.mean, atol=1e-6, rtol=0.0)
     torch.testing.assert_close(found.covariance, expected.covariance, atol=1e-6, rtol=0.0)

@@ -117,11 +117,11 @@ def test_ends_of_the_ranges_hold():
 
 CASES = {
     "learned": {},
-    "as given": {"standardize": False, "normalize_y": False},
+    "as given": {"standardize": False},
     "no intercept": {"fit_intercept": False},
     "noise given": {"noise_std": 0.4},
-    "scale given": {"prior_scale": 0.3},
-    "scales given": {"prior_scale": [0.3, 1.0, 2.0, 0.5], "noise_std": 0.4},
+    "scale given": {"prior": 0.3},
+    "scales given": {"prior": [0.3, 1.0, 2.0, 0.5], "noise_std": 0.4},
 }
 
 
@@ -130,8 +130,8 @@ CASES = {
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
 def test_a_fit_is_that_of_one_site_a_row(settings, wide, monkeypatch):
     x, y, _ = rows(*((40, 60) if wide else (40, 4)), seed=2)
-    if wide and np.ndim(settings.get("prior_scale", 1.0)):
-        settings = {**settings, "prior_scale": np.linspace(0.3, 1.0, 60)}
+    if wide and np.ndim(settings.get("prior", 1.0)):
+        settings = {**settings, "prior": np.linspace(0.3, 1.0, 60)}
     weight = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
     x, y = x.numpy(), y.numpy() + 2.0 + np.random.default_rng(1).standard_normal(40)
 

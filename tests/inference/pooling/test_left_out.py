@@ -4,6 +4,7 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.inference.pooling.left_out import left_out
+from skbayes_sym.models.predictive import NormalMixture
 
 
 def test_left_out_rows_are_those_of_refits(generator):
@@ -26,4 +27,5 @@ def test_left_out_rows_are_those_of_refits(generator):
             mean, covariance = posterior([m for m in range(9) if m != n], t)
             scale = (x[n] @ covariance @ x[n] + noise[t]).sqrt()
             expected[n] += torch.distributions.Normal(x[n] @ mean, scale).log_prob(y[n, t])
-    assert_close(left_out(y, fitted[None], leverage[None], noise).log_prob(y), expected)
+    law = NormalMixture(fitted[None], (leverage * noise)[None], noise)
+    assert_close(left_out(law, y).log_prob(y), expected)

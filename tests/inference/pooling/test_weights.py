@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from skbayes_sym.inference.pooling.weights import (
-    beside_baseline,
+    baseline_share,
     expected_share,
     gaining,
-    mixed,
     stacking_weights,
 )
 
@@ -52,11 +51,6 @@ def test_a_model_that_is_better_everywhere_takes_all(gain, share):
     assert share_of(second + gain, second, torch.ones(5, dtype=torch.float64)) == share
 
 
-def test_mixture_of_equal_models_is_the_model():
-    one = torch.tensor([-1.0, -700.0, 3.0], dtype=torch.float64)
-    np.testing.assert_allclose(mixed(one.expand(4, 3)), one)
-
-
 @pytest.mark.parametrize("concentration", [1.0, 1.5])
 def test_no_other_weights_score_more(concentration, generator):
     """The slopes of all parts are equal where a weight isn't 0, and no larger elsewhere."""
@@ -84,14 +78,12 @@ def test_a_kind_that_gains_clearly_less_is_not_kept():
     assert kept(-3.5, -4.0) == ["modes"]  # none gains: the one that loses least
 
 
-def test_kinds_share_what_the_baseline_leaves():
+def test_the_baseline_has_its_stacking_weight_beside_the_kinds_together():
     kinds = {"modes": -1.0 * ROWS, "members": -1.2 * ROWS}
     inner = {"modes": 0.4, "members": 0.6}
-    assert beside_baseline(-3.0 * ROWS, kinds, inner, ROWS) == (0.0, inner)
-    assert beside_baseline(-0.5 * ROWS, kinds, inner, ROWS)[0] == 1.0
-    assert beside_baseline(None, kinds, inner, ROWS) == (0.0, inner)
+    assert baseline_share(-3.0 * ROWS, kinds, inner, ROWS) == 0.0
+    assert baseline_share(-0.5 * ROWS, kinds, inner, ROWS) == 1.0
+    assert baseline_share(None, kinds, inner, ROWS) == 0.0
     generator = torch.Generator().manual_seed(0)
     linear, modes = torch.randn(2, 40, generator=generator, dtype=torch.float64)
-    share, networks = beside_baseline(linear, {"modes": modes}, {"modes": 1.0}, ROWS)
-    assert 0.0 < share < 1.0
-    assert networks == {"modes": pytest.approx(1.0 - share)}
+    assert 0.0 < baseline_share(linear, {"modes": modes}, {"modes": 1.0}, ROWS) < 1.0

@@ -29,6 +29,13 @@ class Expansion(NamedTuple):
     gradient: Tensor  # (R, P)
     curvature: Curvature  # Gauss-Newton
 
+    def of(self, which: Tensor) -> "Expansion":
+        return Expansion(self.value[which], self.gradient[which], self.curvature.of(which))
+
+    def expansion(self, _: object) -> "Expansion":
+        """Itself: a likelihood without hyperparameters has one expansion."""
+        return self
+
 
 class Misfit(Protocol):
     """The negative log likelihood of some of the restarts, at their present noise."""
@@ -43,7 +50,7 @@ class Step(NamedTuple):
 
     theta: Tensor  # (R, P)
     damping: Tensor  # (R,)
-    moved: Tensor  # bool (R,)
+    n_moved: int
 
 
 def step(
@@ -101,4 +108,4 @@ def step(
     if is_wary:
         lowered = torch.where(damping > start, damping, lowered)
     damping = torch.where(moved, lowered, start)
-    return Step(theta, damping, moved)
+    return Step(theta, damping, len(theta) - len(left))

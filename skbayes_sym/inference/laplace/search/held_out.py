@@ -7,13 +7,9 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
-from skbayes_sym.inference.laplace.search.beginnings import beginning
-from skbayes_sym.inference.laplace.search.numbers import (
-    EvidenceModes,
-    NumbersEvidence,
-    OnModes,
-    Search,
-)
+from skbayes_sym.inference.laplace.search.beginnings import alternating
+from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, OnSearch, Search
+from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models.predictive import NormalMixture
 
 _LEAST_GAIN = 0.5  # standard errors
@@ -43,37 +39,35 @@ def folds(n_rows: int, n_folds: int, *, generator: torch.Generator) -> Tensor:
 
 
 def cross_validated(
-    how: EvidenceModes,
+    how: EvidenceSearch,
     problem: NumbersEvidence,
     theta: Tensor,
     fold: Tensor,
-    on_step: OnModes | None = None,
+    on_step: OnSearch | None = None,
 ) -> Validated:
     """Modes that leave out a fold each, and what these say of its rows.
 
     Parameters
     ----------
-    how : EvidenceModes
-        With a noise that is learned.
+    how : EvidenceSearch
     problem : NumbersEvidence
         Of all rows.
     theta : Tensor of shape (2 K, P)
         Starting points; two modes leave out each of the K folds.
     fold : Tensor of shape (N,)
         From 0 to K - 1.
-    on_step : callable (step, modes) -> bool, optional
-        As `EvidenceModes.search` has it.
+    on_step : callable (step, so_far) -> bool, optional
+        As `EvidenceSearch.search` has it.
 
     Notes
     -----
     All modes are one batch, in which the rows of a mode's own fold have no weight: O(K) searches of
     two modes each.
     """
-    index = torch.arange(len(theta), device=theta.device)
-    own, doubted = index // MODES_A_FOLD, index % MODES_A_FOLD == 1
-    problem = replace(problem, seen=fold != own.unsqueeze(1))
-    search = how.search(problem, theta, beginning(problem, doubted), on_step)
-    if search.stopped in ("callback", "interrupted"):
+    own = torch.arange(len(theta), device=theta.device) // MODES_A_FOLD
+    problem = replace(problem, share=(fold != own.unsqueeze(1)).to(theta))
+    search = how.search(problem, theta, alternating(len(theta), theta), on_step)
+    if search.has_ended:
         return Validated(search, None)
     modes, (x, y, _) = search.modes, problem.data
     log_density, mean = y.new_empty(len(y)), torch.empty_like(y)

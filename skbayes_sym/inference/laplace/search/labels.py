@@ -1,40 +1,25 @@
-r"""Sums over the rows of a classification network: misfit, Gauss-Newton expansion, evidence.
-
-Laplace's estimate of the evidence at a mode, precisions :math:`\alpha_g` of the prior's groups and
-:math:`A = \sum_n w_n J_n' \Lambda_n J_n + \mathrm{diag}\,\alpha`, is
-
-.. math:: \log p(y \mid \theta) - \tfrac12 \sum_k \alpha_{g(k)} \theta_k^2
-          + \tfrac12 \sum_g n_g \log \alpha_g - \tfrac12 \log |A| + \log p(\log \alpha).
-"""
+"""Classification as an evidence problem: sums over labels, one weight vector at a time."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.search.gauss_newton import Expansion
 from skbayes_sym.inference.laplace.search.label_terms import LabelTerms, symmetric_root
-from skbayes_sym.inference.laplace.search.systems import (
-    Curvature,
-    RowCurvature,
-    System,
-    WeightCurvature,
-    are_few,
-    require_factor,
-)
+from skbayes_sym.inference.laplace.search.problem import Begun, EvidenceProblem, Hyper, Schedule
+from skbayes_sym.inference.laplace.search.systems import Curvature, RowCurvature, WeightCurvature
 from skbayes_sym.models.data import Data
-from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_factors import outputs_and_factors
 from skbayes_sym.numerics.memory import rows_within
 
 _NUMBERS = 1 << 22  # of a block's largest array: 32 MB
 _N_POINTS = 64
-
-REMEDY = "Standardise X, or use fewer hidden units."
+_DOUBT = 0.03  # share of the rows' weight in a search's first steps where labels are doubted
 
 
 class LinearisedLogits(NamedTuple):
@@ -67,46 +52,65 @@ def rows_per_block(network: MLP) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class LabelsEvidence:
-    """Sums over rows that steps and updates need, of one weight vector.
+class LabelsEvidence(EvidenceProblem):
+    """Class indices (N,) int64, of a network with one output for two classes or one a class.
 
     Parameters
     ----------
-    network : MLP
-        With one output for two classes, or with one a class.
-    data : Data
-        Float64; targets class indices (N,), int64. A weight of 2 is the row twice.
-    prior : ScalesByGroup
+    root : Tensor of shape (N, K, K), optional
+        Of covariances of the logits: the negative log likelihood and its derivatives are then
+        expectations under normal logits.
 
     Notes
     -----
-    Where a ``root`` (N, K, K) of the logits' covariances is given, the negative log likelihood and
-    its derivatives are expectations under normal logits.
+    On separable classes the scales run away under a weak hyperprior, the evidence falling while
+    they do: take `LayerScales(shape=8.0, output_variance=64.0)`.
     """
 
-    network: MLP
-    data: Data
-    prior: ScalesByGroup
+    # Restarts together would take as long: sums over rows, O(N P^2), fill a processor alone.
+    schedule: ClassVar[Schedule] = Schedule(
+        tol=0.1, tol_is_per_row=False, lag=2, times=2, fewest=5, best_start=16, most_without=8,
+        is_wary=True, is_batch=False, many_params=1000,
+    )  # fmt: skip
+    remedy: ClassVar[str] = "Standardise X, or use fewer hidden units."
 
-    def misfit(self, theta: Tensor, root: Tensor | None = None) -> Tensor:
-        """The negative log likelihood at ``theta`` (P,), 0-d, nats."""
-        total = theta.new_zeros(())
-        for (x, y, weight), spread in self._blocks(root):
-            outputs = self.network.forward(theta, x)
-            total += weight @ LabelTerms(outputs, spread).value(y)
-        return total
+    root: Tensor | None = None
 
-    def expansion(self, theta: Tensor, root: Tensor | None = None) -> Expansion:
-        """The same to second order, with the leading axis of one restart.
+    def begin(self, doubted: Tensor) -> Begun:
+        problem, theta = self, self.data.x
+        if bool(doubted.any()):
+            share = torch.where(doubted, _DOUBT, 1.0).to(theta).unsqueeze(1)
+            problem = replace(self, share=share if self.share is None else share * self.share)
+        log_precision = self.prior.hyper.to(theta).expand(len(doubted), -1)
+        return Begun(problem, Hyper(log_precision, log_precision[:, :0]))
 
-        O(N P^2), or O(N K P) of few rows.
-        """
+    def misfit(self, theta: Tensor, hyper: Hyper | None = None) -> Tensor:
+        value = theta.new_zeros(len(theta))
+        for r, one in enumerate(theta):
+            for (x, y, weight), root in self._blocks(r):
+                terms = LabelTerms(self.network.forward(one, x), root)
+                value[r] += weight @ terms.value(y)
+        return value
+
+    def expansion(self, theta: Tensor) -> Expansion:
+        """The negative log likelihood to second order; O(R N P^2), or O(R N K P) of few rows."""
+        values, gradients, products = zip(
+            *(self._expansion(r, one) for r, one in enumerate(theta)), strict=True
+        )
+        product = torch.stack(products)
+        curvature: Curvature = WeightCurvature(product)
+        if self.has_few_rows:
+            curvature = RowCurvature(product)
+        return Expansion(torch.stack(values), torch.stack(gradients), curvature)
+
+    def _expansion(self, r: int, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Value, gradient and curvature of one restart; of few rows the curvature's root."""
         n, few = len(theta), self.has_few_rows
         value, gradient = theta.new_zeros(()), theta.new_zeros(n)
         product, roots = theta.new_zeros(0 if few else n, n), []
-        for (x, y, weight), spread in self._blocks(root):
+        for (x, y, weight), root in self._blocks(r):
             outputs, jacobian = outputs_and_factors(self.network, theta, x)
-            terms = LabelTerms(outputs, spread).terms(y)
+            terms = LabelTerms(outputs, root).terms(y)
             value += weight @ terms.value
             gradient += jacobian.transposed(terms.slope * weight[:, None])
             weighted = terms.curvature * weight[:, None, None]
@@ -114,43 +118,16 @@ class LabelsEvidence:
                 roots.append((symmetric_root(weighted) @ jacobian.dense()).flatten(0, 1))
             else:
                 product += jacobian.gauss_newton(weighted)
-        curvature: Curvature = WeightCurvature(product.unsqueeze(0))
-        if few:
-            curvature = RowCurvature(torch.cat(roots).unsqueeze(0))
-        return Expansion(value.unsqueeze(0), gradient.unsqueeze(0), curvature)
+        return value, gradient, torch.cat(roots) if few else product
 
     def logits(self, theta: Tensor, covariance: Tensor) -> LinearisedLogits:
-        """Of the training rows, at ``theta`` (P,) with the weights' covariance (P, P)."""
+        """Logits of the training rows at ``theta`` (P,), the weights' covariance (P, P)."""
         return linearised_logits(self.network, theta, covariance, self.data.x)
 
-    @property
-    def has_few_rows(self) -> bool:
-        """Whether systems are solved in the space of the rows' logits."""
-        n_derivatives = len(self.data.x) * self.network.n_outputs
-        return are_few(n_derivatives, self.network.layout.n_params)
-
-    def system(self, curvature: Curvature, log_precision: Tensor) -> System:
-        """The posterior's precision A at log precisions (G,), as a batch of one."""
-        system = curvature.system(log_precision.exp()[self.prior.group].unsqueeze(0))
-        require_factor(system, REMEDY)
-        return system
-
-    def log_evidence(
-        self, theta: Tensor, misfit: Tensor, log_precision: Tensor, system: System
-    ) -> Tensor:
-        """Laplace's estimate at a mode (P,) and log precisions (G,), 0-d, nats.
-
-        It includes the hyperprior of the log precisions, and none of the mode's copies under the
-        network's symmetries: many units are pruned, and their copies overlap.
-        """
-        prior, alpha = self.prior, log_precision.exp()
-        sizes, squares = prior.sizes.to(theta), prior.squares(theta)
-        log_prior = 0.5 * (sizes * log_precision - alpha * squares).sum()
-        return log_prior - misfit - 0.5 * system.log_det[0] + prior.log_hyperprior(log_precision)
-
-    def _blocks(self, root: Tensor | None) -> Iterator[tuple[Data, Tensor | None]]:
-        n, size = len(self.data.x), rows_per_block(self.network)
-        for start in range(0, n, size):
+    def _blocks(self, r: int) -> Iterator[tuple[Data, Tensor | None]]:
+        """Rows as one restart weighs them, and the roots of their logits' covariances."""
+        data = self.data._replace(weight=self.weight[r if len(self.weight) > 1 else 0])
+        size = rows_per_block(self.network)
+        for start in range(0, len(data.x), size):
             rows = slice(start, start + size)
-            spread = None if root is None else root[rows]
-            yield Data(*(t[rows] for t in self.data)), spread
+            yield Data(*(t[rows] for t in data)), None if self.root is None else self.root[rows]

@@ -1,55 +1,58 @@
-r"""Modes of a classification network with the prior's scales set by the evidence.
+"""The search for modes with scales and noise set by the evidence, of numbers and labels alike.
 
-The sibling of `skbayes_sym.inference.laplace.search.numbers`: after every step, or every few where
-weights are many, the precisions of the prior's groups follow
-
-.. math:: \gamma_g = n_g - \alpha_g \operatorname{tr}_g A^{-1}, \quad
-          \alpha_g \leftarrow \frac{\gamma_g + 2a}{|\theta_g|^2 + 2 a s_g^2},
-
-damped geometrically (MacKay 1992, "The evidence framework applied to classification networks").
-On separable classes the scales run away under a weak hyperprior, the evidence falling while they
-do: take `LayerScales(shape=8.0, output_variance=64.0)`. For the same reason the iterate of the
-highest evidence is kept here and not the last.
+After every Levenberg-Marquardt step MacKay's update moves the hyperparameters. The last iterate is
+kept, not the one of the highest evidence: away from a mode Laplace's approximation says too much.
+But where scales run away while the evidence falls (`EvidenceProblem.keeps_best`) the best is.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from math import inf, nan
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING, Expansion, step
-from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
-from skbayes_sym.inference.laplace.search.systems import System
+from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING, step
+from skbayes_sym.inference.laplace.search.problem import EvidenceProblem, Hyper, Rows, evaluated
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
+from skbayes_sym.numerics.optimise import Loop, Stopped
 
-_HYPER_START = 8  # iterations before scales move: the weights first
-_DOUBT = 0.03  # weight of the rows in these iterations where labels are doubted
-_BEST_START = 16  # before the best is kept: the evidence away from a mode says too much
-_PATIENCE_START, _PATIENCE = 24, 8  # updates without a new best that end the search
-_DAMPING = 0.7  # share of the logarithmic step of a precision
-_SETTLED, _LEAST_UPDATES = 2, 5
-_MANY_PARAMS, _SELDOM = 1000, 3  # beyond, an update costs as much as a step: one in three
+HYPER_START = 8  # iterations before scales and noise move: the weights first
+_SELDOM = 3  # steps a hyperparameters' update where weights are many
+# Nats per unit of weight that the evidence rises by at every one of so many steps while a network
+# still finds out that there is hardly any noise. Others have made up their minds: from there on
+# scales drift and predictions get worse as often as better.
+_STEEP, _OVER = 0.01, 10
+# Reasons to stop, the first that a restart had being the whole search's.
+_GRAVEST: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter", "tol")
+
+Batch = TypeVar("Batch")  # a NamedTuple of tensors (R, ...), nested or not
 
 
-class ClassModes(NamedTuple):
-    """R modes with the scales of their priors."""
+def mapped(function: Callable[..., Tensor], batch: Batch, *others: Batch) -> Batch:
+    """The function of every tensor of batches."""
+    if isinstance(batch, Tensor):
+        return cast(Batch, function(batch, *others))
+    parts = zip(*cast(Any, (batch, *others)), strict=True)
+    return type(batch)(*(mapped(function, *part) for part in parts))
+
+
+class Modes(NamedTuple):
+    """R modes with their hyperparameters, in the scale of the data."""
 
     theta: Tensor  # (R, P)
     hyper: Tensor  # (R, G), log precisions of the prior's groups
+    noise_precision: Tensor  # (R, T); T = 0 of labels
     factor: Tensor  # (R, P, P), Cholesky factor of the posterior's precision A
     log_evidence: Tensor  # (R,), Laplace's estimate, nats, of one mode
     n_iter: Tensor  # int64 (R,)
-    curves: list[Tensor]  # of every mode, the log evidence after every update
-    stopped: list[Stopped]  # why every search ended
 
     @property
     def covariance(self) -> Tensor:
-        """Of the weights, (R, P, P); O(R P^3)."""
+        """Covariance of the weights, (R, P, P); O(R P^3)."""
         return torch.cholesky_inverse(self.factor)
 
     @property
@@ -58,173 +61,263 @@ class ClassModes(NamedTuple):
         return None
 
 
+class Search(NamedTuple):
+    """What a search ended with."""
+
+    modes: Modes
+    curves: list[Tensor]  # of every mode, the log evidence after every update, on the host
+    stopped: list[Stopped]  # why each restart's search ended
+
+    @property
+    def stop_reason(self) -> Stopped:
+        """The gravest reason of all restarts."""
+        return next(reason for reason in _GRAVEST if reason in self.stopped)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the search was told to end."""
+        return self.stop_reason in ("callback", "interrupted")
+
+    def of(self, which: Tensor) -> "Search":
+        """Some of the restarts."""
+        kept = which.tolist()
+        modes = mapped(lambda t: t[which], self.modes)
+        return Search(modes, [self.curves[i] for i in kept], [self.stopped[i] for i in kept])
+
+    def ended_by(self, reason: Stopped) -> "Search":
+        return self._replace(stopped=len(self.stopped) * [reason])
+
+
+def joined(searches: Sequence[Search]) -> Search:
+    """All modes in one."""
+    modes = mapped(lambda *parts: torch.cat(parts), *(search.modes for search in searches))
+    curves = [curve for search in searches for curve in search.curves]
+    return Search(modes, curves, [reason for search in searches for reason in search.stopped])
+
+
+# Told the number of steps and a function that gives what has been found; True stops.
+OnSearch = Callable[[int, Callable[[], Search]], bool]
+
+
 def starting_points(network: MLP, n: int, *, generator: torch.Generator) -> Tensor:
-    """``n`` starts (n, P): every layer's outputs of order one, the logits without bias."""
+    """``n`` starts (n, P): every layer's outputs of order one, the last without bias."""
     theta = LayerScales().bind(network.layout).sample(n, generator=generator)
     theta[:, network.layout.slices[f"b{network.n_layers}"]] = 0.0
     return theta
 
 
-@dataclass(eq=False)
-class _Search:
-    """Where one search is, and the best place it has been."""
+class _Place(NamedTuple):
+    theta: Tensor  # (R, P)
+    hyper: Hyper
+    log_evidence: Tensor  # (R,)
 
-    theta: Tensor  # (P,)
-    log_precision: Tensor  # (G,)
-    expansion: Expansion
-    damping: Tensor  # (1,)
-    curve: list[float] = field(default_factory=list)
-    best: tuple[float, Tensor, Tensor] | None = None
-    n_iter: int = 0
 
-    def stopped(self, tol: float | None) -> bool:
-        """Whether the last updates changed little, or brought no new best."""
-        if tol is None or len(self.curve) < _LEAST_UPDATES:
-            return False
-        last = self.curve[-_SETTLED - 2 :]
-        settled = all(abs(last[i + _SETTLED] - last[i]) < tol for i in range(2))
-        since = len(self.curve) - 1 - max(range(len(self.curve)), key=self.curve.__getitem__)
-        exhausted = self.best is not None and self.n_iter > _PATIENCE_START and since >= _PATIENCE
-        return settled or exhausted
+class _State(NamedTuple):
+    """Restarts on their way."""
+
+    here: _Place  # its evidence is that before the last update; nan before the first
+    best: _Place  # its evidence is -inf until the best counts
+    n_without: Tensor  # (R,), updates since then
+    damping: Tensor  # (R,)
+    n_iter: Tensor  # (R,)
 
 
 @dataclass(frozen=True)
-class ClassModeSearch:
+class EvidenceSearch:
     """How modes are searched for.
 
     Parameters
     ----------
     max_iter : int
-        Largest number of Gauss-Newton steps.
-    tol : float or None
-        A search ends when its log evidence moves by less than this many nats over two updates,
-        twice in a row, or after eight updates without a new best. None never stops.
-    update_every : int, optional
-        Steps from one update of the scales to the next; by default 1, and 3 beyond 1,000 weights.
-    learn_scales : bool
-        Whether scales move. If they don't the last iterate is kept: it is the nearest to a mode.
-    doubts_labels : bool
-        Whether labels hardly count in the first steps, before scales move: weights that follow
-        noise in them don't give it up later.
+        Largest number of Gauss-Newton steps of a restart.
+    tol : "auto", float or None
+        A restart ends when its log evidence moves by less than this many nats per unit of weight,
+        over some updates and several times in a row, or where the best is kept brings no new one.
+        "auto" is the problem's; None never stops.
+    max_more : int, default=0
+        Further steps of restarts whose evidence still rises steeply.
     """
 
-    max_iter: int = 60
-    tol: float | None = 0.1
-    update_every: int | None = None
-    learn_scales: bool = True
-    doubts_labels: bool = False
+    max_iter: int = 100
+    tol: float | str | None = "auto"
+    max_more: int = 0
 
     def search(
         self,
-        problem: LabelsEvidence,
+        problem: EvidenceProblem,
         theta: Tensor,
-        on_step: OnStep | None = None,
-        keep: Callable[[Callable[[], ClassModes]], None] | None = None,
-    ) -> ClassModes:
-        """Modes from starting points ``theta`` (R, P), one after the other.
+        doubted: Tensor | None = None,
+        on_step: OnSearch | None = None,
+    ) -> Search:
+        """Modes from starting points ``theta`` (R, P).
 
-        Together they would take as long: the sums over rows, O(N P^2), fill a processor alone.
-        ``on_step`` is told the steps of all searches so far; True ends the search where it is, and
-        the starts that haven't had their turn are left out. ``keep`` is given, after the first step
-        of every search, a function that says what has been found whenever it is called.
+        Parameters
+        ----------
+        problem : EvidenceProblem
+            Says whether restarts are one batch, which those that have settled leave, or follow one
+            another. Then starts that haven't had their turn when it is told to end are left out.
+        theta : Tensor of shape (R, P)
+        doubted : bool Tensor of shape (R,), optional
+            Restarts that begin with targets that hardly count.
+        on_step : callable (step, so_far) -> bool, optional
         """
-        found: list[ClassModes] = []
-        n_steps, ended = 0, False
-        at_first = self._at_first(problem)
-        for start in theta:
-            state = _Search(
-                start, problem.prior.hyper.to(theta), at_first.expansion(start),
-                theta.new_full((1,), INITIAL_DAMPING),
-            )  # fmt: skip
-            loop = Loop()
-            with loop:
-                for i in loop.steps(range(self.max_iter)):
-                    if self.doubts_labels and i == _HYPER_START:
-                        state.expansion = problem.expansion(state.theta)
-                        state.damping = theta.new_full((1,), INITIAL_DAMPING)
-                    updated = self._iterate(at_first if i < _HYPER_START else problem, state)
-                    n_steps += 1
-                    if i == 0 and keep is not None:
-                        keep(partial(_so_far, problem, tuple(found), state))
-                    loop.stop_if("tol", updated and state.stopped(self.tol))
-                    loss = -state.curve[-1] if state.curve else float(state.expansion.value)
-                    ended = on_step is not None and on_step(n_steps, {"loss": loss})
-                    loop.stop_if("callback", ended)
-            found.append(_end(problem, state, loop.stopped))
-            if ended or loop.stopped == "interrupted":
+        if doubted is None:
+            doubted = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
+        if problem.schedule.is_batch:
+            return self._batch(problem, theta, doubted, on_step)
+        searches: list[Search] = []
+        for start, is_doubted in zip(theta.split(1), doubted.split(1), strict=True):
+            told = on_step and partial(_told_on, on_step, tuple(searches))
+            searches.append(self._batch(problem, start, is_doubted, told))
+            if searches[-1].has_ended:
                 break
-        return stacked(found)
+        return joined(searches)
 
-    def _at_first(self, problem: LabelsEvidence) -> LabelsEvidence:
-        """What is searched before scales move."""
-        if not self.doubts_labels:
-            return problem
-        weight = _DOUBT * problem.data.weight
-        return replace(problem, data=problem.data._replace(weight=weight))
+    def _batch(
+        self, problem: EvidenceProblem, theta: Tensor, doubted: Tensor, on_step: OnSearch | None
+    ) -> Search:
+        at_first, hyper = problem.begin(doubted)
+        state, rows = _start(theta, hyper), at_first.expansion(theta)
+        curve: list[Tensor] = []
+        ended = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
+        moving, alive = list(range(len(theta))), torch.arange(len(theta), device=theta.device)
+        loop = Loop()
+        with loop:
+            for i in loop.steps(range(self.max_iter + self.max_more)):
+                now = (at_first if i < HYPER_START else problem).of(alive)
+                part = state if len(moving) == len(theta) else _of(state, alive)
+                if i == HYPER_START and at_first is not problem:
+                    rows = now.expansion(part.here.theta)
+                    damping = torch.where(doubted[alive], INITIAL_DAMPING, part.damping)
+                    part = part._replace(damping=damping)
+                part, rows = _iterated(now, part, rows, i)
+                state = _put(state, alive, part)
+                if _has_update(problem, i):
+                    curve.append(torch.where(ended, nan, state.here.log_evidence))
+                ended = ended | self._settled(problem, curve, state.n_without)
+                settled = ended
+                if i + 1 >= self.max_iter:
+                    ended = ended | ~_rises(curve, problem.total_weight, ended)
+                before, (moving, n_settled) = moving, _moving(ended, settled)
+                loop.stop_if("tol", n_settled == len(theta))
+                if on_step is not None:
+                    so_far = partial(_search, problem, state, curve, "interrupted")
+                    loop.stop_if("callback", on_step(i + 1, so_far))
+                if not moving:
+                    break
+                if len(moving) < len(before):
+                    alive = torch.tensor(moving, device=theta.device)
+                    rows = rows.of(torch.tensor([before.index(r) for r in moving]).to(alive))
+        return _search(problem, state, curve, loop.stopped)
 
-    def _iterate(self, problem: LabelsEvidence, state: _Search) -> bool:
-        """One step, and whether the scales were updated after it."""
-        precision = state.log_precision.exp()[problem.prior.group].unsqueeze(0)
-        made = step(
-            lambda theta, _: torch.stack([problem.misfit(t) for t in theta]),
-            state.theta.unsqueeze(0), state.expansion, precision, state.damping, is_wary=True,
-        )  # fmt: skip
-        state.theta, state.damping = made.theta[0], made.damping
-        if bool(made.moved):
-            state.expansion = problem.expansion(state.theta)
-        since, state.n_iter = state.n_iter - _HYPER_START, state.n_iter + 1
-        every = self.update_every or (_SELDOM if len(state.theta) > _MANY_PARAMS else 1)
-        if since < 0 or since % every:
-            return False
-        system = _record(problem, state)
-        if self.learn_scales:
-            _update(problem, state, system)
-        return True
+    def _settled(
+        self, problem: EvidenceProblem, curve: Sequence[Tensor], n_without: Tensor
+    ) -> Tensor:
+        """Which restarts have stopped moving or getting better, bool (R,)."""
+        schedule, unit = problem.schedule, problem.total_weight
+        if self.tol is None:
+            return torch.zeros_like(n_without, dtype=torch.bool)
+        settled = n_without >= schedule.most_without
+        if len(curve) < schedule.fewest:
+            return settled
+        limit = (
+            self.tol * unit
+            if not isinstance(self.tol, str)
+            else schedule.tol * (unit if schedule.tol_is_per_row else 1.0)
+        )
+        recent = torch.stack([*curve[-(schedule.lag + schedule.times) :]])
+        change = (recent[schedule.lag :] - recent[: -schedule.lag]).abs()
+        return settled | (change < limit).all(0)  # False where nan: of ended restarts
 
 
-def _record(problem: LabelsEvidence, state: _Search) -> System:
-    """The evidence where the search is; returns the posterior's precision there."""
-    here, expansion = state.log_precision, state.expansion
-    system = problem.system(expansion.curvature, here)
-    value = problem.log_evidence(state.theta, expansion.value[0], here, system)
-    state.curve.append(float(value))
-    return system
+def _start(theta: Tensor, hyper: Hyper) -> _State:
+    n = len(theta)
+    none = torch.zeros(n, dtype=torch.int64, device=theta.device)
+    here = _Place(theta, hyper, theta.new_full((n,), nan))
+    best = here._replace(log_evidence=theta.new_full((n,), -inf))
+    return _State(here, best, none, theta.new_full((n,), INITIAL_DAMPING), none)
 
 
-def _update(problem: LabelsEvidence, state: _Search, system: System) -> None:
-    """Keeps the best place so far and makes MacKay's step of the scales."""
-    here, value = state.log_precision, state.curve[-1]
-    if state.n_iter > _BEST_START and (state.best is None or value > state.best[0]):
-        state.best = value, state.theta, here
-    variance = system.variance[0]
-    state.log_precision = problem.prior.evidence_step(state.theta, variance, here, _DAMPING)
+def _iterated(problem: EvidenceProblem, state: _State, rows: Rows, i: int) -> tuple[_State, Rows]:
+    """Restarts after one step, and the update that follows it, with their passes over the rows."""
+    theta, hyper, _ = state.here
 
+    def misfit(theta: Tensor, which: Tensor) -> Tensor:
+        return problem.of(which).misfit(theta, hyper.of(which))
 
-def _so_far(problem: LabelsEvidence, found: Sequence[ClassModes], state: _Search) -> ClassModes:
-    """The modes that were found before, and the one that a search is on the way to."""
-    return stacked([*found, _end(problem, state, "interrupted")])
-
-
-def _end(problem: LabelsEvidence, state: _Search, stopped: Stopped) -> ClassModes:
-    """Evidence and curvature at the best place, of a batch of one."""
-    theta, hyper = state.theta, state.log_precision
-    if state.best is not None:
-        _, theta, hyper = state.best
-    expansion = problem.expansion(theta)  # the last one may be of another place or of doubt
-    system = problem.system(expansion.curvature, hyper)
-    value = problem.log_evidence(theta, expansion.value[0], hyper, system)
-    curve = torch.tensor(state.curve, dtype=torch.float64)
-    return ClassModes(
-        theta.unsqueeze(0), hyper.unsqueeze(0), system.cholesky(), value.unsqueeze(0),
-        torch.tensor([state.n_iter]), [curve], [stopped],
+    precision = hyper.log_precision.exp()[:, problem.prior.group]
+    theta, damping, n_moved = step(
+        misfit, theta, rows.expansion(hyper), precision, state.damping,
+        is_wary=problem.schedule.is_wary,
     )  # fmt: skip
+    if n_moved:
+        rows = problem.expansion(theta)
+    here = state.here._replace(theta=theta)
+    state = state._replace(here=here, damping=damping, n_iter=state.n_iter + 1)
+    if not _has_update(problem, i):
+        return state, rows
+    value, system = evaluated(problem, theta, rows, hyper)
+    here = _Place(theta, hyper, value)
+    if i >= problem.schedule.best_start and problem.keeps_best:
+        higher = value > state.best.log_evidence
+        state = state._replace(
+            best=_where(higher, here, state.best),
+            n_without=torch.where(higher, 0, state.n_without + 1),
+        )
+    updated = problem.update(theta, rows, hyper, system)
+    return state._replace(here=here._replace(hyper=updated)), rows
 
 
-def stacked(modes: Sequence[ClassModes]) -> ClassModes:
-    """All modes in one."""
-    theta, hyper, factor, log_evidence, n_iter, curves, stopped = zip(*modes, strict=True)
-    return ClassModes(
-        torch.cat(theta), torch.cat(hyper), torch.cat(factor), torch.cat(log_evidence),
-        torch.cat(n_iter), [curve for part in curves for curve in part],
-        [reason for part in stopped for reason in part],
-    )  # fmt: skip
+def _has_update(problem: EvidenceProblem, i: int) -> bool:
+    """Whether hyperparameters move after step ``i``."""
+    is_large = problem.network.layout.n_params > problem.schedule.many_params
+    return i >= HYPER_START and (i - HYPER_START) % (_SELDOM if is_large else 1) == 0
+
+
+def _where(which: Tensor, one: Batch, other: Batch) -> Batch:
+    """Restarts of ``one`` where ``which`` (R,) is true, of ``other`` elsewhere."""
+    return mapped(lambda a, b: torch.where(which.view(-1, *[1] * (a.ndim - 1)), a, b), one, other)
+
+
+def _of(state: _State, which: Tensor) -> _State:
+    return mapped(lambda t: t[which], state)
+
+
+def _put(state: _State, which: Tensor, moved: _State) -> _State:
+    """All restarts, those of ``which`` replaced."""
+    if len(which) == len(state.n_iter):
+        return moved
+    return mapped(lambda t, m: t.index_copy(0, which, m), state, moved)
+
+
+def _rises(curve: Sequence[Tensor], weight: Tensor, ended: Tensor) -> Tensor:
+    """Which restarts are far from having moved where they go, bool (R,)."""
+    if len(curve) <= _OVER:
+        return torch.zeros_like(ended)
+    return curve[-1] - curve[-1 - _OVER] > _OVER * _STEEP * weight  # False where nan
+
+
+def _moving(ended: Tensor, settled: Tensor) -> tuple[list[int], int]:
+    """Restarts that go on, and how many are settled; a GPU is waited for once."""
+    has_ended, is_settled = torch.stack([ended, settled]).tolist()
+    return [i for i, over in enumerate(has_ended) if not over], sum(is_settled)
+
+
+def _search(
+    problem: EvidenceProblem, state: _State, curve: Sequence[Tensor], stopped: Stopped
+) -> Search:
+    """Evidence and curvature where restarts are, or were best."""
+    counts = state.best.log_evidence > -inf
+    theta, hyper, _ = _where(counts, state.best, state.here)
+    value, system = evaluated(problem, theta, problem.expansion(theta), hyper)
+    modes = Modes(theta, *hyper, system.cholesky(), value, state.n_iter)
+    values = torch.stack([*curve, theta.new_full((len(theta),), nan)]).cpu()
+    return Search(modes, [one[one.isfinite()] for one in values.T], len(theta) * [stopped])
+
+
+def _told_on(
+    on_step: OnSearch, before: Sequence[Search], i: int, so_far: Callable[[], Search]
+) -> bool:
+    """Tells of a search beside those that ended before it."""
+    n_before = sum(int(search.modes.n_iter.max()) for search in before)
+    return on_step(n_before + i, lambda: joined([*before, so_far()]))

@@ -7,7 +7,7 @@ damped Gauss-Newton step at fixed S, then :math:`C = (\sum_n w_n J_n' E[\Lambda_
 \mathrm{diag}\,\alpha)^{-1}`, and S moves towards :math:`J C J'`. The prior's scales stay.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor
 from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING, step
 from skbayes_sym.inference.laplace.search.label_terms import symmetric_root
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
-from skbayes_sym.inference.laplace.search.modes import ClassModes
+from skbayes_sym.inference.laplace.search.modes import Modes, mapped
+from skbayes_sym.inference.laplace.search.problem import Hyper
 from skbayes_sym.inference.laplace.search.systems import System, WeightSystem
 from skbayes_sym.numerics.linalg import log_det
 
@@ -40,50 +41,40 @@ class RefinedModes(NamedTuple):
         return torch.cholesky_inverse(self.factor)
 
 
-def refine(problem: LabelsEvidence, modes: ClassModes, n_steps: int = _N_STEPS) -> RefinedModes:
+def refine(problem: LabelsEvidence, modes: Modes, n_steps: int = _N_STEPS) -> RefinedModes:
     """Variational steps from every mode.
 
     Each costs what two steps of the search cost and one pass for ``J C J'``.
     """
-    found = [_refined(problem, *mode, n_steps) for mode in zip(*modes[:3], strict=True)]
-    theta, factor, root, bound = (torch.stack(t) for t in zip(*found, strict=True))
+    laws = []
+    for r in range(len(modes.theta)):
+        mode = mapped(lambda t, r=r: t[r : r + 1], modes)
+        laws.append(_refined(problem, mode, n_steps))
+    theta, factor, root, bound = (torch.stack(t) for t in zip(*laws, strict=True))
     return RefinedModes(theta, modes.hyper, factor, root, bound)
 
 
 def _refined(
-    problem: LabelsEvidence, theta: Tensor, hyper: Tensor, factor: Tensor, n_steps: int
+    problem: LabelsEvidence, mode: Modes, n_steps: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    precision = hyper.exp()[problem.prior.group].unsqueeze(0)
+    theta, hyper = mode.theta, Hyper(mode.hyper, mode.noise_precision)
+    precision = mode.hyper.exp()[:, problem.prior.group]
     damping = theta.new_full((1,), INITIAL_DAMPING)
-    none_failed = torch.zeros(1, dtype=torch.int32, device=factor.device)
-    system: System = WeightSystem(factor.unsqueeze(0), none_failed)
-    spread = _FIRST_SHARE * problem.logits(theta, system.covariance[0]).covariance
-    root = symmetric_root(spread)
+    system: System = WeightSystem(mode.factor, torch.zeros_like(mode.n_iter))
+    spread = _FIRST_SHARE * problem.logits(theta[0], system.covariance[0]).covariance
     for i in range(n_steps):
         if i:
-            there = problem.logits(theta, system.covariance[0]).covariance
-            spread = torch.lerp(spread, there, _RATE)
-            root = symmetric_root(spread)
-
-        made = step(
-            _ExpectedMisfit(problem, root), theta.unsqueeze(0), problem.expansion(theta, root),
+            present = problem.logits(theta[0], system.covariance[0]).covariance
+            spread = torch.lerp(spread, present, _RATE)
+        problem = replace(problem, root=symmetric_root(spread))
+        theta, damping, _ = step(
+            lambda t, _, problem=problem: problem.misfit(t), theta, problem.expansion(theta),
             precision, damping,
         )  # fmt: skip
-        theta, damping = made.theta[0], made.damping
-        system = problem.system(problem.expansion(theta, root).curvature, hyper)
-    factor = system.cholesky()[0]
-    return theta, factor, root, gaussian_bound(problem, theta, hyper, factor)
-
-
-@dataclass(frozen=True, eq=False)
-class _ExpectedMisfit:
-    """A `Misfit` under logits of given spread."""
-
-    problem: LabelsEvidence
-    root: Tensor
-
-    def __call__(self, theta: Tensor, which: Tensor) -> Tensor:
-        return torch.stack([self.problem.misfit(t, self.root) for t in theta])
+        system = problem.system(problem.expansion(theta).curvature, hyper)
+    factor, root = system.cholesky()[0], problem.root
+    assert root is not None  # there was a step
+    return theta[0], factor, root, gaussian_bound(problem, theta[0], mode.hyper[0], factor)
 
 
 def gaussian_bound(problem: LabelsEvidence, theta: Tensor, hyper: Tensor, factor: Tensor) -> Tensor:
@@ -102,4 +93,5 @@ def gaussian_bound(problem: LabelsEvidence, theta: Tensor, hyper: Tensor, factor
     second_moment = theta.square() + covariance.diagonal()
     log_prior = 0.5 * (prior.sizes.to(theta) * hyper - hyper.exp() * prior.sums(second_moment))
     entropy = 0.5 * (len(theta) - log_det(factor))  # without the constant, as the prior's
-    return log_prior.sum() + entropy - problem.misfit(theta, root) + prior.log_hyperprior(hyper)
+    misfit = replace(problem, root=root).misfit(theta.unsqueeze(0))[0]
+    return log_prior.sum() + entropy - misfit + prior.log_hyperprior(hyper)

@@ -6,14 +6,15 @@ import torch
 from scipy import stats
 
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
-from skbayes_sym.inference.laplace.search.beginnings import search_one_of_each
+from skbayes_sym.inference.laplace.search.beginnings import alternating
 from skbayes_sym.inference.laplace.search.held_out import (
     cross_validated,
     folds,
     is_better,
     unexplained_share,
 )
-from skbayes_sym.inference.laplace.search.numbers import EvidenceModes, NumbersEvidence
+from skbayes_sym.inference.laplace.search.modes import EvidenceSearch
+from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
@@ -39,14 +40,15 @@ def test_rows_held_out_are_predicted_by_modes_of_the_others():
     problem = NumbersEvidence(network, data, LayerScales().bind(network.layout))
     fold = folds(23, 3, generator=torch.Generator().manual_seed(1))
     start = network.init(6, generator=torch.Generator().manual_seed(2))
-    how = EvidenceModes(max_iter=15, tol=None)
+    how = EvidenceSearch(15, tol=None)
     found = cross_validated(how, problem, start, fold)
     # Where a fit begins depends on the spread of all targets: the same for one that sees some.
     for k in range(3):
         own = fold == k
         weight = torch.where(own, 0.0, data.weight)
         alone = NumbersEvidence(network, data._replace(weight=weight), problem.prior)
-        modes = search_one_of_each(how, alone, start[2 * k : 2 * k + 2]).modes
+        two = start[2 * k : 2 * k + 2]
+        modes = how.search(alone, two, alternating(2, two)).modes
         mean, covariance = LinearisedModes(network, modes.theta, modes.factor).outputs(data.x[own])
         variance = covariance.diagonal(dim1=-2, dim2=-1) + 1.0 / modes.noise_precision[:, None]
         density = stats.norm(mean, variance.sqrt()).pdf(data.y[own]).prod(-1).mean(0)
@@ -65,7 +67,7 @@ def test_a_row_says_nothing_of_itself():
         fold[6] = fold[5]
         rows = data._replace(y=y)
         problem = NumbersEvidence(network, rows, LayerScales().bind(network.layout))
-        noise = EvidenceModes(max_iter=60, tol=None)
+        noise = EvidenceSearch(60, tol=None)
         means.append(cross_validated(noise, problem, start, fold).rows.mean[fold == fold[5]])
     torch.testing.assert_close(*means, rtol=0.0, atol=1e-2)
 
@@ -75,9 +77,9 @@ def test_a_stopped_validation_says_nothing():
     problem = NumbersEvidence(network, data, LayerScales().bind(network.layout))
     fold = folds(23, 2, generator=torch.Generator().manual_seed(1))
     start = network.init(4, generator=torch.Generator().manual_seed(2))
-    found = cross_validated(EvidenceModes(), problem, start, fold, lambda step, _: step == 3)
+    found = cross_validated(EvidenceSearch(), problem, start, fold, lambda step, _: step == 3)
     assert found.rows is None
-    assert len(found.search.curves) == 3
+    assert found.search.modes.n_iter.tolist() == [3] * 4
 
 
 def test_better_is_by_half_a_standard_error():

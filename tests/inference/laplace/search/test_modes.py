@@ -1,17 +1,24 @@
-"""Modes of classifiers against scikit-learn; scales at the evidence's maximum; endings."""
+"""Searches of numbers and labels: against scikit-learn, scales at the maximum, endings."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from inference.laplace.labels_problems import class_data, class_problem, repeated
+from inference.laplace.labels_problems import class_data, class_problem, held, repeated
 from sklearn.linear_model import LogisticRegression
 
 from skbayes_sym.inference.laplace.search import modes as modes_module
 from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING
-from skbayes_sym.inference.laplace.search.modes import ClassModeSearch, starting_points
+from skbayes_sym.inference.laplace.search.modes import (
+    HYPER_START,
+    EvidenceSearch,
+    joined,
+    starting_points,
+)
+from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
+from skbayes_sym.models.learned_scales import LayerScales
 
 
 def starts(problem, n=2):
@@ -26,7 +33,7 @@ def test_a_linear_mode_is_logistic_regressions(n_outputs, n_classes):
     # scikit-learn leaves intercepts alone; so does a prior this wide.
     hyper = torch.tensor([2.0, 1e-7], dtype=torch.float64).log()
     problem = replace(problem, prior=replace(problem.prior, hyper=hyper))
-    modes = ClassModeSearch(learn_scales=False, tol=None).search(problem, starts(problem))
+    modes = EvidenceSearch(60, tol=None).search(held(problem), starts(problem)).modes
     reference = LogisticRegression(C=0.5, tol=1e-10, max_iter=1000)
     reference.fit(data.x.numpy(), data.y.numpy(), sample_weight=data.weight.numpy())
     for theta in modes.theta:
@@ -40,7 +47,7 @@ def test_a_linear_mode_is_logistic_regressions(n_outputs, n_classes):
 @pytest.mark.long
 def test_learned_scales_are_where_mackays_step_stands_still():
     problem = class_problem(class_data())
-    modes = ClassModeSearch(max_iter=80, tol=None).search(problem, starts(problem))
+    modes = EvidenceSearch(80, tol=None).search(problem, starts(problem)).modes
     torch.testing.assert_close(modes.theta, modes.theta[:1].expand(2, -1), atol=1e-5, rtol=0.0)
     variance = modes.covariance.diagonal(dim1=1, dim2=2)
     again = problem.prior.evidence_step(modes.theta, variance, modes.hyper, 1.0)
@@ -49,9 +56,10 @@ def test_learned_scales_are_where_mackays_step_stands_still():
 
 def test_searches_end_early_and_keep_the_best():
     problem = class_problem(class_data(), (4,))
-    modes = ClassModeSearch(tol=1e-3).search(problem, starts(problem))
-    assert int(modes.n_iter.max()) < 60
-    for value, curve in zip(modes.log_evidence, modes.curves, strict=True):
+    search = EvidenceSearch(60, tol=1e-3 / 40).search(problem, starts(problem))
+    assert search.stop_reason == "tol"
+    assert int(search.modes.n_iter.max()) < 60
+    for value, curve in zip(search.modes.log_evidence, search.curves, strict=True):
         torch.testing.assert_close(value, curve[8:].max())
 
 
@@ -60,7 +68,7 @@ def test_weights_are_repetitions():
     found = []
     for data in (weighted, rows):
         problem = class_problem(data, (3,))
-        found.append(ClassModeSearch(max_iter=12).search(problem, starts(problem)))
+        found.append(EvidenceSearch(12).search(problem, starts(problem)).modes)
     torch.testing.assert_close(found[0].log_evidence, found[1].log_evidence)
     torch.testing.assert_close(found[0].theta, found[1].theta, atol=1e-6, rtol=1e-6)
 
@@ -72,9 +80,9 @@ def test_exchanging_classes_exchanges_outputs():
     start = starts(problem, 1)
     params = problem.network.layout.unflatten(start)
     moved = {**params, "W2": params["W2"][:, order], "b2": params["b2"][:, order]}
-    search = ClassModeSearch(max_iter=12)
-    found = search.search(problem, start)
-    mirror = search.search(other, problem.network.layout.flatten(moved))
+    search = EvidenceSearch(12)
+    found = search.search(problem, start).modes
+    mirror = search.search(other, problem.network.layout.flatten(moved)).modes
     torch.testing.assert_close(found.log_evidence, mirror.log_evidence)
     logits = problem.network.forward(found.theta[0], data.x)[:, order]
     torch.testing.assert_close(other.network.forward(mirror.theta[0], data.x), logits)
@@ -90,32 +98,74 @@ def test_damping_begins_anew_where_doubt_ends(monkeypatch):
 
     monkeypatch.setattr(modes_module, "step", spy)
     problem = class_problem(class_data(), (4,))
-    ClassModeSearch(max_iter=12, tol=None, doubts_labels=True).search(problem, starts(problem, 1))
-    n_first = modes_module._HYPER_START
-    assert dampings[0] == dampings[n_first] == INITIAL_DAMPING
-    assert dampings[n_first - 1] < INITIAL_DAMPING
+    EvidenceSearch(12, tol=None).search(problem, starts(problem, 1), torch.tensor([True]))
+    assert dampings[0] == dampings[HYPER_START] == INITIAL_DAMPING
+    assert dampings[HYPER_START - 1] < INITIAL_DAMPING
 
 
 def test_many_weights_update_scales_in_one_step_of_three(monkeypatch):
-    monkeypatch.setattr(modes_module, "_MANY_PARAMS", 20)
     problem = class_problem(class_data(n=10), (4,))
-    modes = ClassModeSearch(max_iter=12, tol=None).search(problem, starts(problem, 1))
-    assert len(modes.curves[0]) == 2
-    every = ClassModeSearch(max_iter=12, tol=None, update_every=1)
-    assert len(every.search(problem, starts(problem, 1)).curves[0]) == 4
+    search = EvidenceSearch(12, tol=None)
+    assert len(search.search(problem, starts(problem, 1)).curves[0]) == 4
+    few = replace(problem.schedule, many_params=20)
+    monkeypatch.setattr(type(problem), "schedule", few)
+    assert len(search.search(problem, starts(problem, 1)).curves[0]) == 2
+
+
+def test_restarts_of_labels_in_one_batch_are_those_one_after_the_other(monkeypatch):
+    problem = class_problem(class_data(), (3,))
+    doubted = torch.tensor([False, True])
+    apart = EvidenceSearch(25).search(problem, starts(problem), doubted)
+    monkeypatch.setattr(type(problem), "schedule", replace(problem.schedule, is_batch=True))
+    together = EvidenceSearch(25).search(problem, starts(problem), doubted)
+    for one, other in zip(apart.modes, together.modes, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+    for one, other in zip(apart.curves, together.curves, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_a_callback_ends_the_search_after_the_mode_it_is_at():
     problem, seen = class_problem(class_data(), (3,)), []
 
-    def on_step(step, info):
-        seen.append((step, info["loss"]))
+    def on_step(step, so_far):
+        seen.append((step, len(so_far().modes.theta)))
         return step == 30
 
-    search = ClassModeSearch(max_iter=20, tol=None)
-    modes = search.search(problem, starts(problem, 4), on_step)
-    assert [step for step, _ in seen] == list(range(1, 31))
-    assert modes.n_iter.tolist() == [20, 10]
+    search = EvidenceSearch(20, tol=None).search(problem, starts(problem, 4), on_step=on_step)
+    assert seen == [(step, 1 if step <= 20 else 2) for step in range(1, 31)]
+    assert search.modes.n_iter.tolist() == [20, 10]
+    assert search.stopped == ["max_iter", "callback"]
+
+
+def test_a_callback_and_an_interrupt_end_a_batch_with_what_there_is():
+    rows = class_data()
+    data = rows._replace(y=rows.x[:, :1])
+    network = MLP(2, (3,), 1, TANH)
+    problem = NumbersEvidence(network, data, LayerScales().bind(network.layout))
+    start, seen = starts(problem), []
+
+    def stop(step, so_far):
+        seen.append((step, so_far().modes.theta.shape))
+        return step == 3
+
+    search = EvidenceSearch().search(problem, start, on_step=stop)
+    assert seen == [(step, start.shape) for step in (1, 2, 3)]
+    assert (search.stopped, search.modes.n_iter.tolist()) == (["callback"] * 2, [3, 3])
+
+    def interrupt(step, so_far):
+        raise KeyboardInterrupt
+
+    search = EvidenceSearch().search(problem, start, on_step=interrupt)
+    assert search.stop_reason == "interrupted"
+    assert torch.isfinite(search.modes.theta).all()
+
+
+def test_searches_that_are_joined_stopped_for_the_gravest_reason():
+    problem = class_problem(class_data(n=10))
+    search = EvidenceSearch(2).search(problem, starts(problem, 1))
+    both = joined([search.ended_by("tol"), search])
+    assert (both.stopped, both.stop_reason) == (["tol", "max_iter"], "max_iter")
+    assert both.of(torch.tensor([0])).stop_reason == "tol"
 
 
 def test_starting_points_give_logits_of_order_one():

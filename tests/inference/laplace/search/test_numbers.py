@@ -8,12 +8,10 @@ import torch
 from scipy import stats
 
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
-from skbayes_sym.inference.laplace.search import numbers
-from skbayes_sym.inference.laplace.search.numbers import (
-    EvidenceModes,
-    Hyper,
-    NumbersEvidence,
-)
+from skbayes_sym.inference.laplace.search import problem as problem_module
+from skbayes_sym.inference.laplace.search.modes import EvidenceSearch
+from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
+from skbayes_sym.inference.laplace.search.problem import Hyper, evaluated
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
@@ -29,6 +27,13 @@ def linear_data(n=40, n_targets=1):
 def problem_of(data, widths=(), prior=None):
     network = MLP(data.x.shape[1], widths, data.y.shape[1], TANH)
     return NumbersEvidence(network, data, (prior or LayerScales()).bind(network.layout))
+
+
+def updated(problem, theta, hyper):
+    """Log evidences, and the hyperparameters that they lead to."""
+    rows = problem.expansion(theta)
+    value, system = evaluated(problem, theta, rows, hyper)
+    return value, problem.update(theta, rows, hyper, system)
 
 
 def exact_log_evidence(problem, hyper):
@@ -48,7 +53,7 @@ def exact_log_evidence(problem, hyper):
 def test_of_a_linear_model_the_evidence_is_exact_and_at_its_maximum_in_the_scales(prior):
     problem = problem_of(linear_data(), prior=prior)
     start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
-    modes = EvidenceModes(max_iter=200, tol=None).search(problem, start).modes
+    modes = EvidenceSearch(200, tol=None).search(problem, start).modes
     hyper = Hyper(modes.hyper[:1], modes.noise_precision[:1])
     exact = exact_log_evidence(problem, hyper)
     np.testing.assert_allclose(modes.log_evidence[0].item(), exact, rtol=1e-10)
@@ -65,12 +70,13 @@ def test_of_a_linear_model_the_evidence_is_exact_and_at_its_maximum_in_the_scale
 def test_restarts_agree_on_a_convex_problem_and_stop():
     problem = problem_of(linear_data(n_targets=2))
     start = problem.network.init(3, generator=torch.Generator().manual_seed(0))
-    modes = EvidenceModes(max_iter=200, tol=None).search(problem, start).modes
+    modes = EvidenceSearch(200, tol=None).search(problem, start).modes
     torch.testing.assert_close(modes.theta, modes.theta[:1].expand(3, -1), atol=1e-6, rtol=0.0)
     torch.testing.assert_close(modes.log_evidence, modes.log_evidence[:1].expand(3))
-    stopped = EvidenceModes(max_iter=500).search(problem, start)
-    assert stopped.stopped == "tol"
-    assert int(stopped.modes.n_iter.max()) == len(stopped.curves) < 500
+    stopped = EvidenceSearch(500).search(problem, start)
+    assert stopped.stop_reason == "tol"
+    assert stopped.modes.n_iter.tolist() == [8 + len(curve) for curve in stopped.curves]
+    assert int(stopped.modes.n_iter.max()) < 500
 
 
 def test_weights_are_repetitions():
@@ -81,13 +87,11 @@ def test_weights_are_repetitions():
     for rows in (data._replace(weight=weight), repeated._replace(weight=torch.ones(24).double())):
         problem = problem_of(rows, widths=(3,))
         start = problem.network.init(2, generator=torch.Generator().manual_seed(1))
-        sums = problem.sums(start)
         noise = torch.full((2, 1), 4.0, dtype=torch.float64)
-        hyper = Hyper(problem.prior.hyper.expand(2, -1), noise)
-        found.append(EvidenceModes().update(problem, start, sums, hyper))
-    torch.testing.assert_close(found[0].log_evidence, found[1].log_evidence)
-    torch.testing.assert_close(found[0].hyper.noise_precision, found[1].hyper.noise_precision)
-    torch.testing.assert_close(found[0].hyper.log_precision, found[1].hyper.log_precision)
+        value, hyper = updated(problem, start, Hyper(problem.prior.hyper.expand(2, -1), noise))
+        found.append((value, *hyper))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_a_planted_function_its_noise_and_its_column_are_found():
@@ -97,7 +101,7 @@ def test_a_planted_function_its_noise_and_its_column_are_found():
     data = Data(*(torch.as_tensor(a) for a in (x, y, np.ones(200))))
     problem = problem_of(data, widths=(10,), prior=ARD())
     start = problem.prior.sample(4, generator=torch.Generator().manual_seed(0))
-    modes = EvidenceModes(max_iter=60).search(problem, start).modes
+    modes = EvidenceSearch(60).search(problem, start).modes
     outputs, variance = LinearisedModes(problem.network, modes.theta, modes.factor).outputs(data.x)
     error = (outputs.mean(0)[:, 0] - torch.sin(2 * data.x[:, 0])).square().mean().sqrt()
     assert error < 0.05
@@ -115,10 +119,10 @@ def test_a_search_goes_on_while_there_is_less_and_less_noise(noise, goes_on):
     y = np.sin(1.5 * x[:, :1]) * x[:, 1:] + noise * rng.standard_normal((150, 1))
     problem = problem_of(Data(*(torch.as_tensor(a) for a in (x, y, np.ones(150)))), (8,))
     start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
-    searches = [EvidenceModes(30, None, max_more=more).search(problem, start) for more in (0, 25)]
+    searches = [EvidenceSearch(30, None, more).search(problem, start) for more in (0, 25)]
     usual, longer = (search.modes for search in searches)
     assert longer.n_iter.max() == (55 if goes_on else 30)
-    assert searches[1].stopped == "max_iter"
+    assert searches[1].stop_reason == "max_iter"
     gain = (longer.log_evidence - usual.log_evidence) / 150
     assert gain.max() > 0.25 if goes_on else (gain == 0.0).all()
 
@@ -127,31 +131,33 @@ def test_a_search_goes_on_while_there_is_less_and_less_noise(noise, goes_on):
 def test_restarts_that_see_different_rows_are_those_of_tables_of_these_rows(n):
     data = linear_data(n)
     whole = problem_of(data, widths=(3,))
-    seen = torch.stack([torch.arange(n) % 3 != k for k in range(2)])
+    share = torch.stack([torch.arange(n) % 3 != k for k in range(2)]).double()
     start = whole.network.init(2, generator=torch.Generator().manual_seed(2))
-    noise = torch.tensor([[4.0]], dtype=torch.float64)
-    problem = replace(whole, seen=seen)
-    hyper = Hyper(problem.prior.hyper.expand(2, -1), noise.expand(2, 1))
-    together = EvidenceModes().update(problem, start, problem.sums(start), hyper)
-    found = EvidenceModes(max_iter=12).search(problem, start, noise.expand(2, 1)).modes
+    problem = replace(whole, share=share)
+    noise = torch.tensor([[4.0], [2.0]], dtype=torch.float64)
+    hyper = Hyper(problem.prior.hyper.expand(2, -1), noise)
+    value, after = updated(problem, start, hyper)
+    found = EvidenceSearch(12).search(problem, start).modes
     for k in range(2):
-        alone = replace(whole, data=Data(*(t[seen[k]] for t in data)))
-        own = Hyper(hyper.log_precision[:1], noise)
-        expected = EvidenceModes().update(
-            alone, start[k : k + 1], alone.sums(start[k : k + 1]), own
-        )
-        torch.testing.assert_close(together.log_evidence[k : k + 1], expected.log_evidence)
-        torch.testing.assert_close(together.hyper.noise_precision[k], expected.hyper[1][0])
-        modes = EvidenceModes(max_iter=12).search(alone, start[k : k + 1], noise).modes
-        torch.testing.assert_close(found.theta[k], modes.theta[0], rtol=1e-6, atol=1e-8)
-        torch.testing.assert_close(found.log_evidence[k], modes.log_evidence[0])
+        one = torch.tensor([k])
+        # Where a fit begins depends on the spread of all targets.
+        alone = replace(whole, data=data._replace(weight=data.weight * share[k]))
+        expected, moved = updated(alone, start[one], hyper.of(one))
+        torch.testing.assert_close(value[one], expected)
+        torch.testing.assert_close(after.noise_precision[one], moved.noise_precision)
+        modes = EvidenceSearch(12).search(alone, start[one]).modes
+        torch.testing.assert_close(found.theta[one], modes.theta, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(found.log_evidence[one], modes.log_evidence)
+        fewer = replace(whole, data=Data(*(t[share[k] > 0.0] for t in data)))
+        torch.testing.assert_close(updated(fewer, start[one], hyper.of(one))[0], expected)
 
 
 def test_given_noise_stays():
     problem = problem_of(linear_data())
     start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
     given = torch.tensor([2.0], dtype=torch.float64)
-    modes = EvidenceModes(max_iter=20, learn_noise=False).search(problem, start, given).modes
+    problem = replace(problem, noise_precision=given)
+    modes = EvidenceSearch(20).search(problem, start).modes
     assert torch.equal(modes.noise_precision, given.expand(2, 1))
 
 
@@ -162,33 +168,13 @@ def test_given_scales_stay_and_have_no_hyperprior():
     scale = torch.tensor([1.0, 2.0, 0.5, 1.0], dtype=torch.float64)
     problem = NumbersEvidence(network, data, ScalesByGroup.given(scale))
     start = network.init(2, generator=torch.Generator().manual_seed(0))
-    modes = EvidenceModes(max_iter=150, tol=None, learn_prior=False).search(problem, start).modes
+    modes = EvidenceSearch(150, tol=None).search(problem, start).modes
     torch.testing.assert_close((-0.5 * modes.hyper[0]).exp(), scale)
     x = torch.cat([data.x, torch.ones(len(data.x), 1, dtype=torch.float64)], 1)
     cov = (x * scale.square()) @ x.T
     cov.diagonal().add_(1.0 / modes.noise_precision[0, 0])
     exact = stats.multivariate_normal(np.zeros(len(x)), cov.numpy()).logpdf(data.y[:, 0].numpy())
     np.testing.assert_allclose(modes.log_evidence[0].item(), exact, rtol=1e-10)
-
-
-def test_a_callback_and_an_interrupt_end_the_search_with_what_there_is():
-    problem = problem_of(linear_data())
-    start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
-    seen = []
-
-    def stop(n_steps, modes):
-        seen.append((n_steps, modes().theta.shape))
-        return n_steps == 3
-
-    found = EvidenceModes().search(problem, start, on_step=stop)
-    assert (found.stopped, len(found.curves), seen[-1]) == ("callback", 3, (3, start.shape))
-
-    def interrupt(n_steps, modes):
-        raise KeyboardInterrupt
-
-    found = EvidenceModes().search(problem, start, on_step=interrupt)
-    assert found.stopped == "interrupted"
-    assert torch.isfinite(found.modes.theta).all()
 
 
 @pytest.mark.parametrize("n_targets", [1, 2])
@@ -198,11 +184,11 @@ def test_few_rows_give_the_modes_of_the_weights_own_space(n_targets, monkeypatch
     data = data._replace(weight=torch.tensor([1.0, 2.0] * 4, dtype=torch.float64))
     found = []
     for few in (True, False):
-        monkeypatch.setattr(numbers, "are_few", lambda *_, few=few: few)
+        monkeypatch.setattr(problem_module, "are_few", lambda *_, few=few: few)
         problem = problem_of(data, widths=(8,))
         start = problem.network.init(2, generator=torch.Generator().manual_seed(1))
-        search = EvidenceModes(max_iter=30, tol=None).search(problem, start)
-        found.append((*search.modes, torch.stack(search.curves[8:])))
+        search = EvidenceSearch(30, tol=None).search(problem, start)
+        found.append((*search.modes, torch.stack(search.curves)))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
 
@@ -217,10 +203,13 @@ def test_of_more_weights_than_rows_the_best_is_kept():
     assert problem.is_outnumbered
     assert not problem_of(linear_data()).is_outnumbered
     start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
-    search = EvidenceModes(max_iter=100, tol=1e-9).search(problem, start)
-    curves = torch.stack(search.curves)[numbers._BEST_START :].nan_to_num(-torch.inf)
-    torch.testing.assert_close(search.modes.log_evidence, curves.max(0).values)
-    assert bool((search.modes.log_evidence > curves[-1] + 1.0).any())
-    assert search.stopped == "tol"
-    ended = search.modes.n_iter - numbers._BEST_START - 1
-    assert torch.equal(ended, curves.argmax(0) + numbers._MOST_WITHOUT)
+    search = EvidenceSearch(100, tol=1e-9).search(problem, start)
+    first = problem.schedule.best_start - 8  # updates before
+    for mode, value in enumerate(search.modes.log_evidence):
+        counted = search.curves[mode][first:]
+        torch.testing.assert_close(value, counted.max())
+        best = int(counted.argmax())
+        assert len(counted) == best + 1 + problem.schedule.most_without
+    assert any(value > curve[-1] + 1.0 for value, curve in zip(
+        search.modes.log_evidence, search.curves, strict=True))  # fmt: skip
+    assert search.stop_reason == "tol"

@@ -2,19 +2,25 @@
 
 import pytest
 import torch
-from inference.laplace.labels_problems import class_data, class_problem, grid_log_evidence, repeated
+from inference.laplace.labels_problems import (
+    class_data,
+    class_problem,
+    grid_log_evidence,
+    held,
+    repeated,
+)
 
 from skbayes_sym.inference.laplace.labels_predictive import Posteriors, labels_mixture
-from skbayes_sym.inference.laplace.search import labels
-from skbayes_sym.inference.laplace.search.modes import ClassModeSearch, starting_points
+from skbayes_sym.inference.laplace.search import problem as problem_module
+from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.refine import gaussian_bound, refine
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
 
 
-def modes_of(problem, n=1, **search):
+def modes_of(problem, n=1, max_iter=60, tol="auto"):
     start = starting_points(problem.network, n, generator=torch.Generator().manual_seed(0))
-    return ClassModeSearch(**search).search(problem, start)
+    return EvidenceSearch(max_iter, tol).search(problem, start).modes
 
 
 def separated(n=12):
@@ -25,8 +31,8 @@ def separated(n=12):
 @pytest.mark.parametrize("separate", [False, True], ids=["overlapping", "separated"])
 def test_the_bound_is_below_the_evidence_and_close(separate):
     data = separated() if separate else class_data(n=15, n_inputs=1, n_classes=2)
-    problem = class_problem(data, n_outputs=1)
-    modes = modes_of(problem, learn_scales=False)
+    problem = held(class_problem(data, n_outputs=1))
+    modes = modes_of(problem)
     reach = 6.0 * (-0.5 * modes.hyper[0]).exp()
     exact = grid_log_evidence(problem, modes.hyper[0], (0.0, 0.0), reach, n=301)
     refined = refine(problem, modes, n_steps=20)
@@ -44,8 +50,8 @@ def test_the_bound_is_below_the_evidence_and_close(separate):
 
 @pytest.mark.parametrize(("n_outputs", "n_classes"), [(1, 2), (3, 3)], ids=["logistic", "softmax"])
 def test_of_a_linear_model_the_law_is_a_fixed_point(n_outputs, n_classes):
-    problem = class_problem(class_data(n_classes=n_classes), n_outputs=n_outputs)
-    modes = modes_of(problem, learn_scales=False)
+    problem = held(class_problem(class_data(n_classes=n_classes), n_outputs=n_outputs))
+    modes = modes_of(problem)
     refined = refine(problem, modes, n_steps=25)
     again = refine(problem, modes, n_steps=26)
     torch.testing.assert_close(again.theta, refined.theta, atol=1e-5, rtol=0.0)
@@ -56,9 +62,10 @@ def test_separated_classes_become_confident_again():
     """Where the softmax is flat Laplace leaves logits the prior's variance."""
     x = torch.randn(30, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     data = Data(x, x[:, :3].argmax(1), torch.ones(30, dtype=torch.float64))
-    problem = class_problem(data, (4,), prior=LayerScales(8.0, 64.0))
-    modes = modes_of(problem, n=2, learn_scales=False)
-    laplace = torch.stack([gaussian_bound(problem, *m) for m in zip(*modes[:3], strict=True)])
+    problem = held(class_problem(data, (4,), prior=LayerScales(8.0, 64.0)))
+    modes = modes_of(problem, n=2)
+    laws = zip(modes.theta, modes.hyper, modes.factor, strict=True)
+    laplace = torch.stack([gaussian_bound(problem, *law) for law in laws])
     refined = refine(problem, modes)
     assert torch.all(refined.bound > laplace)
     losses = []
@@ -83,9 +90,9 @@ def test_weights_are_repetitions():
 def test_few_rows_give_the_laws_of_the_weights_own_space(n_outputs, n_classes, monkeypatch):
     data, found = class_data(n=8, n_classes=n_classes), []
     for few in (True, False):
-        monkeypatch.setattr(labels, "are_few", lambda *_, few=few: few)
+        monkeypatch.setattr(problem_module, "are_few", lambda *_, few=few: few)
         problem = class_problem(data, (12,), n_outputs)
         modes = modes_of(problem, n=2, tol=None, max_iter=20)
-        found.append((*modes[:4], *refine(problem, modes)))
+        found.append((*modes, *refine(problem, modes)))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)

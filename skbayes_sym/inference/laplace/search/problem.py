@@ -1,0 +1,212 @@
+r"""What a search for modes needs of a model: sums over rows, the evidence, MacKay's update.
+
+Laplace's estimate of the evidence at a mode, precisions :math:`\alpha_g` of the prior's groups and
+:math:`A = \sum_n w_n J_n' \Lambda_n J_n + \mathrm{diag}\,\alpha`, is
+
+.. math:: \log p(y \mid \theta) - \tfrac12 \sum_k \alpha_{g(k)} \theta_k^2
+          + \tfrac12 \sum_g n_g \log \alpha_g - \tfrac12 \log |A| + \log p(\log \alpha).
+
+After a step the precisions follow, damped geometrically,
+
+.. math:: \gamma_g = n_g - \alpha_g \operatorname{tr}_g A^{-1}, \quad
+          \alpha_g \leftarrow \frac{\gamma_g + 2a}{|\theta_g|^2 + 2 a s_g^2}
+
+(MacKay 1992, "A practical Bayesian framework for backpropagation networks", eqs. 16 to 21; "The
+evidence framework applied to classification networks").
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+from typing import ClassVar, NamedTuple, Protocol, Self
+
+from torch import Tensor
+
+from skbayes_sym.inference.laplace.search.gauss_newton import Expansion
+from skbayes_sym.inference.laplace.search.systems import (
+    Curvature,
+    System,
+    are_few,
+    are_outnumbered,
+    require_factor,
+)
+from skbayes_sym.models.data import Data
+from skbayes_sym.models.learned_scales import ScalesByGroup
+from skbayes_sym.models.networks.mlp import MLP
+
+UPDATE_DAMPING = 0.7  # share of the logarithmic step of a hyperparameter
+
+
+class Hyper(NamedTuple):
+    """Hyperparameters of R restarts."""
+
+    log_precision: Tensor  # (R, G), of the prior's groups
+    noise_precision: Tensor  # (R, T); labels have no noise, T = 0
+
+    def of(self, which: Tensor) -> "Hyper":
+        return Hyper(*(t[which] for t in self))
+
+
+class Rows(Protocol):
+    """One pass over the rows at R weight vectors."""
+
+    def of(self, which: Tensor) -> Self:
+        """The same of some restarts."""
+        ...
+
+    def expansion(self, hyper: Hyper) -> Expansion:
+        """The negative log likelihood, up to a constant, at a noise."""
+        ...
+
+
+class Begun(NamedTuple):
+    """A search before its first step."""
+
+    problem: "EvidenceProblem"  # while scales and noise stay
+    hyper: Hyper
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the search of one kind of problem goes on and ends.
+
+    Parameters
+    ----------
+    tol : float
+        Nats of log evidence below which a restart counts as settled.
+    tol_is_per_row : bool
+        Whether these are nats per unit of weight.
+    lag, times, fewest : int
+        Updates that are compared, how often in a row they must agree, and updates before.
+    best_start : int
+        Steps before the best is kept: the evidence away from a mode says too much.
+    most_without : int
+        Updates without a new best that end a restart.
+    is_wary : bool
+        Whether damping stays where it had to be raised; see `gauss_newton.step`.
+    is_batch : bool
+        Whether restarts are one batch, or one follows the other.
+    many_params : float, default=inf
+        Weights beyond which an update costs as much as a step: one in three steps has one.
+    """
+
+    tol: float
+    tol_is_per_row: bool
+    lag: int
+    times: int
+    fewest: int
+    best_start: int
+    most_without: int
+    is_wary: bool
+    is_batch: bool
+    many_params: float = inf
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceProblem:
+    """A network, its data and a prior whose scales the evidence sets; base of numbers and labels.
+
+    Parameters
+    ----------
+    network : MLP
+    data : Data
+        Float64. A weight of 2 is the row twice.
+    prior : ScalesByGroup
+    share : Tensor of shape (R, N), optional
+        How much of every row's weight each restart learns from; all of it by default.
+    """
+
+    schedule: ClassVar[Schedule]
+    remedy: ClassVar[str]
+
+    network: MLP
+    data: Data
+    prior: ScalesByGroup
+    share: Tensor | None = None
+
+    def of(self, which: Tensor) -> Self:
+        """The problem of some restarts."""
+        return self if self.share is None else replace(self, share=self.share[which])
+
+    @cached_property
+    def weight(self) -> Tensor:
+        """Weights of the rows, (R, N); R is 1 where all restarts see the same."""
+        weight = self.data.weight.unsqueeze(0)
+        return weight if self.share is None else weight * self.share
+
+    @cached_property
+    def total_weight(self) -> Tensor:
+        """Number of rows, counted with their weights, (R,)."""
+        return self.weight.sum(1)
+
+    @property
+    def n_derivatives(self) -> int:
+        """Rows times outputs."""
+        return len(self.data.x) * self.network.n_outputs
+
+    @property
+    def is_outnumbered(self) -> bool:
+        """Whether there are more weights than numbers to learn from."""
+        return are_outnumbered(self.n_derivatives, self.network.layout.n_params)
+
+    @property
+    def has_few_rows(self) -> bool:
+        """Whether systems are solved in the space of the rows."""
+        return are_few(self.n_derivatives, self.network.layout.n_params)
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether scales may run away while the evidence falls: the last iterate isn't the one."""
+        return self.prior.is_learned
+
+    def begin(self, doubted: Tensor) -> Begun:
+        """What restarts (R,) begin with whose targets are believed, or doubted."""
+        raise NotImplementedError
+
+    def expansion(self, theta: Tensor) -> Rows:
+        """The negative log likelihood to second order at ``theta`` (R, P)."""
+        raise NotImplementedError
+
+    def misfit(self, theta: Tensor, hyper: Hyper) -> Tensor:
+        """The negative log likelihood at ``theta`` (R, P), up to a constant: (R,) nats."""
+        raise NotImplementedError
+
+    def log_normaliser(self, hyper: Hyper) -> Tensor | float:
+        """The constant that `misfit` leaves out, (R,) nats."""
+        return 0.0
+
+    def system(self, curvature: Curvature, hyper: Hyper) -> System:
+        """The posterior's precision A."""
+        system = curvature.system(hyper.log_precision.exp()[:, self.prior.group])
+        require_factor(system, self.remedy)
+        return system
+
+    def log_evidence(self, theta: Tensor, misfit: Tensor, hyper: Hyper, system: System) -> Tensor:
+        """Laplace's estimate at modes (R, P) of given misfits (R,): (R,) nats.
+
+        It includes the hyperprior of the log precisions, and none of the mode's copies under the
+        network's symmetries: many units are pruned, and their copies overlap.
+        """
+        prior, log_precision = self.prior, hyper.log_precision
+        n, squares = prior.sizes.to(theta), prior.squares(theta)
+        log_prior = 0.5 * (n * log_precision - log_precision.exp() * squares).sum(1)
+        value = self.log_normaliser(hyper) - misfit + log_prior - 0.5 * system.log_det
+        return value + prior.log_hyperprior(log_precision)
+
+    def update(self, theta: Tensor, rows: Rows, hyper: Hyper, system: System) -> Hyper:
+        """MacKay's step of the hyperparameters."""
+        if not self.prior.is_learned:
+            return hyper
+        step = self.prior.evidence_step
+        return hyper._replace(
+            log_precision=step(theta, system.variance, hyper.log_precision, UPDATE_DAMPING)
+        )
+
+
+def evaluated(
+    problem: EvidenceProblem, theta: Tensor, rows: Rows, hyper: Hyper
+) -> tuple[Tensor, System]:
+    """Log evidences (R,) and the posterior's precisions at ``theta`` (R, P)."""
+    expansion = rows.expansion(hyper)
+    system = problem.system(expansion.curvature, hyper)
+    return problem.log_evidence(theta, expansion.value, hyper, system), system

@@ -1,0 +1,79 @@
+"""A pool's predictor against its parts."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from skbayes_sym.inference.pooling.noise_shape import NoiseShape
+from skbayes_sym.inference.pooling.predictor import PooledPredictor, mixture
+from skbayes_sym.inference.predictor import BasePredictor
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
+
+X = torch.linspace(-1.0, 1.0, 7, dtype=torch.float64).unsqueeze(1)
+
+
+class Lines(BasePredictor):
+    """Two lines of a slope, each with a noise."""
+
+    def __init__(self, slope, noise_std):
+        self.slopes = slope + torch.tensor([0.0, 0.1], dtype=torch.float64).reshape(2, 1, 1)
+        self.noise_std = noise_std
+
+    def law(self, x):
+        noise = torch.full((2, 1, 1), self.noise_std**2, dtype=torch.float64)
+        return NormalMixture(self.slopes * x, 0.0 * noise, noise)
+
+    def drawn(self, x, n, *, generator):
+        which = torch.randint(2, (n,), generator=generator)
+        noise = torch.full((n, 1, 1), self.noise_std**2, dtype=torch.float64)
+        return NormalMixture(self.slopes[which] * x, 0.0 * noise, noise)
+
+
+class NeverAsked:
+    pass
+
+
+PARTS = {"flat": Lines(0.0, 0.1), "none": NeverAsked(), "steep": Lines(2.0, 0.5)}
+WEIGHTS = {"flat": 0.25, "none": 0.0, "steep": 0.75}
+SHAPE = NoiseShape(*(np.array([v]) for v in (0.1, 0.4, 0.0, 1.0, -1.0, 1.0)), 0.2, 9.0, np.ones(1))
+
+
+def test_the_law_is_that_of_the_parts_by_their_weights():
+    law, y = PooledPredictor(PARTS, WEIGHTS).law(X), torch.zeros(7, 1).double()
+    densities = [w * PARTS[k].law(X).log_prob(y).exp() for k, w in WEIGHTS.items() if w]
+    assert_close(law.log_prob(y).exp(), sum(densities))
+
+
+@pytest.mark.parametrize("noise", [None, SHAPE])
+def test_draws_of_functions_with_their_noise_have_the_moments_of_the_law(noise):
+    pool, n = PooledPredictor(PARTS, WEIGHTS, noise), 20_000
+    drawn = pool.drawn(X, n, generator=torch.Generator().manual_seed(0))
+    _, epistemic, aleatoric = pool.law(X).uncertainty()
+    mean, functions = pool.law(X).mean(), drawn.means
+    assert_close(pool.mean(X), mean)
+    assert bool(((functions.mean(0) - mean).abs() < 4.5 * (epistemic / n).sqrt()).all())
+    assert_close(functions.var(0), epistemic, rtol=0.05, atol=1e-9)
+    assert_close(drawn.uncertainty().aleatoric, aleatoric, rtol=0.05, atol=0.0)
+    targets = drawn.sample_of_draws(np.random.default_rng(0))
+    assert_close(targets.var(0), epistemic + aleatoric, rtol=0.1, atol=0.0)
+
+
+def test_functions_are_the_same_for_other_rows():
+    pool = PooledPredictor(PARTS, WEIGHTS, SHAPE)
+    whole, half = (
+        pool.drawn(x, 9, generator=torch.Generator().manual_seed(3)) for x in (X, X[:4])
+    )
+    assert_close(whole.loc[:, :4], half.loc)
+    noise = whole.noise_variance.expand_as(whole.loc)[:, :4]
+    assert_close(noise, half.noise_variance.expand_as(half.loc))
+
+
+def test_classes_are_mixed_by_the_parts_weights():
+    rng = torch.Generator().manual_seed(0)
+    one, other = (
+        CategoricalMixture(torch.randn(n, 4, 3, generator=rng).double().log_softmax(-1), weights)
+        for n, weights in ((2, None), (3, torch.tensor([0.5, 0.3, 0.2]).double().log()))
+    )
+    found = mixture([one, other], [1.0, 3.0]).mean()
+    assert_close(found, 0.25 * one.mean() + 0.75 * other.mean())
