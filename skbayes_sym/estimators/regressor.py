@@ -113,7 +113,7 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def _is_of_counts(self) -> bool:
         """Whether the likelihood's targets are whole numbers."""
-        return bool(getattr(self._chosen_likelihood, "is_discrete", False))
+        return self._chosen_likelihood.is_discrete
 
     @property
     def likelihood_(self) -> Likelihood:

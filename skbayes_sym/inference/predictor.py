@@ -57,11 +57,6 @@ class BasePredictor:
         return None
 
 
-def is_normal(likelihood: Likelihood) -> bool:
-    """Whether outputs with a normal law make targets with one."""
-    return bool(getattr(likelihood, "is_conjugate", False))
-
-
 def of_draws(likelihood: Likelihood, chosen: Tensor) -> Likelihood:
     """The likelihood of its draws ``chosen`` (n,), where each has parameters of its own."""
     params = likelihood.params

@@ -68,7 +68,7 @@ class LinearEstimator(RowEstimator):
     def _model(self, data: Training) -> Model:
         likelihood = self._likelihood(data)
         # Outputs that are correlated are one per class.
-        n_outputs = self._n_outputs(data) if hasattr(likelihood, "n_points") else 1
+        n_outputs = self._n_outputs(data) if likelihood.kind == "softmax" else 1
         network = MLP(data.n_features, (), n_outputs, IDENTITY)
         return Model(network, likelihood, self._prior(network), Trivial())
 

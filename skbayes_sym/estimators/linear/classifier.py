@@ -24,7 +24,7 @@ from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.model import Model
-from skbayes_sym.numerics.quadrature import sobol_normal
+from skbayes_sym.numerics.gaussian import sobol_normal
 
 LIKELIHOODS: dict[str, Likelihood | None] = {
     "auto": None,  # by the number of classes
@@ -201,10 +201,13 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     def _likelihood(self, data: Training) -> Likelihood:
         n_classes = len(data.classes)
         likelihood = self._likelihood_of(n_classes)
-        if n_classes > 2 and not hasattr(likelihood, "n_points"):
+        if likelihood.kind == "softmax":
+            return likelihood
+        if n_classes > 2 or likelihood.n_outputs(n_classes) != 1:
+            what = f"two classes, y has {n_classes}" if n_classes > 2 else "an output a class"
             raise ValueError(
-                f"likelihood={self.likelihood!r} has two classes, y has {n_classes}. "
-                "Use likelihood='auto' or 'multinomial'."
+                f"likelihood={self.likelihood!r} has {what}. Use likelihood='auto' or "
+                "'multinomial'; MCMCClassifier takes any."
             )
         return likelihood
 
@@ -216,16 +219,15 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     def _scale_of_variance(self, data: Training, found: SiteFit) -> float:
         if not isinstance(self.variance_scale, str):
             return float(self.variance_scale)
-        # An object of one's own may be another law of classes than the one that is left out by.
-        is_known = isinstance(self.likelihood, str) or hasattr(self.likelihood, "n_points")
-        if found.bounds is None or not is_known:
+        # Laws of classes of other kinds aren't those that rows are left out by.
+        if found.bounds is None or self._chosen().kind not in ("softmax", "bernoulli"):
             return 1.0
         return scale_by_left_out(found.state, data.double_data)
 
     def _predictor(self, like: Tensor) -> LinearPredictor:
         def make() -> LinearPredictor:
             likelihood, rule = self._observation, None
-            if hasattr(likelihood, "n_points"):
+            if isinstance(likelihood, Categorical) and likelihood.kind == "softmax":
                 n_free = len(self.classes_) - 1
                 points = sobol_normal(likelihood.n_points, n_free, seed=self._predict_seed_)
                 rule = SoftmaxSites(points)

@@ -14,12 +14,12 @@ from skbayes_sym.inference.laplace.labels_predictive import (
 from skbayes_sym.inference.laplace.member_refit import RefittedMember, refitted_mixture
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.posterior import LinearisedNetwork, LinearisedOutputs
-from skbayes_sym.inference.predictor import BasePredictor, is_normal, of_draws
+from skbayes_sym.inference.predictor import BasePredictor, of_draws
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, Predictive
-from skbayes_sym.numerics.quadrature import gauss_hermite
+from skbayes_sym.numerics.gaussian import gauss_hermite
 from skbayes_sym.numerics.random import generator_from
 
 N_OUTPUT_DRAWS = 200  # of several outputs per row, where no rule integrates over them
@@ -35,7 +35,7 @@ class LinearisedPredictor(BasePredictor):
 
     def law(self, x: Tensor) -> Predictive:
         outputs = self.network.outputs(x)
-        if is_normal(self.likelihood):  # one normal a row
+        if self.likelihood.kind == "normal":  # one normal a row
             variance = outputs.covariance.diagonal(dim1=-2, dim2=-1).unsqueeze(0)
             return NormalMixture(
                 outputs.mean.unsqueeze(0), variance, self.likelihood.noise_scale.square(),
@@ -46,10 +46,10 @@ class LinearisedPredictor(BasePredictor):
         return self.likelihood.predictive(output_draws(outputs, N_OUTPUT_DRAWS, self.seed))
 
     def mean(self, x: Tensor) -> Tensor:
-        return self.network.mean(x) if is_normal(self.likelihood) else super().mean(x)
+        return self.network.mean(x) if self.likelihood.kind == "normal" else super().mean(x)
 
     def covariance(self, x: Tensor) -> Tensor | None:
-        return self.network.covariance(x) if is_normal(self.likelihood) else None
+        return self.network.covariance(x) if self.likelihood.kind == "normal" else None
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         return self.likelihood.predictive(self.network.functions(x, n, generator=generator))

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from skbayes_sym.inference.linear.expectations import SoftmaxSites
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
-from skbayes_sym.inference.predictor import BasePredictor, is_normal
+from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.predictive import NormalMixture, Predictive
-from skbayes_sym.numerics.quadrature import gauss_hermite
+from skbayes_sym.numerics.gaussian import gauss_hermite
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class LinearPredictor(BasePredictor):
         mean, covariance = mean + self.offset, self.variance_scale * covariance
         if self.rule is not None:
             return self.likelihood.predictive(self.rule.outputs(mean, covariance).to(x))
-        if is_normal(self.likelihood):
+        if self.likelihood.kind == "normal":
             noise = self.likelihood.noise_scale.square()
             return NormalMixture(mean[None].to(x), covariance[None, ..., 0].to(x), noise)
         nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
@@ -48,13 +48,13 @@ class LinearPredictor(BasePredictor):
         return self.likelihood.predictive(outputs.to(x), weights.log().to(x))
 
     def mean(self, x: Tensor) -> Tensor:
-        if not is_normal(self.likelihood):
+        if self.likelihood.kind != "normal":
             return super().mean(x)
         loc = torch.as_tensor(self.posterior.loc).to(self.offset)
         return (x.double() @ loc.T + self.offset).to(x)
 
     def covariance(self, x: Tensor) -> Tensor | None:
-        if not is_normal(self.likelihood):
+        if self.likelihood.kind != "normal":
             return None
         return self.posterior.output_covariance(x.double()).unsqueeze(-1)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.mean_field.bounds import posterior_layers
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.inference.predictor import BasePredictor, is_normal
+from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import Layers, mean_output, output_moments
@@ -44,14 +44,14 @@ class MeanFieldPredictor(BasePredictor):
         mean, variance = output_moments(
             self.network, self.loc, self.variance, x, self.noise[:-1]
         )
-        if is_normal(self.likelihood):
+        if self.likelihood.kind == "normal":
             return NormalMixture(mean, variance, self.likelihood.noise_scale.square())
         # Without hidden units all draws share their moments: not in place.
         outputs = torch.addcmul(mean, variance.sqrt_(), self.noise[-1])
         return self.likelihood.predictive(outputs)
 
     def mean(self, x: Tensor) -> Tensor:
-        if not is_normal(self.likelihood):
+        if self.likelihood.kind != "normal":
             return super().mean(x)
         return mean_output(self.network, self.loc, self.variance, x, self.noise[:-1])
 

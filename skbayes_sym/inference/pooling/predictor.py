@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.pooling.noise_shape import NoiseShape, TwoNoises
+from skbayes_sym.inference.pooling.noise_shape import NoiseShape
 from skbayes_sym.inference.predictor import BasePredictor, Predictor
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
@@ -47,21 +47,18 @@ class PooledPredictor(BasePredictor):
         return torch.stack(means).sum(0)
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
+        """Distribution of targets given each of ``n`` joint draws of functions, of chosen parts."""
         weights = torch.tensor([self.weights[name] for name in self.parts], dtype=torch.float64)
         which = torch.multinomial(weights, n, replacement=True, generator=generator)
-        draws = {
-            k: part.drawn(x, int((which == k).sum()), generator=generator)
-            for k, part in enumerate(self.parts.values())
-            if bool((which == k).any())
-        }
-        order = torch.cat([(which == k).nonzero().flatten() for k in draws]).argsort()
-        order, every = order.to(x.device), cast(list[NormalMixture], list(draws.values()))
-        loc = torch.cat([law.loc for law in every])[order]
-        noise = torch.cat([law.noise_variance for law in every])[order]
-        if self.noise is None:
-            return NormalMixture(loc, loc.new_zeros(()), noise)
-        noise = noise * self.noise.factor(self.mean(x)).square()
-        return TwoNoises(loc, loc.new_zeros(()), noise, noise_states=self.noise.states)
+        parts, counts = list(self.parts.values()), which.bincount().tolist()
+        laws: list[Any] = [
+            parts[k].drawn(x, m, generator=generator) for k, m in enumerate(counts) if m
+        ]
+        order = which.argsort(stable=True).argsort().to(x.device)
+        loc = torch.cat([law.loc for law in laws])[order]
+        noise = torch.cat([law.noise_variance.expand_as(law.loc) for law in laws])[order]
+        law = NormalMixture(loc, torch.zeros_like(loc[:, :1]), noise)
+        return law if self.noise is None else self.noise.drawn(law, self.mean(x))
 
 
 def mixture(laws: Sequence[Law], shares: Sequence[float]) -> Law:
