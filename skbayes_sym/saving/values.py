@@ -47,7 +47,6 @@ NOUNS = {
     "inference.modes.mixtures": "MixtureOfLaplace GaussianMixture LowRankMixture",
     "inference.pooling.noise_shape": "NoiseShape",
     "inference.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
-    "inference.reference.averaged_kl": "AveragedKlLast",
     "inference.samplers": "HMC NUTS SMC Evidence Annealing",
     "inference.sampling.blocks": "Block",
     "inference.sampling.kernels.base": "State DiagonalPreconditioner DensePreconditioner",
