@@ -41,7 +41,7 @@ from skbayes_sym.inference.reference.analytic_mean_field import analytic_mean_fi
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.base import SymmetryGroup
-from skbayes_sym.symmetry.gaps.base import Gap, RowPosterior
+from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 

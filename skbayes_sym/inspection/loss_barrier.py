@@ -14,7 +14,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.numerics.arguments import check_count
-from skbayes_sym.symmetry.matching import matched, path
+from skbayes_sym.symmetry.relabelling import matched, path
 
 _LEAST_POINTS = 3
 

@@ -18,7 +18,7 @@ from skbayes_sym.inference.modes.weigh import (
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.chains import ChainDraws
 from skbayes_sym.symmetry.base import SymmetryGroup
-from skbayes_sym.symmetry.orbits import MAX_ORDER
+from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER
 from skbayes_sym.symmetry.units import split_units
 
 # Nats beyond which an evidence is none: its own standard error, and chains and replicates apart.

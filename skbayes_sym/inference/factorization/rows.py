@@ -9,7 +9,7 @@ from torch import Tensor
 from skbayes_sym.inference.factorization.data import Sums
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.numerics.linalg import cholesky
-from skbayes_sym.symmetry.gaps.base import GapGradient
+from skbayes_sym.symmetry.gaps.gap import GapGradient
 
 
 class RowTerms(NamedTuple):

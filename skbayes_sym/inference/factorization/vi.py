@@ -56,7 +56,7 @@ from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.linalg import log_det, matrix_blocks
 from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.optimise import Loop, Stopped
-from skbayes_sym.symmetry.gaps.base import GapGradient
+from skbayes_sym.symmetry.gaps.gap import GapGradient
 
 # Sweeps before which a diagonal family is turned to the axes of the factors: from any other
 # orientation coordinate ascent gets there by thousands of small steps.

@@ -20,7 +20,7 @@ from sklearn.utils.validation import has_fit_parameter
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.factorization.vi import _sweep as factorization_sweep
 from skbayes_sym.inference.solvers import VI, Gibbs
-from skbayes_sym.symmetry.gaps.sign_flips import SignFlipGap
+from skbayes_sym.symmetry.gaps.rows import SignFlipGap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
 

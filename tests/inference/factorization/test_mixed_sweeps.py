@@ -11,7 +11,7 @@ from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.mixed_sweeps import PERIOD, MixedSweeps, Reached, _Metric
 from skbayes_sym.inference.factorization.problem import FactorState
 from skbayes_sym.numerics.gaussian import kl_elementwise
-from skbayes_sym.symmetry.gaps.base import GapGradient
+from skbayes_sym.symmetry.gaps.gap import GapGradient
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 

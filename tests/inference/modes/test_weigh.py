@@ -17,7 +17,7 @@ from skbayes_sym.inference.modes.weigh import (
     weigh,
 )
 from skbayes_sym.symmetry.base import Trivial
-from skbayes_sym.symmetry.orbits import enumerate_group
+from skbayes_sym.symmetry.fundamental_domain import enumerate_group
 
 F64 = torch.float64
 
