@@ -220,7 +220,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         if not isinstance(self.variance_scale, str):
             return float(self.variance_scale)
         # Laws of classes of other kinds aren't those that rows are left out by.
-        if found.bounds is None or self._chosen().kind not in ("softmax", "bernoulli"):
+        if found.bounds is None or self._likelihood(data).kind not in ("softmax", "bernoulli"):
             return 1.0
         return scale_by_left_out(found.state, data.double_data)
 
