@@ -507,7 +507,7 @@ class EvidenceLaplaceLabels:
         def search(problem: LabelsEvidence, theta: Tensor, doubted: bool) -> Search:
             def better(search: Search) -> tuple[LabelsEvidence, Search]:
                 either = [*best, (problem, search)]
-                return max(either, key=lambda one: float(one[1].modes.log_evidence.max()))
+                return max(either, key=lambda one: float(one[1].modes.score.max()))
 
             def on_step(step: int, so_far: Callable[[], Search]) -> bool:
                 run.keep(lambda: unrefined(*better(so_far())))
