@@ -188,19 +188,6 @@ def test_draws_of_shaped_noise_have_the_law_that_is_predicted(shaped):
     mean, std = shaped.predict(x, return_std=True)
     assert std[mean.argmax()] > 2.0 * std[mean.argmin()]
     np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.15)
-    assert std[order[-1]] > 2.0 * std[order[0]]
-    monkeypatch.setattr(base, "PREDICT_ROWS", 2)
-    by_blocks = shaped.sample_y(x, 1500, random_state=0)
-    np.testing.assert_allclose(by_blocks.std(axis=1), std, rtol=0.15)
-
-
-def test_shaped_noise_is_kept_in_a_file(shaped, tmp_path):
-    x, y = in_growing_noise(20, 4)
-    save(shaped, tmp_path / "pool.safetensors")
-    loaded = load(tmp_path / "pool.safetensors")
-    np.testing.assert_array_equal(
-        loaded.log_predictive_density(x, y), shaped.log_predictive_density(x, y)
-    )
 
 
 @pytest.mark.long
