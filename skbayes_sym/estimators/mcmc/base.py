@@ -38,6 +38,8 @@ from skbayes_sym.inference.sampling.annealing import Annealing, Approach
 from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.inference.sampling.chain_count import n_chains_required
 from skbayes_sym.models.data import Data
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.priors import GaussianPrior, Prior
@@ -307,20 +309,27 @@ class SampledEstimator(WeightedDraws):
         """The posterior that was sampled, in float64 on the CPU."""
         x, y, weight = (torch.as_tensor(a) for a in self._training_data_)
         targets = y.double() if y.is_floating_point() else y
-        network, likelihood = self.network_, self._fitted_likelihood()
+        network, likelihood = self.network_, self._sampled_likelihood()
         model = Model(network, likelihood, self._prior(network), Trivial())
         return NetworkPosterior(
             network, likelihood, self._as_sampled(model, len(x)).prior,
             Data(x.double(), targets, weight.double()), float(self.noise_prior_scale),
         )  # fmt: skip
 
+    def _sampled_likelihood(self) -> Likelihood:
+        """The likelihood at any value of its free parameters."""
+        likelihood = self._observation
+        if isinstance(likelihood, Gaussian) and not likelihood.learn:
+            return Gaussian(likelihood.log_noise.flatten(0, -2)[0], learn=False)
+        return likelihood.at(torch.zeros(likelihood.n_params, dtype=torch.float64))
+
     def _positions(self) -> Tensor:
         """All draws as the sampler had them, (C, S, D)."""
         theta, n_params = (
             torch.as_tensor(self.samples_).double(),
-            self._fitted_likelihood().n_params,
+            self._observation.n_params,
         )
         if not n_params:
             return theta
-        own = torch.as_tensor(self._likelihood_params()).view(*theta.shape[:-1], n_params)
+        own = torch.as_tensor(self._likelihood_params_).view(*theta.shape[:-1], n_params)
         return torch.cat([theta, own], dim=-1)

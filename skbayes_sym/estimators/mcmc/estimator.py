@@ -300,8 +300,9 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     def _likelihood(self, data: Training) -> Likelihood:
         return self._bounded(super()._likelihood(data), data.rows.weight)
 
-    def _fitted_likelihood(self) -> Likelihood:
-        return self._bounded(super()._fitted_likelihood(), self._training_data_[2])
+    @property
+    def _observation(self) -> Likelihood:
+        return self._bounded(super()._observation, self._training_data_[2])
 
     def _bounded(self, likelihood: Likelihood, weight: Array) -> Likelihood:
         """With a least noise where rows of ``weight`` repeat, if it was asked for by name."""
