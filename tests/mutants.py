@@ -234,7 +234,7 @@ MUTANTS = [
     Mutant("inference/laplace/search/beginnings.py",
            "value.max() - _HOPELESS * problem.total_weight", "value.max()",
            "inference/laplace/search/test_beginnings.py"),
-    Mutant("inference/laplace/search/held_out.py", "share=(fold != own", "share=(fold == own",
+    Mutant("inference/laplace/search/held_out.py", "share=(fold != held", "share=(fold == held",
            "inference/laplace/search/test_held_out.py"),
     Mutant("inference/laplace/search/held_out.py", "mean > _LEAST_GAIN * error",
            "mean > -_LEAST_GAIN * error", "inference/laplace/search/test_held_out.py"),

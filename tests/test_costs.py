@@ -27,11 +27,11 @@ ADDED: dict[str, tuple[str, set[str]]] = {
     "likelihood": ("models.likelihoods.student_t", {"estimators/linear/regressor.py", STRINGS}),
     "likelihood of labels": (
         "models.likelihoods.bernoulli",
-        {"estimators/linear/classifier.py", STRINGS},
+        {"estimators/linear/classifier.py", "inference/factorization/entry_sites.py", STRINGS},
     ),
     "network": ("models.networks.residual", {"estimators/laplace/networks.py"}),
     "sampler": ("inference.sampling.kernels.nuts", set()),
-    "gap": ("symmetry.gaps.sign_flips", {"symmetry/gaps/rows.py"}),
+    "gap": ("symmetry.gaps.translations", {"inspection/invariance_gap.py"}),
     "estimator": ("estimators.layerwise.estimator", set()),
     "estimator of the first edition": ("estimators.vi.estimator", set()),
 }
