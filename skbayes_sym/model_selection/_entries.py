@@ -112,7 +112,8 @@ def cross_validate_entries(
         ``test_rmse`` (units of ``X``), ``test_log_density`` (nats an entry: the estimator's
         ``entry_log_density``, else that under a normal with the predicted mean and standard
         deviation), ``test_coverage`` (share of entries within 1.645 standard deviations: 0.9 if
-        calibrated), ``fit_time`` and ``score_time`` in seconds; ``estimator``, a list, if asked for.
+        calibrated), ``fit_time`` and ``score_time`` in seconds; ``estimator``, a list, if asked
+        for.
 
     Examples
     --------

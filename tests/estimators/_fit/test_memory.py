@@ -24,7 +24,7 @@ from skbayes_sym import (
     SymVIMatrixFactorization,
 )
 from skbayes_sym.estimators.base import is_fitted_name
-from skbayes_sym.inference.samplers import Evidence
+from skbayes_sym.estimators.samplers import Evidence
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.numerics import memory
 
