@@ -53,20 +53,17 @@ from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.pixels import Blur, PixelNoise
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.learned_scales import ARD, LayerScales
-from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
-from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
+from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
-from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
-from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
+from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic, NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
-from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
+from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense
-from skbayes_sym.models.networks.residual import ARCHITECTURES
 from skbayes_sym.models.priors import GaussianPrior, Normal
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.saving.classes import class_name, is_ufunc_name, plain_parts, rebuilt, state_of

@@ -37,8 +37,7 @@ from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence, Kernel
 from skbayes_sym.inference.sampling.annealing import Annealing, Approach
 from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.inference.sampling.chain_count import n_chains_required
-from skbayes_sym.models.data import Data
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.arguments import seed_of

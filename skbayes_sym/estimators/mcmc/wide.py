@@ -27,8 +27,7 @@ from skbayes_sym.inference.sampling.kernels.base import Kernel
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation
 from skbayes_sym.inference.sampling.warmup import PreconditionerAdaptation
-from skbayes_sym.models.data import Data
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.random import generator_from

@@ -15,7 +15,7 @@ from skbayes_sym.inference.layerwise.base import (
     Moments,
     propagate,
 )
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.numerics.memory import rows_within
 
 # Numbers of the features of a block of draws: 16 MB in float64.

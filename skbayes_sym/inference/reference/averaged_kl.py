@@ -26,7 +26,7 @@ from skbayes_sym.inference.layerwise.base import (
     as_tensor,
     per_input,
 )
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.numerics.gaussian import kl_elementwise, log_normal
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import float64_normal, normal_like
