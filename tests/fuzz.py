@@ -4,11 +4,11 @@
     python tests/fuzz.py one NUMBER [SEED]      one call, with its traceback
 
 A call is drawn by its number and the seed: an estimator's fit with valid, extreme or wrong
-parameters and hostile data, a question to a fitted one, or a function, Display, loader.
+parameters and hostile data, a question to a fitted one, or a function or Display. Files are in
+`saving/test_damage.py`.
 """
 
 import sys
-import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,6 @@ from functools import cache
 from inspect import signature
 from linecache import getline
 from numbers import Integral
-from pathlib import Path
 from time import process_time
 from typing import Any, NamedTuple
 
@@ -427,10 +426,8 @@ def _no_giants(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def function_call(rng: Draw) -> Call:
-    """A function, a Display or a loader."""
-    kind = pick(rng, ["dataset", "display", "display", "question", "function", "file"])
-    if kind == "file":
-        return file_call(rng)
+    """A function or a Display."""
+    kind = pick(rng, ["dataset", "display", "display", "function"])
     if kind == "dataset":
         function = pick(rng, DATASETS)
         given = _no_giants(_given(rng, function, "dataset"))
@@ -460,48 +457,6 @@ def function_call(rng: Draw) -> Call:
 
 def _drawn(display: Any, given: Mapping[str, Any]) -> Any:
     return display(**given).plot()
-
-
-@cache
-def _files() -> dict[str, bytes]:
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("vi-regressor", "linear-labels", "factors"):
-            sk.save(fitted(name), Path(folder) / name)
-            found[name] = (Path(folder) / name).read_bytes()
-    return found
-
-
-def file_call(rng: Draw) -> Call:
-    """A file with wrong bytes, cut off, made longer; a wrong path."""
-    if rng.random() < 0.15:
-        path = pick(rng, [None, 3, "", "/", "/dev/null", "/no/such/file", b"x", [], "\0"])
-        return Call(f"load({path!r})", lambda: sk.load(path))
-    name = pick(rng, _files())
-    data = bytearray(_files()[name])
-    how = pick(rng, ["flip", "cut", "longer", "zeros", "insert"])
-    place = int(rng.integers(len(data)))
-    if how == "flip":
-        data[place] ^= 1 << int(rng.integers(8))
-    elif how == "cut":
-        del data[place:]
-    elif how == "longer":
-        data += bytes(int(rng.integers(1, 50)))
-    elif how == "zeros":
-        data[place : place + 8] = bytes(8)
-    else:
-        data[place:place] = b'{"'
-
-    def run() -> Any:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model"
-            path.write_bytes(bytes(data))
-            model = sk.load(path)
-        if hasattr(model, "predict"):
-            return model.predict(FITS[name].X)
-        return model.reconstruct()
-
-    return Call(f"load({name}, {how} at {place})", run)
 
 
 def draw_call(seed: int, number: int) -> Call:

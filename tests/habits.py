@@ -107,7 +107,7 @@ VARIANTS = [
     *(v for k, v in LINEAR.items() if k != "linear-gaussian"),
     *(LayerwiseVIRegressor(**_LAYERWISE, **kind) for kind in (
         {"last_layer": "variational", **_INDUCING},
-        {"last_layer": "averaged_kl_heuristic"}, _INDUCING,
+        _INDUCING,
     )),
     MCMCRegressor(**_FEW), MCMCClassifier(**_FEW),  # from modes
     SymVIMatrixFactorization(1, solver=VI("diag"), max_iter=30, random_state=0),

@@ -26,12 +26,12 @@ STRINGS = "models/likelihoods/named.py"  # what stands for a likelihood
 ADDED: dict[str, tuple[str, set[str]]] = {
     "likelihood": ("models.likelihoods.student_t", {"estimators/linear/regressor.py", STRINGS}),
     "likelihood of labels": (
-        "models.likelihoods.bernoulli",
+        "models.likelihoods.categorical",
         {"estimators/linear/classifier.py", STRINGS},
     ),
-    "network": ("models.networks.residual", {"estimators/laplace/networks.py"}),
+    "network": ("models.networks.convolutional", {"estimators/laplace/networks.py"}),
     "sampler": ("inference.sampling.kernels.nuts", set()),
-    "gap": ("symmetry.gaps.sign_flips", {"symmetry/gaps/rows.py"}),
+    "gap": ("symmetry.gaps.rows", {"symmetry/gaps/rows.py"}),
     "estimator": ("estimators.layerwise.estimator", set()),
     "estimator of the first edition": ("estimators.vi.estimator", set()),
 }

@@ -1,142 +1,179 @@
-"""What only some estimators can be asked wrongly, and extreme data, by the variational ones."""
+"""Bad input is refused by name, with what to do, in the same words by every estimator.
 
-from contextlib import nullcontext
+A mistake is a call and its words. Parameters that don't apply are in `test_refused`, and what no
+table foresees is the fuzzer's (`fuzz.py`).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from fits import FITS, LABELS, NUMBERS, SMALL, X, fitted, target
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import make_pipeline
 
-from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
-from skbayes_sym.symmetry.gaps.permanent_estimates import DoublyStochastic, Exact
+# Too few steps to converge on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-FAST = {"hidden_layer_sizes": (3,), "max_iter": 20, "tol": None, "random_state": 0}
-REG, CLF = SymmetrizedVIRegressor(**FAST), SymmetrizedVIClassifier(**FAST)
-X = np.random.default_rng(0).standard_normal((20, 3))
-Y, LABELS = X[:, 0], (X[:, 0] > 0).astype(int)
-
-every_estimator = pytest.mark.parametrize(
-    ("estimator", "y"), [(REG, Y), (CLF, LABELS)], ids=["regressor", "classifier"]
-)
+EVERY = list(SMALL)
+PREDICTS = [name for name, e in SMALL.items() if hasattr(e, "predict")]
+CLASSIFIERS = [name for name in PREDICTS if hasattr(SMALL[name], "predict_proba")]
+NUMERIC = [name for name in PREDICTS if name not in CLASSIFIERS]
+FIRST = {type(c.estimator).__name__: n for n, c in reversed(FITS.items())}
 
 
-@every_estimator
+# What is done, by whom, to an unfitted clone and its target, and the words: {} is the name.
+Mistake = tuple[str, list[str], Callable[[Any, Any], object], str]
+
+
+def with_missing(y: Any) -> Any:
+    y = y.astype(object)
+    y[0] = np.nan
+    return y
+
+
+def with_value(value: float) -> Any:
+    bad = X.copy()
+    bad[3, 1] = value
+    return bad
+
+
+FRAME = pd.DataFrame(X, columns=["a", "b", "c"]).assign(c="red")
+DATES = FRAME.assign(c=pd.Timestamp("2020-02-20"))
+OF_X = {
+    "infinite": (with_value(np.inf), "^Input X contains infinity"),
+    "1d": (X[:, 0], "^Expected 2D array, got 1D array instead"),
+    "no rows": (X[:0], "^Found array with 0 sample"),
+    "no columns": (X[:, :0], "^Found array with 0 feature"),
+    "words": (FRAME, "must hold numbers: could not convert.*'red'. Encode categories first"),
+    "dates": (DATES, "must hold numbers, got columns .* such as dates"),
+    "complex": (X + 1j, "^Complex data not supported"),
+}
+BAD_VALUES = {
+    "max_iter": "many", "n_chains": 0, "n_draws": "many", "tol": -1.0, "batch_size": "all",
+    "prior": -1.0, "noise_std": 0.0, "noise_prior_scale": 0.0, "learning_rate": 0.0,
+    "activation": "selu", "random_state": "today", "verbose": "loudly",
+    "standardize": "yes", "warm_start": "yes", "n_jobs": "all",
+    "hidden_layer_sizes": "wide", "n_predict_samples": 0, "sampler": "gibbs", "thinning": 0,
+}  # fmt: skip
+BAD_SCALES = {
+    "too many scales": ([1.0] * 7, r"^prior must be a number or one for .* shape \(7,\)"),
+    "a negative scale": ([-1.0], r"^prior must be positive and finite, got \[-1.0\]"),
+    "an infinite scale": ([np.inf], r"^prior must be positive and finite, got \[inf\]"),
+    "a scale in words": (
+        ["wide"],
+        r"^prior must hold numbers: could not convert .* 'wide'.$",
+    ),
+}
+
+
+def mistakes_in_fit() -> Iterator[Mistake]:
+    for what, (rows, words) in OF_X.items():
+        yield what, EVERY, lambda e, y, x=rows: e.fit(x, y if y is None else y[: len(x)]), words
+    for what, weight, words in [
+        ("negative weights", -np.ones(24), "^Negative values in .*sample_weig"),
+        ("no weight", np.zeros(24), "^Sample weights must contain at"),
+        ("too few weights", np.ones(23), r"^sample_weight.shape == \(23,\)"),
+        ("missing weights", np.full(24, np.nan), "^Input sample_weight contains NaN"),
+    ]:
+        yield what, PREDICTS, lambda e, y, w=weight: e.fit(X, y, sample_weight=w), words
+    for what, whose, y, words in [
+        ("words for y", NUMERIC, LABELS, "^X and y must hold numbers: could not convert"),
+        ("missing y", NUMERIC, np.where(NUMBERS > 0, np.nan, 1.0), "^Input y contains NaN"),
+        ("numbers for y", CLASSIFIERS, NUMBERS, "continuous"),
+        ("no y", PREDICTS, None, "requires y to be passed, but"),
+        *((f"one class {label}", CLASSIFIERS, np.full(24, label),
+           f"^{{}} needs at least 2 .* 1 class: {label!r}.$") for label in ("only", 1, 2.0, True)),
+    ]:  # fmt: skip
+        yield what, whose, lambda e, _, y=y: e.fit(X, y), words
+    yield "missing", PREDICTS, lambda e, y: e.fit(with_value(np.nan), y), "^Input X contains NaN"
+    words = r"inconsistent numbers of samples: \[24, 23\]"
+    yield "short y", PREDICTS, lambda e, y: e.fit(X, y[:-1]), words
+
+
+def mistakes_in_parameters() -> Iterator[Mistake]:
+    def fit_with(parameter: str, value: Any) -> Callable[[Any, Any], object]:
+        return lambda e, y: e.set_params(**{parameter: value}).fit(X, y)
+
+    for parameter, value in BAD_VALUES.items():
+        whose = [name for name in EVERY if parameter in SMALL[name].get_params()]
+        words = f"^The {parameter!r} parameter of {{}} must be .* Got {value!r} instead"
+        yield parameter, whose, fit_with(parameter, value), words
+    several = [
+        n for n in EVERY if "array-like" in SMALL[n]._parameter_constraints.get("prior", [])
+    ]
+    for what, (scales, words) in BAD_SCALES.items():
+        yield what, several, fit_with("prior", scales), words
+    for device in ("gpu", "mps", "meta"):
+        words = f"^device='{device}' is not a device: use 'auto'"
+        yield device, EVERY, fit_with("device", device), words
+    words = "^device='cuda' was asked for, but torch sees 0 CUDA"
+    yield "no cuda", EVERY, fit_with("device", "cuda"), words
+
+
+def mistakes_in_questions() -> Iterator[Mistake]:
+    for question in ("predict", "predict_proba", "predict_quantiles", "predict_interval",
+                     "predict_uncertainty", "sample_y"):  # fmt: skip
+        whose = [name for name in EVERY if hasattr(SMALL[name], question)]
+        words = "^This {} instance is not fitted yet."
+        yield f"unfitted {question}", whose, lambda e, y, q=question: getattr(e, q)(X), words
+
+    def asked(ask: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
+        def call(estimator: Any, _: Any) -> object:
+            name = FIRST[type(estimator).__name__]
+            return ask(fitted(name), FITS[name].y)
+
+        return call
+
+    for what, whose, ask, words in [
+        ("few columns", PREDICTS, lambda m, y: m.predict(X[:, :2]),
+         "^X has 2 features, but {} is expecting 3 features"),
+        ("one row", PREDICTS, lambda m, y: m.predict(X[0]), "^Expected 2D array, got 1D array"),
+        ("words", PREDICTS, lambda m, y: m.predict(FRAME.to_numpy()),
+         "^X must hold numbers: could not convert"),
+        ("short y", PREDICTS, lambda m, y: m.log_predictive_density(X, y[:-1]),
+         "^X has 24 rows and y 23: they must match"),
+        ("missing y", PREDICTS,
+         lambda m, y: m.log_predictive_density(X, with_missing(y)), "contains NaN"),
+        ("quantiles", NUMERIC, lambda m, y: m.predict_quantiles(X, [0.5, 1.0]),
+         "quantiles must lie strictly"),
+        ("no quantiles", NUMERIC, lambda m, y: m.predict_quantiles(X, []), "quantiles"),
+        ("coverage", NUMERIC, lambda m, y: m.predict_interval(X, 1.5),
+         "coverage must lie strictly"),
+        *((f"{n!r} samples", NUMERIC, lambda m, y, n=n: m.sample_y(X, n),
+           f"^n_samples must be .* got {n!r}") for n in (0, -1, 2.5, "many", True)),
+    ]:  # fmt: skip
+        yield f"{what} in a question", whose, asked(ask), words
+
+
+MISTAKES = {
+    f"{what}-{name}": (name, call, words.format(name))
+    for what, whose, call, words in
+    [*mistakes_in_fit(), *mistakes_in_parameters(), *mistakes_in_questions()]
+    for name in whose
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gets_the_same_words_from_everybody(mistake: str, monkeypatch: Any) -> None:
+    name, call, words = MISTAKES[mistake]
+    if mistake.startswith("no cuda"):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=words):
+        call(clone(SMALL[name]), target(SMALL[name]))
+
+
+@pytest.mark.kept("alone-BayesianLinearClassifier", "pipeline-Symm*", "pipeline-Deep*")
 @pytest.mark.parametrize(
-    ("parameter", "value"),
-    [
-        ("hidden_layer_sizes", 0), ("hidden_layer_sizes", (4, -1)), ("hidden_layer_sizes", (2.5,)),
-        ("hidden_layer_sizes", "wide"), ("activation", "selu"), ("symmetry", "rotation"),
-        ("gap", "bethe"), ("gap", 3), ("gap", DoublyStochastic()), ("symmetry", Exact()),
-        ("prior", 0.0), ("prior", [1.0, 2.0, 3.0]), ("prior", [1.0, np.inf]),
-        ("max_iter", 0), ("batch_size", 0), ("learning_rate", -1.0), ("log_variance_rate", 0.0),
-        ("n_weight_samples", 0), ("n_predict_samples", 0), ("tol", -1.0),
-        ("device", "tpu9"), ("random_state", "today"),
-    ],
-)  # fmt: skip
-def test_bad_parameters_are_named(estimator, y, parameter, value):
-    with pytest.raises(ValueError, match=parameter):
-        clone(estimator).set_params(**{parameter: value}).fit(X, y)
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, "guess", [1.0, 2.0]])
-def test_bad_noise(value):
-    with pytest.raises(ValueError, match="noise_std"):
-        clone(REG).set_params(noise_std=value).fit(X, Y)
-
-
-@every_estimator
-def test_absent_cuda_is_an_error_not_a_fallback(estimator, y, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match=r"device='cuda:1'.*0 CUDA devices.*'cpu'"):
-        clone(estimator).set_params(device="cuda:1").fit(X, y)
-    assert clone(estimator).fit(X, y).device_ == "cpu"
-
-
-@every_estimator
-def test_flips_need_an_odd_activation(estimator, y):
-    with pytest.raises(ValueError, match=r"'relu'.*odd.*'permutation'"):
-        clone(estimator).set_params(symmetry="signed_permutation").fit(X, y)
-
-
-@every_estimator
-def test_exact_sum_refuses_wide_layers(estimator, y):
-    wide = clone(estimator).set_params(hidden_layer_sizes=(21,), gap="exact")
-    with pytest.raises(ValueError, match=r"gap='exact'.*width 21.*'auto'"):
-        wide.fit(X, y)
-
-
-@every_estimator
-def test_a_batch_larger_than_the_data_warns_and_fits(estimator, y):
-    with pytest.warns(UserWarning, match="batch_size=500 exceeds the 20 distinct"):
-        large = clone(estimator).set_params(batch_size=500).fit(X, y)
-    full = clone(estimator).fit(X, y)
-    assert np.array_equal(large.posterior_.loc, full.posterior_.loc)
-
-
-def test_one_class():
-    with pytest.raises(ValueError, match="at least 2 classes in y, got 1 class"):
-        clone(CLF).fit(X, LABELS, sample_weight=LABELS)
-
-
-def test_continuous_labels():
-    with pytest.raises(ValueError, match="continuous"):
-        clone(CLF).fit(X, Y)
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_one_row_is_enough_for_a_posterior(rows):
-    said = nullcontext() if rows > 1 else pytest.warns(UserWarning, match="one distinct row")
-    with said:
-        reg = clone(REG).fit(X[:rows], Y[:rows])
-    mean, std = reg.predict(X, return_std=True)
-    assert np.isfinite(mean).all()
-    assert (std > 0).all()
-    assert np.isfinite(reg.elbo_)
-
-
-def test_constant_target():
-    with pytest.warns(UserWarning, match=r"^y is constant \(3\)"):
-        reg = clone(REG).set_params(max_iter=300).fit(X, np.full(20, 3.0))
-    mean, std = reg.predict(X, return_std=True)
-    np.testing.assert_allclose(mean, 3.0, atol=1.0)
-    assert np.isfinite(std).all()
-    assert (std > 0).all()
-    assert np.isfinite(reg.elbo_)
-
-
-def test_large_scales_are_standardised_away():
-    reg = clone(REG).fit(1e8 * X + 1e12, 1e-9 * Y)
-    assert np.isfinite(reg.predict(1e8 * X + 1e12)).all()
-    assert np.isfinite(reg.elbo_)
-
-
-def test_bad_questions_to_a_fitted_model():
-    reg = clone(REG).fit(X, Y)
-    with pytest.raises(ValueError, match="quantiles must lie strictly"):
-        reg.predict_quantiles(X, [0.5, 1.0])
-    with pytest.raises(ValueError, match="coverage must lie strictly"):
-        reg.predict_interval(X, 1.5)
-    with pytest.raises(ValueError, match="2 targets, the model has 1"):
-        reg.log_predictive_density(X, np.column_stack([Y, Y]))
-    with pytest.raises(ValueError, match="20 rows and y 19"):
-        reg.log_predictive_density(X, Y[:-1])
-    with pytest.raises(ValueError, match="20 rows and y 19"):
-        clone(CLF).fit(X, LABELS).log_predictive_density(X, LABELS[:-1])
-
-
-@every_estimator
-def test_divergence_names_a_remedy_and_keeps_the_previous_fit(estimator, y, monkeypatch):
-    from skbayes_sym.numerics.optimise import DivergenceError
-
-    fitted = clone(estimator).fit(X, y)
-    before = {k: v for k, v in vars(fitted).items() if k.endswith("_")}
-
-    def broken(*args, **kwargs):
-        raise DivergenceError("the loss became nan: lower learning_rate")
-
-    monkeypatch.setattr("skbayes_sym.estimators._fit.run.minimise", broken)
-    with pytest.raises(DivergenceError, match="learning_rate"):
-        fitted.fit(X[:, :2], y)
-    assert {k: v for k, v in vars(fitted).items() if k.endswith("_")} == before
-    assert fitted.n_features_in_ == 3
-    fitted.predict(X)
+    "name", ["SymmetrizedVIClassifier", "DeepEnsembleRegressor", "BayesianLinearClassifier"]
+)
+@pytest.mark.parametrize("around", [lambda e: e, make_pipeline], ids=["alone", "pipeline"])
+def test_warnings_point_to_the_line_that_called(name: str, around: Any) -> None:
+    estimator = clone(SMALL[name]).set_params(max_iter=3, tol=0.0)
+    with pytest.warns(ConvergenceWarning, match="not converged") as caught:
+        around(estimator).fit(X, target(estimator))
+    assert {warning.filename for warning in caught} == {__file__}

@@ -23,7 +23,7 @@ from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.parts import NumbersMembers, NumbersModes
 from skbayes_sym.estimators.bayesian_mlp.pool import Numbers, Pool, linear_network
-from skbayes_sym.estimators.laplace.effort import units_of_numbers
+from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
@@ -285,7 +285,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         likelihood, n_outputs = self._likelihood(data), self._n_outputs(data)
         given = self.hidden_layer_sizes
         if isinstance(given, str):
-            given = units_of_numbers(data.n_rows, data.n_features, n_outputs)
+            given = ModesEffort().units_of_numbers(data.n_rows, data.n_features, n_outputs)
         sizes = layer_sizes(given)
         network = MLP(data.n_features, sizes, n_outputs, TANH)
         prior = bound_prior(self.prior, LayerScales(), network)
@@ -323,5 +323,6 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         return super()._observe(functions, noise_std, rng)
 
     def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        outputs, noise_std = self._pooled(x).functions(x, n, generator=generator)
-        return SampledOutputs(outputs, noise_std.double().cpu().numpy() * self.y_scale_)
+        law = self._pooled(x).drawn(x, n, generator=generator)
+        noise_std = law.noise_variance.sqrt().double().cpu().numpy() * self.y_scale_
+        return SampledOutputs(law.loc, noise_std)

@@ -11,8 +11,6 @@ from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
-Draws = tuple[Tensor, Tensor]  # functions (n, N, T), and standard deviations of their noise
-
 
 class NumbersModes(NamedTuple):
     """Networks linearised at modes, and the noise of each, (R, T)."""
@@ -26,10 +24,11 @@ class NumbersModes(NamedTuple):
         noise = self.noise_std.to(x).square().unsqueeze(1)
         return NormalMixture(mean, variance, noise, None, covariance)
 
-    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Draws:
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
         mode = torch.randint(len(self.noise_std), (n,), generator=generator)
-        functions = self.modes.draw(x, mode, generator=generator)
-        return functions.to(x), self.noise_std[mode].to(x).unsqueeze(1)
+        functions = self.modes.draw(x, mode, generator=generator).to(x)
+        noise = self.noise_std[mode].to(x).square().unsqueeze(1)
+        return NormalMixture(functions, torch.zeros_like(noise), noise)
 
 
 class NumbersMembers(NamedTuple):
@@ -44,10 +43,11 @@ class NumbersMembers(NamedTuple):
         noise = self.noise_std.to(x).square().unsqueeze(1)
         return NormalMixture(outputs, torch.zeros_like(noise), noise)
 
-    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Draws:
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
         member = torch.randint(len(self.theta), (n,), generator=generator)
         outputs = self.network.forward(self.theta.to(x)[member], x)
-        return outputs, self.noise_std[member].to(x).unsqueeze(1)
+        noise = self.noise_std[member].to(x).square().unsqueeze(1)
+        return NormalMixture(outputs, torch.zeros_like(noise), noise)
 
 
 class LabelsModes(NamedTuple):

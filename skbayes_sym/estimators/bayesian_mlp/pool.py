@@ -6,7 +6,7 @@ and what its left-out rows are.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,9 +21,8 @@ from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
-from skbayes_sym.estimators.laplace import effort as newton
-from skbayes_sym.estimators.laplace.labels_method import EvidenceLaplaceLabels, affordable
-from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
+from skbayes_sym.estimators.laplace.effort import ModesEffort, work
+from skbayes_sym.estimators.laplace.modes import EvidenceLaplace, EvidenceLaplaceLabels
 from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
@@ -57,6 +56,7 @@ class Effort:
     """Numbers behind the choices of a pool."""
 
     mode_tol: float = 5e-6  # nats per unit of sample weight
+    modes: ModesEffort = field(default=ModesEffort())
     modes_blocks: float = 0.5  # of the fit's; members have the rest
     linear_blocks: float = 0.01
     # The ensemble's own defaults: relu under a fixed prior of 1 is what tanh modes lack.
@@ -133,15 +133,13 @@ class Parts(NamedTuple):
         return 0 if self.members is None else len(self.members.theta)
 
     @property
-    def counting(self) -> list[Any]:
-        """Fits that say how long the whole took and why it ended; the linear one if told to end."""
-        networks = [fit for fit in (self.modes, self.members) if fit is not None]
-        return [*networks, self.linear] if has_ended(self.linear) else networks
+    def stop_reasons(self) -> list[Stopped]:
+        return [fit.stop_reason for fit in self if fit is not None]
 
-
-def has_ended(fit: Any) -> bool:
-    """Whether a part was told to end, and with it the whole fit."""
-    return fit is not None and fit.stop_reason in ("interrupted", "callback")
+    @property
+    def were_stopped(self) -> bool:
+        """Whether a part was told to end, and with it the whole fit."""
+        return not {"interrupted", "callback"}.isdisjoint(self.stop_reasons)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,12 +154,11 @@ class PoolFit:
 
     @property
     def n_iter(self) -> int:
-        return sum(fit.n_iter for fit in self.parts.counting)
+        return sum(fit.n_iter for fit in self.parts if fit is not None)
 
     @property
     def stop_reason(self) -> Stopped:
-        reasons = [fit.stop_reason for fit in self.parts.counting]
-        return next((reason for reason in _GRAVEST if reason in reasons), "tol")
+        return next((one for one in _GRAVEST if one in self.parts.stop_reasons), "tol")
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         weights, (modes, members, linear) = self.weights._asdict(), self.parts
@@ -218,34 +215,28 @@ class Pool:
         linear = linear_network(network.n_inputs, network.n_outputs)
         line = Model(linear, model.likelihood, LayerScales().bind(linear.layout), Trivial())
         run.begin()
-        parts, blocks = Parts(), 1.0
+        parts, blocks = Parts(), 1.0 - effort.linear_blocks
 
-        def fitted(name: str, method: Method, of: Model, blocks: float) -> Parts:
-            def so_far(fit: Any) -> PoolFit:
-                now = parts._replace(**{name: fit})
-                return PoolFit(now, kind.without_left_out(now), members)
+        def pooled(parts: Parts) -> PoolFit:
+            return PoolFit(parts, kind.without_left_out(parts), members)
 
-            fit: Any = method.fit(data, of, Stage(run, blocks, so_far))
+        def fitted(name: str, method: Method | None, of: Model, blocks: float) -> Parts:
+            if method is None or parts.were_stopped:
+                return parts
+            stage = Stage(run, blocks, lambda fit: pooled(parts._replace(**{name: fit})))
+            fit: Any = method.fit(data, of, stage)
             return parts._replace(**{name: fit})
 
-        method: Method | None = kind.modes(data, network)
-        if method is not None:
-            blocks = effort.modes_blocks
-            parts = fitted("modes", method, model, blocks)
-        if not has_ended(parts.modes):
-            method = kind.members(data, members, parts)
-            if method is not None:
-                parts = fitted("members", method, members, blocks - effort.linear_blocks)
-            method = kind.linear(data, network, linear)
-            if method is not None and not has_ended(parts.members):
-                parts = fitted("linear", method, line, effort.linear_blocks)
-        pooled = PoolFit(parts, kind.without_left_out(parts), members)
-        if not any(map(has_ended, parts)):
-            pooled = kind.weighed(pooled, data)
-        pooled = replace(pooled, choice=self._choice(data, pooled))
-        logger.info("%s", pooled.choice)
-        run.end(pooled)
-        return pooled
+        parts = fitted("modes", kind.modes(data, model), model, effort.modes_blocks)
+        if parts.modes is not None:
+            blocks -= effort.modes_blocks
+        parts = fitted("members", kind.members(data, members, parts), members, blocks)
+        parts = fitted("linear", kind.linear(data, line, parts), line, effort.linear_blocks)
+        found = pooled(parts) if parts.were_stopped else kind.weighed(pooled(parts), data)
+        found = replace(found, choice=self._choice(data, found))
+        logger.info("%s", found.choice)
+        run.end(found)
+        return found
 
     def _choice(self, data: Training, pooled: PoolFit) -> str:
         """What was fitted, with which weight and why, in one line."""
@@ -277,7 +268,7 @@ def _floored(weights: Weights, parts: Parts, data: Training, copies: float = 0.0
     network = parts.modes.network
     if not are_outnumbered(data.n_rows * network.n_outputs, network.layout.n_params):
         return weights
-    linear, modes = (float(p.modes.log_evidence.max()) for p in (parts.linear, parts.modes))
+    linear, modes = (float(p.modes.score.max()) for p in (parts.linear, parts.modes))
     return weights.with_evidence(linear, modes + copies)
 
 
@@ -312,33 +303,33 @@ class Numbers:
         """Outputs of a member."""
         return network.n_outputs
 
-    def modes(self, data: Training, network: MLP) -> EvidenceLaplace | None:
-        if not newton.affordable_modes(self.n_modes, data.n_rows, network):
+    def modes(self, data: Training, model: Model) -> EvidenceLaplace | None:
+        network = fully_connected(model.network)
+        if not self.effort.modes.affordable_modes(self.n_modes, data.n_rows, network):
             return None
         return EvidenceLaplace(
             "auto", "auto", self.effort.mode_tol, widens=self.widens, wide_prior=self.wide_prior,
-            most=self.n_modes,
+            most=self.n_modes, effort=self.effort.modes,
         )  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
         if parts.modes is None:
             return self.effort.ensemble(self.n_members)
-        if noise_share(parts.modes.modes, data.double_data.y.cpu()) > newton.MOST_NOISE:
+        if noise_share(parts.modes.modes, data.double_data.y.cpu()) > self.effort.modes.most_noise:
             return None
         # As many members as modes: neither kind outvotes the other. The noise and the left-out rows
         # of one cost two eigendecompositions in the smaller of the spaces of rows and weights.
         n, network = min(self.n_members, parts.n_modes), model.network
         n_numbers = min(data.n_rows, MOST_ROWS) * network.n_outputs
         m, larger = sorted((n_numbers, network.layout.n_params))
-        work = n * 2.0 * m**2 * (larger + self.effort.eigenvectors * m)
-        return self.effort.ensemble(n) if work <= newton.MOST_WORK else None
+        done = n * 2.0 * m**2 * (larger + self.effort.eigenvectors * m)
+        return self.effort.ensemble(n) if done <= self.effort.modes.most_work else None
 
-    def linear(self, data: Training, network: MLP, linear: MLP) -> EvidenceLaplace | None:
-        n_numbers = data.n_rows * network.n_outputs
-        work = newton.work(1, newton.STEPS, n_numbers, linear.layout.n_params)
-        if work > newton.USUAL_WORK:
+    def linear(self, data: Training, model: Model, parts: Parts) -> EvidenceLaplace | None:
+        n_numbers, effort = data.n_rows * model.network.n_outputs, self.effort.modes
+        if work(1, effort.steps, n_numbers, model.network.layout.n_params) > effort.usual_work:
             return None
-        return EvidenceLaplace(1, newton.STEPS, self.effort.mode_tol)
+        return EvidenceLaplace(1, effort.steps, self.effort.mode_tol, effort=effort)
 
     def without_left_out(self, parts: Parts) -> Weights:
         """All networks count alike, the linear model not at all."""
@@ -375,8 +366,8 @@ class Numbers:
         """Why there are no other parts, and what left-out rows say besides."""
         reasons, modes, n_sought = [], pooled.parts.modes, 0
         if modes is not None:
-            n_sought = newton.restarts("auto", data.n_rows, modes.network, self.n_modes)
-            if pooled.parts.n_modes < n_sought and not has_ended(modes):
+            n_sought = self.effort.modes.restarts("auto", data.n_rows, modes.network, self.n_modes)
+            if pooled.parts.n_modes < n_sought and not pooled.parts.were_stopped:
                 reasons.append(f"of {n_sought} the others' evidence is lower by a nat per row")
             scores = modes.width_scores or {}
             if len(scores) > 1:  # else it was stopped
@@ -438,13 +429,15 @@ class Labels:
         """Outputs of a member, which has one for each of two classes."""
         return max(2, network.n_outputs)
 
-    def modes(self, data: Training, network: MLP) -> EvidenceLaplaceLabels | None:
-        n_modes, tries = affordable(self.n_modes, data.n_rows, network)
+    def modes(self, data: Training, model: Model) -> EvidenceLaplaceLabels | None:
+        network, effort = fully_connected(model.network), self.effort.modes
+        n_modes, tries = effort.affordable_labels(self.n_modes, data.n_rows, network)
         if not n_modes:
             return None
         return EvidenceLaplaceLabels(
-            n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries
-        )
+            n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries,
+            effort=self.effort.modes,
+        )  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
         refitting, modes = Refitting("loo", is_optional=True), parts.modes
@@ -467,11 +460,13 @@ class Labels:
         entropy = -torch.xlogy(frequency, frequency).sum()
         return bool(-(weight @ log_p) <= self.effort.most_unexplained * entropy)
 
-    def linear(self, data: Training, network: MLP, linear: MLP) -> EvidenceLaplaceLabels | None:
-        long = not affordable(1, data.n_rows, linear)[0]
-        if long or not self.n_modes or network.n_layers == 1:
+    def linear(self, data: Training, model: Model, parts: Parts) -> EvidenceLaplaceLabels | None:
+        effort = self.effort.modes
+        is_there = parts.modes is not None and parts.modes.network.n_layers == 1
+        long = not effort.affordable_labels(1, data.n_rows, fully_connected(model.network))[0]
+        if long or is_there or not self.n_modes:
             return None
-        return EvidenceLaplaceLabels(1, "auto", "auto", "loo")
+        return EvidenceLaplaceLabels(1, "auto", "auto", "loo", effort=self.effort.modes)
 
     def without_left_out(self, parts: Parts) -> Weights:
         """Both kinds of networks count alike, the linear model not at all."""

@@ -53,12 +53,10 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
         Activation of the hidden layers.
-    last_layer : {"collapsed", "variational", "averaged_kl_heuristic"}, default="collapsed"
+    last_layer : {"collapsed", "variational"}, default="collapsed"
         "collapsed" integrates the last layer exactly, given sampled hidden layers, and needs all
         rows at every step. "variational" makes it of sites at the inducing points, as
         ``hidden_posterior="global_inducing"`` makes the others, and takes minibatches.
-        "averaged_kl_heuristic" is Kurle et al.'s average over single rows, for comparison only:
-        it trains on no bound and overfits (`elbo_` is a valid bound all the same).
     hidden_posterior : {"mean_field", "global_inducing"}, default="mean_field"
         "global_inducing" makes the posterior of a layer's weights of ``n_inducing`` sites at the
         activations sampled below it, so that layers are correlated.

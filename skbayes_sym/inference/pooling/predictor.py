@@ -21,11 +21,8 @@ class Part(Protocol):
         """Distribution of targets at rows (N, ...): all parts' of one kind."""
         ...
 
-    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Joint draws (n, N, T), the same for other rows and the same seed, and their noise's std.
-
-        The standard deviations are broadcastable to (n, N, T).
-        """
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
+        """Distribution given each of ``n`` joint draws, the same for other rows and one seed."""
         ...
 
 
@@ -56,21 +53,17 @@ class PooledPredictor:
         laws = [self.parts[name].law(x) for name in counting]
         return mixture(laws, [self.weights[name] for name in counting])
 
-    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Joint draws (n, N, T), and standard deviations of their noise, (n, N or 1, T)."""
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
+        """Distribution of targets given each of ``n`` joint draws of functions, of chosen parts."""
         weights = torch.tensor([self.weights[name] for name in self.parts], dtype=torch.float64)
         which = torch.multinomial(weights, n, replacement=True, generator=generator)
-        draws = {
-            k: part.functions(x, int((which == k).sum()), generator=generator)
-            for k, part in enumerate(self.parts.values())
-            if bool((which == k).any())
-        }
-        order = torch.cat([(which == k).nonzero().flatten() for k in draws]).argsort()
-        columns = zip(*draws.values(), strict=True)
-        functions, noise_std = (torch.cat(column)[order.to(x.device)] for column in columns)
-        if self.noise is not None:
-            noise_std = noise_std * self.noise.factor(self._one_noise(x).mean())
-        return functions, noise_std
+        parts, counts = list(self.parts.values()), which.bincount().tolist()
+        laws = [parts[k].drawn(x, m, generator=generator) for k, m in enumerate(counts) if m]
+        order = which.argsort(stable=True).argsort().to(x.device)
+        loc = torch.cat([law.loc for law in laws])[order]
+        noise = torch.cat([law.noise_variance.expand_as(law.loc) for law in laws])[order]
+        law = NormalMixture(loc, torch.zeros_like(loc[:, :1]), noise)
+        return law if self.noise is None else self.noise.drawn(law, self._one_noise(x).mean())
 
 
 def mixture(laws: Sequence[Law], shares: Sequence[float]) -> Law:

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
-from skbayes_sym.estimators.laplace import optimizers
+from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.inference.laplace.search import modes
 from skbayes_sym.models import Normal, Poisson
 from skbayes_sym.models.learned_scales import ARD
@@ -57,11 +57,13 @@ def test_a_linear_model_is_bayesian_linear_regression():
 
 
 def test_learned_scales_and_noise_belong_to_the_posterior_of_their_mode():
-    """At those of every column, with the noise as found: exact again, hyperprior aside."""
+    """At those of every column, with the noise as found: exact again."""
     reg = LaplaceRegressor((), prior=ARD(), n_restarts=1, **AS_GIVEN).fit(X, Y)
     (scale,), (noise,) = reg.prior_scale_modes_, reg.noise_std_modes_[:, 0]
-    _, mean, covariance = linear_posterior(scale, noise)
+    design, mean, covariance = linear_posterior(scale, noise)
     np.testing.assert_allclose(reg.posterior_.loc[0], mean, atol=1e-6)
+    np.testing.assert_allclose(reg.log_evidence_, log_evidence(design, scale, noise), rtol=1e-9)
+    assert reg.log_evidence_curve_[-1] == pytest.approx(reg.log_evidence_, abs=0.01)
     factor = reg.posterior_.factor[0]
     np.testing.assert_allclose(factor @ factor.T, np.linalg.inv(covariance), rtol=1e-8)
     np.testing.assert_array_equal(reg.relevance_[0], scale[:3])
@@ -130,7 +132,7 @@ def test_what_only_adam_has_is_trained_by_adam(params):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_what_would_take_long_is_trained_by_adam(monkeypatch):
-    monkeypatch.setattr(optimizers, "MOST_WORK", 1e6)
+    monkeypatch.setattr(LaplaceRegressor, "_effort", ModesEffort(most_work=1e5))
     reg = LaplaceRegressor((3,), max_iter=20, random_state=0)
     assert clone(reg).fit(X, Y).optimizer_ == "adam"
     asked = clone(reg).set_params(optimizer="gauss-newton", n_restarts=1)

@@ -67,7 +67,7 @@ def search_numbers(
     search = search_both_ways(how, problem, draw(2 * n), on_step)
     if search.has_ended:
         return search
-    value = search.modes.log_evidence
+    value = search.modes.score
     near = value > value.max() - _HOPELESS * problem.total_weight
     return search.of(near.nonzero().flatten())
 
@@ -79,7 +79,7 @@ def alternating(n: int, like: Tensor) -> Tensor:
 
 def noise_share(modes: Modes, y: Tensor) -> float:
     """Share of the variance of targets (N, T) that the mode of the highest evidence calls noise."""
-    best = modes.log_evidence.argmax()
+    best = modes.score.argmax()
     spread = y.var(0, correction=0)
     variance = modes.noise_precision[best].reciprocal().to(y)
     return float((variance / torch.where(spread > 0.0, spread, 1.0)).mean())
@@ -99,7 +99,7 @@ def search_both_ways(
     as_found = first.of(torch.arange(n, device=theta.device))
     if first.has_ended:
         return as_found
-    kept = _kept(first.modes.log_evidence, doubted, n)
+    kept = _kept(first.modes.score, doubted, n)
     missing = n - len(kept)
     if not missing:
         return first.of(kept)
@@ -112,11 +112,11 @@ def search_both_ways(
     return joined([first.of(kept), second])
 
 
-def _kept(log_evidence: Tensor, doubted: Tensor, n: int) -> Tensor:
+def _kept(score: Tensor, doubted: Tensor, n: int) -> Tensor:
     """Indices of the restarts, at most ``n``, that needn't begin anew."""
     if n == 1:
-        return log_evidence.argmax().unsqueeze(0)
-    one, other = log_evidence[doubted], log_evidence[~doubted]
+        return score.argmax().unsqueeze(0)
+    one, other = score[doubted], score[~doubted]
     if one.max() < other.median():
         return (~doubted).nonzero().flatten()
     if other.max() < one.median():
@@ -194,4 +194,4 @@ def _better_way(
 
 
 def _is_higher(one: Search, other: Search) -> bool:
-    return bool(one.modes.log_evidence[0] > other.modes.log_evidence[0])
+    return bool(one.modes.score[0] > other.modes.score[0])

@@ -4,9 +4,10 @@ Laplace's estimate of the evidence at a mode, precisions :math:`\alpha_g` of the
 :math:`A = \sum_n w_n J_n' \Lambda_n J_n + \mathrm{diag}\,\alpha`, is
 
 .. math:: \log p(y \mid \theta) - \tfrac12 \sum_k \alpha_{g(k)} \theta_k^2
-          + \tfrac12 \sum_g n_g \log \alpha_g - \tfrac12 \log |A| + \log p(\log \alpha).
+          + \tfrac12 \sum_g n_g \log \alpha_g - \tfrac12 \log |A|.
 
-After a step the precisions follow, damped geometrically,
+A search climbs it together with the hyperprior :math:`\log p(\log \alpha)`: after a step the
+precisions follow, damped geometrically,
 
 .. math:: \gamma_g = n_g - \alpha_g \operatorname{tr}_g A^{-1}, \quad
           \alpha_g \leftarrow \frac{\gamma_g + 2a}{|\theta_g|^2 + 2 a s_g^2}
@@ -184,14 +185,17 @@ class EvidenceProblem:
     def log_evidence(self, theta: Tensor, misfit: Tensor, hyper: Hyper, system: System) -> Tensor:
         """Laplace's estimate at modes (R, P) of given misfits (R,): (R,) nats.
 
-        It includes the hyperprior of the log precisions, and none of the mode's copies under the
-        network's symmetries: many units are pruned, and their copies overlap.
+        It includes none of the mode's copies under the network's symmetries: many units are pruned,
+        and their copies overlap.
         """
         prior, log_precision = self.prior, hyper.log_precision
         n, squares = prior.sizes.to(theta), prior.squares(theta)
         log_prior = 0.5 * (n * log_precision - log_precision.exp() * squares).sum(1)
-        value = self.log_normaliser(hyper) - misfit + log_prior - 0.5 * system.log_det
-        return value + prior.log_hyperprior(log_precision)
+        return self.log_normaliser(hyper) - misfit + log_prior - 0.5 * system.log_det
+
+    def log_hyperprior(self, hyper: Hyper) -> Tensor:
+        """Log density of the log precisions, (R,) nats."""
+        return self.prior.log_hyperprior(hyper.log_precision)
 
     def update(self, theta: Tensor, rows: Rows, hyper: Hyper, system: System) -> Hyper:
         """MacKay's step of the hyperparameters."""

@@ -78,11 +78,10 @@ def _refined(
 
 
 def gaussian_bound(problem: LabelsEvidence, theta: Tensor, hyper: Tensor, factor: Tensor) -> Tensor:
-    r"""A lower bound on the linearised network's log evidence and hyperprior, 0-d, nats.
+    r"""A lower bound on the linearised network's log evidence, 0-d, nats.
 
     .. math:: -E\,\mathrm{nll} - \tfrac12 \sum_k \alpha_{g(k)} (\theta_k^2 + C_{kk})
               + \tfrac12 \sum_g n_g \log \alpha_g + \tfrac12 \log |C| + P / 2
-              + \log p(\log \alpha)
 
     Valid for any ``theta`` (P,) and Cholesky factor (P, P) of :math:`C^{-1}`: up to quadrature (32
     nodes, two classes) or 64 quasi-Monte Carlo points. Of a linear model it bounds the evidence;
@@ -94,4 +93,4 @@ def gaussian_bound(problem: LabelsEvidence, theta: Tensor, hyper: Tensor, factor
     log_prior = 0.5 * (prior.sizes.to(theta) * hyper - hyper.exp() * prior.sums(second_moment))
     entropy = 0.5 * (len(theta) - log_det(factor))  # without the constant, as the prior's
     misfit = replace(problem, root=root).misfit(theta.unsqueeze(0))[0]
-    return log_prior.sum() + entropy - misfit + prior.log_hyperprior(hyper)
+    return log_prior.sum() + entropy - misfit
