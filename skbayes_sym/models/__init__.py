@@ -1,4 +1,4 @@
-"""What is believed: networks, likelihoods, priors; immutable, without weights of their own.
+"""Models: networks, likelihoods and priors; immutable, without weights of their own.
 
 Reading order: `predictive` (mixtures that answer every question about new targets; `crps` of
 them), `likelihoods` (outputs to targets), `priors`, `learned_scales` (priors that learn theirs),

@@ -243,7 +243,7 @@ class CollapsedKernel:
         return self.value(rate), -precision * theta
 
     def rates(self, theta: Tensor) -> Tensor:
-        """Of the precisions given the weights, (*B, P) -> (*B, G)."""
+        """Rates of the precisions given the weights, (*B, P) -> (*B, G)."""
         return self.rate + 0.5 * (theta.square() @ self.member)
 
     def value(self, rate: Tensor) -> Tensor:
@@ -253,7 +253,7 @@ class CollapsedKernel:
 
 @dataclass(frozen=True)
 class LayerScales:
-    """One learned scale per layer's weights and one per layer's biases.
+    """Learned scales, one per layer's weights and one per layer's biases.
 
     Parameters
     ----------

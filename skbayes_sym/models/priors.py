@@ -61,7 +61,7 @@ class Prior(UnboundPrior, Protocol):
 
 
 class BasePrior:
-    """What one's own prior inherits: it fits any number of parameters, and isn't Gaussian.
+    """Base of one's own prior: it fits any number of parameters, and isn't Gaussian.
 
     Subclasses bring `log_prob` and `sample`. Where `sample` needs the number of parameters they
     bring `bind` too.

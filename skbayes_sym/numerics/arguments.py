@@ -116,7 +116,7 @@ def check_arrays(
 
 
 def check_names(owner: str, name: str, value: Any, n: int) -> list[str]:
-    """One string each of ``n`` things.
+    """Names of ``n`` things, strings.
 
     Raises
     ------

@@ -289,7 +289,7 @@ class RidgePosterior:
         return evidence.apply(self.features, self.scale, self.y)
 
     def draw(self, *, generator: torch.Generator) -> Tensor:
-        """One draw of the weights, (*B, d): a prior draw moved by the data it got wrong.
+        """Draw the weights, (*B, d): a prior draw moved by the data it got wrong.
 
         Matheron's rule.
         """
@@ -307,7 +307,7 @@ class RidgePosterior:
 
 
 class _WideEvidence(torch.autograd.Function):
-    """By K, (n, n); ``scale`` never meets the features, only their products."""
+    """Evidence by K, (n, n); ``scale`` never meets the features, only their products."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, scale: Tensor, y: Tensor) -> Tensor:
@@ -330,7 +330,7 @@ class _WideEvidence(torch.autograd.Function):
 
 
 class _NarrowEvidence(torch.autograd.Function):
-    """By ``I + A' A``, (d, d)."""
+    """Evidence by ``I + A' A``, (d, d)."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, scale: Tensor, y: Tensor) -> Tensor:

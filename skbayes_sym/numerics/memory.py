@@ -132,7 +132,7 @@ def _free_on_host() -> float:
 
 
 def _free_in_address_space() -> float:
-    """What ``ulimit -v`` leaves."""
+    """Bytes that ``ulimit -v`` leaves."""
     try:
         import resource
 
@@ -146,7 +146,7 @@ def _free_in_address_space() -> float:
 
 
 def _free_in_group(names: tuple[str, str, str]) -> float:
-    """What a container's limit leaves, files that can be dropped from its cache included."""
+    """Bytes that a container's limit leaves, files that can be dropped from its cache included."""
     limit, usage, statistics = names
     most = _limit(limit)
     if most == inf:

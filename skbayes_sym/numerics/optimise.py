@@ -21,12 +21,12 @@ class Objective(Protocol):
 
     @property
     def params(self) -> Tensor:
-        """Where the loss is evaluated, (n,); `minimise` updates it in place."""
+        """Position at which the loss is evaluated, (n,); `minimise` updates it in place."""
         ...
 
     @property
     def gradient(self) -> Tensor:
-        """Where a call leaves the gradient, (n,)."""
+        """Gradient of the last call, (n,)."""
         ...
 
     def __call__(self, step: int) -> Tensor:
@@ -102,7 +102,7 @@ class Loop:
 
 
 class OptimiseResult(NamedTuple):
-    """What `minimise` leaves behind."""
+    """Result of `minimise`."""
 
     params: Tensor
     n_iter: int
@@ -301,12 +301,12 @@ def by_autograd(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:
 
 
 def root(f: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function of one number changes sign between two ends, to 1e-10 (Brent 1973)."""
+    """Find where a function of one number changes sign between two ends, to 1e-10 (Brent 1973)."""
     return float(optimize.brentq(f, low, high, xtol=1e-10))
 
 
 def lowest(f: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one valley is lowest between two ends, to 1e-8 (Brent 1973)."""
+    """Find where a function with one valley is lowest between two ends, to 1e-8 (Brent 1973)."""
     found = optimize.minimize_scalar(
         f, bounds=(low, high), method="bounded", options={"xatol": 1e-8}
     )

@@ -34,7 +34,7 @@ _BLOCK_ELEMENTS = 2**18
 
 @lru_cache(maxsize=8)
 def _subset_layers(d: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Where subsets of s + 1 columns come from, s = 0..d-1: flat indices (s+1, C(d, s+1)).
+    """Origins of subsets of s + 1 columns, s = 0..d-1: flat indices (s+1, C(d, s+1)).
 
     Subsets of one size are numbered by increasing bit mask. Entry (k, S) is ``number * d + j``,
     with j the k-th column of S and number that of S without j, among the subsets of size s.
@@ -56,7 +56,7 @@ def _subset_layers(d: int, device: torch.device) -> tuple[Tensor, ...]:
 
 
 class _Step(NamedTuple):
-    """One row added to the recursion; subsets of s + 1 columns, a batch of R last."""
+    """Add one row to the recursion; subsets of s + 1 columns, a batch of R last."""
 
     partial: Tensor  # (C(d, s+1), R), log permanent of the first s + 1 rows on each subset
     terms: Tensor  # (s+1, C(d, s+1), R), its summands by the column of the last row, over the peak

@@ -109,7 +109,7 @@ _CHUNK = 1 << 20  # scores a table may hold: 8 MiB
 
 @dataclass(frozen=True, eq=False)
 class FundamentalDomain:
-    """Where the labels of hidden units fit a given reference best.
+    """Region where the labels of hidden units fit a given reference best.
 
         F = {theta : argmax over g of log N(g.theta; mean, diag variance) = identity}
 

@@ -22,7 +22,7 @@ class DiagonalReference(NamedTuple):
     variance: Tensor
 
     def at(self, index: Tensor) -> "DiagonalReference":
-        """Of the entries at ``index``."""
+        """Reference of the entries at ``index``."""
         return DiagonalReference(self.mean[index], self.variance[index])
 
 

@@ -61,7 +61,7 @@ class Labelling:
         return estimate_reference(self.theta, self.mean_square)
 
     def moved(self, i: int, g: SignedPermutation) -> "Labelling":
-        """With each draw's units of layer ``i`` moved by its ``g``."""
+        """Move each draw's units of layer ``i`` by its ``g``."""
         layer, elements = self.layers[i], list(self.elements)
         elements[i] = layer.compose(g, elements[i])
         return replace(self, theta=layer.act(g, self.theta), elements=tuple(elements))
@@ -278,7 +278,7 @@ def _scaled(theta: Tensor) -> Tensor:
 
 
 class _Run(NamedTuple):
-    """One start: the labels so far, and how many draws the last sweep moved."""
+    """A start: the labels so far, and how many draws the last sweep moved."""
 
     labelling: Labelling
     n_changing: int

@@ -163,7 +163,7 @@ def _grid_basis(height: int, width: int, dtype: torch.dtype, device: torch.devic
 
 @cache
 def _rule() -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Where on [0, 1] the integral is evaluated, and the end itself; weights of the former."""
+    """Nodes on [0, 1] of the integral, and the end itself; weights of the former."""
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     return (*(0.5 * (nodes + 1.0)).tolist(), 1.0), tuple((0.5 * weights).tolist())
 

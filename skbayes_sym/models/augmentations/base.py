@@ -30,7 +30,7 @@ class Augmentation(Protocol):
     def half_width(self) -> LearnedHalfWidth: ...
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Augmentation":
-        """The same family for inputs that are known.
+        """Family for inputs that are known.
 
         Parameters
         ----------

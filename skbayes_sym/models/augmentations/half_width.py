@@ -19,7 +19,7 @@ class LearnedHalfWidth(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """One per generator."""
+        """Names, one a generator."""
         ...
 
     @property
@@ -92,7 +92,7 @@ class HalfWidth:
         return eta.flatten() if self.correlated else eta.diagonal().clone()
 
     def lower_limit(self) -> Tensor:
-        """Where learning starts: at 0 a half-width would stay for good."""
+        """Least half-width: at 0 a half-width would stay for good."""
         return self.start()
 
     def mixing(self, eta: Tensor) -> Tensor:

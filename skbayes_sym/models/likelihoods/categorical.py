@@ -72,7 +72,7 @@ class Categorical(LabelLikelihood):
     def expected_log_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
     ) -> ExpectedLogProb:
-        """One reparametrised draw per row: ``f = m + sqrt(v) noise`` (unbiased)."""
+        """Expectation by one reparametrised draw per row: ``f = m + sqrt(v) noise`` (unbiased)."""
         sd = variance.sqrt()
         log_p = log_class_probabilities(torch.addcmul(mean, sd, noise))
         index = y.unsqueeze(-1)
@@ -152,7 +152,7 @@ class Bernoulli(LabelLikelihood):
         sign = (2.0 * y - 1.0).to(mean).unsqueeze(-1)
 
         def value_and_slope(f: Tensor) -> tuple[Tensor, Tensor]:
-            """From one sigmoid: ``log s(a) = min(a, 0) + log(1 - s(-|a|))``, to rounding."""
+            """Use one sigmoid: ``log s(a) = min(a, 0) + log(1 - s(-|a|))``, to rounding."""
             agreeing = sign * f
             wrong = torch.sigmoid(-agreeing)
             value = torch.log1p(-torch.minimum(wrong, 1.0 - wrong)) + agreeing.clamp_max(0.0)

@@ -211,7 +211,7 @@ class TargetLikelihood(BaseLikelihood):
             ) from error
 
     def sample(self, outputs: Tensor, rng: np.random.Generator) -> Tensor:
-        """One value per target, by inverting the cdf."""
+        """Draw one value per target, by inverting the cdf."""
         middle = self.mean(outputs).nan_to_num()
         uniform = torch.as_tensor(rng.uniform(size=tuple(middle.shape))).to(middle)
         tiny = torch.finfo(middle.dtype).tiny

@@ -14,12 +14,12 @@ _FLAT = 1e-10
 
 
 def kept(tensor: Tensor) -> Tensor:
-    """The same numbers as a tensor that a backward pass may keep: out of inference mode."""
+    """Copy a tensor out of inference mode, so that a backward pass may keep it."""
     return tensor.clone() if tensor.is_inference() else tensor
 
 
 def leaf(tensor: Tensor) -> Tensor:
-    """The same numbers where a derivative can start: itself if it has a graph already."""
+    """Tensor at which a derivative can start: itself if it has a graph already."""
     return tensor if tensor.requires_grad else kept(tensor).detach().requires_grad_()
 
 

@@ -80,7 +80,7 @@ class Heteroscedastic(TargetLikelihood):
         return torch.logaddexp(own, own.new_tensor(log(self.least))) if self.least else own
 
     def _slope(self, log_std: Tensor) -> Tensor:
-        """Of ``log sigma`` by the second head."""
+        """Slope of ``log sigma`` by the second head."""
         return self.spread * (1.0 - self.least * (-log_std).exp())
 
     def distribution(self, outputs: Tensor) -> Normal:
@@ -145,7 +145,7 @@ class Heteroscedastic(TargetLikelihood):
         return self._fisher_root(outputs).square().diag_embed()
 
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Of the Fisher information, (2 T, N, 2 T)."""
+        """Root of the Fisher information, (2 T, N, 2 T)."""
         return self._fisher_root(outputs).diag_embed().movedim(-1, 0)
 
     def _fisher_root(self, outputs: Tensor) -> Tensor:
@@ -294,11 +294,11 @@ class NaturalHeteroscedastic(TargetLikelihood):
         return root @ root.mT
 
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Of the Fisher information, (2 T, N, 2 T)."""
+        """Root of the Fisher information, (2 T, N, 2 T)."""
         return self._fisher_root(outputs).movedim(-1, 0)
 
     def _fisher_root(self, outputs: Tensor) -> Tensor:
-        """Its Cholesky factors, ``(sigma, 0; -mu / sigma, 1 / sqrt 2)`` by target."""
+        """Cholesky factors, ``(sigma, 0; -mu / sigma, 1 / sqrt 2)`` by target."""
         mean, std = self.heads(outputs)
         zero = torch.zeros_like(mean).diag_embed()
         top = torch.cat([std.diag_embed(), zero], -1)

@@ -1,4 +1,4 @@
-"""What a network is: a layout, a start, a forward pass and the symmetry of its weights."""
+"""The network: a layout, a start, a forward pass and the symmetry of its weights."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,7 +23,7 @@ class ChainLikelihood(Protocol):
         ...
 
     def gradient(self, position: Tensor, out: Tensor) -> Tensor:
-        """The same; the gradient overwrites ``out`` (C, D)."""
+        """Value, (C,); the gradient overwrites ``out`` (C, D)."""
         ...
 
 
@@ -61,7 +61,7 @@ class Network(Protocol):
 
 
 class BaseNetwork:
-    """What one's own network inherits: no symmetry, and derivatives by autograd."""
+    """Base of one's own network: no symmetry, and derivatives by autograd."""
 
     def symmetry(self) -> SymmetryGroup:
         return Trivial()

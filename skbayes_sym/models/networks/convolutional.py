@@ -115,7 +115,7 @@ class _Multiplier(nn.Module):
 
 
 class _Branch(nn.Module):
-    """What both kinds of blocks have: two convolutions, scalar biases and a multiplier."""
+    """Branch of both kinds of blocks: two convolutions, scalar biases and a multiplier."""
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()

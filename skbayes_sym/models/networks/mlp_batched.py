@@ -128,7 +128,7 @@ class MLPChainLikelihood:
 
 
 class _Problem(NamedTuple):
-    """What stays: the data as the passes take them."""
+    """The data as the passes take them."""
 
     sizes: Sequence[int]
     n_params: int  # of the likelihood
@@ -228,7 +228,7 @@ class _Passes:
         return self._problem.term.value(self._outputs, self._params)
 
     def gradient(self, position: Tensor, out: Tensor) -> Tensor:
-        """The same; the gradient overwrites ``out`` (C, D)."""
+        """Value, (C,); the gradient overwrites ``out`` (C, D)."""
         self._forward(position)
         term = self._problem.term
         value, d_params = term.gradient(self._outputs, self._params, self._d_outputs)

@@ -66,7 +66,7 @@ _CACHE_NUMBERS = 1 << 18  # of a block of products: 2 MB
 
 
 class LayerFactors(NamedTuple):
-    """One layer's part of the Jacobian at N rows."""
+    """Factors of one layer's part of the Jacobian at N rows."""
 
     inputs: Tensor  # (N, L + 1), the last column one
     slopes: Tensor  # (N, K, H)

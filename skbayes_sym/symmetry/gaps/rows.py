@@ -134,7 +134,7 @@ class ComponentGap:
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """From 16 draws."""
+        """Value and derivatives from 16 draws."""
         loc, scale = (t.requires_grad_() for t in _flat(posterior))
         with torch.enable_grad():
             value = self._values(loc, scale, posterior, _DRAWS_A_STEP, generator).mean()
@@ -207,7 +207,7 @@ class AnchoredComponentGap:
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """From four draws, plain anchors; what it adds to precisions is left out.
+        """Value and slope from four draws, plain anchors; nothing is added to precisions.
 
         Where the copies are apart both derivatives vanish, and a finite group can't add much.
         """

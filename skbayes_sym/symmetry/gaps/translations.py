@@ -41,7 +41,7 @@ class CorrelatedPosterior(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TranslationGap:
-    """What independent normals lose against the best posterior of a linear model; a `Gap`.
+    """Loss of independent normals against the best posterior of a linear model; a `Gap`.
 
     Parameters
     ----------

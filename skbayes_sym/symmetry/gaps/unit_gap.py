@@ -153,7 +153,7 @@ class UnitGap:
 
     @property
     def side(self) -> Side:
-        """One layer's sum over the group is a permanent; several layers' is bounded."""
+        """Side: one layer's sum over the group is a permanent, several layers' is bounded."""
         is_exact = self.permanent.side == "exact" and len(self._layers) == 1
         return "exact" if is_exact or not self._layers else self.bound
 
@@ -175,7 +175,7 @@ class UnitGap:
         return {}
 
     def _terms_on(self, device: torch.device) -> tuple[UnitGroup, ...]:
-        """With their indices on a device: moved once, not every step."""
+        """Move the layers' indices to a device once, not every step."""
         if device not in self._moved:
             self._moved[device] = tuple(t.on(t.index.to(device)) for t in self._terms)
         return self._moved[device]
@@ -183,7 +183,7 @@ class UnitGap:
     def values(
         self, loc: Tensor, scale: Tensor, noise: Tensor, *, generator: torch.Generator
     ) -> Tensor:
-        """One value a draw ``loc + scale * noise``; they average to the gap or to the bound.
+        """Values, one a draw ``loc + scale * noise``; they average to the gap or to the bound.
 
         Parameters
         ----------
