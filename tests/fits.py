@@ -45,7 +45,7 @@ _IMAGES = {**_LAPLACE, "image_shape": (6, 6)}
 _AS_GIVEN = {"standardize": False}
 _FACTORS = {
     "n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0,
-    "prior_scale": 1.0, "offsets": False,
+    "prior": 1.0, "offsets": False,
 }  # fmt: skip
 
 _rng = np.random.default_rng(0)
@@ -187,7 +187,7 @@ FITS: dict[str, FitCase] = {
     ),
     "factors-ordinal": FitCase(
         sk.SymVIMatrixFactorization(
-            2, likelihood="ordinal", prior_scale="ard", max_iter=25, tol=10.0, random_state=0
+            2, likelihood="ordinal", prior="ard", max_iter=25, tol=10.0, random_state=0
         ),
         np.round(MATRIX), None,
     ),

@@ -27,7 +27,7 @@ def _rows(n: int, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _cases() -> dict[str, Callable[[], Case]]:
     import skbayes_sym as sk
-    from skbayes_sym.inference.solvers import Gibbs
+    from skbayes_sym.inference.solvers import VI, Gibbs
     from skbayes_sym.models import Rotation2D
 
     steps = {"max_iter": 3, "tol": None, "random_state": 0}
@@ -85,7 +85,9 @@ def _cases() -> dict[str, Callable[[], Case]]:
                                 n_weight_samples=4, **steps)
         ),
         "factors": lambda: matrix(
-            sk.SymVIMatrixFactorization(60, offsets=False, prior_scale=1.0, symmetry=None, **steps)
+            sk.SymVIMatrixFactorization(
+                60, offsets=False, prior=1.0, solver=VI(symmetry=None), **steps
+            )
         ),
         "factors-gibbs": lambda: matrix(
             sk.SymVIMatrixFactorization(20, solver=Gibbs(300), max_iter=600, tol=None), 400

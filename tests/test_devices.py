@@ -28,7 +28,7 @@ from cases import (
     POSTERIORS,
     PRIORS,
 )
-from fits import FITS, MATRIX, NUMBERS, SMALL, X, everything_predicted, fitted, target
+from fits import FITS, NUMBERS, SMALL, X, everything_predicted, fitted, target
 from sklearn.base import clone
 from torch import Tensor
 
@@ -178,27 +178,6 @@ def test_a_warm_start_goes_on_on_the_other_device(name, first, second, cuda):
         assert np.isfinite(found.samples_).all()
     elif not REAL:
         assert_all_close(figures_of(found), figures_of(warm_here(name)))
-
-
-def test_chains_go_on_where_they_stopped_on_the_other_device(cuda):
-    model = clone(FITS["mcmc-regressor"].estimator).set_params(device="cpu").fit(X, NUMBERS)
-    model.set_params(warm_start=True, n_warmup=0, n_draws=1, remove_symmetries=False)
-    stopped = np.concatenate([block.state.position for block in model._blocks_])
-    model.set_params(device="cuda").fit(X, NUMBERS)
-    begun = np.concatenate([block.state.position for block in model._blocks_])
-    near = np.linalg.norm(begun - stopped, axis=1)
-    far = np.linalg.norm(begun - stopped[::-1], axis=1)
-    assert near.mean() < far.mean()
-
-
-@pytest.mark.long
-def test_entries_of_another_day_may_come_to_another_device(cuda):
-    def on(first: str, second: str) -> Any:
-        model = clone(FITS["factors"].estimator).set_params(device=first).partial_fit(MATRIX)
-        return model.set_params(device=second).partial_fit(MATRIX)
-
-    for devices in (("cpu", "cuda"), ("cuda", "cpu")):
-        assert_all_close(figures_of(on(*devices)), figures_of(on("cpu", "cpu")))
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,6 @@ OF_ALL = OF_NETWORKS | {
     "site_location_": "a row of several classes has several",
     "site_variance_": "a row of several classes has several",
     "stop_reason_": "steps, updates or sweeps",
-    "symmetry": "of units or of components",
     "symmetry_": "of units or of components",
     "symmetry_gap_": "in closed form, by permanents or a bound",
 }
@@ -70,7 +69,7 @@ OF_TYPES = {
     "network": "images have networks by name",
     "noise_std": "one target, or several",
     "prior": "'learn' where the evidence is known",
-    "standardize": "'X' or 'y' where targets are numbers",
+    "standardize": "'X' or 'y' where targets are numbers, one of two steps of a matrix",
     "tol": "'auto' where there are two optimisers",
 }
 

@@ -459,13 +459,13 @@ def test_a_group_and_its_gap_in_a_factorisation():
     matrix += 0.5 * rng.standard_normal(matrix.shape)
     group = Reflection(torch.arange(13)[None])
     model = sk.SymVIMatrixFactorization(1, max_iter=30, tol=None, random_state=0)
-    own = clone(model).set_params(symmetry=group, solver=VI(gap=ReflectionGap(group)))
+    own = clone(model).set_params(solver=VI(symmetry=group, gap=ReflectionGap(group)))
     own.fit(matrix)
     ours = clone(model).fit(matrix)
     assert 0.0 < own.symmetry_gap_ <= math.log(2.0)
     assert own.elbo_ == pytest.approx(ours.elbo_, abs=1e-3)
     with pytest.raises(TypeError, match=r"under Reflection.*solver=VI\(gap="):
-        clone(own).set_params(solver=VI("diag")).fit(matrix)
+        clone(own).set_params(solver=VI("diag", group)).fit(matrix)
 
 
 # ---------------------------------------------------------------------------- an augmentation

@@ -118,7 +118,7 @@ def _others() -> Iterator[tuple[str, Case]]:
         Case(lambda n: factors(max_iter=n, **_SWEEPS), MATRIX, None, (4, 8, 16), "sweep"),
     )
     yield "factorisation, Gibbs", Case(
-        lambda n: factors(max_iter=n, **_SWEEPS | {"tol": None}, solver=Gibbs(3), symmetry=None),
+        lambda n: factors(max_iter=n, **_SWEEPS | {"tol": None}, solver=Gibbs(3)),
         MATRIX, None, (4, 8, 16), "sweep",
     )  # fmt: skip
     yield "linear, counts", Case(

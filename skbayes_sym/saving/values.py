@@ -51,7 +51,7 @@ NOUNS = {
     "inference.sampling.blocks": "Block",
     "inference.sampling.kernels.base": "State DiagonalPreconditioner DensePreconditioner",
     "inference.sampling.kronecker": "KroneckerPreconditioner LayerCurvature",
-    "inference.solvers": "VI MAP MeanField Gibbs",
+    "inference.solvers": "VI MAP Gibbs",
     "models.augmentations.affine": "Affine AffineBasis",
     "models.augmentations.base": "Identity Composed InRescaledUnits",
     "models.augmentations.colour": "Brightness Contrast Hue",

@@ -111,10 +111,9 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
         ({"likelihood": Poisson(), "noise_std": 0.3}, "noise_std=0.3 does not apply"),
     ],
     sk.SymVIMatrixFactorization: [
-        ({"solver": "gibbs", "symmetry": "sign_flip"}, "symmetry='sign_flip' does not apply"),
-        ({"solver": Gibbs(5), "symmetry": "sign_flip"}, "symmetry='sign_flip' does not apply"),
-        ({"solver": "gibbs", "tol": 1e-6}, "tol=1e-06 does not apply: .* all of its sweeps"),
-        ({"symmetry": None, "solver": VI(gap=UnitGap(Trivial(), Soules()))}, r"VI\(gap=...\) has"),
+        ({"likelihood": "poisson", "noise_std": 0.3}, "noise_std=0.3 does not apply"),
+        ({"likelihood": StudentT(), "solver": Gibbs(5)}, "likelihood=StudentT.* needs solver='vi'"),
+        ({"likelihood": Categorical()}, "likelihood=Categorical.* doesn't go with SymVIMatrix"),
     ],
 }
 # All its parameters apply whatever the others are.

@@ -125,10 +125,10 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
 
     Notes
     -----
-    The modes take O(n_modes (n_samples P^2 + P^3)) a step and some tens of steps, however many
-    classes there are; the members O(n_members min(n_samples, 2000) P') and at most 2,000, and
-    O(n_members (n_samples n_classes)^3) once where they are refitted: seconds for some hundred
-    rows, and beyond a thousand weights half a minute.
+    The modes take O(n_modes (n_samples P^2 + P^3)) a step and some tens of steps; the members
+    O(n_members min(n_samples, 2000) P') and at most 2,000, and O(n_members (n_samples n_classes)^3)
+    once where they are refitted: seconds for some hundred rows, beyond a thousand weights half a
+    minute.
 
     Modes and members count as much as is expected after their predictions of left-out rows: a few
     rows leave each near a half, many make one of them count for nothing. The share of the linear
@@ -142,9 +142,6 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
 
     Yao, Vehtari, Simpson & Gelman (2018). Using stacking to average Bayesian predictive
     distributions.
-
-    Lakshminarayanan, Pritzel & Blundell (2017). Simple and scalable predictive uncertainty
-    estimation using deep ensembles.
 
     Examples
     --------

@@ -212,27 +212,19 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
     The modes take O(n_modes (n_samples P^2 + P^3)) a step and some hundred steps, the members
     O(n_members min(n_samples, 2000) P') and at most 2,000: seconds for a thousand rows.
 
-    The share of the linear model is the stacking weight of linear model and networks on left-out
-    rows, in closed form of the linearised models, so no second fit is made. Modes, or members,
-    don't count where they gain less than .85 of what the other kind gains over the linear model.
-    Members have a fixed prior: in much noise they follow it, and left-out rows, which their hidden
-    units have seen, don't tell.
-
-    The width of the noise and its tails are those of the highest density of the same left-out
-    rows: a factor on the noise, log-linear in the predicted mean, and a share of wider noise. They
-    are kept where the Bayesian information criterion prefers them, and change no mean.
+    The share of the linear model is its stacking weight (Yao et al. 2018, eq. 8) beside the
+    networks on left-out rows, in closed form of the linearised models: no second fit is made.
+    Modes, or members, don't count where they gain less than .85 of what the other kind gains over
+    it. Members have a fixed prior: in much noise they follow it. Width and tails of the noise have
+    the highest density of the same left-out rows, are kept where the Bayesian information
+    criterion prefers them, and change no mean.
 
     References
     ----------
-    Yao, Vehtari, Simpson & Gelman (2018). Using stacking to average Bayesian predictive
-    distributions. Equation 8.
-
     MacKay (1992). A practical Bayesian framework for backpropagation networks.
 
-    Foresee & Hagan (1997). Gauss-Newton approximation to Bayesian learning.
-
-    Lakshminarayanan, Pritzel & Blundell (2017). Simple and scalable predictive uncertainty
-    estimation using deep ensembles.
+    Yao, Vehtari, Simpson & Gelman (2018). Using stacking to average Bayesian predictive
+    distributions.
 
     Examples
     --------

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.problem import Factorisation, FactorState
+from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.numerics.optimise import lowest
 
 
@@ -48,14 +49,14 @@ def shrunk_singular_values(
     return (g - 0.5 * noise / g * (n + m + root)).clamp(min=0.0)
 
 
-def analytic_mean_field(matrix: Tensor, model: Factorisation) -> FactorState:
+def analytic_mean_field(matrix: Tensor, model: FactorModel) -> FactorState:
     """The optimum itself, no iteration; one SVD of the matrix.
 
     Parameters
     ----------
     matrix : Tensor of shape (n, m)
         All entries observed.
-    model : Factorisation
+    model : FactorModel
         Its noise, if it is learned, maximises the ELBO.
 
     Returns
@@ -64,20 +65,21 @@ def analytic_mean_field(matrix: Tensor, model: Factorisation) -> FactorState:
         With diagonal covariances, the same for all rows of a side.
     """
     u, g, vt = torch.linalg.svd(matrix.double(), full_matrices=False)
-    k, prior_scale, noise_variance, noise_range = model[:4]
+    k, prior_scale, likelihood = model.n_components, model.prior.scale, model.likelihood
+    noise_variance = float(likelihood.noise_scale[0]) ** 2
     if isinstance(prior_scale, str):
-        raise ValueError(f"the closed form needs a number for prior_scale, got {prior_scale!r}.")
+        raise ValueError(f"the closed form needs a number for prior, got {prior_scale!r}.")
     shape = matrix.shape[0], matrix.shape[1]
     prior_variance = prior_scale**2 / sqrt(k)
     total = float(matrix.double().square().sum())
-    if noise_range is not None:
+    if likelihood.n_params:
 
         def loss(log_noise: float) -> float:
             noise = exp(log_noise)
             parts = _components(g[:k], shape, noise, prior_variance)
             return -_elbo(parts, g[:k], total, shape, noise, prior_variance)
 
-        noise_variance = exp(lowest(loss, log(noise_range[0]), log(noise_range[1])))
+        noise_variance = exp(lowest(loss, *(log(variance) for variance in model.noise_range)))
     parts = _components(g[:k], shape, noise_variance, prior_variance)
     quarter = k**0.25
     mean = quarter * torch.cat([u[:, :k] * parts.left, vt[:k].mT * parts.right])
@@ -85,7 +87,8 @@ def analytic_mean_field(matrix: Tensor, model: Factorisation) -> FactorState:
         [parts.left_variance.expand(shape[0], k), parts.right_variance.expand(shape[1], k)]
     )
     cov = torch.diag_embed(sqrt(k) * variances)
-    return FactorState(mean.to(matrix), cov.to(matrix), noise_variance)
+    learned = Gaussian(torch.tensor([0.5 * log(noise_variance)], dtype=torch.float64))
+    return FactorState(mean.to(matrix), cov.to(matrix), learned)
 
 
 def _components(

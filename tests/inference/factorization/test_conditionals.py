@@ -5,10 +5,10 @@ import torch
 from inference.factorization.factorization_problems import fit, incomplete
 from torch.testing import assert_close
 
+from skbayes_sym.inference.factorization.conditionals import Noise, row_conditionals
 from skbayes_sym.inference.factorization.covariance import FullCovariance
-from skbayes_sym.inference.factorization.data import packed_second_moments, sums_over_entries
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
-from skbayes_sym.inference.factorization.rows import Noise, row_conditionals
+from skbayes_sym.inference.factorization.incidence import packed_second_moments, sums_over_entries
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.data import Sums
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
+from skbayes_sym.inference.factorization.incidence import Sums
 from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.symmetry.gaps.gap import GapGradient
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.data import (
+from skbayes_sym.inference.factorization.incidence import (
     entries,
     packed_second_moments,
     products,
