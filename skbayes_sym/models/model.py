@@ -24,13 +24,8 @@ class Batches:
 
     Drawn without replacement; a last incomplete batch is dropped.
 
-    Parameters
-    ----------
-    data : Data
-    batch_size : int
-        Rows a step; N or more for all of them.
-    generator : torch.Generator
-        What a step draws beside its rows may come from it too.
+    ``batch_size``: rows a step; N or more for all of them. ``generator``: what a step draws beside
+    its rows may come from it too.
     """
 
     def __init__(self, data: Data, batch_size: int, generator: torch.Generator) -> None:

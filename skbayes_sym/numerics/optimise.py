@@ -247,22 +247,11 @@ def lbfgs(
 ) -> Tensor:
     """Minimise a smooth loss of a few numbers by L-BFGS-B (Byrd et al. 1995).
 
-    Parameters
-    ----------
-    loss : callable
-        Position (n,) -> value and gradient (n,); see `by_autograd`. Where either isn't finite
-        the line search turns back.
-    start : Tensor of shape (n,)
-        Gives dtype and device of positions; the search itself is in float64.
-    max_iter : int
-    bounds : sequence of (float, float), optional
-    ftol, gtol : float
-        Relative decrease of the value, and largest entry of the gradient, that end the search.
-
-    Returns
-    -------
-    Tensor of shape (n,)
-        Never worse than ``start``: the start itself where the search fails.
+    ``loss``: position (n,) -> value and gradient (n,); see `by_autograd`. Where either isn't finite
+    the line search turns back. ``start`` (n,): gives dtype and device of positions; the search
+    itself is in float64. ``ftol``, ``gtol``: relative decrease of the value, and largest entry of
+    the gradient, that end the search. Returns (n,), never worse than ``start``: the start itself
+    where the search fails.
     """
 
     worst = -float("inf")

@@ -32,14 +32,9 @@ _LARGEST = 2.0  # limit of those half-widths: the whole image, or a factor of e^
 class AffineBasis:
     """Six generators of the affine group of the plane.
 
-    Parameters
-    ----------
-    names : tuple of str
-    linear : tuple of tuple of float
-        Row-major 2 x 2 part of each; the first two generators are the translations.
-    displacement : tuple of float
-        Mean squared displacement on [-1, 1]^2 per squared unit of each generator; they are
-        orthogonal, so that this makes radians, log scales and half-images comparable.
+    ``linear``: row-major 2 x 2 part of each; the first two generators are the translations.
+    ``displacement``: mean squared displacement on [-1, 1]^2 per squared unit of each generator;
+    they are orthogonal, so that this makes radians, log scales and half-images comparable.
     """
 
     names: tuple[str, ...]

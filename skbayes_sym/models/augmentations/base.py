@@ -110,11 +110,7 @@ class Composed:
 class InRescaledUnits:
     """A family that acts on inputs in their own units, for inputs given in scaled ones.
 
-    Parameters
-    ----------
-    part : Augmentation
-    mean, scale : tuple of float
-        ``scaled = (x - mean) / scale``.
+    ``mean``, ``scale``: ``scaled = (x - mean) / scale``.
     """
 
     part: Augmentation

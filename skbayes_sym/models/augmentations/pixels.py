@@ -34,16 +34,9 @@ _LARGEST_BLUR = 4.0  # pixels
 
 @dataclass(frozen=True)
 class NoiseHalfWidth:
-    """Half-width shared by many uniform variables.
+    """Half-width shared by many uniform variables."""
 
-    Parameters
-    ----------
-    one : HalfWidth
-        Of one of them.
-    n_noise : int
-    """
-
-    one: HalfWidth
+    one: HalfWidth  # of one of them
     n_noise: int
 
     @property

@@ -99,17 +99,10 @@ class Categorical(LabelLikelihood):
 
 @dataclass(frozen=True, eq=False)
 class CategoricalTerm:
-    """A `DataTerm` of classes.
+    """A `DataTerm` of classes."""
 
-    Parameters
-    ----------
-    target : Tensor of shape (O, N)
-        One-hot classes times weights.
-    weight : Tensor of shape (N,), or (1,) where all are equal
-    """
-
-    target: Tensor
-    weight: Tensor
+    target: Tensor  # (O, N); one-hot classes times weights
+    weight: Tensor  # (N,), or (1,) where all are equal
 
     def value(self, outputs: Tensor, params: Tensor) -> Tensor:
         return outputs.log_softmax(1).flatten(1) @ self.target.flatten()

@@ -38,8 +38,6 @@ def hessian_root(likelihood: Likelihood, outputs: Tensor, y: Tensor) -> Tensor:
     Eigenvalues below zero, where the density isn't log-concave, count as zero, so the curvature
     used is at least the true one. Cost: O + 1 backward passes and an eigendecomposition per row.
 
-    Notes
-    -----
     Eigenvectors have no derivative where eigenvalues are equal, but a root has: with
     ``R = V diag(sqrt(lambda))`` held fixed, :math:`R + (dH) V diag(1 / sqrt(lambda)) / 2` squares
     to ``H + dH`` up to second order.
@@ -79,18 +77,11 @@ def _has_graph(likelihood: Likelihood, outputs: Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class AutogradTerm:
-    """A `DataTerm` of any likelihood.
-
-    Parameters
-    ----------
-    likelihood : Likelihood
-    y : Tensor of shape (N, ...)
-    weight : Tensor of shape (N,)
-    """
+    """A `DataTerm` of any likelihood."""
 
     likelihood: Likelihood
-    y: Tensor
-    weight: Tensor
+    y: Tensor  # (N, ...)
+    weight: Tensor  # (N,)
 
     def value(self, outputs: Tensor, params: Tensor) -> Tensor:
         likelihood = self.likelihood.at(params.unsqueeze(1))

@@ -164,19 +164,12 @@ class Heteroscedastic(TargetLikelihood):
 class HeteroscedasticTerm:
     """A `DataTerm` with a noise of every row.
 
-    Parameters
-    ----------
-    y : Tensor of shape (T, N)
-    weight : Tensor of shape (N,), or (1,) where all are equal
-    total_weight : Tensor of shape ()
-        Float64.
-    log_std, spread, least : float
-        As `Heteroscedastic` has them.
+    ``log_std``, ``spread``, ``least``: as `Heteroscedastic` has them.
     """
 
-    y: Tensor
-    weight: Tensor
-    total_weight: Tensor
+    y: Tensor  # (T, N)
+    weight: Tensor  # (N,), or (1,) where all are equal
+    total_weight: Tensor  # (); float64
     log_std: float
     spread: float
     least: float = 0.0

@@ -76,21 +76,14 @@ class BaseNetwork:
 class AutogradChainLikelihood:
     """A `ChainLikelihood` of any network: all chains in one forward pass.
 
-    Parameters
-    ----------
-    network : Network
-    likelihood : Likelihood
-        With constants of the dtype of the data.
-    x, y : Tensor of shape (N, *I) and (N, ...)
-    weight : Tensor of shape (N,)
-        Multiplies each row's log likelihood.
+    ``x``, ``y`` (N, *I) and (N, ...).
     """
 
     network: Network
-    likelihood: Likelihood
+    likelihood: Likelihood  # with constants of the dtype of the data
     x: Tensor
     y: Tensor
-    weight: Tensor
+    weight: Tensor  # (N,); multiplies each row's log likelihood
 
     def value(self, position: Tensor) -> Tensor:
         with torch.no_grad():

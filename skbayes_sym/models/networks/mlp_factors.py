@@ -24,19 +24,8 @@ from skbayes_sym.models.networks.mlp import MLP
 def outputs_and_jacobian(network: MLP, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Outputs and their derivatives, for several weight vectors at once.
 
-    Parameters
-    ----------
-    network : MLP
-    theta : Tensor of shape (R, P)
-    x : Tensor of shape (N, n_inputs)
+    ``theta`` (R, P); ``x`` (N, n_inputs). Returns ``outputs`` (R, N, O), ``jacobian`` (R, N, O, P).
 
-    Returns
-    -------
-    outputs : Tensor of shape (R, N, O)
-    jacobian : Tensor of shape (R, N, O, P)
-
-    Notes
-    -----
     One forward pass and one backward pass an output, O(R N O P) time and memory.
     """
     layers = network.layers(theta)
@@ -91,12 +80,8 @@ class _Block(NamedTuple):
 class FactoredJacobian:
     """Derivatives of the outputs (N, K) by one weight vector (P,).
 
-    Parameters
-    ----------
-    layers : tuple of LayerFactors
-    order : int64 Tensor of shape (P,)
-        Places in the network's flat order of the parameters taken layer by layer and unit by unit,
-        a unit's bias after its weights.
+    ``order`` int64 (P,): places in the network's flat order of the parameters taken layer by layer
+    and unit by unit, a unit's bias after its weights.
     """
 
     layers: tuple[LayerFactors, ...]

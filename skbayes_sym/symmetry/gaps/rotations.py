@@ -106,23 +106,12 @@ class IsotropicGapModel:
 
     with a such that slopes are equal there. Being a function, it lets steps be judged by
     differences far below the noise of draws.
-
-    Parameters
-    ----------
-    value : Tensor, 0-d
-        Nats.
-    values : Tensor of shape (k,)
-        :math:`\lambda^0`, increasing.
-    bend : Tensor of shape (k,)
-        a.
-    shape : Tensor of shape (PRECISION_DRAWS, k, k)
-        Standard normal: the draws that shape added precisions.
     """
 
-    value: Tensor
-    values: Tensor
-    bend: Tensor
-    shape: Tensor
+    value: Tensor  # nats
+    values: Tensor  # (k,); :math:`\lambda^0`, increasing
+    bend: Tensor  # (k,); a
+    shape: Tensor  # (PRECISION_DRAWS, k, k); standard normal: the draws that shape added precisions
 
     @classmethod
     def of(cls, distance: Distance, noise: Tensor) -> "IsotropicGapModel":
@@ -166,15 +155,9 @@ _LEARNING_SHARE = 8
 
 @dataclass(frozen=True, eq=False)
 class IsotropicRotationGap:
-    """O(k), rows of covariance ``c_i 1``: the gap itself, up to F beyond k = 3; a `Gap`.
+    """O(k), rows of covariance ``c_i 1``: the gap itself, up to F beyond k = 3; a `Gap`."""
 
-    Parameters
-    ----------
-    group : Orthogonal
-        Of all rows.
-    """
-
-    group: Orthogonal
+    group: Orthogonal  # of all rows
     is_random: ClassVar[bool] = True
 
     @property
@@ -232,14 +215,9 @@ class AnchoredRotationGap:
     Training uses the anchors ``m_i / c_i`` with the mean variance c_i of the row, which are optimal
     for isotropic rows and close otherwise. `estimate` learns anchors: combinations of these and
     of ``S_i^-1 m_i`` by a (2k, k) matrix, a concave problem, on draws of its own.
-
-    Parameters
-    ----------
-    group : Orthogonal
-        Of all rows.
     """
 
-    group: Orthogonal
+    group: Orthogonal  # of all rows
     side: ClassVar[Side] = "lower"  # for any anchors, where F is exact or bounded from above
     is_random: ClassVar[bool] = True
 

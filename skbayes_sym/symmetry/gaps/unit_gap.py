@@ -27,17 +27,9 @@ def unit_log_ratios(layer: UnitGroup, loc: Tensor, scale: Tensor, noise: Tensor)
     of the draw comes from its own noise, and the diagonal is known: 0, or what the mirror image of
     the unit adds. So nothing cancels in them, however narrow the posterior.
 
-    Parameters
-    ----------
-    layer : UnitGroup
-        Its index on the device of the others.
-    loc, scale : Tensor of shape (P,)
-        Mean-field Gaussian; differentiable in both, first derivatives only.
-    noise : Tensor of shape (*B, P)
-        Standard normal.
+    ``layer``: its index on the device of the others. ``loc``, ``scale`` (P,): mean-field Gaussian;
+    differentiable in both, first derivatives only. ``noise`` (*B, P): standard normal.
 
-    Notes
-    -----
     Six matrix products, O(d^2 p), with the gradient written out: at these sizes most of the
     time of autograd's version goes into the temporaries between them.
     """
