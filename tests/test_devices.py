@@ -55,9 +55,13 @@ REAL = torch.version.cuda is not None  # where streams differ
 TOLERANCE = 1e-6 if REAL else 1e-9
 # Chains share a block by device, and so a stream: of as many as one block has, both are one.
 ALIKE: dict[str, dict[str, Any]] = {
-    "mcmc-annealed": {"n_chains": 4, "n_warmup": 8, "init": Annealing(2, 3, n_settle=2)},
+    "mcmc-annealed": {
+        "n_chains": 4,
+        "sampler__n_warmup": 8,
+        "sampler__init": Annealing(2, 3, n_settle=2),
+    },
     # On a GPU chains whose trees have ended run along: products of more rows round differently.
-    "mcmc-classifier": {"sampler": NUTS(3, skip_finished=False)},
+    "mcmc-classifier": {"sampler__kernel": NUTS(3, skip_finished=False)},
 }
 LONG = {
     "mcmc-annealed", "mcmc-evidence", "bayesian-mlp-ard", "bayesian-mlp",
@@ -146,12 +150,19 @@ def test_a_file_of_one_device_is_read_on_the_other(name, cuda, tmp_path, monkeyp
     assert_all_close(everything_predicted(load(tmp_path / "model"), rows), expected)
 
 
-WARM = [n for n, e in SMALL.items() if "warm_start" in e.get_params()]
+def warm_start(estimator: Any) -> str | None:
+    """Name of the parameter, which a sampler may have."""
+    names = ("warm_start", "sampler__warm_start")
+    return next((name for name in names if name in estimator.get_params()), None)
+
+
+WARM = [n for n, e in SMALL.items() if warm_start(e)]
 
 
 def warm(name: str, *devices: str) -> Any:
     """Fitted on one device after the other."""
-    model = clone(SMALL[name]).set_params(warm_start=True)
+    model = clone(SMALL[name])
+    model.set_params(**{warm_start(model): True})
     for device in devices:
         model.set_params(device=device).fit(X, target(model))
     return model

@@ -4,20 +4,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from skbayes_sym.estimators._fit.model import GivenPrior, bound_prior, layer_sizes
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS, PoolOfNetworks
-from skbayes_sym.estimators.bayesian_mlp.parts import LabelsMembers, LabelsModes, LabelsRefitted
 from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Pool, linear_network
+from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.laplace.modes import FLAT, STEEP
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
-from skbayes_sym.estimators.predictors import BayesianClassifierMixin
 from skbayes_sym.inference.laplace.labels_predictive import Posteriors
 from skbayes_sym.inference.laplace.member_refit import RefittedMembers
+from skbayes_sym.inference.laplace.predictors import LabelsPredictor, RefittedPredictor
+from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
@@ -188,7 +191,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
         self.verbose = verbose
 
     def _model(self, data: Training) -> Model:
-        n_outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
+        n_outputs = 1 if len(data.classes) == 2 else len(data.classes)
         given = self.hidden_layer_sizes
         if isinstance(given, str):
             effort, in_time = ModesEffort(), self._in_time(data)
@@ -214,18 +217,16 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
         alternative = FLAT if isinstance(self.prior, str) else None
         return Pool(Labels(self.n_modes, self.n_members, alternative))
 
-    def _make_part(
-        self, name: str, device: torch.device
-    ) -> LabelsModes | LabelsMembers | LabelsRefitted:
+    def _make_part(self, name: str, like: Tensor) -> Predictor:
         if name == "members":
             if self.refitted_members_ is None:
-                theta = torch.as_tensor(self.samples_).to(device)
-                return LabelsMembers(self.member_network_, theta)
-            laws = self.refitted_members_.tensors(device)
-            return LabelsRefitted(self.member_network_, laws, self.member_variance_scale_)
+                theta = torch.as_tensor(self.samples_).to(like)
+                return DrawsPredictor(self.member_network_, theta, Categorical())
+            laws = self.refitted_members_.tensors(like.device)
+            return RefittedPredictor(self.member_network_, laws, self.member_variance_scale_)
         network, posterior, scale = self.network_, self.posterior_, self.variance_scale_
         if name == "linear":
             network = linear_network(network.n_inputs, network.n_outputs)
             posterior, scale = self.linear_posterior_, self.linear_variance_scale_
-        loc, factor = (t.to(device) for t in posterior.tensors)
-        return LabelsModes(network, Posteriors(loc, torch.cholesky_inverse(factor)), scale)
+        loc, factor = (t.to(like.device) for t in posterior.tensors)
+        return LabelsPredictor(network, Posteriors(loc, torch.cholesky_inverse(factor)), scale)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,16 +20,18 @@ from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.bayesian_mlp.parts import NumbersMembers, NumbersModes
 from skbayes_sym.estimators.bayesian_mlp.pool import Numbers, Pool, linear_network
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
-from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
+from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
+from skbayes_sym.inference.laplace.predictors import ModesPredictor
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape
 from skbayes_sym.inference.pooling.predictor import PooledPredictor
+from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
@@ -77,21 +78,18 @@ class PoolOfNetworks(NetworkEstimator):
             why = "n_modes=0 leaves the members, which have a width and a prior of their own"
             refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
 
-    def _make_part(self, name: str, device: torch.device) -> Any:
+    def _make_part(self, name: str, like: Tensor) -> Predictor:
         raise NotImplementedError
 
-    def _pooled(self, like: Tensor) -> PooledPredictor:
+    def _predictor(self, like: Tensor) -> PooledPredictor:
         """The parts that count as one predictor on the device of ``like``, made once."""
 
         def make() -> PooledPredictor:
-            parts = {name: self._make_part(name, like.device) for name in self._weights_}
+            parts = {name: self._make_part(name, like) for name in self._weights_}
             return PooledPredictor(parts, self._weights_, self.noise_shape_)
 
         pooled: PooledPredictor = self._cached(f"pool on {like.device}", make)
         return pooled
-
-    def _predictive(self, x: Tensor) -> Any:
-        return self._pooled(x).law(x)
 
 
 class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
@@ -290,31 +288,20 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         given = prior_object(self.prior)
         return Pool(Numbers(self.n_modes, self.n_members, widens, given, is_free))
 
-    def _make_part(self, name: str, device: torch.device) -> NumbersModes | NumbersMembers:
+    def _make_part(self, name: str, like: Tensor) -> ModesPredictor | DrawsPredictor:
         if name == "members":
-            noise_std = torch.as_tensor(self.noise_std_samples_ / self.y_scale_)
-            theta = torch.as_tensor(self.samples_).to(device)
-            return NumbersMembers(self.member_network_, theta, noise_std)
-        network, posterior, noise = self.network_, self.posterior_, self.noise_std_modes_
+            noise = self._noise_law(self.noise_std_samples_, like)
+            theta = torch.as_tensor(self.samples_).to(like)
+            return DrawsPredictor(self.member_network_, theta, noise)
+        network, posterior, noise_std = self.network_, self.posterior_, self.noise_std_modes_
         if name == "linear":
             network = linear_network(network.n_inputs, network.n_outputs)
-            posterior, noise = self.linear_posterior_, self.noise_std_linear_
-        loc, factor = (t.to(device) for t in posterior.tensors)
-        modes = LinearisedModes(network, loc, factor)
-        return NumbersModes(modes, torch.as_tensor(noise / self.y_scale_))
+            posterior, noise_std = self.linear_posterior_, self.noise_std_linear_
+        loc, factor = (t.to(like.device) for t in posterior.tensors)
+        return ModesPredictor(
+            LinearisedModes(network, loc, factor), self._noise_law(noise_std, like)
+        )
 
-    def _adds_normal_noise(self) -> bool:
-        """Noise of every row and draw takes as many copies as a likelihood's law."""
-        return self.noise_shape_ is None and super()._adds_normal_noise()
-
-    def _observe(self, functions: Array, noise_std: Array, rng: np.random.Generator) -> Array:
-        if self.noise_shape_ is not None:
-            variance = self.noise_shape_.states[0].numpy()
-            is_wide = rng.random((*functions.shape[:2], 1)) < self.noise_shape_.wide_share
-            noise_std = noise_std * np.sqrt(np.where(is_wide, *variance[::-1]))
-        return super()._observe(functions, noise_std, rng)
-
-    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        law = self._pooled(x).drawn(x, n, generator=generator)
-        noise_std = law.noise_variance.sqrt().double().cpu().numpy() * self.y_scale_
-        return SampledOutputs(law.loc, noise_std)
+    def _noise_law(self, noise_std: Array, like: Tensor) -> Gaussian:
+        """Normal noise of every network, from standard deviations (R, T) in target units."""
+        return Gaussian(torch.as_tensor(noise_std / self.y_scale_).log().unsqueeze(1).to(like))
