@@ -17,8 +17,7 @@ from skbayes_sym.estimators.base import is_fitted_name
 
 # This package's estimators, by module; imported when a file is written or read.
 ESTIMATORS = {
-    "bayesian_mlp.classifier": "BayesianMLPClassifier",
-    "bayesian_mlp.estimator": "BayesianMLPRegressor",
+    "bayesian_mlp.estimator": "BayesianMLPClassifier BayesianMLPRegressor",
     "ensemble.estimator": "DeepEnsembleClassifier DeepEnsembleRegressor",
     "factorization.estimator": "SymVIMatrixFactorization",
     "laplace.estimator": "LaplaceClassifier LaplaceRegressor",
