@@ -119,6 +119,8 @@ MUTANTS = [
            "self._slope(log_std)], -1)", "models/likelihoods/test_heteroscedastic.py"),
     Mutant("models/predictive.py", "(self.loc - self.mean()) ** 2 + self.variance",
            "(self.loc - self.mean()) ** 2", "models/test_predictive.py"),
+    Mutant("models/predictive.py", "self._weights * self.noise_variance.expand_as(self.loc)",
+           "self.noise_variance.expand_as(self.loc) / len(self.loc)", "models/test_predictive.py"),
     Mutant("models/predictive.py", "likelihood.log_prob(self.outputs, y) - jacobian",
            "likelihood.log_prob(self.outputs, y) + jacobian", "models/test_predictive.py"),
     Mutant("models/predictive.py", "noise_variance=self.noise_variance * scale**2",

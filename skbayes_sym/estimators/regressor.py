@@ -374,6 +374,17 @@ class BayesianRegressorMixin(RegressorMixin):
             raise ValueError(f"y has {targets.shape[1]} targets, the model has {n_targets}.")
         return targets
 
+    def _components(self, X: Any) -> tuple[Array, Array, Array]:
+        """Weights (S,), means and standard deviations (S, N[, T]) of the law's components."""
+        weights: list[Tensor] = []
+
+        def ask(law: TargetPredictive) -> list[Tensor]:
+            weights[:] = [law.weights]  # of all rows alike
+            return [law.means.movedim(0, -1), law.scales.expand_as(law.means).movedim(0, -1)]
+
+        loc, scale = (np.moveaxis(self._shaped(t, extra=1), -1, 0) for t in self._reduce(X, ask))
+        return weights[0].cpu().numpy(), loc, scale
+
     def _means(self, X: Any) -> Array:
         """Expected targets, (N, T): no variance is made for them."""
 

@@ -91,6 +91,12 @@ class DrawsPredictor(BasePredictor):
             outputs = outputs.repeat_interleave(self.n_states, dim=0)
         return self.likelihood.predictive(outputs, self.log_weights)
 
+    def mean(self, x: Tensor) -> Tensor:
+        if self.likelihood.kind != "normal" or self.log_weights is None:
+            return super().mean(x)
+        weights = self.log_weights.exp().unflatten(0, (-1, self.n_states)).sum(1)
+        return torch.tensordot(weights, self.network.forward(self.theta, x), dims=1)
+
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         if self.log_weights is None:
             chosen = torch.randint(len(self.theta) * self.n_states, (n,), generator=generator)

@@ -20,7 +20,7 @@ from skbayes_sym import (
     save,
 )
 from skbayes_sym.estimators.samplers import HMC, Chains
-from skbayes_sym.model_selection._loo import has_posterior_draws
+from skbayes_sym.model_selection._fits import has_posterior_draws
 from skbayes_sym.models import BaseNetwork, Normal, Poisson, StudentT, TargetLikelihood
 from skbayes_sym.numerics.layout import ParamLayout
 
