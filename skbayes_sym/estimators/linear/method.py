@@ -40,10 +40,9 @@ from skbayes_sym.inference.linear.sites import (
     mean_field,
     solve,
 )
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.gaussian import sobol_normal
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.optimise import Stopped
