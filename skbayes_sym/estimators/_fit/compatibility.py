@@ -1,4 +1,4 @@
-"""What doesn't apply, or lacks what a method asks of it, is refused by name, never ignored.
+"""Parameters and objects that don't apply are refused by name, never ignored.
 
 What a method asks of a model is data, its `Needs`: one check at the start of `fit` turns a mismatch
 into an error, and `table` makes the page that says what goes with what.
@@ -56,7 +56,7 @@ def require_kind(estimator: BaseEstimator, likelihood: object, foreign: tuple[ty
 
 @dataclass(frozen=True)
 class Need:
-    """What is asked of a likelihood, a network or a prior.
+    """Demands on a likelihood, a network or a prior.
 
     ``holds``: what else must hold of it, if having the members isn't enough.
     """
@@ -86,7 +86,7 @@ class Need:
 
 
 class Needs(NamedTuple):
-    """What a method asks of the three."""
+    """Demands of a method on all three."""
 
     likelihood: Need
     network: Need

@@ -22,8 +22,8 @@ from skbayes_sym.estimators._fit.rows import (
 )
 from skbayes_sym.estimators._fit.scikit_learn import check_sample_weight
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.model import Data
 
 FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
 MINIBATCH_ROWS = 200  # ... and this many beyond

@@ -10,7 +10,7 @@ from skbayes_sym.inference.laplace.labels_predictive import (
 from skbayes_sym.inference.laplace.search.label_terms import Terms
 from skbayes_sym.inference.laplace.search.labels import LinearisedLogits
 from skbayes_sym.inference.linear.sites import State
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 
 _MOST_ROWS = 5000  # that are left out, evenly spaced
 

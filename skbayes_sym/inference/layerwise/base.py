@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.layerwise.scales import PriorOfLayers
-from skbayes_sym.models.data import Batches, Data
+from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.linalg import RidgePosterior

@@ -24,7 +24,7 @@ from skbayes_sym.inference.layerwise.base import (
     per_input,
     starting_scale,
 )
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.gaussian import LOG_2PI, kl_elementwise
 from skbayes_sym.numerics.layout import ParamLayout

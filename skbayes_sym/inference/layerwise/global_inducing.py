@@ -31,7 +31,7 @@ from skbayes_sym.inference.layerwise.base import (
     starting_scale,
     with_ones,
 )
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.gaussian import kl_from_standard, log_normal
 from skbayes_sym.numerics.layout import ParamLayout

@@ -16,8 +16,8 @@ from skbayes_sym.inference.layerwise.base import (
     propagate,
 )
 from skbayes_sym.inference.predictor import BasePredictor
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.predictive import NormalMixture, Predictive
 from skbayes_sym.numerics.memory import rows_within
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.mean_field.gated import GatedGap
-from skbayes_sym.models.data import Batches
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.model import Batches
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, LayerViews
 from skbayes_sym.models.priors import GaussianPrior, WeightMoments
