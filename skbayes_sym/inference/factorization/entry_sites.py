@@ -16,7 +16,7 @@ from torch import Tensor
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Likelihood
 from skbayes_sym.models.likelihoods.defaults import LabelLikelihood
 
-_BLOCK = 1 << 11  # entries: with the nodes of a quadrature they stay in the cache
+_BLOCK = 1 << 13  # entries: with a few nodes of a quadrature they stay in the cache
 _LEAST_PRECISION = 1e-6  # of an entry that is as good as certain
 # How far a site may lie from the mean in the first sweep, and by what this grows with every other:
 # far away a rate is another one, but where sweeps end sites are what the bound says.
