@@ -26,7 +26,7 @@ from skbayes_sym import (
     SymmetrizedVIRegressor,
     SymVIMatrixFactorization,
 )
-from skbayes_sym.inference.samplers import HMC
+from skbayes_sym.estimators.samplers import HMC, Chains
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import Categorical, ColumnShift, Invariances
 
@@ -42,8 +42,8 @@ _LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 40, "n_hyper_updates": 8, "t
 _INVARIANT = {**_LAPLACE, "invariances": Invariances([ColumnShift()], 3)}
 _ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 60, "random_state": 0}
 _CHAINS = {
-    "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 20, "n_draws": 5, "random_state": 0,
-    "mode_weights": "uniform", "init": "prior", "sampler": HMC(max_leapfrog=8),
+    "hidden_layer_sizes": (2,), "n_chains": 4, "n_draws": 5, "random_state": 0,
+    "mode_weights": "uniform", "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=20),
 }  # fmt: skip
 
 VARIATIONAL = {
@@ -84,9 +84,11 @@ _TINY = {"hidden_layer_sizes": (3,), "max_iter": 40, "n_hyper_updates": 2, "tol"
          "random_state": 0}  # fmt: skip
 _MODES = {"hidden_layer_sizes": (2,), "n_restarts": 2, "max_iter": 10, "random_state": 0}
 _MEMBERS = {"hidden_layer_sizes": (5,), "n_members": 2, "max_iter": 50, "random_state": 0}
-_FEW = {"hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 10, "n_draws": 4,
+_FEW = {"hidden_layer_sizes": (2,), "n_chains": 4, "sampler": Chains(n_warmup=10), "n_draws": 4,
         "mode_weights": "uniform", "random_state": 0}  # fmt: skip
-_FROM_THE_PRIOR = {**_FEW, "init": "prior", "prior": 1.0, "sampler": HMC(max_leapfrog=8)}
+_FROM_THE_PRIOR = {
+    **_FEW, "prior": 1.0, "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=10),
+}  # fmt: skip
 _LAYERWISE = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 40, "tol": None,
               "n_predict_samples": 40, "random_state": 0}  # fmt: skip
 _INDUCING = {"hidden_posterior": "global_inducing", "n_inducing": 20}
@@ -115,7 +117,7 @@ VARIANTS = [
 _FEWEST = {
     "n_hyper_updates": 1,
     "n_restarts": 1,
-    "n_warmup": 4,
+    "sampler__n_warmup": 4,
     "n_draws": 2,
     "n_predict_samples": 10,
 }
@@ -124,7 +126,7 @@ _FEWEST = {
 def hurried(estimator: Any) -> Any:
     """With hardly a step: predictions of the right kind, that nothing was learned for."""
     given, usual = estimator.get_params(), type(estimator)().get_params()
-    few = {k: n for k, n in _FEWEST.items() if k in given and given[k] != usual[k]}
+    few = {k: n for k, n in _FEWEST.items() if k in given and given[k] != usual.get(k)}
     return clone(estimator).set_params(**few, **({"max_iter": 3} if "max_iter" in given else {}))
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from skbayes_sym.estimators.samplers import Chains
+
 Case = tuple[Any, Any, Any]
 
 
@@ -39,8 +41,8 @@ def _cases() -> dict[str, Callable[[], Case]]:
     def matrix(estimator: Any, n: int = 1500) -> Case:
         return estimator, np.random.default_rng(0).standard_normal((n, n // 10)), None
 
-    chains = {"n_warmup": 2, "mode_weights": "uniform", "init": "prior", "prior": 1.0}
-    chains |= {"remove_symmetries": False, "random_state": 0}
+    chains = {"sampler": Chains(init="prior", n_warmup=2), "mode_weights": None, "prior": 1.0}
+    chains |= {"random_state": 0}
     laplace = {**steps, "n_hyper_updates": 1, "optimizer": "adam"}
     lila = {**steps, "n_hyper_updates": 1, "invariances": [Rotation2D()]}
     vi, layerwise = sk.SymmetrizedVIRegressor, sk.LayerwiseVIRegressor
@@ -108,7 +110,7 @@ def _sampled() -> dict[str, Callable[[], tuple[Any, int, int]]]:
     import skbayes_sym as sk
 
     steps = {"max_iter": 3, "tol": None, "random_state": 0}
-    chains = {"n_warmup": 2, "mode_weights": "uniform", "init": "prior", "prior": 1.0}
+    chains = {"sampler": Chains(init="prior", n_warmup=2), "mode_weights": "uniform", "prior": 1.0}
     chains |= {"n_draws": 5, "n_chains": 4, "random_state": 0}
     laplace = {**steps, "n_hyper_updates": 1, "optimizer": "adam"}
     vi = sk.SymmetrizedVIRegressor
@@ -170,8 +172,8 @@ def measure(name: str) -> tuple[float, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if y is not None:  # libraries and caches that any fit loads
-            is_chains = hasattr(estimator, "n_warmup")
-            few = {"n_warmup": 2, "n_draws": 2} if is_chains else {"max_iter": 2}
+            is_chains = hasattr(estimator, "n_chains")
+            few = {"sampler": Chains(n_warmup=2), "n_draws": 2} if is_chains else {"max_iter": 2}
             few = {name: n for name, n in few.items() if hasattr(estimator, name)}
             type(estimator)(random_state=0, **few).fit(*small)
         for module in list(sys.modules.values()):

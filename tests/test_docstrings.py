@@ -24,7 +24,6 @@ OF_NETWORKS = {
     "chain_weights_": "members aren't chains",
     "curvature": "what 'auto' is depends on the number of outputs passed back",
     "elbo_": "of a symmetrised posterior or not",
-    "init": "of chains or of training",
     "log_evidence_": "of one mode or of all",
     "log_evidence_curve_": "of one mode or of the best",
     "log_posterior_samples_": "members and draws, targets and labels",
@@ -62,7 +61,6 @@ OF_ALL = OF_NETWORKS | {
 # Types of parameters that differ.
 OF_TYPES = {
     "hidden_layer_sizes": "'auto' where nothing has to be chosen",
-    "init": "an object where chains anneal",
     "learning_rate": "'auto' where batches come in two kinds",
     "likelihood": "linear models have likelihoods by name",
     "max_iter": "'auto' where there are two optimisers",

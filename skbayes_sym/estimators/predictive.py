@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.unwrap import innermost
-from skbayes_sym.estimators.predictors import BayesianRegressorMixin, quantile_levels
+from skbayes_sym.estimators.regressor import BayesianRegressorMixin, quantile_levels
 from skbayes_sym.numerics.arguments import check_random_state
 
 

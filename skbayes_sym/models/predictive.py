@@ -47,8 +47,21 @@ class Predictive(Protocol):
         """Of every target (variances) or row of classes (entropies, nats)."""
         ...
 
+    def mean(self) -> Tensor:
+        """Expected targets (N, T), or class probabilities (N, C)."""
+        ...
+
+    @property
+    def means(self) -> Tensor:
+        """The same given each draw, (S, N, T)."""
+        ...
+
     def sample(self, n: int, rng: np.random.Generator) -> Tensor:
         """``n`` data sets; the rows of one belong to the same draw of the posterior."""
+        ...
+
+    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
+        """One data set of every draw, (S, N, T)."""
         ...
 
 
@@ -62,10 +75,6 @@ class TargetPredictive(Predictive, Protocol):
     @property
     def is_discrete(self) -> bool:
         """Whether targets are whole numbers."""
-        ...
-
-    def mean(self) -> Tensor:
-        """(N, T)."""
         ...
 
     def std(self) -> Tensor:
@@ -111,11 +120,18 @@ class _Draws:
         """
         return torch.logsumexp(self.log_prob_of_draws(y) + self._weights[:, :, 0].log(), dim=0)
 
-    def _choose(self, n: int, rng: np.random.Generator) -> Tensor:
-        """Numbers of ``n`` draws taken with replacement, int64."""
+    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+        """``n`` data sets, each of one draw, which are taken with replacement."""
         weights = self._weights.flatten().double().cpu().numpy()
         chosen = rng.choice(self._n_draws, size=n, p=weights / weights.sum())
-        return torch.as_tensor(chosen, device=self._like.device)
+        return self._sample(torch.as_tensor(chosen, device=self._like.device), rng)
+
+    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
+        """One data set of every draw, (S, N, T)."""
+        return self._sample(torch.arange(self._n_draws, device=self._like.device), rng)
+
+    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +198,11 @@ class NormalMixture(_Draws):
             covariance=None if self.covariance is None else self.covariance * scale.outer(scale),
         )
 
+    @property
+    def means(self) -> Tensor:
+        """Of the function values of every draw, (S, N, T)."""
+        return self.loc
+
     def mean(self) -> Tensor:
         """(N, T)."""
         return (self._weights * self.loc).sum(0)
@@ -218,10 +239,9 @@ class NormalMixture(_Draws):
         ends = self.loc + z * self._scale  # each component's own quantile brackets the mixture's
         return _bisect(self.cdf, probability, ends.amin(0), ends.amax(0))
 
-    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
-        """(n, N, T)."""
-        chosen = self._choose(n, rng)
-        noise = torch.as_tensor(rng.standard_normal((n, *self.loc.shape[1:]))).to(self.loc)
+    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
+        shape = len(chosen), *self.loc.shape[1:]
+        noise = torch.as_tensor(rng.standard_normal(shape)).to(self.loc)
         if self._root is not None:
             return self.loc[chosen] + (self._root[chosen] @ noise.unsqueeze(-1)).squeeze(-1)
         return self.loc[chosen] + self._scale[chosen] * noise
@@ -306,6 +326,12 @@ class TargetMixture(_Draws):
         own_location, own_scale = self._units
         return replace(self, location=mean + scale * own_location, scale=scale * own_scale)
 
+    @property
+    def means(self) -> Tensor:
+        """Expected targets given every draw, (S, N, T)."""
+        location, scale = self._units
+        return location + scale * self._means
+
     def mean(self) -> Tensor:
         """(N, T)."""
         location, scale = self._units
@@ -352,9 +378,8 @@ class TargetMixture(_Draws):
         value = invert_cdf(self._cdf, torch.full_like(middle, probability), middle)
         return location + scale * (value.round() if self.likelihood.is_discrete else value)
 
-    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
-        """(n, N, T)."""
-        chosen, law = self._choose(n, rng), self.likelihood
+    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
+        law = self.likelihood
         if law.params.ndim > 1:
             law = law.at(law.params[chosen])
         location, scale = self._units
@@ -387,22 +412,27 @@ class CategoricalMixture(_Draws):
         """Log probability of the classes ``y`` (N,) given each draw, (S, N) nats."""
         return self.log_probs[:, torch.arange(len(y)), y]
 
-    def probabilities(self) -> Tensor:
-        """(N, C); each row sums to one."""
+    @property
+    def means(self) -> Tensor:
+        """Probabilities given every draw, (S, N, C)."""
+        return self.log_probs.exp()
+
+    def mean(self) -> Tensor:
+        """Probabilities (N, C); each row sums to one."""
         p = torch.tensordot(self._weights.flatten(), self.log_probs.exp(), dims=1)
         return p / p.sum(-1, keepdim=True)
 
     def uncertainty(self) -> Uncertainty:
         """Entropies in nats (N,): mutual information with the weights, and expected entropy."""
-        total = torch.special.entr(self.probabilities()).sum(-1)
+        total = torch.special.entr(self.mean()).sum(-1)
         per_draw = -(self.log_probs.exp() * self.log_probs).nan_to_num(0.0).sum(-1)
         aleatoric = (self._weights[:, :, 0] * per_draw).sum(0)
         epistemic = (total - aleatoric).clamp_min(0.0)  # >= 0 up to rounding (Jensen)
         return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
 
-    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
         """Classes (n, N), int64."""
-        log_probs = self.log_probs[self._choose(n, rng)]
+        log_probs = self.log_probs[chosen]
         gumbel = rng.gumbel(size=tuple(log_probs.shape))
         return (log_probs + torch.as_tensor(gumbel).to(log_probs)).argmax(-1)
 

@@ -24,7 +24,6 @@ ESTIMATORS = {
 # A default that differs does so for a reason that the class' documentation gives.
 SEVERAL_DEFAULTS = {
     "activation": {"relu", "tanh"},  # curvature and chains want a smooth one
-    "init": {"auto", "random"},  # chains; one ascent
     "hidden_layer_sizes": {"auto", (50,), (20,)},  # 20 where curvatures or chains are to be had
     "hyper_learning_rate": {0.1, 0.3},  # slower where transformations are learned beside it
     "learning_rate": {"auto", 0.02, 0.03},  # of other objectives

@@ -75,12 +75,12 @@ def test_class_probabilities(classes):
         else classes.log_weights.exp()
     )
     expected = torch.einsum("s,snc->nc", w, classes.log_probs.exp())
-    assert_close(classes.probabilities(), expected)
+    assert_close(classes.mean(), expected)
 
 
 def test_class_uncertainty(classes):
     total, epistemic, aleatoric = classes.uncertainty()
-    p = classes.probabilities()
+    p = classes.mean()
     assert_close(total, -(p * p.log()).sum(-1), rtol=1e-10, atol=1e-12)
     assert bool((epistemic > 0).all())
     assert_close(total, epistemic + aleatoric, rtol=0, atol=0)
@@ -161,7 +161,7 @@ def test_other_units_change_the_numbers_only(case, generator):
 def test_class_draws_have_the_probabilities(case, generator):
     predictive, _, _ = mixture_of(case, generator)
     draws = predictive.sample(20_000, np.random.default_rng(0))
-    share, p = (draws == 1).double().mean(0), predictive.probabilities()[:, 1]
+    share, p = (draws == 1).double().mean(0), predictive.mean()[:, 1]
     assert bool(((share - p).abs() < 5 * (p * (1 - p) / 20_000).sqrt()).all())
 
 

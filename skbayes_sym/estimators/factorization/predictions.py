@@ -393,7 +393,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
 
 def _probabilities(law: Predictive) -> Tensor:
     assert isinstance(law, CategoricalMixture)
-    return law.probabilities()
+    return law.mean()
 
 
 def _matched(i: Tensor, j: Tensor) -> Tensor:

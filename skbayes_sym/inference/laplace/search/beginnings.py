@@ -50,18 +50,7 @@ def search_numbers(
     n: int,
     on_step: OnSearch | None = None,
 ) -> Search:
-    """``n`` modes from drawn starting points, or fewer, begun in both ways where that matters.
-
-    Parameters
-    ----------
-    how : EvidenceSearch
-    problem : NumbersEvidence
-    draw : callable (n) -> Tensor
-        Starting points (n, P).
-    n : int
-    on_step : callable (step, so_far) -> bool, optional
-        As `EvidenceSearch.search` has it.
-    """
+    """``n`` modes or fewer from points that ``draw(n)`` (n, P) gives, begun in both ways."""
     if not begins_both_ways(problem):
         return how.search(problem, draw(n), on_step=on_step)
     search = search_both_ways(how, problem, draw(2 * n), on_step)
@@ -138,21 +127,9 @@ def search_labels(
 ) -> tuple[LabelsEvidence, Search]:
     """The problem, under the prior that was taken, and a mode from every start (R, P).
 
-    Parameters
-    ----------
-    search : callable
-        Told to end, it gives what it has found with that reason, and nothing more is searched.
-    problem : LabelsEvidence
-    starts : Tensor of shape (R, P)
-    alternative : ScalesByGroup, optional
-        Tried from the first start where labels are noisy; all modes are then of the prior with the
-        higher evidence.
-    tries : bool
-        Whether noisy labels are looked for at all.
-
-    Notes
-    -----
-    R searches, or where labels are noisy 2 (R + 1).
+    Where labels are noisy, if noise is looked for at all, the alternative prior is tried from the
+    first start, and all modes are of the prior with the higher evidence: 2 (R + 1) searches in
+    place of R. One that was told to end is the last.
     """
     first = search(problem, starts[0], False)
     is_noisy = tries and not first.has_ended and unexplained(problem, first) >= SEPARATED

@@ -133,21 +133,13 @@ class _State(NamedTuple):
 class EvidenceSearch:
     """How modes are searched for.
 
-    Parameters
-    ----------
-    max_iter : int
-        Largest number of Gauss-Newton steps of a restart.
-    tol : "auto", float or None
-        A restart ends when its log evidence moves by less than this many nats per unit of weight,
-        over some updates and several times in a row, or where the best is kept brings no new one.
-        "auto" is the problem's; None never stops.
-    max_more : int, default=0
-        Further steps of restarts whose evidence still rises steeply.
+    A restart ends when its log evidence moves by less than ``tol`` nats per unit of weight over
+    some updates, several times in a row, or where the best is kept brings no new one.
     """
 
-    max_iter: int = 100
-    tol: float | str | None = "auto"
-    max_more: int = 0
+    max_iter: int = 100  # Gauss-Newton steps of a restart, at most
+    tol: float | str | None = "auto"  # the problem's; None never stops
+    max_more: int = 0  # further steps of restarts whose evidence still rises steeply
 
     def search(
         self,
@@ -156,17 +148,10 @@ class EvidenceSearch:
         doubted: Tensor | None = None,
         on_step: OnSearch | None = None,
     ) -> Search:
-        """Modes from starting points ``theta`` (R, P).
+        """Modes from starting points ``theta`` (R, P), those ``doubted`` (R,) begun in doubt.
 
-        Parameters
-        ----------
-        problem : EvidenceProblem
-            Says whether restarts are one batch, which those that have settled leave, or follow one
-            another. Then starts that haven't had their turn when it is told to end are left out.
-        theta : Tensor of shape (R, P)
-        doubted : bool Tensor of shape (R,), optional
-            Restarts that begin with targets that hardly count.
-        on_step : callable (step, so_far) -> bool, optional
+        Restarts are one batch, which those that have settled leave, or follow one another; starts
+        whose turn hasn't come when the search is told to end are left out then.
         """
         if doubted is None:
             doubted = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
@@ -277,18 +262,18 @@ def _iterated(problem: EvidenceProblem, state: _State, rows: Rows, i: int) -> tu
 
 
 def _has_update(problem: EvidenceProblem, i: int) -> bool:
-    """Whether hyperparameters move after step ``i``."""
+    """Hyperparameters move after step ``i``."""
     is_large = problem.network.layout.n_params > problem.schedule.many_params
     return i >= HYPER_START and (i - HYPER_START) % (_SELDOM if is_large else 1) == 0
+
+
+def _of(state: _State, which: Tensor) -> _State:
+    return mapped(lambda t: t[which], state)
 
 
 def _where(which: Tensor, one: Batch, other: Batch) -> Batch:
     """Restarts of ``one`` where ``which`` (R,) is true, of ``other`` elsewhere."""
     return mapped(lambda a, b: torch.where(which.view(-1, *[1] * (a.ndim - 1)), a, b), one, other)
-
-
-def _of(state: _State, which: Tensor) -> _State:
-    return mapped(lambda t: t[which], state)
 
 
 def _put(state: _State, which: Tensor, moved: _State) -> _State:

@@ -8,6 +8,7 @@ damped Gauss-Newton step at fixed S, then :math:`C = (\sum_n w_n J_n' E[\Lambda_
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -68,13 +69,16 @@ def _refined(
             spread = torch.lerp(spread, present, _RATE)
         problem = replace(problem, root=symmetric_root(spread))
         theta, damping, _ = step(
-            lambda t, _, problem=problem: problem.misfit(t), theta, problem.expansion(theta),
-            precision, damping,
+            partial(_misfit, problem), theta, problem.expansion(theta), precision, damping
         )  # fmt: skip
         system = problem.system(problem.expansion(theta).curvature, hyper)
     factor, root = system.cholesky()[0], problem.root
     assert root is not None  # there was a step
     return theta[0], factor, root, gaussian_bound(problem, theta[0], mode.hyper[0], factor)
+
+
+def _misfit(problem: LabelsEvidence, theta: Tensor, _: Tensor) -> Tensor:
+    return problem.misfit(theta)
 
 
 def gaussian_bound(problem: LabelsEvidence, theta: Tensor, hyper: Tensor, factor: Tensor) -> Tensor:

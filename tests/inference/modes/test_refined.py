@@ -7,7 +7,7 @@ import torch
 from inference.modes.known_modes import TWO, UNITS, Mixture, scrambled
 from inference.modes.mode_samplers import PLAN, sampler_of, two_modes
 
-from skbayes_sym.inference.modes.refine import refine
+from skbayes_sym.inference.modes.confined import refine
 from skbayes_sym.inference.modes.weigh import pool_draws, weigh
 from skbayes_sym.inference.sampling.allowance import Allowance
 

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from skbayes_sym.estimators.mcmc.budget import allowance_for_evidence, allowance_for_new_chains
+from skbayes_sym.estimators.mcmc.allocate import allowance_for_evidence, allowance_for_new_chains
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.inference.sampling.allowance import Allowance
 
 N_CHAINS, N_GRADIENTS = 16, 1000
@@ -16,7 +17,7 @@ def a_fit(effort, n_draws, made_draws):
     """A setting, and chains that explored: 1,000 gradients each, in 50 moves and ``made_draws``."""
     setting = SimpleNamespace(
         search=SimpleNamespace(effort=effort),
-        chains=SimpleNamespace(n_warmup=50, n_draws=n_draws, thinning=1),
+        plan=SimpleNamespace(n_warmup=50, n_draws=n_draws, thinning=1), effort=SamplingEffort(),
         block_size=N_CHAINS, allowance=lambda left=inf: Allowance(1e4, left),
     )  # fmt: skip
     made, n_moves, none = (torch.full((N_CHAINS,), n) for n in (N_GRADIENTS, 100, 0))

@@ -9,21 +9,22 @@ from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.mcmc.starts import has_modes_to_find
-from skbayes_sym.inference.samplers import HMC, SMC, Evidence
+from skbayes_sym.estimators.mcmc.chain_starts import init_by_size
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
+from skbayes_sym.estimators.samplers import HMC, SMC, Chains, Evidence
 from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.networks.modules import ModuleNetwork
 
-FAST = {
-    "n_chains": 8, "n_warmup": 100, "n_draws": 30, "random_state": 0,
-    "mode_weights": Evidence(2, 64),
-}  # fmt: skip
-SHORT_PATHS = {"sampler": HMC(max_leapfrog=16)}
-VOTES = {
-    **FAST, **SHORT_PATHS, "n_chains": 4, "n_warmup": 60, "n_draws": 10, "mode_weights": "uniform",
-}  # fmt: skip
+FAST = {"n_chains": 8, "n_draws": 30, "random_state": 0, "mode_weights": Evidence(2, 64)}
+VOTES = {**FAST, "n_chains": 4, "n_draws": 10, "mode_weights": "uniform"}
+
+
+def chains(init="prior", n_warmup=60, **settings):
+    return Chains(HMC(max_leapfrog=16), init=init, n_warmup=n_warmup, **settings)
+
+
 DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
 
 
@@ -45,20 +46,21 @@ def exact():
     return one_unit_log_evidence_of_learned_scales(x, y, 2.0)
 
 
-PARTICLES = {"sampler": SMC(128, 2), "mode_weights": "evidence", "n_warmup": None}
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "settings", [{"init": "prior"}, {"init": "laplace"}, PARTICLES],
+    "settings",
+    [
+        {"sampler": chains("prior", 100)},
+        {"sampler": chains("laplace", 100)},
+        {"sampler": SMC(128, 2), "mode_weights": "evidence"},
+    ],
     ids=["prior", "laplace", "smc"],
-)  # fmt: skip
+)
 def test_one_hidden_unit_under_learned_scales_has_its_evidence(settings, exact):
     x, y = one_unit_data()
     reg = MCMCRegressor(
-        (1,), prior=LayerScales(shape=2.0), standardize=False,
-        **FAST | SHORT_PATHS | settings,
-    ).fit(x[:, None], y)  # fmt: skip
+        (1,), prior=LayerScales(shape=2.0), standardize=False, **FAST | settings
+    ).fit(x[:, None], y)
     assert abs(reg.log_evidence_ - exact) < 0.1
     assert abs(reg.log_evidence_ - exact) < 4 * reg.log_evidence_std_error_
 
@@ -68,7 +70,8 @@ def test_one_hidden_unit_under_learned_scales_has_its_evidence(settings, exact):
 def test_both_starts_have_the_same_posterior(given):
     X, y = make_sinusoidal(40, random_state=0)
     one, two = (
-        MCMCRegressor((2,), init=init, **FAST | given).fit(X, y) for init in ("prior", "laplace")
+        MCMCRegressor((2,), sampler=Chains(init=init, n_warmup=100), **FAST | given).fit(X, y)
+        for init in ("prior", "laplace")
     )
     error = np.hypot(one.log_evidence_std_error_, two.log_evidence_std_error_)
     assert error < 0.2
@@ -81,7 +84,7 @@ def test_both_starts_have_the_same_posterior(given):
 @pytest.mark.parametrize("prior", [LayerScales(), ARD()])
 def test_scales_and_relevances(prior):
     X, y = DIABETES
-    reg = MCMCRegressor((3,), prior=prior, init="laplace", **VOTES).fit(X, y)
+    reg = MCMCRegressor((3,), prior=prior, sampler=chains("laplace"), **VOTES).fit(X, y)
     bound = prior.bind(reg.network_.layout)
     assert tuple(reg.prior_groups_) == bound.names
     theta = torch.as_tensor(reg.samples_)
@@ -97,7 +100,7 @@ def test_scales_and_relevances(prior):
 
 def test_learned_scales_by_name():
     X, y = DIABETES
-    few = {**VOTES, "n_warmup": 5, "n_draws": 2}
+    few = {**VOTES, "sampler": chains(n_warmup=5), "n_draws": 2}
     given = MCMCRegressor((2,), prior=LayerScales(), **few).fit(X, y)
     named = MCMCRegressor((2,), prior="learn", **few).fit(X, y)
     assert np.array_equal(named.samples_, given.samples_)
@@ -107,21 +110,22 @@ def test_learned_scales_by_name():
 @pytest.mark.long
 def test_chains_start_at_modes_in_turn_with_the_metric_there():
     X, y = DIABETES
-    reg = MCMCRegressor((2,), init="laplace", **VOTES | {"n_warmup": 0, "n_draws": 1}).fit(X, y)
+    few = {**VOTES, "n_draws": 1}
+    reg = MCMCRegressor((2,), sampler=chains("laplace", 0), **few).fit(X, y)
     (block,) = reg._blocks_
     assert isinstance(block.preconditioner, DensePreconditioner)
     assert block.preconditioner.cholesky.shape == (4, 26, 26)
-    prior = MCMCRegressor((2,), init="prior", **VOTES | {"n_warmup": 0, "n_draws": 1}).fit(X, y)
+    prior = MCMCRegressor((2,), sampler=chains("prior", 0), **few).fit(X, y)
     assert reg.log_posterior_samples_.min() > prior.log_posterior_samples_.max()
 
 
 @pytest.mark.long
 def test_a_warm_start_keeps_the_metric():
     X, y = DIABETES
-    few = {**VOTES, "n_warmup": 10, "n_draws": 2}
-    reg = MCMCRegressor((2,), init="laplace", warm_start=True, **few).fit(X, y)
+    sampler = chains("laplace", 10, warm_start=True)
+    reg = MCMCRegressor((2,), sampler=sampler, **VOTES | {"n_draws": 2}).fit(X, y)
     before = reg._blocks_[0].preconditioner.cholesky
-    reg.set_params(n_warmup=0).fit(X, y)
+    reg.set_params(sampler__n_warmup=0).fit(X, y)
     assert np.array_equal(reg._blocks_[0].preconditioner.cholesky, before)
 
 
@@ -130,7 +134,7 @@ def test_a_warm_start_keeps_the_metric():
 @pytest.mark.parametrize("noise", ["learn", 30.0])
 def test_two_targets_and_given_noise(noise):
     X, y = DIABETES
-    reg = MCMCRegressor((2,), init="laplace", noise_std=noise, **VOTES)
+    reg = MCMCRegressor((2,), sampler=chains("laplace"), noise_std=noise, **VOTES)
     reg.fit(X, np.column_stack([y, X[:, 0]]))
     assert reg.noise_std_samples_.shape == (4, 10, 2)
     assert not reg.diagnostics_.stuck.any()
@@ -139,7 +143,8 @@ def test_two_targets_and_given_noise(noise):
 @pytest.mark.long
 def test_classes():
     X, y = load_iris(return_X_y=True)
-    clf = MCMCClassifier((2,), init="laplace", prior="learn", **VOTES).fit(X[::3], y[::3])
+    clf = MCMCClassifier((2,), sampler=chains("laplace"), prior="learn", **VOTES)
+    clf.fit(X[::3], y[::3])
     assert clf.score(X, y) > 0.9
     assert clf.prior_groups_.tolist() == ["W1", "b1", "W2", "b2"]
     assert clf.diagnostics_.acceptance.min() > 0.3
@@ -155,7 +160,7 @@ def test_classes():
 def test_what_gauss_newton_steps_cant_do_is_refused(settings, message):
     X, y = DIABETES
     with pytest.raises((TypeError, ValueError), match=message):
-        MCMCRegressor(init="laplace", **VOTES | settings).fit(X, y)
+        MCMCRegressor(sampler=chains("laplace"), **VOTES | settings).fit(X, y)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +175,7 @@ def test_what_gauss_newton_steps_cant_do_is_refused(settings, message):
     ],
 )
 def test_modes_are_found_where_that_takes_seconds(model, n_rows, expected):
-    assert has_modes_to_find(model, n_rows) == expected
+    assert (init_by_size(model, n_rows, SamplingEffort()) == "laplace") == expected
 
 
 @pytest.mark.long

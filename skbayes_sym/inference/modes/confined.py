@@ -10,7 +10,7 @@ from torch import Tensor
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.modes.weigh import (
     LEAST_WEIGHT,
-    Pool,
+    DrawPool,
     Weighing,
     contending,
     mean_log_density_by_mode,
@@ -288,12 +288,12 @@ def _contenders(weighing: Weighing) -> list[int]:
     return [k for k in order if may_matter[k]]
 
 
-def _with_chains(pool: Pool, run: ChainDraws, domain: FundamentalDomain) -> Pool:
+def _with_chains(pool: DrawPool, run: ChainDraws, domain: FundamentalDomain) -> DrawPool:
     """The pool and these chains, on the domain's copy."""
     n_chains, n_draws, _ = run.draws.shape
     draws = domain.enter(torch.as_tensor(run.draws).flatten(0, 1).double())[0]
     names = 1 + int(pool.chains.max()) + torch.arange(n_chains)
-    return Pool(
+    return DrawPool(
         torch.cat([pool.draws, draws]),
         torch.cat([pool.values, torch.as_tensor(run.log_density).flatten().double()]),
         torch.cat([pool.chains, names.repeat_interleave(n_draws)]),
