@@ -49,37 +49,21 @@ class TakesMatrix(Protocol):
 class MatrixTraining:
     """What a factorisation is fitted to.
 
-    Parameters
-    ----------
-    observed : Observed
-        Its entries, centred and scaled; of classes their positions in ``classes``.
-    mean, scale : float
-        What the entries as given were centred and divided by; of counts and two classes ``mean``
-        is the best constant output.
-    spread : float
-        Standard deviation of the observed entries, in scaled units.
-    seed : int
-        The one source of randomness of a fit.
-    device, dtype
-        Where and in which precision it computes.
-    begin : callable (n_blocks) -> FitTask
-        Opens the callbacks' task.
-    features : (SideFeatures or None, SideFeatures or None)
-        Of the rows and of the columns.
-    classes : ndarray, optional
-        Distinct values in increasing order, of classes only.
+    ``mean``, ``scale``: what the entries as given were centred and divided by; of counts and two
+    classes ``mean`` is the best constant output. ``device``, ``dtype``: where and in which
+    precision it computes. ``features``: of the rows and of the columns.
     """
 
-    observed: Observed
+    observed: Observed  # its entries, centred and scaled; of classes their positions in ``classes``
     mean: float
     scale: float
-    spread: float
-    seed: int
+    spread: float  # standard deviation of the observed entries, in scaled units
+    seed: int  # the one source of randomness of a fit
     device: torch.device
     dtype: torch.dtype
-    begin: Callable[[int], FitTask]
+    begin: Callable[[int], FitTask]  # opens the callbacks' task
     features: tuple[SideFeatures | None, SideFeatures | None] = (None, None)
-    classes: Array | None = None
+    classes: Array | None = None  # distinct values in increasing order, of classes only
 
     @classmethod
     def open(
