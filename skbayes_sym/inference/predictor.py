@@ -67,29 +67,26 @@ def of_draws(likelihood: Likelihood, chosen: Tensor) -> Likelihood:
 class DrawsPredictor(BasePredictor):
     """Weighted draws of a network's weights.
 
-    Parameters
-    ----------
-    network : Network
-    theta : Tensor of shape (S, P)
-    likelihood : Likelihood
-        Its parameters may lead with axes (S K, 1): K states of the noise of every draw.
-    log_weights : Tensor of shape (S K,), optional
-        Normalised; equal by default.
-    n_states : int, default=1
-        K.
+    ``likelihood``: its parameters may lead with axes (S K, 1): K states of the noise of every draw.
     """
 
     network: Network
-    theta: Tensor
+    theta: Tensor  # (S, P)
     likelihood: Likelihood
-    log_weights: Tensor | None = None
-    n_states: int = 1
+    log_weights: Tensor | None = None  # (S K,); normalised; equal by default
+    n_states: int = 1  # K
 
     def law(self, x: Tensor) -> Predictive:
         outputs = self.network.forward(self.theta, x)
         if self.n_states > 1:
             outputs = outputs.repeat_interleave(self.n_states, dim=0)
         return self.likelihood.predictive(outputs, self.log_weights)
+
+    def mean(self, x: Tensor) -> Tensor:
+        if self.likelihood.kind != "normal" or self.log_weights is None:
+            return super().mean(x)
+        weights = self.log_weights.exp().unflatten(0, (-1, self.n_states)).sum(1)
+        return torch.tensordot(weights, self.network.forward(self.theta, x), dims=1)
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         if self.log_weights is None:

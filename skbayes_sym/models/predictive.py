@@ -77,6 +77,16 @@ class TargetPredictive(Predictive, Protocol):
         """Whether targets are whole numbers."""
         ...
 
+    @property
+    def weights(self) -> Tensor:
+        """Of the draws, (S,), adding up to one."""
+        ...
+
+    @property
+    def scales(self) -> Tensor:
+        """Standard deviation of a target given each draw, (S, N, T)."""
+        ...
+
     def std(self) -> Tensor:
         """Standard deviation of a new target, (N, T)."""
         ...
@@ -109,6 +119,11 @@ class _Draws:
         if self.log_weights is None:
             return self._like.new_full((self._n_draws, 1, 1), 1.0 / self._n_draws)
         return self.log_weights.exp().reshape(-1, 1, 1)
+
+    @property
+    def weights(self) -> Tensor:
+        """Of the draws, (S,), adding up to one."""
+        return self._weights.flatten()
 
     def log_prob_of_draws(self, y: Tensor) -> Tensor:
         raise NotImplementedError
@@ -173,7 +188,8 @@ class NormalMixture(_Draws):
         return self.loc
 
     @cached_property
-    def _scale(self) -> Tensor:
+    def scales(self) -> Tensor:
+        """Standard deviation of a target given each draw, (S, N, T)."""
         return (self.variance + self.noise_variance).sqrt().expand_as(self.loc)
 
     @cached_property
@@ -225,18 +241,18 @@ class NormalMixture(_Draws):
             z = torch.linalg.solve_triangular(self._root, away, upper=False).squeeze(-1)
             log_scale = self._root.diagonal(dim1=-2, dim2=-1).log()
         else:
-            z, log_scale = (y - self.loc) / self._scale, self._scale.log()
+            z, log_scale = (y - self.loc) / self.scales, self.scales.log()
         return -(0.5 * z * z + log_scale + 0.5 * log(2 * pi)).sum(-1)
 
     def cdf(self, y: Tensor) -> Tensor:
         """P(target <= y), (N, T)."""
-        z = (y - self.loc) / self._scale
+        z = (y - self.loc) / self.scales
         return (self._weights * torch.special.ndtr(z)).sum(0)
 
     def quantile(self, probability: float) -> Tensor:
         """The mixture's quantile by bisection, (N, T); accurate to rounding."""
         z = float(torch.special.ndtri(torch.tensor(probability, dtype=torch.float64)))
-        ends = self.loc + z * self._scale  # each component's own quantile brackets the mixture's
+        ends = self.loc + z * self.scales  # each component's own quantile brackets the mixture's
         return _bisect(self.cdf, probability, ends.amin(0), ends.amax(0))
 
     def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
@@ -244,7 +260,7 @@ class NormalMixture(_Draws):
         noise = torch.as_tensor(rng.standard_normal(shape)).to(self.loc)
         if self._root is not None:
             return self.loc[chosen] + (self._root[chosen] @ noise.unsqueeze(-1)).squeeze(-1)
-        return self.loc[chosen] + self._scale[chosen] * noise
+        return self.loc[chosen] + self.scales[chosen] * noise
 
 
 class TargetLaw(Protocol):
@@ -325,6 +341,11 @@ class TargetMixture(_Draws):
         """The law of ``mean + scale * target``."""
         own_location, own_scale = self._units
         return replace(self, location=mean + scale * own_location, scale=scale * own_scale)
+
+    @property
+    def scales(self) -> Tensor:
+        """Standard deviation of a target given each draw, (S, N, T)."""
+        return self._units[1] * self.likelihood.variance(self.outputs).sqrt()
 
     @property
     def means(self) -> Tensor:

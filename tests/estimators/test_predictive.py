@@ -45,6 +45,11 @@ def test_it_answers_as_the_methods_of_the_estimator(name):
         np.testing.assert_array_equal(got, expected)
     scale = np.finfo(model.dtype_).eps * np.abs(y).max()  # the mean alone takes another way
     np.testing.assert_allclose(law.mean(), mean, rtol=0, atol=100 * scale)
+    weights, loc, scale = law.components()
+    np.testing.assert_allclose(np.tensordot(weights, loc, 1), mean, atol=1e-4 * std.max())
+    second = np.tensordot(weights, (loc - mean) ** 2 + scale**2, 1)
+    np.testing.assert_allclose(second**0.5, std, rtol=1e-4)
+    assert f"mixture of {len(weights):,} " in repr(law)
     assert law.crps(y).shape == np.shape(y)
     assert np.all(law.crps(y) >= 0)
 
