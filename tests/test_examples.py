@@ -15,7 +15,7 @@ SCRIPTS = sorted([*EXAMPLES.rglob("plot_*.py"), *EXAMPLES.glob("papers/reproduce
 # Of a few CPU seconds each, even with less to do: not in the default suite, but in every run of CI.
 LONGER = {
     "plot_calibration.py", "plot_elbo.py", "plot_invariance_gap.py", "plot_loss_barrier.py",
-    "plot_modes.py", "plot_relevance.py", "plot_symmetry.py", "plot_width_collapse.py",
+    "plot_modes.py", "plot_symmetry.py", "plot_width_collapse.py",
     "reproduce_wiese_baselines.py", "reproduce_wiese_table1.py", "plot_compare_models.py",
     "plot_functional_modes.py", "plot_implicit_regularization.py",
     "plot_invariance.py", "plot_invariance_data_efficiency.py", "plot_invariance_of_a_table.py",
