@@ -51,7 +51,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
 from skbayes_sym.models.networks.residual import resnet
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetMixture
-from skbayes_sym.models.priors import BasePrior, GaussianPrior, Normal, Prior
+from skbayes_sym.models.priors import BasePrior, GaussianPrior, HalfNormal, Normal, Prior
 from skbayes_sym.numerics.layout import ParamLayout
 
 __all__ = [
@@ -80,6 +80,7 @@ __all__ = [
     "Contrast",
     "Gaussian",
     "GaussianPrior",
+    "HalfNormal",
     "HalfWidth",
     "Heteroscedastic",
     "Hue",

@@ -88,6 +88,32 @@ class WeightMoments(NamedTuple):
     variance: Tensor  # (P,)
 
 
+@dataclass(frozen=True)
+class HalfNormal:
+    """Prior of a noise's standard deviation, ``noise_std=`` of samplers: ``|N(0, scale^2)|``.
+
+    Of every parameter of a likelihood that is the logarithm of a scale, alike.
+
+    Parameters
+    ----------
+    scale : float, default=1.0
+        In scaled target units.
+
+    Raises
+    ------
+    ValueError
+        If it isn't between 1e-100 and 1e100.
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scale, int | float) or not 1e-100 <= self.scale <= 1e100:
+            raise ValueError(
+                f"HalfNormal: scale must be a positive number, 1e-100 to 1e100, got {self.scale!r}."
+            )
+
+
 @dataclass(frozen=True, eq=False)
 class GaussianPrior(BasePrior):
     """Independent zero-mean normals: ``theta_k ~ N(0, scale_k^2)``.

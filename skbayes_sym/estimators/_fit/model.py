@@ -17,7 +17,14 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior, Normal, Prior, UnboundPrior, checked_scales
+from skbayes_sym.models.priors import (
+    GaussianPrior,
+    HalfNormal,
+    Normal,
+    Prior,
+    UnboundPrior,
+    checked_scales,
+)
 from skbayes_sym.numerics.arguments import shown
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import (
@@ -81,7 +88,7 @@ def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None
 
     Parameters
     ----------
-    noise_std : "learn", float or sequence of float
+    noise_std : "learn", HalfNormal, float or sequence of float
         In the units of ``y``.
     data : Training
     previous : ndarray of shape (n_targets,), optional
@@ -90,7 +97,7 @@ def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None
     """
     assert data.y_scaling is not None
     unit = data.y_scaling.scale
-    if not isinstance(noise_std, str):
+    if not isinstance(noise_std, str | HalfNormal):
         fixed = given_noise(noise_std, len(unit)) / unit
         largest = LARGEST[data.dtype]
         if not ((fixed >= 1.0 / largest) & (fixed <= largest)).all():

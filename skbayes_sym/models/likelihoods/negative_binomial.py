@@ -34,7 +34,7 @@ class NegativeBinomial(TargetLikelihood):
     ----------
     log_dispersion : Tensor of shape (1,) or (T,)
         Log of ``alpha``; 0 by default. Samplers and ensembles give ``alpha`` a half-normal prior of
-        scale ``noise_prior_scale``.
+        scale 1 (`HalfNormal`).
     learn : bool, default=True
         Whether it is a free parameter.
 
