@@ -29,7 +29,6 @@ from torch import Tensor
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
-from skbayes_sym.models.predictive import NormalMixture
 from skbayes_sym.numerics.linalg import cholesky, decompositions_in_words
 
 _ITERATIONS = 20
@@ -109,16 +108,6 @@ def noise_nodes(freedoms: np.ndarray) -> NoiseNodes:
     middle = (0.5 * (_CELLS[1:] + _CELLS[:-1]))[:, None]
     factor = np.sqrt(degrees / chi2.ppf(middle, degrees))
     return NoiseNodes(torch.as_tensor(factor), torch.as_tensor(np.diff(_CELLS)))
-
-
-def mixture_of_members(outputs: Tensor, noise_std: Tensor, nodes: NoiseNodes) -> NormalMixture:
-    """Mixture of members with outputs (M, N, T) and noise (M, T): one's nodes after another's."""
-    n_members, n_nodes = nodes.factor.shape[:2]
-    variance = (noise_std.unsqueeze(1) * nodes.factor).square().flatten(0, 1).unsqueeze(1)
-    log_weights = (nodes.weight / n_members).log().repeat(n_members)
-    every = outputs.repeat_interleave(n_nodes, dim=0)
-    noise = variance.to(outputs)
-    return NormalMixture(every, torch.zeros_like(noise), noise, log_weights.to(outputs))
 
 
 def chosen_rows(n_rows: int) -> Tensor:

@@ -19,7 +19,7 @@ from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Numbers, Pool, linear_network
+from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Numbers, linear_network
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.laplace.modes import FLAT, STEEP
@@ -294,12 +294,12 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         prior = bound_prior(self.prior, LayerScales(), network)
         return Model(network, likelihood, prior, Trivial())
 
-    def _method(self) -> Pool:
+    def _method(self) -> Numbers:
         self._refuse_network()
         widens = isinstance(self.hidden_layer_sizes, str)
         is_free = isinstance(self.likelihood, str) and self.likelihood == "auto"
         given = prior_object(self.prior)
-        return Pool(Numbers(self.n_modes, self.n_members, widens, given, is_free))
+        return Numbers(self.n_modes, self.n_members, widens, given, is_free)
 
     def _make_part(self, name: str, like: Tensor) -> ModesPredictor | DrawsPredictor:
         if name == "members":
@@ -494,10 +494,10 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
         n_modes = min(self.n_modes, 2)
         return ModesEffort().affordable_labels(n_modes, data.n_rows, network)[0] == n_modes
 
-    def _method(self) -> Pool:
+    def _method(self) -> Labels:
         self._refuse_network()
         alternative = FLAT if isinstance(self.prior, str) else None
-        return Pool(Labels(self.n_modes, self.n_members, alternative))
+        return Labels(self.n_modes, self.n_members, alternative)
 
     def _make_part(self, name: str, like: Tensor) -> Predictor:
         if name == "members":
