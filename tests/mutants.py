@@ -98,7 +98,7 @@ MUTANTS = [
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/gaussian.py", "d_variance = (-0.5 * precision)",
            "d_variance = (0.5 * precision)",
-           "models/likelihoods/test_derivatives.py models/likelihoods/test_expectations.py "
+           "models/likelihoods/test_expectations.py models/likelihoods/test_expectations.py "
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/defaults.py", "_OF_DENSITY = (\n    \"kind\", ",
            "_OF_DENSITY = (\n    ", "test_extension.py"),
@@ -108,10 +108,10 @@ MUTANTS = [
            "0.5 * df * torch.log1p", "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/student_t.py", "df / (df - 2.0)", "df / (df - 1.0)",
            "models/likelihoods/test_families.py"),
-    Mutant("models/likelihoods/poisson.py", "rate = (mean + 0.5 * variance).exp()",
+    Mutant("models/likelihoods/counts.py", "rate = (mean + 0.5 * variance).exp()",
            "rate = (mean + variance).exp()",
            "models/likelihoods/test_expectations.py models/likelihoods/test_families.py"),
-    Mutant("models/likelihoods/negative_binomial.py", "(y + size) * mean)", "y * mean)",
+    Mutant("models/likelihoods/counts.py", "(y + size) * mean)", "y * mean)",
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/heteroscedastic.py", "+ 2.0 * self.spread**2 * v_second",
            "- 2.0 * self.spread**2 * v_second", "models/likelihoods/test_heteroscedastic.py"),

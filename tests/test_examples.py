@@ -80,17 +80,12 @@ LESS = {
     "plot_width_collapse.py": {
         "range(3)": "range(2)", "(10, 50, 200, 1000)": "(2, 5, 10, 20)", "1000, 20_000": "5, 500",
     },
-    "plot_gap.py": {'"max_iter": 2000': '"max_iter": 20'},
     "plot_modes.py": {
         "n_warmup=300": "n_warmup=20", '"n_chains": 64': '"n_chains": 8, "n_draws": 8',
     },
     "plot_predictive.py": {
         "n_chains=32": "n_chains=8, n_draws=8", "n_warmup=300": "n_warmup=10",
         "max_iter=2000": "max_iter=20",
-    },
-    "plot_singular_values.py": {
-        "3000": "20", "600": "20", '"mean_field"': '"mean_field", "max_iter": 20',
-        '"symmetrised": {}': '"symmetrised": {"max_iter": 20}',
     },
     "plot_symmetry.py": {"n_warmup=300": "n_warmup=20", "max_iter=3000": "max_iter=20"},
 }  # fmt: skip

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.log_density import Evaluation, LogDensity
 from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.models.data import Batches
+from skbayes_sym.models.model import Batches
 from skbayes_sym.numerics.optimise import lbfgs
 
 _GTOL = 1e-8  # of the gradient, at a maximum

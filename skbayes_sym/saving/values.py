@@ -19,8 +19,8 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
+from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.modules import ModuleNetwork
-from skbayes_sym.models.networks.residual import ARCHITECTURES
 from skbayes_sym.saving.classes import (
     class_name,
     is_ufunc_name,
@@ -60,14 +60,11 @@ NOUNS = {
     "models.augmentations.pixels": "PixelNoise Blur",
     "models.augmentations.tabular": "Rotation2D ColumnShift LogScale",
     "models.learned_scales": "ARD LayerScales",
-    "models.likelihoods.bernoulli": "Bernoulli",
-    "models.likelihoods.categorical": "Categorical",
+    "models.likelihoods.categorical": "Bernoulli Categorical",
+    "models.likelihoods.counts": "NegativeBinomial Poisson",
     "models.likelihoods.gaussian": "Gaussian",
-    "models.likelihoods.heteroscedastic": "Heteroscedastic",
-    "models.likelihoods.natural_heteroscedastic": "NaturalHeteroscedastic",
-    "models.likelihoods.negative_binomial": "NegativeBinomial",
+    "models.likelihoods.heteroscedastic": "Heteroscedastic NaturalHeteroscedastic",
     "models.likelihoods.ordinal": "Ordinal",
-    "models.likelihoods.poisson": "Poisson",
     "models.likelihoods.student_t": "StudentT",
     "models.networks.mlp": "MLP",
     "models.networks.recording": "Dense Convolution",

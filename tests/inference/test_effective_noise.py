@@ -12,8 +12,8 @@ from skbayes_sym.inference.effective_noise import (
     noise_nodes,
 )
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.data import Data
-from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
+from skbayes_sym.models.model import Data
+from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
 
 ONE = torch.ones(1, dtype=torch.float64)
 

@@ -31,10 +31,9 @@ from skbayes_sym.inference.pooling import weights as stacking
 from skbayes_sym.inference.pooling.left_out import left_out
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape, fit_noise_shape
 from skbayes_sym.inference.pooling.predictor import mixture
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.activations import IDENTITY, RELU
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import NormalMixture

@@ -23,8 +23,7 @@ from skbayes_sym.estimators.layerwise.found import Climb, LayerwiseFit, Seeds, S
 from skbayes_sym.estimators.layerwise.parts import Parts
 from skbayes_sym.inference.layerwise.base import LayerwiseElbo
 from skbayes_sym.inference.layerwise.scales import PriorOfLayers
-from skbayes_sym.models.data import Batches
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds

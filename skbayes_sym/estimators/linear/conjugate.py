@@ -37,19 +37,11 @@ class Solution(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ConjugateFit:
-    """What `ConjugateRegression` has found.
-
-    Parameters
-    ----------
-    design : Design
-    solution : Solution
-    prior_scale : ndarray of shape () or (K,), or None
-        As given; None if it is learned.
-    """
+    """What `ConjugateRegression` has found."""
 
     design: Design
     solution: Solution
-    prior_scale: Array | None
+    prior_scale: Array | None  # () or (K,), or None; as given; None if it is learned
     n_iter: int = 1
     stop_reason: Stopped = "tol"
 
@@ -86,12 +78,8 @@ class ConjugateFit:
 class ConjugateRegression:
     """The exact posterior at the scales of the highest evidence.
 
-    Parameters
-    ----------
-    prior_scale : ndarray of shape () or (K,), or None
-        Of the coefficients of scaled inputs and targets; None learns one for all.
-    learns_noise : bool
-    fit_intercept : bool
+    ``prior_scale`` () or (K,), or None: of the coefficients of scaled inputs and targets; None
+    learns one for all.
     """
 
     needs: ClassVar[Needs] = Needs(NORMAL_NOISE, LINEAR, NORMAL_PRIOR)

@@ -53,27 +53,13 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SiteFit:
-    """What `SiteInference` has found (so far).
-
-    Parameters
-    ----------
-    design : Design
-    state : State
-    prior_scale : ndarray of shape () or (K,), or None
-        As given; None if it is learned.
-    bounds : Bounds, optional
-        Once the updates have ended.
-    elbo_curve : list of float, optional
-        Of scaled targets.
-    n_iter : int
-    stop_reason : Stopped
-    """
+    """What `SiteInference` has found (so far)."""
 
     design: Design
     state: State
-    prior_scale: Array | None
-    bounds: Bounds | None = None
-    elbo_curve: list[float] | None = None
+    prior_scale: Array | None  # () or (K,), or None; as given; None if it is learned
+    bounds: Bounds | None = None  # once the updates have ended
+    elbo_curve: list[float] | None = None  # of scaled targets
     n_iter: int = 0
     stop_reason: Stopped = "max_iter"
 

@@ -47,15 +47,8 @@ _REPLICATES = 8  # of the quasi-Monte Carlo rule behind the reported bound
 class SiteInference:
     """The optimal Gaussian posterior as one Gaussian site per row (Kurle et al. 2022).
 
-    Parameters
-    ----------
-    prior_scale : ndarray of shape () or (K,), or None
-        Of the coefficients of scaled inputs and targets; None learns one for all.
-    learns_noise : bool
-    fit_intercept : bool
-    max_iter : int
-    tol : float or None
-        Posterior standard deviations; None never stops early.
+    ``prior_scale`` () or (K,), or None: of the coefficients of scaled inputs and targets; None
+    learns one for all.
     """
 
     needs: ClassVar[Needs] = Needs(ONE_OUTPUT, LINEAR, NORMAL_PRIOR)
@@ -64,7 +57,7 @@ class SiteInference:
     learns_noise: bool
     fit_intercept: bool
     max_iter: int
-    tol: float | None
+    tol: float | None  # posterior standard deviations; None never stops early
 
     def fit(self, data: Training, model: Model, run: Run) -> SiteFit | ConjugateFit:
         if is_conjugate(model.likelihood):

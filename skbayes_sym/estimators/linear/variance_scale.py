@@ -10,7 +10,7 @@ from skbayes_sym.inference.laplace.labels_predictive import (
 from skbayes_sym.inference.laplace.search.label_terms import Terms
 from skbayes_sym.inference.laplace.search.labels import LinearisedLogits
 from skbayes_sym.inference.linear.sites import State
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 
 _MOST_ROWS = 5000  # that are left out, evenly spaced
 
@@ -18,13 +18,8 @@ _MOST_ROWS = 5000  # that are left out, evenly spaced
 def scale_by_left_out(state: State, data: Data) -> float:
     """The scale whose predictions of left-out rows are best; as of Laplace's approximations.
 
-    Parameters
-    ----------
-    state : State
-        At the optimum: a row's site is its own gradient and curvature there, so that leaving it
-        out is dividing by it.
-    data : Data
-        The same rows, targets class indices.
+    ``state``: at the optimum: a row's site is its own gradient and curvature there, so that leaving
+    it out is dividing by it; ``data``: the same rows, targets class indices.
     """
     chosen = torch.linspace(0, len(data.x) - 1, min(len(data.x), _MOST_ROWS)).round().long()
     y, weight = data.y[chosen], data.weight[chosen]

@@ -35,11 +35,10 @@ from skbayes_sym.estimators.samplers import SMC, Chains, Evidence, Kernel
 from skbayes_sym.inference.modes.mixtures import LowRankMixture, MixtureOfLaplace
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.blocks import Block
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.priors import GaussianPrior, HalfNormal, Prior, UnboundPrior
 from skbayes_sym.numerics.arguments import seed_of

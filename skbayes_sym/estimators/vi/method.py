@@ -27,9 +27,8 @@ from skbayes_sym.inference.mean_field.bounds import evaluation_bytes, expected_l
 from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.models.data import Batches
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import DivergenceError, OptimiseResult, ParamGroup
 from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds

@@ -29,8 +29,8 @@ from skbayes_sym.inference.laplace.marginal_likelihood import (
     LaplaceEvidence,
     Pass,
 )
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.model import Data
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 

@@ -19,8 +19,8 @@ from skbayes_sym.inference.factorization.entry_predictor import (
     entry_variances,
 )
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
+from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.likelihoods.poisson import Poisson
 
 N, M, K = 14, 9, 3
 PRIOR_SCALE, NOISE = 1.5, 0.3

@@ -19,8 +19,8 @@ from skbayes_sym.inference.laplace.search.beginnings import (
 from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.model import Data
 
 HOW = EvidenceSearch(60)
 

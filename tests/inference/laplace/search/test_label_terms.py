@@ -6,7 +6,7 @@ from torch.nn.functional import logsigmoid
 
 from skbayes_sym.inference.laplace.search.label_terms import (
     LabelTerms,
-    points_for_fit,
+    normal_points,
     points_for_prediction,
     symmetric_root,
 )
@@ -70,7 +70,7 @@ def test_of_several_logits_expectations_are_near():
 
 @pytest.mark.parametrize("n_outputs", [1, 3])
 def test_points_are_a_rule_of_the_standard_normal(n_outputs):
-    for rule in (points_for_fit(n_outputs), points_for_prediction(n_outputs)):
+    for rule in (normal_points(n_outputs), points_for_prediction(n_outputs)):
         torch.testing.assert_close(rule.weights.sum(), torch.tensor(1.0).double())
         zero = torch.zeros(n_outputs, dtype=torch.float64)
         torch.testing.assert_close(rule.weights @ rule.points, zero, atol=1e-12, rtol=0.0)

@@ -14,8 +14,8 @@ from skbayes_sym.inference.laplace.labels_predictive import Posteriors, labels_m
 from skbayes_sym.inference.laplace.search import problem as problem_module
 from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.refine import gaussian_bound, refine
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.model import Data
 
 
 def modes_of(problem, n=1, max_iter=60, tol="auto"):
