@@ -47,7 +47,7 @@ _DOUBLE = 8  # bytes
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """What an ensemble's training has found (so far)."""
+    """Result of an ensemble's training (so far)."""
 
     theta: Array  # (M, P)
     log_noise: Array  # (M, n_params of the likelihood), scaled units
@@ -126,11 +126,11 @@ class DeepEnsemble:
                 report=lambda loss: ("mean log posterior", data.log_jacobian - loss),
             )
             log_posterior = objective.log_posterior(objective.position)
-            found = _members(objective, log_posterior, result)
+            members = _members(objective, log_posterior, result)
             if self.has_effective_noise and model.prior.gaussian() is not None:
-                found = corrected(found, data, model)
-            found = self._refitted(found, data, model)
-            run.end(found)
+                members = corrected(members, data, model)
+            members = self._refitted(members, data, model)
+            run.end(members)
         values = log_posterior + data.log_jacobian
         logger.info(
             "log posterior of the members from %.6g to %.6g, stopped by %s after %d steps",
@@ -138,15 +138,15 @@ class DeepEnsemble:
         )  # fmt: skip
         what = "the members' mean log posterior"
         warn_unless_converged(result, self.tol, data.total_weight, what)
-        return found
+        return members
 
-    def _refitted(self, found: Members, data: Training, model: Model) -> Members:
-        how, ended = self.refitting, found.stop_reason
+    def _refitted(self, members: Members, data: Training, model: Model) -> Members:
+        how, ended = self.refitting, members.stop_reason
         if how is None or ended == "interrupted" or not how.is_due(self.n_members, data, model):
-            return found
-        refitted = how.refitted(found.theta, prior_scales(found, model), data, model)
+            return members
+        refitted = how.refitted(members.theta, prior_scales(members, model), data, model)
         logger.info("members refitted as linearised networks, variance scale %g", refitted[1])
-        return replace(found, refitted=refitted)
+        return replace(members, refitted=refitted)
 
     def _position(self, model: Model | NetworkPosterior, seed: int) -> Tensor:
         """Starting points (M, D): random ones, or the members to go on from."""
@@ -167,7 +167,7 @@ class DeepEnsemble:
         return torch.cat([torch.as_tensor(p, dtype=torch.float64) for p in parts], 1)
 
     def _objective(self, posterior: NetworkPosterior, data: Training) -> MapObjective:
-        """What training minimises; scales of the prior that are learned are its own."""
+        """Objective of training; it holds the scales of the prior that are learned."""
         start_seed, batch_seed = data.seed, spawn_seeds(data.seed, 1)[0]
         position = self._position(posterior, start_seed).to(data.data.x)
         batches = self._batches(data, batch_seed)
@@ -238,10 +238,10 @@ def _members(
 
 def prior_scales(members: Members, model: Model) -> Tensor:
     """Standard deviations of the weights' prior: (P,), or (M, P) of members that learned them."""
-    scales, found = learned_scales(model.prior), members.log_precision
-    if scales is None or found is None:
+    scales, log_precision = learned_scales(model.prior), members.log_precision
+    if scales is None or log_precision is None:
         return independent_normals(model.prior).scale
-    return replace(scales, hyper=torch.as_tensor(found)).scale
+    return replace(scales, hyper=torch.as_tensor(log_precision)).scale
 
 
 def corrected(members: Members, data: Training, model: Model) -> Members:
@@ -250,10 +250,10 @@ def corrected(members: Members, data: Training, model: Model) -> Members:
     theta = torch.as_tensor(members.theta).to(data.device, torch.float64)
     scale = prior_scales(members, model).to(theta).expand_as(theta)
     trained = torch.as_tensor(members.log_noise).to(theta).exp()
-    found = [
-        effective_noise(network, t, data.double_data, own, noise)
-        for t, own, noise in zip(theta, scale, trained, strict=True)
+    each = [
+        effective_noise(network, weights, data.double_data, prior_scale, noise)
+        for weights, prior_scale, noise in zip(theta, scale, trained, strict=True)
     ]
-    std, taken, leverage = (torch.stack(t).cpu() for t in zip(*found, strict=True))
-    left = (data.total_weight - taken).numpy()
-    return replace(members, log_noise=std.log().numpy(), freedoms=left, leverage=leverage)
+    std, taken, leverage = (torch.stack(t).cpu() for t in zip(*each, strict=True))
+    freedoms = (data.total_weight - taken).numpy()
+    return replace(members, log_noise=std.log().numpy(), freedoms=freedoms, leverage=leverage)
