@@ -59,19 +59,10 @@ def effective_noise(
 ) -> EffectiveNoise:
     """Noise of every target at one weight vector.
 
-    Parameters
-    ----------
-    network : MLP
-    theta : Tensor of shape (P,)
-    data : Data
-        Float64, targets (N, T).
-    prior_scale : Tensor of shape (P,)
-        Standard deviations of the weights' prior.
-    noise_std : Tensor of shape (T,)
-        What training took the noise for, at which rows are left out.
+    ``theta`` (P,); ``data``: float64, targets (N, T); ``prior_scale`` (P,): standard deviations of
+    the weights' prior; ``noise_std`` (T,): what training took the noise for, at which rows are left
+    out.
 
-    Notes
-    -----
     O(n T P m + 20 m^3) with m the smaller of n T and P, of one target without the 20. Of more than
     n = 4,096 rows an even selection stands for all.
     """

@@ -260,29 +260,17 @@ def _floored(weights: Weights, parts: Parts, data: Training, copies: float = 0.0
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """Pool of regression: where modes find much noise there are no members.
-
-    Parameters
-    ----------
-    n_modes : int
-        Restarts of the evidence-trained network, as far as rows and weights allow them.
-    n_members : int
-    widens, wide_prior
-        As for `EvidenceLaplace`.
-    shapes_noise : bool, default=True
-        Whether left-out rows may say that the noise isn't the same for all.
-    effort : Effort
-    """
+    """Pool of regression: where modes find much noise there are no members."""
 
     needs: ClassVar[asks.Needs] = asks.Needs(
         asks.LEARNED_NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
     )
 
-    n_modes: int
+    n_modes: int  # restarts of the evidence-trained network, as far as rows and weights allow them
     n_members: int
-    widens: bool = False
+    widens: bool = False  # as for `EvidenceLaplace`, like the next
     wide_prior: UnboundPrior | None = None
-    shapes_noise: bool = True
+    shapes_noise: bool = True  # whether left-out rows may say that the noise isn't the same for all
     effort: Effort = Effort()
 
     def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
@@ -391,15 +379,7 @@ def _left_out(pooled: PoolFit, data: Training) -> tuple[dict[str, NormalMixture]
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Pool of classification: members are refitted, or stay out where classes overlap.
-
-    Parameters
-    ----------
-    n_modes, n_members, effort
-        As for `Numbers`.
-    alternative : unbound prior, optional
-        Of the modes, as `EvidenceLaplaceLabels` has it.
-    """
+    """Pool of classification: members are refitted, or stay out where classes overlap."""
 
     needs: ClassVar[asks.Needs] = asks.Needs(
         asks.SOFTMAX, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
@@ -407,7 +387,7 @@ class Labels:
 
     n_modes: int
     n_members: int
-    alternative: UnboundPrior | None = None
+    alternative: UnboundPrior | None = None  # of the modes, as `EvidenceLaplaceLabels` has it
     effort: Effort = Effort()
 
     def fit(self, data: Training, model: Model, run: Run) -> PoolFit:

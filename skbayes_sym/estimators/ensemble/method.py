@@ -92,24 +92,11 @@ class Members:
 class DeepEnsemble:
     """Posterior modes from random starts (Wiese et al. 2023, appendix E.3).
 
-    Parameters
-    ----------
-    n_members : int
-    noise_prior_scale : float
-        Scale of the half-normal prior of the noise's standard deviation, scaled target units.
-    learning_rate : float
-    max_iter : int
-    tol : float or None
-        Nats per unit of sample weight; None never stops early.
-    batch_size : int or "auto"
-    has_effective_noise : bool
-        Whether each member's noise is corrected for the freedoms its weights have taken.
-    learns_noise : bool
-        Whether the evidence sets the noise in training, too, where it sets the prior's scales.
-    start : Members, optional
-        Where to go on from, in the scaled units of this fit.
-    refitting : Refitting, optional
-        Of classes: how the members' linearised networks are refitted.
+    ``noise_prior_scale``: scale of the half-normal prior of the noise's standard deviation, scaled
+    target units; ``has_effective_noise``: whether each member's noise is corrected for the freedoms
+    its weights have taken; ``learns_noise``: whether the evidence sets the noise in training, too,
+    where it sets the prior's scales; ``refitting``: how the members' linearised
+    networks are refitted.
     """
 
     needs: ClassVar[Needs] = Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
@@ -118,11 +105,11 @@ class DeepEnsemble:
     noise_prior_scale: float
     learning_rate: float
     max_iter: int
-    tol: float | None
+    tol: float | None  # nats per unit of sample weight; None never stops early
     batch_size: int | str = "auto"
     has_effective_noise: bool = False
     learns_noise: bool = False
-    start: Members | None = None
+    start: Members | None = None  # where to go on from, in the scaled units of this fit
     refitting: Refitting | None = None
 
     def fit(self, data: Training, model: Model, run: Run) -> Members:

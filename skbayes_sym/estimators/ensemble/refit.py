@@ -41,13 +41,9 @@ class Refitted(NamedTuple):
 class Refitting:
     """Gaussian variational inference of each member's linearised network.
 
-    Parameters
-    ----------
-    variance_scale : "loo" or float
-        Factor on the variance of the logits; "loo" chooses it by approximate leave-one-out.
-    is_optional : bool
-        Whether to leave members as they are where the refit would take long, or the prior isn't
-        normal.
+    ``variance_scale``: factor on the variance of the logits; "loo" chooses it by approximate
+    leave-one-out. ``is_optional``: whether to leave members as they are where the refit would take
+    long, or the prior isn't normal.
     """
 
     variance_scale: str | float
