@@ -230,12 +230,14 @@ MUTANTS = [
     Mutant("inference/factorization/hyperpriors.py", "0.5 * dof * b * log(2.0) - 0.5 * dof",
            "0.5 * dof * b * log(2.0) + 0.5 * dof", "inference/factorization/test_hyperpriors.py"),
     # Scales and noise by the evidence.
-    Mutant("inference/laplace/search/systems.py", "inner.diagonal(dim1=1, dim2=2).add_(1.0)",
+    Mutant("inference/laplace/search/gauss_newton.py", "inner.diagonal(dim1=1, dim2=2).add_(1.0)",
            "inner.diagonal(dim1=1, dim2=2).add_(0.0)",
            "inference/laplace/search/test_gauss_newton.py"),
-    Mutant("inference/laplace/search/systems.py", "return self.diagonal.log().sum(1) + log_det",
+    Mutant("inference/laplace/search/gauss_newton.py",
+           "return self.diagonal.log().sum(1) + log_det",
            "return log_det", "inference/laplace/search/test_gauss_newton.py"),
-    Mutant("inference/laplace/search/systems.py", "return 1.0 - torch.cholesky_inverse(self.inner)",
+    Mutant("inference/laplace/search/gauss_newton.py",
+           "return 1.0 - torch.cholesky_inverse(self.inner)",
            "return torch.cholesky_inverse(self.inner)",
            "inference/laplace/search/test_gauss_newton.py"),
     Mutant("inference/laplace/search/numbers.py", "root = beta.sqrt()", "root = beta",
@@ -379,7 +381,7 @@ def main(first: int, last: int, *, trusting: bool) -> int:
     chosen = list(enumerate(MUTANTS))[first:last]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for part in ("skbayes_sym", "tests"):
+        for part in ("skbayes_sym", "tests", "examples"):
             shutil.copytree(
                 ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
             )
