@@ -217,6 +217,13 @@ MUTANTS = [
     Mutant("inference/factorization/factor_elbo.py",
            "total -= 2.0 * float((mean[rows] * sums.first)",
            "total -= float((mean[rows] * sums.first)", "inference/factorization/test_vi.py"),
+    Mutant("inference/factorization/entry_sites.py", "precision = (-2.0 * terms.d_variance",
+           "precision = (-1.0 * terms.d_variance",
+           "inference/factorization/test_entry_sites.py"),
+    Mutant("inference/factorization/entry_predictor.py", "outputs, weights.log()",
+           "outputs, None", "inference/factorization/test_entry_predictor.py"),
+    Mutant("models/likelihoods/ordinal.py", "d_steps[:, 1:] *=", "d_steps[:, :1] *=",
+           "models/likelihoods/test_ordinal.py"),
     Mutant("inference/factorization/hyperpriors.py", "chisquare(b + n - torch.arange(b).numpy())",
            "chisquare(b + n - 1 - torch.arange(b).numpy())",
            "inference/factorization/test_hyperpriors.py"),
@@ -372,7 +379,7 @@ def main(first: int, last: int, *, trusting: bool) -> int:
     chosen = list(enumerate(MUTANTS))[first:last]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for part in ("skbayes_sym", "tests"):
+        for part in ("skbayes_sym", "tests", "examples"):
             shutil.copytree(
                 ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
             )
