@@ -379,7 +379,7 @@ def main(first: int, last: int, *, trusting: bool) -> int:
     chosen = list(enumerate(MUTANTS))[first:last]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for part in ("skbayes_sym", "tests"):
+        for part in ("skbayes_sym", "tests", "examples"):
             shutil.copytree(
                 ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
             )

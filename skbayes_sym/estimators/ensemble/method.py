@@ -15,7 +15,6 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
-from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.model import (
     fully_connected,
     independent_normals,
@@ -43,8 +42,6 @@ FULL_BATCH_ROWS, MINIBATCH_ROWS = 2000, 500
 _MINIBATCH_FACTOR = (
     0.3  # of the learning rate, whose noise would otherwise keep members from a mode
 )
-# Copies of what is optimised: values, gradient, two moments; and as many of a step and its end.
-_AT_ONCE = 8
 _DOUBLE = 8  # bytes
 
 
@@ -213,23 +210,15 @@ class DeepEnsemble:
         ]
 
     def _require_memory(self, data: Training, model: Model) -> None:
-        """Weights of M members, what Adam keeps of them, and a step's: 8 P + 8 M P b."""
-        n_params = model.network.layout.n_params
-        members = Part(
-            f"{self.n_members} members of {n_params:,} weights",
-            _AT_ONCE * self.n_members * n_params * data.dtype.itemsize,
-            "Lower n_members or hidden_layer_sizes, or give X as float32.",
-        )
-        parts = [rows_part(data), prior_part(n_params), members]
+        """The curvature by which a member's prior scales are learned."""
         if learned_scales(model.prior) is not None:
-            parts.append(
-                Part(
-                    f"the curvature of a member of {n_params:,} weights",
-                    _DOUBLE * curvature_numbers(data.n_rows, model.network.n_outputs, n_params),
-                    "Lower hidden_layer_sizes, or give prior a number.",
-                )
+            n_params = model.network.layout.n_params
+            curvature = Part(
+                f"the curvature of a member of {n_params:,} weights",
+                _DOUBLE * curvature_numbers(data.n_rows, model.network.n_outputs, n_params),
+                "Lower hidden_layer_sizes, or give prior a number.",
             )
-        require_memory(parts, data.device)
+            require_memory([curvature], data.device)
 
 
 def _members(
