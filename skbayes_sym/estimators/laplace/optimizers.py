@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from skbayes_sym.estimators._fit.compatibility import refuse
-from skbayes_sym.estimators._fit.method import Fitted, Method
+from skbayes_sym.estimators._fit.compatibility import Fitted, Method, refuse
 from skbayes_sym.estimators._fit.model import fully_connected, independent_normals
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
