@@ -25,8 +25,7 @@ from skbayes_sym.estimators.factorization.entries import (
 from skbayes_sym.estimators.factorization.side_features import SideFeatures
 from skbayes_sym.inference.factorization.entry_sites import as_targets, is_of_classes
 from skbayes_sym.inference.factorization.incidence import Entries
-from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
+from skbayes_sym.models.likelihoods.base import Likelihood, TargetLikelihood
 
 _CHOSEN_COMPONENTS = 10  # of "auto", when nobody knows yet
 

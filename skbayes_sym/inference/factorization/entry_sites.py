@@ -13,8 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Likelihood
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
+from skbayes_sym.models.likelihoods.expectations import ExpectedLogProb
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
 
