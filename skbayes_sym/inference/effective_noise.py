@@ -59,19 +59,10 @@ def effective_noise(
 ) -> EffectiveNoise:
     """Noise of every target at one weight vector.
 
-    Parameters
-    ----------
-    network : MLP
-    theta : Tensor of shape (P,)
-    data : Data
-        Float64, targets (N, T).
-    prior_scale : Tensor of shape (P,)
-        Standard deviations of the weights' prior.
-    noise_std : Tensor of shape (T,)
-        What training took the noise for, at which rows are left out.
+    ``theta`` (P,); ``data``: float64, targets (N, T); ``prior_scale`` (P,): standard deviations of
+    the weights' prior; ``noise_std`` (T,): what training took the noise for, at which rows are left
+    out.
 
-    Notes
-    -----
     O(n T P m + 20 m^3) with m the smaller of n T and P, of one target without the 20. Of more than
     n = 4,096 rows an even selection stands for all.
     """
@@ -136,7 +127,7 @@ def leverages_of(
 
 
 def _one_target(rows: Tensor) -> Callable[[Tensor], Tensor]:
-    """One noise scales the whole curvature: in its axes a noise costs O(n m)."""
+    """Leverages of one target, whose noise scales all of the curvature: O(n m) in its axes."""
     n, p = rows.shape
     with decompositions_in_words():
         values, axes = torch.linalg.eigh(rows.mT @ rows if p < n else rows @ rows.mT)

@@ -16,8 +16,7 @@ from skbayes_sym.estimators.linear.base import (
     LinearEstimator,
     likelihood_constraint,
 )
-from skbayes_sym.estimators.linear.found import SiteFit
-from skbayes_sym.estimators.linear.variance_scale import scale_by_left_out
+from skbayes_sym.estimators.linear.method import SiteFit, scale_by_left_out
 from skbayes_sym.inference.linear.expectations import SoftmaxSites
 from skbayes_sym.inference.linear.predictor import LinearPredictor
 from skbayes_sym.models.likelihoods.base import Likelihood

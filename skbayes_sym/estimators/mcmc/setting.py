@@ -60,26 +60,12 @@ class SamplingSeeds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SamplingSetting:
-    """Everything that a stage of a fit needs.
-
-    Parameters
-    ----------
-    search : SearchPlan
-    plan : Plan
-    remove_symmetries : bool
-        Whether draws are moved to one representative of their orbit.
-    noise_prior_scale : float
-        Of the half-normal prior of the noise, scaled target units.
-    data : Training
-    model : Model
-    run : Run
-    effort : SamplingEffort
-    """
+    """Everything that a stage of a fit needs."""
 
     search: SearchPlan
     plan: Plan
-    remove_symmetries: bool
-    noise_prior_scale: float
+    remove_symmetries: bool  # whether draws are moved to one representative of their orbit
+    noise_prior_scale: float  # of the half-normal prior of the noise, scaled target units
     data: Training
     model: Model
     run: Run

@@ -21,13 +21,7 @@ from skbayes_sym.inference.modes.bridge import (
     Integrand,
     bridge_evidence,
 )
-from skbayes_sym.inference.modes.find import (
-    LONG,
-    DrawModes,
-    ModeWeights,
-    find_modes,
-    weigh_modes,
-)
+from skbayes_sym.inference.modes.find import LONG, DrawModes, ModeWeights, find_modes, weigh_modes
 from skbayes_sym.inference.sampling.kernels.particle_alignment import align_particles
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER, has_exact_domain
@@ -109,24 +103,17 @@ def _told(draws: Tensor) -> Tensor:
 
 
 def weigh(
-    log_density: LogDensity, pool: DrawPool, group: SymmetryGroup, *, generator: torch.Generator
+    log_density: LogDensity,  # in float64, on the CPU
+    pool: DrawPool,
+    group: SymmetryGroup,
+    *,
+    generator: torch.Generator,
 ) -> Weighing:
     """Divide the pool into modes and estimate the evidence of each by `bridge_evidence`.
 
-    Parameters
-    ----------
-    log_density : LogDensity
-        In float64, on the CPU.
-    pool : DrawPool
-    group : Trivial, Units or a Product of them
-    generator : torch.Generator
-
-    Returns
-    -------
-    Weighing
-        Where chains have draws enough in a mode their own estimate counts, whatever clouds say: a
-        few ancestors' particles find modes, and rarely all of one. Elsewhere everything counts,
-        and ``spread`` compares estimates from each source alone.
+    Where chains have draws enough in a mode their own estimate counts, whatever clouds say: a
+    few ancestors' particles find modes, and rarely all of one. Elsewhere everything counts,
+    and ``spread`` compares estimates from each source alone.
     """
     integrand = Integrand(log_density, group)
     modes = find_modes(pool.draws, pool.values, pool.chains, group)
