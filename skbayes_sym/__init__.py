@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from skbayes_sym.inspection.invariance_gap import invariance_gap
     from skbayes_sym.inspection.loss_barrier import loss_barrier
     from skbayes_sym.inspection.symmetry_removal import remove_symmetries
-    from skbayes_sym.saving.load import load
-    from skbayes_sym.saving.save import save
+    from skbayes_sym.saving.files import load, save
 
 __all__ = [
     "BayesianLinearClassifier",
@@ -81,8 +80,7 @@ _PLACES = {
     "inspection.invariance_gap": ("invariance_gap",),
     "inspection.loss_barrier": ("loss_barrier",),
     "inspection.symmetry_removal": ("remove_symmetries",),
-    "saving.load": ("load",),
-    "saving.save": ("save",),
+    "saving.files": ("load", "save"),
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from skbayes_sym.saving.file import checksum
+from skbayes_sym.saving.files import checksum
 
 
 def rewrite(path: Path, change: Callable[[Any], Any]) -> None:

@@ -19,7 +19,7 @@ from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner, 
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 from skbayes_sym.models.augmentations.affine import Affine
-from skbayes_sym.numerics.constants import constant, positions
+from skbayes_sym.numerics.machine import constant, positions
 
 pytestmark = [
     pytest.mark.skipif(torch.version.cuda is not None, reason="a real GPU doesn't count"),

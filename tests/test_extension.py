@@ -7,6 +7,7 @@ Where a method can't take an object, the error names the object, what is asked o
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import (
     BaseNetwork,
     BasePrior,
+    Categorical,
+    Gaussian,
     GaussianPrior,
     HalfWidth,
     Invariances,
@@ -94,6 +97,83 @@ def test_a_likelihood(name):
     quantiles = reg.predict_quantiles(row, levels)[0]
     np.testing.assert_allclose(np.interp(quantiles, grid, below), levels, atol=3e-3)
     assert np.corrcoef(reg.predict(X), Y)[0, 1] > 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Tempered(Categorical):
+    """Classes by the softmax of half the logits: no softmax, whatever it inherits."""
+
+    calls: ClassVar[list[int]] = []
+
+    def log_prob(self, outputs, y):
+        self.calls.append(len(y))
+        return super().log_prob(0.5 * outputs, y)
+
+
+@dataclass(frozen=True, eq=False)
+class Wide(Gaussian):
+    """Normal noise of twice the scale that it says."""
+
+    calls: ClassVar[list[int]] = []
+
+    def log_prob(self, outputs, y):
+        self.calls.append(len(y))
+        return super().log_prob(outputs / 2.0, y / 2.0) - math.log(2.0)
+
+
+USE_TEMPERED = {
+    "vi": sk.SymmetrizedVIClassifier(**NET, **STEPS, init="random"),
+    "mcmc": sk.MCMCClassifier(**NET, **CHAINS),
+    "ensemble": sk.DeepEnsembleClassifier(**NET, **STEPS, n_members=2),
+    "laplace": sk.LaplaceClassifier(**NET, **UPDATES, optimizer="adam"),
+    "lila": sk.LILAClassifier(**NET, **UPDATES, invariances=None),
+}
+USE_WIDE = {
+    "vi": sk.SymmetrizedVIRegressor(**NET, **STEPS, init="random"),
+    "mcmc": sk.MCMCRegressor(**NET, **CHAINS),
+    "ensemble": sk.DeepEnsembleRegressor(**NET, **STEPS, n_members=2),
+    "laplace": sk.LaplaceRegressor(**NET, **UPDATES, optimizer="adam"),
+    "lila": sk.LILARegressor(**NET, **UPDATES, invariances=None),
+    "linear": sk.BayesianLinearRegressor(),
+}
+REFUSE = {
+    "bayesian-mlp": (sk.BayesianMLPClassifier(), Tempered(n_points=16)),
+    "laplace": (sk.LaplaceClassifier(optimizer="gauss-newton"), Tempered(n_points=16)),
+    "linear": (sk.BayesianLinearClassifier(), Tempered(n_points=16)),
+    "bayesian-mlp-regressor": (sk.BayesianMLPRegressor(), Wide()),
+    "laplace-regressor": (sk.LaplaceRegressor(optimizer="gauss-newton"), Wide()),
+    "layerwise-regressor": (sk.LayerwiseVIRegressor(), Wide()),
+}
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "model", "y"),
+    [(Tempered(n_points=16), m, LABELS) for m in USE_TEMPERED.values()]
+    + [(Wide(), m, Y) for m in USE_WIDE.values()],
+    ids=[*(f"{name}-classifier" for name in USE_TEMPERED), *(f"{n}-regressor" for n in USE_WIDE)],
+)
+def test_a_density_over_that_of_a_known_law(likelihood, model, y):
+    """What is inherited of the known law is not used: fits and predictions are of the new one."""
+    likelihood.calls.clear()
+    own = clone(model).set_params(likelihood=likelihood).fit(X, y)
+    assert len(likelihood.calls) > 10
+    if y is LABELS:
+        likelihood.calls.clear()
+        assert np.ptp(own.predict_proba(X)) > 0.0
+        assert likelihood.calls
+
+
+LABELLED = ("bayesian-mlp", "laplace", "linear")
+
+
+@pytest.mark.parametrize("name", REFUSE)
+def test_a_density_over_that_of_a_known_law_is_refused_where_only_that_is_known(name):
+    model, likelihood = REFUSE[name]
+    likelihood.calls.clear()
+    named = r"likelihood=(Tempered|Wide)\(.*(asks for|does not apply|an output a class)"
+    with pytest.raises(ValueError, match=named):
+        clone(model).set_params(likelihood=likelihood).fit(X, LABELS if name in LABELLED else Y)
+    assert not likelihood.calls
 
 
 # ---------------------------------------------------------------------------- a prior

@@ -2,9 +2,8 @@
 
 import torch
 
-from skbayes_sym.numerics.assignment_sampler import sample_assignments
-from skbayes_sym.numerics.permanent import log_permanent
-from skbayes_sym.numerics.permanent_bounds import soules_bound
+from skbayes_sym.numerics.assignment import sample_assignments
+from skbayes_sym.numerics.permanent import log_permanent, soules_bound
 
 from .common import DEVICES, SingleThread, require, synchronise
 

@@ -4,7 +4,6 @@ Passes through the network are its own business (`Network.chain_likelihood`): ha
 MLP, by autograd for any other.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, log, pi
@@ -16,10 +15,8 @@ from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import ChainLikelihood, Network
-from skbayes_sym.models.priors import GaussianPrior, Prior
+from skbayes_sym.models.priors import GaussianPrior, Prior, PriorKernel
 from skbayes_sym.numerics.random import float64_normal
-
-PriorKernel = Callable[[Tensor], tuple[Tensor, Tensor]]  # (C, P) -> (C,) nats, (C, P)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +139,8 @@ class NetworkPosterior:
 
     @cached_property
     def _prior_kernel(self) -> PriorKernel | None:
-        """Of a prior that has one: value and gradient without autograd."""
-        make = getattr(self.prior, "kernel", None)
-        return None if make is None else make(self.data.x)
+        """Value and gradient of a prior without autograd, if it has them."""
+        return self.prior.kernel(self.data.x)
 
     @property
     def _n_theta(self) -> int:

@@ -39,7 +39,7 @@ from skbayes_sym.inference.factorization.vi import (
 )
 from skbayes_sym.inference.reference.analytic_mean_field import analytic_mean_field
 from skbayes_sym.numerics.linalg import matrix_blocks
-from skbayes_sym.numerics.monte_carlo import Estimate
+from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.gaps.base import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.rows import row_gap

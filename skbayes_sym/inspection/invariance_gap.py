@@ -17,8 +17,7 @@ from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.posteriors import MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.numerics.arguments import seed_of, shown
-from skbayes_sym.numerics.monte_carlo import Estimate
-from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.numerics.random import Estimate, generator_from
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.gaps.base import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.permanent_estimates import (

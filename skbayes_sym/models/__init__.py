@@ -23,7 +23,11 @@ from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.likelihoods.defaults import BaseLikelihood, TargetLikelihood
+from skbayes_sym.models.likelihoods.defaults import (
+    BaseLikelihood,
+    LabelLikelihood,
+    TargetLikelihood,
+)
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
@@ -47,7 +51,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
 from skbayes_sym.models.networks.residual import resnet
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetMixture
-from skbayes_sym.models.priors import BasePrior, GaussianPrior, LearnedPrior, Normal, Prior
+from skbayes_sym.models.priors import BasePrior, GaussianPrior, Normal, Prior
 from skbayes_sym.numerics.layout import ParamLayout
 
 __all__ = [
@@ -80,8 +84,8 @@ __all__ = [
     "Heteroscedastic",
     "Hue",
     "Invariances",
+    "LabelLikelihood",
     "LayerScales",
-    "LearnedPrior",
     "Likelihood",
     "LogScale",
     "Model",

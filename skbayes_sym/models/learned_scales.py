@@ -11,15 +11,14 @@ the width these are: weights into a layer of ``n`` inputs have variance of order
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import lgamma, log, pi
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.priors import GaussianPrior, Moments
-from skbayes_sym.numerics.constants import constant
+from skbayes_sym.models.priors import BasePrior, GaussianPrior, WeightMoments
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.machine import constant
 from skbayes_sym.numerics.random import normal_like
 
 # Variance of the inputs to a hidden unit from standardised features: tanh units then bend within
@@ -28,7 +27,7 @@ _INPUT_VARIANCE = 2.25
 
 
 @dataclass(frozen=True, eq=False)
-class ScalesByGroup:
+class ScalesByGroup(BasePrior):
     """Zero-mean normals with one learned scale a group of parameters; bound to a layout.
 
     Parameters
@@ -69,6 +68,10 @@ class ScalesByGroup:
                 f"{layout.n_params}."
             )
         return self
+
+    @property
+    def learned(self) -> "ScalesByGroup | None":
+        return self if self.is_learned else None
 
     @property
     def n_groups(self) -> int:
@@ -127,7 +130,7 @@ class ScalesByGroup:
         scale = self.scale.to(generator.device)
         return scale * normal_like((n, scale.numel()), generator=generator, like=scale)
 
-    def update(self, moments: Moments) -> "ScalesByGroup":
+    def update(self, moments: WeightMoments) -> "ScalesByGroup":
         """The scales that maximise the expected log prior plus the hyperprior, in closed form.
 
         .. math:: \\alpha_g = (n_g + 2a) / (E|\\theta_g|^2 + 2 a s_g^2).
@@ -164,7 +167,7 @@ class ScalesByGroup:
 
 
 @dataclass(frozen=True, eq=False)
-class CollapsedScales:
+class CollapsedScales(BasePrior):
     r"""The law of the weights alone: every group a multivariate Student-t.
 
     .. math:: p(\theta_g) = \frac{\Gamma(a + n_g/2)}{\Gamma(a)}\,
@@ -181,9 +184,9 @@ class CollapsedScales:
         self.scales.bind(layout)
         return self
 
-    def gaussian(self) -> None:
-        """None: the weights of a group aren't independent."""
-        return None
+    @property
+    def learned(self) -> ScalesByGroup:
+        return self.scales
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log density in nats, (*B, P) -> (*B,)."""
@@ -221,7 +224,8 @@ class CollapsedScales:
         return noise / precision.sqrt()[:, s.group]
 
 
-class CollapsedKernel(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class CollapsedKernel:
     """`CollapsedScales` as samplers want it: what doesn't depend on the weights, made once."""
 
     member: Tensor  # (P, G), 1 where a parameter is of a group

@@ -1,7 +1,8 @@
 """Priors over the flat parameter vector."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,10 @@ from skbayes_sym.numerics.gaussian import log_normal
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import normal_like
 
+if TYPE_CHECKING:
+    from skbayes_sym.models.learned_scales import ScalesByGroup
+
+PriorKernel = Callable[[Tensor], tuple[Tensor, Tensor]]  # (C, P) -> (C,) nats, (C, P)
 _LEAST_SCALE = 1e-100
 
 
@@ -37,6 +42,15 @@ class Prior(UnboundPrior, Protocol):
         """Itself as independent zero-mean normals, which VI and Laplace need; else None."""
         ...
 
+    @property
+    def learned(self) -> "ScalesByGroup | None":
+        """Scales that are learned with the weights, by themselves or integrated out."""
+        ...
+
+    def kernel(self, like: Tensor) -> PriorKernel | None:
+        """Value and gradient at once, in dtype and on the device of ``like``; None by autograd."""
+        ...
+
     def log_prob(self, theta: Tensor) -> Tensor:
         """Normalised log density in nats, (*B, P) -> (*B,)."""
         ...
@@ -59,38 +73,23 @@ class BasePrior:
     def gaussian(self) -> "GaussianPrior | None":
         return None
 
+    @property
+    def learned(self) -> "ScalesByGroup | None":
+        return None
 
-class Moments(NamedTuple):
-    """What a posterior says of the weights, for scales learned from it."""
+    def kernel(self, like: Tensor) -> PriorKernel | None:
+        return None
+
+
+class WeightMoments(NamedTuple):
+    """Moments of a posterior of the weights, from which scales are learned."""
 
     mean: Tensor  # (P,)
     variance: Tensor  # (P,)
 
 
-class LearnedPrior(Prior, Protocol):
-    """A Gaussian prior that owns its scales and how they are learned.
-
-    Methods that follow a gradient (Laplace's evidence, sampling) move ``hyper`` and read
-    ``at(hyper).precision``, differentiable in it; methods that know the posterior's moments (VI,
-    conjugate updates) call `update`.
-    """
-
-    @property
-    def hyper(self) -> Tensor:
-        """Free numbers (H,) on the whole line, such as log precisions of groups."""
-        ...
-
-    def at(self, hyper: Tensor) -> "GaussianPrior":
-        """The prior at these values; its ``precision`` is differentiable in them."""
-        ...
-
-    def update(self, moments: Moments) -> "LearnedPrior":
-        """The prior that maximises the expected log prior (plus its own hyperprior)."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
-class GaussianPrior:
+class GaussianPrior(BasePrior):
     """Independent zero-mean normals: ``theta_k ~ N(0, scale_k^2)``.
 
     Parameters

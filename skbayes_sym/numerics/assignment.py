@@ -7,6 +7,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from skbayes_sym.numerics.sinkhorn import SINKHORN_ITERATIONS, require_square, sinkhorn
+
 # Up to here trying all d! permutations at once beats one solver call a draw.
 _ENUMERABLE_WIDTH = 4
 
@@ -83,3 +85,110 @@ def runner_up_loss(similarity: Tensor) -> Tensor:
     for k in range(d if d > 1 else 0):
         path = torch.minimum(path, path[..., :, k, None] + path[..., None, k, :])
     return path.diagonal(dim1=-2, dim2=-1).amin(dim=-1)
+
+
+# Floor of the scores in the sampler: at 1e6 float64 resolves the Gumbel noise to 1e-10. _LOG_ZERO
+# would absorb it, and ties would then go to the lowest row index.
+_SCORE_FLOOR = -1e6
+
+
+@torch.no_grad()
+def sample_assignments(
+    log_weights: Tensor,
+    n: int,
+    *,
+    generator: torch.Generator,
+    n_iter: int = SINKHORN_ITERATIONS,
+    given: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    r"""Draw assignments of rows to columns, roughly in proportion to their weight.
+
+    Let :math:`B` be the Sinkhorn scaling of the weights. Columns are visited in decreasing order
+    of confidence :math:`\max_i B_{ij} / \sum_i B_{ij}`; column :math:`j` takes row :math:`i` among
+    the rows :math:`R` still free with probability :math:`B_{ij} / \sum_{k \in R} B_{kj}`. So
+
+    .. math:: \tau(g) = \prod_j B_{g^{-1}(j) j} / \textstyle\sum_{k \in R_j} B_{kj}
+
+    is exact, and :math:`E_\tau[\exp(\sum_i L_{i g(i)}) / \tau(g)]` is the permanent of
+    :math:`\exp L`.
+
+    Parameters
+    ----------
+    log_weights : Tensor of shape (*B, d, d)
+        Log weights in nats, finite or -inf.
+    n : int
+        Draws for each matrix.
+    generator : torch.Generator
+        The only source of noise, on the device of `log_weights`.
+    n_iter : int, default=10
+        Sinkhorn rounds. Any number gives a valid proposal.
+    given : Tensor of shape (k, *B, d), int64, optional
+        Assignments put before the draws: beside them their log probability costs next to nothing.
+
+    Returns
+    -------
+    permutations : Tensor of shape (k + n, *B, d), int64
+        ``permutations[m, ..., i]`` is the column assigned to row ``i``.
+    log_prob : Tensor of shape (k + n, *B)
+        Exact log probability of each under the proposal, nats.
+
+    Raises
+    ------
+    ValueError
+        If `log_weights` is not a floating tensor of shape (*B, d, d).
+
+    Notes
+    -----
+    Permuting the rows permutes the law. A bonus for the diagonal, or a tie broken by row index,
+    would inflate a symmetrisation gap, because draws of a factorised posterior arrive in identity
+    order. A dead end (only zero weights left) is completed uniformly. Computed in float64, without
+    gradients. Cost O(n d^2) time and memory for each matrix.
+    """
+    require_square(log_weights)
+    scores, columns = _visiting_order(log_weights.double(), n_iter)
+    d = scores.shape[-1]
+    # Gumbel-max: argmax_i (score_i + gumbel_i) over the free rows has the law proportional to
+    # exp(score_i), with gumbel = -log(-log u). The smallest u is kept off 0, where it is infinite.
+    uniform = scores.new_empty((d, n, *scores.shape[:-2], d)).uniform_(generator=generator)
+    minus_gumbel = uniform.clamp_(min=torch.finfo(uniform.dtype).tiny).log_().neg_().log_()
+    rows = _choose_rows(scores.movedim(-2, 0).unsqueeze(1) - minus_gumbel)
+    permutations = torch.empty_like(rows).scatter_(-1, rows, columns.expand(rows.shape))
+    if given is not None:
+        permutations = torch.cat([given, permutations])
+        rows = torch.cat([_rows_in_order(given, columns), rows])
+    return permutations, _log_prob(scores, rows).to(log_weights.dtype)
+
+
+def _visiting_order(log_weights: Tensor, n_iter: int) -> tuple[Tensor, Tensor]:
+    """Scores (*B, d steps, d rows) of the column visited at each step, and its index (*B, d)."""
+    scaled = sinkhorn(log_weights, n_iter)
+    confidence = scaled.amax(-2) - scaled.logsumexp(-2)
+    columns = confidence.argsort(dim=-1, descending=True, stable=True)
+    by_column = scaled.clamp(min=_SCORE_FLOOR).mT
+    return by_column.take_along_dim(columns.unsqueeze(-1), dim=-2), columns
+
+
+def _rows_in_order(permutations: Tensor, columns: Tensor) -> Tensor:
+    """Row of each visited column, (n, *B, d steps), in assignments (n, *B, d rows)."""
+    return permutations.argsort(-1).gather(-1, columns.expand(permutations.shape))
+
+
+def _choose_rows(perturbed: Tensor) -> Tensor:
+    """Best free row at each step: (d steps, n, *B, d rows) -> (n, *B, d steps). Overwrites."""
+    chosen = torch.empty(perturbed.shape[:-1], dtype=torch.int64, device=perturbed.device)
+    taken = torch.zeros_like(perturbed[:1]).squeeze(0)
+    for scores, row in zip(perturbed, chosen, strict=True):
+        torch.argmax(scores.add_(taken), dim=-1, out=row)
+        taken.scatter_(-1, row.unsqueeze(-1), -torch.inf)
+    return chosen.movedim(0, -1)
+
+
+def _log_prob(scores: Tensor, rows: Tensor) -> Tensor:
+    """Log probability (n, *B) of taking `rows` (n, *B, d) in this order, from scores (*B, d, d)."""
+    d = scores.shape[-1]
+    # by_step[..., t, s] is the score at step t of the row taken at step s: free at t iff s >= t.
+    index = rows.unsqueeze(-2).expand(*rows.shape, d)
+    by_step = scores.expand(index.shape).gather(-1, index)
+    past = torch.ones(d, d, dtype=torch.bool, device=scores.device).tril(-1)
+    free = by_step.masked_fill(past, -torch.inf).logsumexp(-1)
+    return (by_step.diagonal(dim1=-2, dim2=-1) - free).sum(-1)

@@ -1,12 +1,10 @@
-"""Kullback-Leibler divergences and log densities of normal distributions, nats.
+"""Normal distributions: divergences and log densities in nats, nodes of expectations."""
 
-Two kernels keep a copy of their own: `skbayes_sym.inference.mean_field.elbo` fuses the KL with
-its gradient into buffers, and `skbayes_sym.symmetry.permutation` the log density with matrix
-products over all pairs of units.
-"""
-
+from functools import cache
 from math import log, pi
 
+import numpy as np
+import torch
 from torch import Tensor
 
 LOG_2PI = log(2.0 * pi)
@@ -38,3 +36,28 @@ def log_normal(squares: Tensor, log_scale: Tensor) -> Tensor:
 def log_normal_multivariate(squares: Tensor, log_det: Tensor, n: int) -> Tensor:
     """``log N(x; m, S)`` in n dimensions, ``squares = (x - m)' S^-1 (x - m)``, (*B,)."""
     return -0.5 * (squares + log_det + n * LOG_2PI)
+
+
+@cache
+def gauss_hermite(n_nodes: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights (n_nodes,) of ``E[f(z)]``, z ~ N(0, 1), float64.
+
+    Exact for polynomials up to degree 2 n - 1.
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
+    with torch.inference_mode(False):  # kept for callers that differentiate, whoever asks first
+        return torch.as_tensor(nodes), torch.as_tensor(weights / weights.sum())
+
+
+def sobol_normal(n_points: int, dimension: int, *, seed: int) -> Tensor:
+    """Quasi-Monte Carlo points of N(0, I), (n_points, dimension), float64.
+
+    A scrambled Sobol sequence (Owen 1995; unbiased for each seed) and its mirror image, so that
+    odd moments vanish. ``n_points`` is rounded up to twice a power of two.
+    """
+    half = 1 << max(0, (max(n_points, 2) // 2 - 1).bit_length())
+    engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed)
+    uniform = engine.draw(half, dtype=torch.float64)
+    tiny = torch.finfo(torch.float32).eps  # the first scrambled point may be 0
+    z = torch.special.ndtri(uniform.clamp(tiny, 1.0 - tiny))
+    return torch.cat([z, -z])

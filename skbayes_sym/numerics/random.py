@@ -1,7 +1,8 @@
-"""Explicit random streams; the global random state is never touched."""
+"""Explicit random streams, and numbers known up to Monte Carlo noise."""
 
 from collections.abc import Iterator, Sequence
 from math import factorial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -140,3 +141,17 @@ def _unrank(ranks: Tensor, d: int) -> Tensor:
         keep = torch.arange(k, device=ranks.device).expand(len(ranks), k) != digit.unsqueeze(1)
         left = left[keep].reshape(len(ranks), k - 1)
     return torch.cat(columns, dim=1)
+
+
+class Estimate(NamedTuple):
+    """A Monte Carlo estimate and how far off it may be."""
+
+    value: float
+    standard_error: float  # 0 where nothing was drawn, nan where one draw can't tell
+
+
+def mean_and_error(values: Tensor) -> Estimate:
+    """Mean of independent draws of shape (n,), with its standard error; in float64."""
+    values = values.double()
+    error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else float("nan")
+    return Estimate(float(values.mean()), error)

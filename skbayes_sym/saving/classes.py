@@ -3,6 +3,8 @@
 A file is data: what it names is looked up here and nowhere else.
 """
 
+import re
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -10,55 +12,60 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.base import is_fitted_name
-from skbayes_sym.estimators.bayesian_mlp.classifier import BayesianMLPClassifier
-from skbayes_sym.estimators.bayesian_mlp.estimator import BayesianMLPRegressor
-from skbayes_sym.estimators.ensemble.estimator import DeepEnsembleClassifier, DeepEnsembleRegressor
-from skbayes_sym.estimators.factorization.estimator import SymVIMatrixFactorization
-from skbayes_sym.estimators.laplace.estimator import LaplaceClassifier, LaplaceRegressor
-from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
-from skbayes_sym.estimators.layerwise.estimator import LayerwiseVIRegressor
-from skbayes_sym.estimators.linear.classifier import BayesianLinearClassifier
-from skbayes_sym.estimators.linear.regressor import BayesianLinearRegressor
-from skbayes_sym.estimators.mcmc.estimator import MCMCClassifier, MCMCRegressor
-from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, SymmetrizedVIRegressor
-from skbayes_sym.saving.validate import check_fitted
 
-ESTIMATORS: dict[str, type] = {
-    estimator.__name__: estimator
-    for estimator in (
-        BayesianMLPClassifier, BayesianMLPRegressor,
-        BayesianLinearClassifier, BayesianLinearRegressor, DeepEnsembleClassifier,
-        DeepEnsembleRegressor, LaplaceClassifier, LaplaceRegressor, LILAClassifier,
-        LILARegressor, LayerwiseVIRegressor, MCMCClassifier, MCMCRegressor, SymmetrizedVIClassifier,
-        SymmetrizedVIRegressor, SymVIMatrixFactorization,
-    )
-}  # fmt: skip
+# This package's estimators, by module; imported when a file is written or read.
+ESTIMATORS = {
+    "bayesian_mlp.classifier": "BayesianMLPClassifier",
+    "bayesian_mlp.estimator": "BayesianMLPRegressor",
+    "ensemble.estimator": "DeepEnsembleClassifier DeepEnsembleRegressor",
+    "factorization.estimator": "SymVIMatrixFactorization",
+    "laplace.estimator": "LaplaceClassifier LaplaceRegressor",
+    "laplace.lila": "LILAClassifier LILARegressor",
+    "layerwise.estimator": "LayerwiseVIRegressor",
+    "linear.classifier": "BayesianLinearClassifier",
+    "linear.regressor": "BayesianLinearRegressor",
+    "mcmc.estimator": "MCMCClassifier MCMCRegressor",
+    "vi.estimator": "SymmetrizedVIClassifier SymmetrizedVIRegressor",
+}
 
 # Modules of scikit-learn, and in them the steps whose fitted state is arrays, numbers, strings and
 # one another. Imported when a file names one: most people's don't.
 _STEPS = {
-    "pipeline": ("Pipeline", "FeatureUnion"),
-    "compose": ("ColumnTransformer", "TransformedTargetRegressor"),
+    "pipeline": "Pipeline FeatureUnion",
+    "compose": "ColumnTransformer TransformedTargetRegressor",
     "preprocessing": (
-        "StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler", "Normalizer",
-        "Binarizer", "PowerTransformer", "QuantileTransformer", "PolynomialFeatures",
-        "SplineTransformer", "KBinsDiscretizer", "FunctionTransformer", "OneHotEncoder",
-        "OrdinalEncoder", "TargetEncoder", "LabelEncoder",
+        "StandardScaler MinMaxScaler MaxAbsScaler RobustScaler Normalizer Binarizer "
+        "PowerTransformer QuantileTransformer PolynomialFeatures SplineTransformer "
+        "KBinsDiscretizer FunctionTransformer OneHotEncoder OrdinalEncoder TargetEncoder "
+        "LabelEncoder"
     ),
-    "impute": ("SimpleImputer", "MissingIndicator"),
-    "decomposition": ("PCA", "TruncatedSVD"),
-    "feature_selection": ("VarianceThreshold",),
-}  # fmt: skip
+    "impute": "SimpleImputer MissingIndicator",
+    "decomposition": "PCA TruncatedSVD",
+    "feature_selection": "VarianceThreshold",
+}
+
+
+def named(modules: Mapping[str, str], prefix: str) -> dict[str, Any]:
+    """Objects by name, of a table of modules and the names in each."""
+    return {
+        name: getattr(import_module(f"{prefix}.{module}"), name)
+        for module, names in modules.items()
+        for name in names.split()
+    }
+
+
+@cache
+def estimators() -> dict[str, type]:
+    """This package's estimators by name."""
+    return named(ESTIMATORS, "skbayes_sym.estimators")
 
 
 @cache
 def steps() -> dict[str, type]:
     """scikit-learn's steps by name."""
-    modules = {name: import_module(f"sklearn.{name}") for name in _STEPS}
-    return {
-        name: getattr(modules[module], name) for module, names in _STEPS.items() for name in names
-    }
+    return named(_STEPS, "sklearn")
 
 
 @cache
@@ -69,13 +76,13 @@ def plain_parts() -> dict[str, type]:
 
 def is_foreign(name: str) -> bool:
     """Whether a name is that of a step of scikit-learn's."""
-    return any(name in names for names in _STEPS.values())
+    return any(name in names.split() for names in _STEPS.values())
 
 
 def class_name(estimator: BaseEstimator) -> str | None:
     """The name by which a file knows the estimator's class; None if it doesn't."""
     kind = type(estimator)
-    known = ESTIMATORS.get(kind.__name__) is kind or (
+    known = estimators().get(kind.__name__) is kind or (
         is_foreign(kind.__name__) and steps()[kind.__name__] is kind
     )
     return kind.__name__ if known else None
@@ -83,7 +90,7 @@ def class_name(estimator: BaseEstimator) -> str | None:
 
 def state_of(estimator: BaseEstimator) -> dict[str, Any]:
     """What `fit` found, as attributes."""
-    if type(estimator).__name__ in ESTIMATORS:
+    if type(estimator).__name__ in estimators():
         return {k: v for k, v in estimator.__getstate__().items() if is_fitted_name(k)}
     parameters = estimator.get_params(deep=False)
     return {k: v for k, v in vars(estimator).items() if k not in parameters}
@@ -99,14 +106,14 @@ def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -
     ValueError
         If it has no such parameters or attributes, or no fit leaves them like this.
     """
-    kind: Any = ESTIMATORS[name] if name in ESTIMATORS else steps()[name]
+    kind: Any = estimators()[name] if name in estimators() else steps()[name]
     unknown = sorted(set(parameters) - set(kind._get_param_names()))
-    if name in ESTIMATORS:
+    if name in estimators():
         unknown += [k for k in attributes if not is_fitted_name(k)]
     if unknown:
         raise ValueError(f"{', '.join(unknown)} for {name}")
     estimator = kind(**parameters)
-    if name in ESTIMATORS and attributes:  # what others fit copies of has none
+    if name in estimators() and attributes:  # what others fit copies of has none
         check_fitted(estimator, attributes)
     estimator.__dict__.update(attributes)
     return estimator
@@ -115,3 +122,69 @@ def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -
 def is_ufunc_name(name: str) -> bool:
     """Whether NumPy has a function of this name that acts element by element."""
     return isinstance(getattr(np, name, None), np.ufunc)
+
+
+_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
+
+
+def _is_numbers(value: Any, *shape: int) -> bool:
+    is_array = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    return is_array and (not shape or value.shape == shape)
+
+
+def _is_per_target(value: Any, *_: int) -> bool:
+    return _is_numbers(value) and value.ndim == 1 and len(value) > 0
+
+
+def _is_noun(value: Any, *_: int) -> bool:
+    return type(value).__module__.startswith("skbayes_sym.")
+
+
+# What an attribute of this name is, wherever there is one.
+_FORMS: dict[str, Callable[[Any, int], bool]] = {
+    "dtype_": lambda value, n: value in ("float32", "float64"),
+    "device_": lambda value, n: isinstance(value, str) and _DEVICE.fullmatch(value) is not None,
+    "x_mean_": lambda value, n: _is_numbers(value, n),
+    "x_scale_": lambda value, n: _is_numbers(value, n) and bool((value > 0).all()),
+    "y_mean_": _is_per_target,
+    "y_scale_": lambda value, n: _is_per_target(value) and bool((value > 0).all()),
+    "feature_names_in_": lambda value, n: isinstance(value, np.ndarray) and value.shape == (n,),
+    "n_features_in_": lambda value, n: type(value) is int and value > 0,
+    "n_iter_": lambda value, n: type(value) is int and value >= 0,
+    "stop_reason_": lambda value, n: isinstance(value, str),
+    "classes_": lambda value, n: np.ndim(value) == 1 and len(value) > 1,
+    "posterior_": _is_noun,
+    "network_": _is_noun,
+    "member_network_": _is_noun,
+    "augmentation_": _is_noun,
+    "samples_": lambda value, n: _is_numbers(value),
+    "noise_std_samples_": lambda value, n: _is_numbers(value),
+}
+_PRESENT = ("n_features_in_", "device_", "dtype_", "n_iter_", "stop_reason_")
+_OF_ROWS = ("x_mean_", "x_scale_")
+
+
+def check_fitted(estimator: BaseEstimator, attributes: dict[str, Any]) -> None:
+    """Check what an estimator of this package would predict with.
+
+    Raises
+    ------
+    ValueError
+        Naming the first parameter or attribute that no fit leaves like this.
+    """
+    try:
+        estimator._validate_params()
+    except ValueError as error:
+        raise ValueError(f"an impossible parameter ({error})") from error
+    needed = [*_PRESENT, *(_OF_ROWS if hasattr(estimator, "_input_blocks") else ())]
+    missing = [name for name in needed if name not in attributes]
+    if missing or not {"posterior_", "samples_"} & attributes.keys():
+        raise ValueError(f"no {(missing or ['posterior_'])[0]}")
+    for name, is_right in _FORMS.items():
+        if name in attributes and not is_right(attributes[name], attributes["n_features_in_"]):
+            raise ValueError(f"an impossible {name}")
+    scales: list[Array] = [attributes[k] for k in ("y_mean_", "y_scale_") if k in attributes]
+    if len({len(scale) for scale in scales}) > 1:
+        raise ValueError("y_mean_ and y_scale_ of different lengths")
+    if hasattr(estimator, "predict_proba") and "classes_" not in attributes:
+        raise ValueError("no classes_")

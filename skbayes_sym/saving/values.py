@@ -8,6 +8,7 @@ and nouns are looked up in the two tables below.
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from math import isfinite
 from typing import Any
 
@@ -17,93 +18,73 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.mcmc.modes import Mode
-from skbayes_sym.inference.laplace.curvature import KroneckerSpectrum, LayerSpectrum
-from skbayes_sym.inference.laplace.member_refit import RefittedMembers
-from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
-from skbayes_sym.inference.laplace.posterior import LaplacePosterior
-from skbayes_sym.inference.laplace.precision import (
-    DiagonalPrecision,
-    FullPrecision,
-    KroneckerPrecision,
-)
-from skbayes_sym.inference.layerwise.base import Layerwise
-from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
-from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
-from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
-from skbayes_sym.inference.linear.posterior import LowRankGaussian
-from skbayes_sym.inference.modes.mixtures import GaussianMixture, LowRankMixture, MixtureOfLaplace
-from skbayes_sym.inference.pooling.noise_shape import NoiseShape
-from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, MeanFieldGaussian
-from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
-from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Annealing, Evidence
-from skbayes_sym.inference.sampling.blocks import Block
-from skbayes_sym.inference.sampling.kernels.base import (
-    DensePreconditioner,
-    DiagonalPreconditioner,
-    State,
-)
-from skbayes_sym.inference.sampling.kronecker import KroneckerPreconditioner, LayerCurvature
-from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField
-from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
-from skbayes_sym.models.augmentations.base import Composed, Identity, InRescaledUnits
-from skbayes_sym.models.augmentations.colour import Brightness, Contrast, Hue
-from skbayes_sym.models.augmentations.invariances import Invariances
-from skbayes_sym.models.augmentations.objectives import Augerino
-from skbayes_sym.models.augmentations.pixels import Blur, PixelNoise
-from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
-from skbayes_sym.models.learned_scales import ARD, LayerScales
-from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
-from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
-from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
-from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
-from skbayes_sym.models.likelihoods.ordinal import Ordinal
-from skbayes_sym.models.likelihoods.poisson import Poisson
-from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
-from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
-from skbayes_sym.models.networks.recording import Convolution, Dense
 from skbayes_sym.models.networks.residual import ARCHITECTURES
-from skbayes_sym.models.priors import GaussianPrior, Normal
-from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.saving.classes import class_name, is_ufunc_name, plain_parts, rebuilt, state_of
-from skbayes_sym.symmetry.base import Product, Trivial
-from skbayes_sym.symmetry.gaps.permanent_estimates import (
-    Exact,
-    ExactUpTo,
-    Importance,
-    InfoNCE,
-    Soules,
+from skbayes_sym.saving.classes import (
+    class_name,
+    is_ufunc_name,
+    named,
+    plain_parts,
+    rebuilt,
+    state_of,
 )
-from skbayes_sym.symmetry.units import Units
 
-# Nouns a file may hold. Their names and fields are part of the file's format.
-NOUNS: dict[str, Any] = {
-    noun.__name__: noun
-    for noun in (
-        MLP, ParamLayout, Dense, Convolution,
-        Normal, GaussianPrior, Gaussian, Heteroscedastic, NaturalHeteroscedastic, StudentT, Poisson,
-        NegativeBinomial, Bernoulli, Categorical, Ordinal,
-        VI, MAP, MeanField, Gibbs,
-        MeanFieldGaussian, LowRankGaussian, GaussianRows, MatrixPosterior,
-        LayerwisePosterior, Layerwise, MeanFieldHidden, InducingHidden,
-        CollapsedLast, InducingLast, AveragedKlLast,
-        ARD, LayerScales, ModeMixture, RefittedMembers, NoiseShape,
-        LaplacePosterior, KroneckerPrecision, DiagonalPrecision, FullPrecision,
-        KroneckerSpectrum, LayerSpectrum,
-        Identity, Rotation2D, ColumnShift, LogScale, Composed, InRescaledUnits, Affine, AffineBasis,
-        Brightness, Contrast, Hue, PixelNoise, Blur,
-        Augerino, Invariances,
-        Block, State, DiagonalPreconditioner, DensePreconditioner, KroneckerPreconditioner,
-        LayerCurvature,
-        Mode, MixtureOfLaplace, GaussianMixture, LowRankMixture,
-        HMC, NUTS, SMC, Evidence, Annealing,
-        Exact, ExactUpTo, Importance, InfoNCE, Soules, Product, Trivial, Units,
-    )
-}  # fmt: skip
+# Nouns a file may hold, by module. Their names and fields are part of the file's format; they are
+# imported when a file is written or read.
+NOUNS = {
+    "estimators.mcmc.modes": "Mode",
+    "inference.laplace.curvature": "KroneckerSpectrum LayerSpectrum",
+    "inference.laplace.member_refit": "RefittedMembers",
+    "inference.laplace.mode_mixture": "ModeMixture",
+    "inference.laplace.posterior": "LaplacePosterior",
+    "inference.laplace.precision": "KroneckerPrecision DiagonalPrecision FullPrecision",
+    "inference.layerwise.base": "Layerwise",
+    "inference.layerwise.collapsed": "MeanFieldHidden CollapsedLast",
+    "inference.layerwise.global_inducing": "InducingHidden InducingLast",
+    "inference.layerwise.posterior": "LayerwisePosterior",
+    "inference.linear.posterior": "LowRankGaussian",
+    "inference.modes.mixtures": "MixtureOfLaplace GaussianMixture LowRankMixture",
+    "inference.pooling.noise_shape": "NoiseShape",
+    "inference.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
+    "inference.reference.averaged_kl": "AveragedKlLast",
+    "inference.samplers": "HMC NUTS SMC Evidence Annealing",
+    "inference.sampling.blocks": "Block",
+    "inference.sampling.kernels.base": "State DiagonalPreconditioner DensePreconditioner",
+    "inference.sampling.kronecker": "KroneckerPreconditioner LayerCurvature",
+    "inference.solvers": "VI MAP MeanField Gibbs",
+    "models.augmentations.affine": "Affine AffineBasis",
+    "models.augmentations.base": "Identity Composed InRescaledUnits",
+    "models.augmentations.colour": "Brightness Contrast Hue",
+    "models.augmentations.invariances": "Invariances",
+    "models.augmentations.objectives": "Augerino",
+    "models.augmentations.pixels": "PixelNoise Blur",
+    "models.augmentations.tabular": "Rotation2D ColumnShift LogScale",
+    "models.learned_scales": "ARD LayerScales",
+    "models.likelihoods.bernoulli": "Bernoulli",
+    "models.likelihoods.categorical": "Categorical",
+    "models.likelihoods.gaussian": "Gaussian",
+    "models.likelihoods.heteroscedastic": "Heteroscedastic",
+    "models.likelihoods.natural_heteroscedastic": "NaturalHeteroscedastic",
+    "models.likelihoods.negative_binomial": "NegativeBinomial",
+    "models.likelihoods.ordinal": "Ordinal",
+    "models.likelihoods.poisson": "Poisson",
+    "models.likelihoods.student_t": "StudentT",
+    "models.networks.mlp": "MLP",
+    "models.networks.recording": "Dense Convolution",
+    "models.priors": "Normal GaussianPrior",
+    "numerics.layout": "ParamLayout",
+    "symmetry.base": "Product Trivial",
+    "symmetry.gaps.permanent_estimates": "Exact ExactUpTo Importance InfoNCE Soules",
+    "symmetry.units": "Units",
+}
+
+
+@cache
+def nouns() -> dict[str, Any]:
+    """Nouns a file may hold by name."""
+    return named(NOUNS, "skbayes_sym")
+
 
 _NUMBERS = {"bool", "float16", "float32", "float64"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -126,7 +107,7 @@ class Encoder:
         Raises
         ------
         TypeError
-            If it holds anything but numbers, strings, arrays, containers and `NOUNS`.
+            If it holds anything but numbers, strings, arrays, containers and `nouns`.
         """
         if value is None or type(value) in (bool, int, str):
             return value
@@ -201,7 +182,7 @@ class Encoder:
                 "kind": "network", "name": value.architecture, "input_shape": shape,
                 "n_outputs": value.n_outputs,
             }  # fmt: skip
-        if NOUNS.get(kind.__name__) is not kind:
+        if nouns().get(kind.__name__) is not kind:
             raise _unfit(value, name)
         names = [f.name for f in fields(value)] if is_dataclass(value) else value._fields
         parts = {n: self.encode(getattr(value, n), f"{name}.{n}") for n in names}
@@ -310,7 +291,7 @@ _KINDS: dict[str, Callable[[Encoded, Mapping[str, Array]], Any]] = {
     "dtype": lambda e, arrays: np.dtype(e["name"]),
     "scalar_type": _scalar_type,
     "ufunc": _ufunc,
-    "noun": lambda e, arrays: NOUNS[e["name"]](
+    "noun": lambda e, arrays: nouns()[e["name"]](
         **{n: decode(v, arrays) for n, v in e["fields"].items()}
     ),
 }

@@ -10,7 +10,7 @@ Reading order: `base` (what a group is, `Trivial`, `Product`, the check that a p
 In: flat weights ``theta`` (*B, P). Out: the same, moved; elements with batch axes (*B,).
 """
 
-from skbayes_sym.numerics.monte_carlo import Estimate
+from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.base import (
     NotInvariantError,
     Product,

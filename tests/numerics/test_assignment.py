@@ -1,13 +1,23 @@
 """Assignments: the best, the second best and the quick refusal, against all permutations."""
 
+import itertools
+import math
 from itertools import permutations
 from math import inf
 
 import pytest
 import torch
+from numerics.log_weights import INF, random_log_weights
 from torch.testing import assert_close
 
-from skbayes_sym.numerics.assignment import best_assignment, can_exchange, runner_up_loss
+from skbayes_sym.numerics.assignment import (
+    best_assignment,
+    can_exchange,
+    runner_up_loss,
+    sample_assignments,
+)
+from skbayes_sym.numerics.permanent import log_permanent
+from skbayes_sym.numerics.sinkhorn import sinkhorn
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 5])
@@ -33,3 +43,164 @@ def test_a_cycle_may_gain_where_no_exchange_does():
     gain = torch.tensor([[0.0, 1.0, -9.0], [-9.0, 0.0, 1.0], [1.0, -9.0, 0.0]])
     assert not bool(can_exchange(gain))
     assert best_assignment(gain).tolist() == [1, 2, 0]
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def assignment_log_prob(log_weights, permutations, n_iter=10):
+    """Log probability of assignments (*S, *B, d), as if they had been drawn."""
+    given = permutations.reshape(-1, *log_weights.shape[:-1])
+    _, log_prob = sample_assignments(
+        log_weights, 0, n_iter=n_iter, generator=generator(), given=given
+    )
+    return log_prob.reshape(permutations.shape[:-1])
+
+
+def all_permutations(d):
+    return torch.tensor(list(itertools.permutations(range(d))))
+
+
+def assignment_weight(log_weights, permutations):
+    rows = torch.arange(log_weights.shape[-1])
+    return log_weights[..., rows, permutations].sum(-1)
+
+
+def sequential_log_prob(log_weights, permutation, n_iter=10):
+    """The law of the proposal, column by column, written out in plain Python."""
+    b = sinkhorn(log_weights, n_iter).exp().tolist()
+    d = len(b)
+    confidence = [max(b[i][j] for i in range(d)) / sum(b[i][j] for i in range(d)) for j in range(d)]
+    row_of = {column: row for row, column in enumerate(permutation.tolist())}
+    free, total = set(range(d)), 0.0
+    for j in sorted(range(d), key=lambda j: -confidence[j]):
+        total += math.log(b[row_of[j]][j] / sum(b[i][j] for i in free))
+        free.remove(row_of[j])
+    return total
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("d", [1, 2, 3, 4])
+def test_assignment_log_prob_is_the_sequential_law(d, scale):
+    log_weights = random_log_weights(d, d, scale=scale, seed=d)
+    permutations = all_permutations(d)
+    log_prob = assignment_log_prob(log_weights, permutations)
+    expected = [sequential_log_prob(log_weights, g) for g in permutations]
+    assert_close(log_prob, torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+    assert_close(log_prob.logsumexp(0), torch.tensor(0.0, dtype=torch.float64))
+
+
+def test_draws_follow_the_stated_law():
+    log_weights = random_log_weights(3, 3, seed=2)
+    n = 40_000
+    drawn, log_prob = sample_assignments(log_weights, n, generator=generator(3))
+    for permutation in all_permutations(3):
+        hit = (drawn == permutation).all(-1)
+        p = assignment_log_prob(log_weights, permutation).exp()
+        # Five standard errors of a binomial frequency: one false alarm in 3e5 such tests.
+        assert abs(hit.double().mean() - p) < 5 * math.sqrt(p * (1 - p) / n)
+        assert_close(log_prob[hit], p.log().expand(int(hit.sum())))
+
+
+def test_log_prob_of_draws_agrees_with_assignment_log_prob_in_batches():
+    log_weights = random_log_weights(2, 3, 5, 5, scale=2.0)
+    drawn, log_prob = sample_assignments(log_weights, 7, generator=generator())
+    assert drawn.shape == (7, 2, 3, 5)
+    assert drawn.dtype == torch.int64
+    assert log_prob.shape == (7, 2, 3)
+    assert_close(drawn.sort(-1).values, torch.arange(5).expand(drawn.shape))
+    assert_close(log_prob, assignment_log_prob(log_weights, drawn))
+    for b in itertools.product(range(2), range(3)):
+        alone = assignment_log_prob(log_weights[b], drawn[:, *b])
+        assert_close(log_prob[:, *b], alone)
+
+
+@pytest.mark.parametrize("n_iter", [0, 10])
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_the_law_sums_to_one_and_draws_know_their_probability(scale, n_iter):
+    """Over all 120 permutations: then E[exp(sum L) / tau] is the permanent, exactly."""
+    log_weights = random_log_weights(4, 5, 5, scale=scale)
+    permutations = all_permutations(5).unsqueeze(1).expand(120, 4, 5)
+    log_tau = assignment_log_prob(log_weights, permutations, n_iter)
+    assert_close(log_tau.logsumexp(0), torch.zeros(4, dtype=torch.float64))
+    drawn, log_prob = sample_assignments(log_weights, 50, n_iter=n_iter, generator=generator())
+    found = (drawn.unsqueeze(1) == permutations).all(-1)  # (50, 120, 4)
+    assert_close((found * log_tau).sum(1), log_prob)
+
+
+def test_importance_estimate_of_the_permanent():
+    log_weights = random_log_weights(8, 8, scale=1.5, seed=4)
+    drawn, log_tau = sample_assignments(log_weights, 20_000, generator=generator(5))
+    ratio = (assignment_weight(log_weights, drawn) - log_tau - log_permanent(log_weights)).exp()
+    standard_error = ratio.std() / math.sqrt(len(ratio))
+    assert standard_error < 0.02
+    assert abs(ratio.mean() - 1.0) < 5 * standard_error
+
+
+def test_law_is_equivariant_to_row_permutations():
+    """No hidden preference for the diagonal: relabelled rows have relabelled probabilities."""
+    log_weights = random_log_weights(5, 5, seed=6)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    permutations = all_permutations(5)
+    direct = assignment_log_prob(log_weights, permutations)
+    assert_close(assignment_log_prob(log_weights[order], permutations[:, order]), direct)
+
+
+def test_equal_weights_give_uniform_permutations():
+    n = 24_000
+    drawn, log_prob = sample_assignments(torch.zeros(4, 4), n, generator=generator(7))
+    assert_close(log_prob, torch.full((n,), -math.log(24)))
+    counts = torch.unique(drawn, dim=0, return_counts=True)[1].double()
+    assert len(counts) == 24
+    statistic = ((counts - n / 24) ** 2 / (n / 24)).sum()
+    # Mean plus five standard deviations of a chi-squared variable with 23 degrees of freedom.
+    assert statistic < 23 + 5 * math.sqrt(2 * 23)
+
+
+def test_separated_rows_find_their_assignment_from_any_row_order():
+    d = 30
+    order = torch.randperm(d, generator=generator(8))
+    levels = 1e3 * torch.arange(d, dtype=torch.float64).unsqueeze(-1)
+    log_weights = (1e4 * torch.eye(d, dtype=torch.float64) - 1e4)[order] + levels
+    drawn, log_prob = sample_assignments(log_weights, 4, generator=generator())
+    assert_close(drawn, order.expand(4, d))
+    assert_close(log_prob, torch.zeros(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_zero_weights_are_avoided_and_dead_ends_still_give_permutations(dtype):
+    triangular = torch.zeros(4, 4, dtype=dtype).masked_fill(
+        torch.ones(4, 4, dtype=torch.bool).triu(1), -INF
+    )
+    drawn, log_prob = sample_assignments(triangular, 500, generator=generator())
+    assert log_prob.isfinite().all()
+    assert_close(drawn.sort(-1).values, torch.arange(4).expand(500, 4))
+    valid = assignment_weight(triangular, drawn) > -INF
+    # Only the identity has a positive weight. The estimate sums exactly that one term.
+    assert_close(drawn[valid], torch.arange(4).expand(int(valid.sum()), 4))
+    estimate = (assignment_weight(triangular, drawn) - log_prob).exp()
+    assert abs(estimate.mean() - 1) <= 5 * estimate.std() / math.sqrt(500) + 1e-6
+    nothing = torch.full((3, 3), -INF, dtype=dtype)
+    drawn, log_prob = sample_assignments(nothing, 50, generator=generator())
+    assert_close(drawn.sort(-1).values, torch.arange(3).expand(50, 3))
+    assert log_prob.isfinite().all()
+
+
+def test_noise_comes_from_the_generator_alone():
+    log_weights = random_log_weights(6, 6).requires_grad_()
+    state = torch.random.get_rng_state()
+    first = sample_assignments(log_weights, 9, generator=generator(1))
+    again = sample_assignments(log_weights, 9, generator=generator(1))
+    other = sample_assignments(log_weights, 9, generator=generator(2))
+    assert_close(first, again, rtol=0, atol=0)
+    assert not torch.equal(first[0], other[0])
+    assert_close(torch.random.get_rng_state(), state)
+    assert not first[1].requires_grad
+
+
+def test_float32_has_the_law_of_its_entries():
+    log_weights = random_log_weights(5, 5, scale=3.0).float()
+    drawn, log_prob = sample_assignments(log_weights, 10, generator=generator())
+    assert log_prob.dtype == torch.float32
+    assert_close(log_prob, assignment_log_prob(log_weights.double(), drawn).float())

@@ -10,7 +10,7 @@ from files import rewrite
 from fits import FITS, assert_same_predictions, fitted
 
 from skbayes_sym import load, save
-from skbayes_sym.saving.replace import replace_file
+from skbayes_sym.saving.files import replace_file
 
 safetensors = pytest.importorskip("safetensors.numpy")
 

@@ -136,7 +136,7 @@ def test_another_version_of_scikit_learn_is_a_warning(tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load(tmp_path / "model")
-    monkeypatch.setattr("skbayes_sym.saving.load.SKLEARN", "0.1")
+    monkeypatch.setattr("skbayes_sym.saving.files.SKLEARN", "0.1")
     with pytest.warns(UserWarning, match="scikit-learn"):
         load(tmp_path / "model")
     save(model[-1], tmp_path / "alone")  # knows nothing of scikit-learn's own state

@@ -31,9 +31,9 @@ from skbayes_sym import (
 )
 from skbayes_sym.estimators.base import is_fitted_name
 from skbayes_sym.models import Categorical
-from skbayes_sym.saving.classes import ESTIMATORS
-from skbayes_sym.saving.file import FORMAT
-from skbayes_sym.saving.values import NOUNS, Encoder, decode
+from skbayes_sym.saving.classes import estimators
+from skbayes_sym.saving.files import FORMAT
+from skbayes_sym.saving.values import Encoder, decode, nouns
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -46,8 +46,8 @@ FIRST = {next(k for k, c in FITS.items() if c.estimator is e) for e in SMALL.val
 
 def test_every_estimator_of_the_package_is_in_the_tables():
     public = {n for n in skbayes_sym.__all__ if hasattr(getattr(skbayes_sym, n), "fit")}
-    assert public == set(ESTIMATORS) == {type(c.estimator).__name__ for c in FITS.values()}
-    assert len(NOUNS) == len(set(NOUNS.values()))
+    assert public == set(estimators()) == {type(c.estimator).__name__ for c in FITS.values()}
+    assert len(nouns()) == len(set(nouns().values()))
 
 
 def state_of(model):

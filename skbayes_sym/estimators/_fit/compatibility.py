@@ -136,7 +136,10 @@ class Needs(NamedTuple):
 
 
 _OWN_LIKELIHOOD = "Inherit from skbayes_sym.models.BaseLikelihood or TargetLikelihood."
-_LIKELIHOOD = ("params", "n_params", "n_outputs", "at", "to", "log_prob", "predictive", "given")
+_LIKELIHOOD = (
+    "kind", "is_discrete", "params", "n_params", "n_outputs", "at", "to", "log_prob", "predictive",
+    "given",
+)  # fmt: skip
 
 ANY_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, _LIKELIHOOD)
 EXPECTED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "n_noise", "expected_log_prob"))
@@ -154,19 +157,19 @@ NORMAL_NOISE = Need(
     "Normal noise",
     "MCMCRegressor, DeepEnsembleRegressor, SymmetrizedVIRegressor, LaplaceRegressor and "
     "LILARegressor take any likelihood.",
-    holds=lambda likelihood: getattr(likelihood, "is_conjugate", False),
+    holds=lambda likelihood: likelihood.kind == "normal",
 )
 LEARNED_NORMAL_NOISE = Need(
     "Normal noise, learned",
     NORMAL_NOISE.remedy,
-    holds=lambda likelihood: getattr(likelihood, "is_conjugate", False) and likelihood.n_params,
+    holds=lambda likelihood: likelihood.kind == "normal" and likelihood.n_params,
 )
 
 SOFTMAX = Need(
     "Softmax",
     "MCMCClassifier, DeepEnsembleClassifier, SymmetrizedVIClassifier, LILAClassifier and "
     "LaplaceClassifier(optimizer='adam') take any likelihood.",
-    holds=lambda likelihood: hasattr(likelihood, "n_points"),  # of the rule of its expectations
+    holds=lambda likelihood: likelihood.kind == "softmax"
 )
 
 NORMAL_OR_SOFTMAX = Need(
@@ -195,7 +198,9 @@ FULLY_CONNECTED = Need(
 LINEAR = Need("None: it is linear", "Use hidden_layer_sizes=().", ("layout",))
 
 ANY_PRIOR = Need(
-    "Any", "Inherit from skbayes_sym.models.BasePrior.", ("bind", "log_prob", "sample")
+    "Any",
+    "Inherit from skbayes_sym.models.BasePrior.",
+    ("bind", "gaussian", "learned", "kernel", "log_prob", "sample"),
 )
 NORMAL_PRIOR = Need(
     "Independent zero-mean normals",
@@ -206,8 +211,6 @@ NORMAL_PRIOR = Need(
 NORMAL_OR_LEARNED = Need(
     "Independent zero-mean normals, scales given or learned",
     "Use LayerScales(), ARD() or Normal(scale).",
-    ("gaussian",),
-    lambda prior: (
-        hasattr(prior, "log_hyperprior") or hasattr(prior, "scales") or prior.gaussian() is not None
-    ),
+    ("gaussian", "learned"),
+    lambda prior: prior.learned is not None or prior.gaussian() is not None,
 )

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from skbayes_sym.models.networks.base import Network
-from skbayes_sym.numerics.threads import one_thread as one_thread
+from skbayes_sym.numerics.machine import one_thread as one_thread
 
 logger = logging.getLogger("skbayes_sym")
 

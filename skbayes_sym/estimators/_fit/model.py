@@ -153,7 +153,7 @@ def normals_or_learned(prior: Prior) -> GaussianPrior | ScalesByGroup:
 
 def learned_scales(prior: Prior) -> ScalesByGroup | None:
     """The prior, if its scales are learned."""
-    return prior if isinstance(prior, ScalesByGroup) and prior.is_learned else None
+    return prior.learned if prior.gaussian() is not None else None
 
 
 def scale_attributes(prior: ScalesByGroup) -> dict[str, Array]:
@@ -191,12 +191,7 @@ def scales_by_group(prior: Prior) -> ScalesByGroup:
     ValueError
         If it isn't made of zero-mean normals.
     """
-    found: ScalesByGroup | None = getattr(prior, "scales", None)
-    if found is not None:  # integrated out
-        return found
-    if hasattr(prior, "log_hyperprior"):
-        return cast(ScalesByGroup, prior)
-    return ScalesByGroup.given(independent_normals(prior).scale)
+    return prior.learned or ScalesByGroup.given(independent_normals(prior).scale)
 
 
 def declared_group(

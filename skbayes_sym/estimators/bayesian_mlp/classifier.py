@@ -10,8 +10,8 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.estimator import CONSTRAINTS, PoolOfNetworks
 from skbayes_sym.estimators.bayesian_mlp.parts import LabelsMembers, LabelsModes, LabelsRefitted
 from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Pool, linear_network
-from skbayes_sym.estimators.laplace.effort import units
-from skbayes_sym.estimators.laplace.labels_method import FLAT, STEEP, affordable
+from skbayes_sym.estimators.laplace.effort import ModesEffort
+from skbayes_sym.estimators.laplace.modes import FLAT, STEEP
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.predictors import BayesianClassifierMixin
 from skbayes_sym.inference.laplace.labels_predictive import Posteriors
@@ -194,7 +194,8 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
         n_outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
         given = self.hidden_layer_sizes
         if isinstance(given, str):
-            given = units(data.n_rows, data.n_features, n_outputs, self._in_time(data))
+            effort, in_time = ModesEffort(), self._in_time(data)
+            given = effort.units(data.n_rows, data.n_features, n_outputs, in_time)
         sizes = layer_sizes(given)
         network = MLP(data.n_features, sizes, n_outputs, TANH)
         # A linear model has one mode, whose scales don't run away.
@@ -208,7 +209,8 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
         Ten or fifty units predict as well as twenty (iris, wine, moons: within .006 nats per row).
         """
         n_modes = min(self.n_modes, 2)
-        return lambda network: affordable(n_modes, data.n_rows, network)[0] == n_modes
+        effort = ModesEffort()
+        return lambda network: effort.affordable_labels(n_modes, data.n_rows, network)[0] == n_modes
 
     def _method(self) -> Pool:
         self._refuse_network()

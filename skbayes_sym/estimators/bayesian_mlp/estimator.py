@@ -23,7 +23,7 @@ from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.parts import NumbersMembers, NumbersModes
 from skbayes_sym.estimators.bayesian_mlp.pool import Numbers, Pool, linear_network
-from skbayes_sym.estimators.laplace.effort import units_of_numbers
+from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
@@ -285,7 +285,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         likelihood, n_outputs = self._likelihood(data), self._n_outputs(data)
         given = self.hidden_layer_sizes
         if isinstance(given, str):
-            given = units_of_numbers(data.n_rows, data.n_features, n_outputs)
+            given = ModesEffort().units_of_numbers(data.n_rows, data.n_features, n_outputs)
         sizes = layer_sizes(given)
         network = MLP(data.n_features, sizes, n_outputs, TANH)
         prior = bound_prior(self.prior, LayerScales(), network)

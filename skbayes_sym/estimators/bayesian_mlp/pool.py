@@ -6,7 +6,7 @@ and what its left-out rows are.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,9 +21,8 @@ from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
-from skbayes_sym.estimators.laplace import effort as newton
-from skbayes_sym.estimators.laplace.labels_method import EvidenceLaplaceLabels, affordable
-from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
+from skbayes_sym.estimators.laplace.effort import ModesEffort, work
+from skbayes_sym.estimators.laplace.modes import EvidenceLaplace, EvidenceLaplaceLabels
 from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
@@ -58,6 +57,7 @@ class Effort:
     """Numbers behind the choices of a pool."""
 
     mode_tol: float = 5e-6  # nats per unit of sample weight
+    modes: ModesEffort = field(default=ModesEffort())
     modes_blocks: float = 0.5  # of the fit's; members have the rest
     linear_blocks: float = 0.01
     # The ensemble's own defaults: relu under a fixed prior of 1 is what tanh modes lack.
@@ -306,32 +306,31 @@ class Numbers:
 
     def modes(self, data: Training, model: Model) -> EvidenceLaplace | None:
         network = fully_connected(model.network)
-        if not newton.affordable_modes(self.n_modes, data.n_rows, network):
+        if not self.effort.modes.affordable_modes(self.n_modes, data.n_rows, network):
             return None
         return EvidenceLaplace(
             "auto", "auto", self.effort.mode_tol, widens=self.widens, wide_prior=self.wide_prior,
-            most=self.n_modes,
+            most=self.n_modes, effort=self.effort.modes,
         )  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
         if parts.modes is None:
             return self.effort.ensemble(self.n_members)
-        if noise_share(parts.modes.modes, data.double_data.y.cpu()) > newton.MOST_NOISE:
+        if noise_share(parts.modes.modes, data.double_data.y.cpu()) > self.effort.modes.most_noise:
             return None
         # As many members as modes: neither kind outvotes the other. The noise and the left-out rows
         # of one cost two eigendecompositions in the smaller of the spaces of rows and weights.
         n, network = min(self.n_members, parts.n_modes), model.network
         n_numbers = min(data.n_rows, MOST_ROWS) * network.n_outputs
         m, larger = sorted((n_numbers, network.layout.n_params))
-        work = n * 2.0 * m**2 * (larger + self.effort.eigenvectors * m)
-        return self.effort.ensemble(n) if work <= newton.MOST_WORK else None
+        done = n * 2.0 * m**2 * (larger + self.effort.eigenvectors * m)
+        return self.effort.ensemble(n) if done <= self.effort.modes.most_work else None
 
     def linear(self, data: Training, model: Model, parts: Parts) -> EvidenceLaplace | None:
-        n_numbers = data.n_rows * model.network.n_outputs
-        work = newton.work(1, newton.STEPS, n_numbers, model.network.layout.n_params)
-        if work > newton.USUAL_WORK:
+        n_numbers, effort = data.n_rows * model.network.n_outputs, self.effort.modes
+        if work(1, effort.steps, n_numbers, model.network.layout.n_params) > effort.usual_work:
             return None
-        return EvidenceLaplace(1, newton.STEPS, self.effort.mode_tol)
+        return EvidenceLaplace(1, effort.steps, self.effort.mode_tol, effort=effort)
 
     def without_left_out(self, parts: Parts) -> Weights:
         """All networks count alike, the linear model not at all."""
@@ -368,7 +367,7 @@ class Numbers:
         """Why there are no other parts, and what left-out rows say besides."""
         reasons, modes, n_sought = [], pooled.parts.modes, 0
         if modes is not None:
-            n_sought = newton.restarts("auto", data.n_rows, modes.network, self.n_modes)
+            n_sought = self.effort.modes.restarts("auto", data.n_rows, modes.network, self.n_modes)
             if pooled.parts.n_modes < n_sought and not pooled.parts.were_stopped:
                 reasons.append(f"of {n_sought} the others' evidence is lower by a nat per row")
             scores = modes.width_scores or {}
@@ -432,12 +431,14 @@ class Labels:
         return max(2, network.n_outputs)
 
     def modes(self, data: Training, model: Model) -> EvidenceLaplaceLabels | None:
-        n_modes, tries = affordable(self.n_modes, data.n_rows, fully_connected(model.network))
+        network, effort = fully_connected(model.network), self.effort.modes
+        n_modes, tries = effort.affordable_labels(self.n_modes, data.n_rows, network)
         if not n_modes:
             return None
         return EvidenceLaplaceLabels(
-            n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries
-        )
+            n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries,
+            effort=self.effort.modes,
+        )  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
         refitting, modes = Refitting("loo", is_optional=True), parts.modes
@@ -461,11 +462,12 @@ class Labels:
         return bool(-(weight @ log_p) <= self.effort.most_unexplained * entropy)
 
     def linear(self, data: Training, model: Model, parts: Parts) -> EvidenceLaplaceLabels | None:
+        effort = self.effort.modes
         is_there = parts.modes is not None and parts.modes.network.n_layers == 1
-        long = not affordable(1, data.n_rows, fully_connected(model.network))[0]
+        long = not effort.affordable_labels(1, data.n_rows, fully_connected(model.network))[0]
         if long or is_there or not self.n_modes:
             return None
-        return EvidenceLaplaceLabels(1, "auto", "auto", "loo")
+        return EvidenceLaplaceLabels(1, "auto", "auto", "loo", effort=self.effort.modes)
 
     def without_left_out(self, parts: Parts) -> Weights:
         """Both kinds of networks count alike, the linear model not at all."""

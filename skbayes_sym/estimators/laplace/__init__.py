@@ -3,8 +3,7 @@
 Reading order: `estimator` and `lila` (the four faces), `base` (what they share: constructor to
 model and method), `networks` and `invariances` (what ``network`` and ``invariances`` stand for),
 `optimizers` (Gauss-Newton or Adam), `effort` (units and restarts by the number of rows). By
-Gauss-Newton: `modes` (several modes of a regression network), `widths` (how many units, by rows
-held out), `mode_method` (their fit) and `labels_method` (of labels), `mode_predictions`. By Adam:
+Gauss-Newton: `modes` (several modes, of how many units), `mode_predictions`. By Adam:
 `method` (a fit), `problem` (its nouns), `curvature` (what is kept of H), `alternation` (weights and
 hyperparameters by turns), `evaluation` (the evidence as reported), `found` (fitted attributes),
 `convergence` (warnings), `predict` (the linearised network). The parts are tested through the four

@@ -1,139 +1,201 @@
-"""How many units and restarts so many rows are worth, where Gauss-Newton steps find the modes."""
+"""Units, restarts and steps by the number of rows, where Gauss-Newton steps find the modes."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from skbayes_sym.inference.laplace.search.held_out import MODES_A_FOLD
 from skbayes_sym.inference.laplace.search.systems import are_few
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
-
-# Multiplications that "auto" takes Gauss-Newton steps for: some twenty seconds of one core; and
-# those that it takes where there is a choice: three to six seconds.
-MOST_WORK, USUAL_WORK = 1e12, 8e10
-FEWEST_MODES, MOST_MODES = 3, 10  # worth finding at all
-MOST_CLASS_MODES = 4  # beyond, classes gain little
-
-# Of a restart in regression, "auto". Small systems make all of them (concrete: -2.86 nats per row
-# after 50, -2.85 after 100, -3.00 after 30); large ones fewer, and predict as well (an arm of eight
-# links and a ship's sixteen columns, 1,000 to 2,000 rows: .01 better after 50).
-STEPS, FEWEST_STEPS = 100, 50
-MORE = 2  # times as many again while the evidence rises steeply: where there is hardly any noise
-
-# hidden_layer_sizes="auto" and prior=None: beyond so many rows a scale a column predicts better
-# than a scale a layer, wherever at most this share of the targets' variance is noise; and forty
-# units better than twenty (airfoil: .1 nats per row), if there are so many rows a weight and time
-# enough. Of 640 weights for 1,350 rows forty units were .07 worse, at three times the cost.
-MANY_ROWS, NARROW, WIDE = 1000, 20, 40
-MOST_NOISE, ROWS_A_WEIGHT, OTHER_WORK = 0.2, 4, 4e11
-
-# Where many columns make even three modes of twenty units take too long, fewer units found by
-# Gauss-Newton steps predict better than twenty trained by Adam (1,600 rows x 100 columns: ten are
-# .17 nats per row ahead; 800 x 200: five are .74; 4,000 x 60: ten are .12). On these five do as
-# well as ten.
-FEWER, MOST_ROWS_A_WEIGHT = (10, 5), 10
-# A scale a column needs two rows a weight: at 1.4 it was .06, .22 and .08 worse than a scale a
-# layer, at 2.2 .02, .04 worse and .12 better (1,200 rows; columns that share twelve causes, of
-# which five matter, that matter alike).
-ROWS_A_COLUMN_WEIGHT = 2
-
-# Three or eight units are enough wherever rows held out aren't more likely under more, and predict
-# better then: on noisy tables of some hundred rows twenty follow the noise (Friedman's third
-# function: .1 nats per row; suburbs: .05; 90 rows x 100 columns: .5). Where eight gain over three
-# and leave little unexplained, twenty have always gained over eight (concrete, energy, yacht). Near
-# a line eight are worse than either (150 rows x 8 columns: twenty are .05 ahead of three).
-WIDTHS, MOST_UNEXPLAINED = (3, 8, NARROW), 0.15
-FOLDS, FEWEST_ROWS, MOST_ROWS_ASKED = 5, 10, 20  # the last: numbers to learn from a weight
-VALIDATION_WORK = 1e11
-
-_ENDINGS = 10.0  # systems of all weights that a mode ends with, and is predicted with
 
 
 def work(n_restarts: int, max_iter: int, n_rows: int, n_params: int, n_outputs: int = 1) -> float:
     """Multiplications of all Gauss-Newton systems, about.
 
     R I (N P^2 + P^3); where rows are few, M = N O derivatives, R I (4 M^2 P + 2 M^3), since every
-    diagonal asks for products anew, and the systems of all weights at the end.
+    diagonal asks for products anew, and ten systems of all weights at the end.
     """
     m = n_rows * n_outputs
     if are_few(m, n_params):
         step = 4.0 * m**2 * n_params + 2.0 * m**3
-        return n_restarts * (max_iter * step + _ENDINGS * n_params**3)
+        return n_restarts * (max_iter * step + 10.0 * n_params**3)
     return float(n_restarts * max_iter * (n_rows * n_params**2 + n_params**3))
 
 
-def units(n_rows: int, n_inputs: int, n_outputs: int, in_time: Callable[[MLP], bool]) -> int:
-    """What ``hidden_layer_sizes="auto"`` begins with: twenty, or fewer where columns are many.
-
-    Parameters
-    ----------
-    n_rows, n_inputs, n_outputs : int
-    in_time : callable
-        Whether enough modes of a network are found in time.
-    """
-    for width in (NARROW, *FEWER):
-        network = MLP(n_inputs, (width,), n_outputs, TANH)
-        most = MOST_ROWS_A_WEIGHT * network.layout.n_params
-        if width < NARROW and n_rows * n_outputs > most:
-            break
-        if in_time(network):
-            return width
-    return NARROW
-
-
-def most_work(network: MLP) -> float:
-    """Of a network whose width "auto" may take: less where fewer units are still to be tried."""
-    return OTHER_WORK if network.hidden_layer_sizes[0] in FEWER[:-1] else MOST_WORK
-
-
-def units_of_numbers(n_rows: int, n_inputs: int, n_outputs: int) -> int:
-    """`units` of regression: a few modes, in time."""
-
-    def in_time(network: MLP) -> bool:
-        return FEWEST_MODES * _work_of_one(n_rows, network) <= most_work(network)
-
-    return units(n_rows, n_inputs, n_outputs, in_time)
-
-
-def affordable_modes(most: int, n_rows: int, network: MLP) -> int:
-    """How many modes some seconds of one core are enough for; a few may take longer."""
-    each = _work_of_one(n_rows, network)
-    few = min(FEWEST_MODES, most)
-    if few * each > MOST_WORK:
-        return 0
-    return min(most, max(few, int(USUAL_WORK / each)))
-
-
-def restarts(given: int | str, n_rows: int, network: MLP, most: int = MOST_MODES) -> int:
-    """``n_restarts`` as a number, where "auto" is at most so many."""
-    if not isinstance(given, str):
-        return given
-    return affordable_modes(most, n_rows, network) or min(FEWEST_MODES, most)
-
-
-def steps(n_rows: int, network: MLP) -> int:
-    """How many Gauss-Newton steps the modes of a network are given."""
-    few = work(FEWEST_MODES, 1, n_rows * network.n_outputs, network.layout.n_params)
-    return min(STEPS, max(FEWEST_STEPS, int(USUAL_WORK / few)))
-
-
 def network_of(network: MLP, width: int) -> MLP:
-    """The same of so many hidden units."""
+    """A network of another number of hidden units."""
     return MLP(network.n_inputs, (width,), network.n_outputs, network.activation)
 
 
-def richer(n_rows: int, narrow: MLP) -> MLP | None:
-    """What many rows deserve under a scale a column, if there is time for it."""
-    wide = network_of(narrow, WIDE)
-    if n_rows <= MANY_ROWS or narrow.hidden_layer_sizes != (NARROW,):
-        return None
-    has_rows = n_rows * narrow.n_outputs >= ROWS_A_WEIGHT * wide.layout.n_params
-    if has_rows and FEWEST_MODES * _work_of_one(n_rows, wide) <= OTHER_WORK:
-        return wide
-    has_rows = n_rows * narrow.n_outputs >= ROWS_A_COLUMN_WEIGHT * narrow.layout.n_params
-    in_time = FEWEST_MODES * _work_of_one(n_rows, narrow) <= MOST_WORK
-    return narrow if has_rows and in_time else None
+@dataclass(frozen=True)
+class ModesEffort:
+    """Numbers behind "auto"; work is in multiplications, 5e10 a second of one core."""
 
+    # Work that "auto" takes Gauss-Newton steps for, some twenty seconds; where there is a choice,
+    # three to six; and to choose the width.
+    most_work: float = 1e12
+    usual_work: float = 8e10
+    validation_work: float = 1e11
+    fewest_modes: int = 3  # worth finding at all
+    most_modes: int = 10
 
-def _work_of_one(n_rows: int, network: MLP) -> float:
-    """Multiplications for one mode, about."""
-    n_targets, n_params = network.n_outputs, network.layout.n_params
-    return work(1, steps(n_rows, network), n_rows * n_targets, n_params)
+    # Of a restart in regression. Small systems make all steps (concrete: -2.86 nats per row after
+    # 50, -2.85 after 100, -3.00 after 30); large ones fewer, and predict as well (an arm of eight
+    # links and a ship's sixteen columns, 1,000 to 2,000 rows: .01 better after 50). Twice as many
+    # again while the evidence rises steeply: where there is hardly any noise.
+    steps: int = 100
+    fewest_steps: int = 50
+    more: int = 2
+
+    # hidden_layer_sizes="auto" and prior=None: beyond so many rows a scale a column predicts better
+    # than a scale a layer, wherever at most this share of the targets' variance is noise; and forty
+    # units better than twenty (airfoil: .1 nats per row), if there are so many rows a weight and
+    # time enough. Of 640 weights for 1,350 rows forty units were .07 worse, at thrice the cost.
+    many_rows: int = 1000
+    usual_width: int = 20
+    wide: int = 40
+    most_noise: float = 0.2
+    rows_a_weight: int = 4
+    other_work: float = 4e11
+
+    # Where many columns make even three modes of twenty units take too long, fewer units found by
+    # Gauss-Newton steps predict better than twenty trained by Adam (1,600 rows x 100 columns: ten
+    # are .17 nats per row ahead; 800 x 200: five are .74; 4,000 x 60: ten are .12). On these five
+    # do as well as ten.
+    fewer: tuple[int, ...] = (10, 5)
+    most_rows_a_weight: int = 10
+    # A scale a column needs two rows a weight: at 1.4 it was .06, .22 and .08 worse than a scale a
+    # layer, at 2.2 .02, .04 worse and .12 better (1,200 rows; columns that share twelve causes, of
+    # which five matter, that matter alike).
+    rows_a_column_weight: int = 2
+
+    # Three or eight units are enough wherever rows held out aren't more likely under more, and
+    # predict better then: on noisy tables of some hundred rows twenty follow the noise (Friedman's
+    # third function: .1 nats per row; suburbs: .05; 90 rows x 100 columns: .5). Where eight gain
+    # over three and leave little unexplained, twenty have always gained over eight (concrete,
+    # energy, yacht). Near a line eight are worse than either (150 rows x 8 columns: twenty are .05
+    # ahead of three).
+    widths: tuple[int, ...] = (3, 8, 20)
+    most_unexplained: float = 0.15
+    folds: int = 5
+    fewest_rows: int = 10
+    most_rows_asked: int = 20  # numbers to learn from a weight
+    rough_steps: int = 60  # enough to compare widths, at half the cost
+    rough_tol: float = 1e-3  # nats per unit of weight
+
+    # Labels. Beyond 1,000 weights fewer steps do, and each costs much more; beyond four modes
+    # classes gain little. Work for all modes, and for one where no more are found, is some 25
+    # seconds of one core, of which noisy labels take 2.5 times as much.
+    labels_steps: int = 60
+    labels_steps_of_many: int = 30
+    many_weights: int = 1000
+    most_labels_modes: int = 4
+    labels_work: float = 4e11
+    tries: float = 2.5
+
+    def units(
+        self, n_rows: int, n_inputs: int, n_outputs: int, in_time: Callable[[MLP], bool]
+    ) -> int:
+        """``hidden_layer_sizes="auto"`` to begin with: twenty, or fewer where columns are many.
+
+        ``in_time`` says whether enough modes of a network are found in time.
+        """
+        for width in (self.usual_width, *self.fewer):
+            network = MLP(n_inputs, (width,), n_outputs, TANH)
+            most = self.most_rows_a_weight * network.layout.n_params
+            if width < self.usual_width and n_rows * n_outputs > most:
+                break
+            if in_time(network):
+                return width
+        return self.usual_width
+
+    def most_work_of(self, network: MLP) -> float:
+        """Work of a network whose width "auto" may take: less where fewer units can be tried."""
+        is_fewer = network.hidden_layer_sizes[0] in self.fewer[:-1]
+        return self.other_work if is_fewer else self.most_work
+
+    def units_of_numbers(self, n_rows: int, n_inputs: int, n_outputs: int) -> int:
+        """`units` of regression: a few modes, in time."""
+
+        def in_time(network: MLP) -> bool:
+            each = self.work_of_mode(n_rows, network)
+            return self.fewest_modes * each <= self.most_work_of(network)
+
+        return self.units(n_rows, n_inputs, n_outputs, in_time)
+
+    def affordable_modes(self, most: int, n_rows: int, network: MLP) -> int:
+        """Modes that some seconds of one core are enough for; a few may take longer."""
+        each, few = self.work_of_mode(n_rows, network), min(self.fewest_modes, most)
+        if few * each > self.most_work:
+            return 0
+        return min(most, max(few, int(self.usual_work / each)))
+
+    def restarts(self, asked: int | str, n_rows: int, network: MLP, most: int | None = None) -> int:
+        """``n_restarts`` as a number, at most ``most`` where it is "auto"."""
+        if not isinstance(asked, str):
+            return asked
+        most = self.most_modes if most is None else most
+        return self.affordable_modes(most, n_rows, network) or min(self.fewest_modes, most)
+
+    def steps_of_mode(self, n_rows: int, network: MLP) -> int:
+        """Gauss-Newton steps of a mode of regression."""
+        n_numbers, n_params = n_rows * network.n_outputs, network.layout.n_params
+        few = work(self.fewest_modes, 1, n_numbers, n_params)
+        return min(self.steps, max(self.fewest_steps, int(self.usual_work / few)))
+
+    def work_of_mode(self, n_rows: int, network: MLP) -> float:
+        n_numbers, n_params = n_rows * network.n_outputs, network.layout.n_params
+        return work(1, self.steps_of_mode(n_rows, network), n_numbers, n_params)
+
+    def richer(self, n_rows: int, network: MLP) -> MLP | None:
+        """The network that many rows deserve under a scale a column, if there is time for it."""
+        wide, n_numbers = network_of(network, self.wide), n_rows * network.n_outputs
+        if n_rows <= self.many_rows or network.hidden_layer_sizes != (self.usual_width,):
+            return None
+        has_rows = n_numbers >= self.rows_a_weight * wide.layout.n_params
+        if has_rows and self.fewest_modes * self.work_of_mode(n_rows, wide) <= self.other_work:
+            return wide
+        has_rows = n_numbers >= self.rows_a_column_weight * network.layout.n_params
+        in_time = self.fewest_modes * self.work_of_mode(n_rows, network) <= self.most_work
+        return network if has_rows and in_time else None
+
+    def validates(self, network: MLP, n_numbers: int) -> bool:
+        """Whether folds of a network, two modes each, are found in time."""
+        n_restarts = MODES_A_FOLD * self.folds
+        return work(n_restarts, self.steps, n_numbers, network.layout.n_params) <= (
+            self.validation_work
+        )
+
+    def asks_width(self, n_rows: int, network: MLP) -> bool:
+        """Whether rows are held out to choose the width of "auto"."""
+        n_numbers = n_rows * network.n_outputs
+        if network.hidden_layer_sizes != (self.usual_width,) or n_rows < self.fewest_rows:
+            return False
+        if n_numbers > self.most_rows_asked * network.layout.n_params:
+            return False
+        return self.validates(network_of(network, self.widths[-2]), n_numbers)
+
+    def steps_of_labels(self, n_params: int) -> int:
+        """Gauss-Newton steps of a mode of classification."""
+        return self.labels_steps if n_params <= self.many_weights else self.labels_steps_of_many
+
+    def affordable_labels(self, most: int, n_rows: int, network: MLP) -> tuple[int, bool]:
+        """Modes that some seconds of one core are enough for, and whether for tries too.
+
+        Of more rows than weights tries come first: a mode found in the better of two ways predicts
+        noisy labels better than four found in one (3,000 rows x 20 columns: by .001 to .027 nats).
+        """
+        n_params = network.layout.n_params
+        each = work(1, self.steps_of_labels(n_params), n_rows, n_params, network.n_outputs)
+        n_modes, n_tried = (
+            min(most, int(self.labels_work / (share * each))) for share in (1.0, self.tries)
+        )
+        if n_tried and n_rows >= n_params:
+            return n_tried, True
+        return n_modes, n_tried == n_modes
+
+    def restarts_of_labels(self, n_rows: int, network: MLP) -> int:
+        """``n_restarts="auto"``: of more rows than weights what tries have time for, or one."""
+        n_modes, tries = self.affordable_labels(self.most_labels_modes, n_rows, network)
+        has_time = tries or n_rows < network.layout.n_params
+        return max(1, n_modes) if has_time else 1

@@ -16,27 +16,14 @@ from skbayes_sym.estimators.laplace.base import (
     LaplaceClassification,
     LaplaceRegression,
 )
-from skbayes_sym.estimators.laplace.effort import (
-    FEWEST_MODES,
-    MOST_CLASS_MODES,
-    NARROW,
-    STEPS,
-    affordable_modes,
-    most_work,
-    restarts,
-    units,
-    units_of_numbers,
-    work,
-)
-from skbayes_sym.estimators.laplace.labels_method import (
+from skbayes_sym.estimators.laplace.effort import work
+from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
+from skbayes_sym.estimators.laplace.modes import (
     FLAT,
     STEEP,
-    TRIES,
+    EvidenceLaplace,
     EvidenceLaplaceLabels,
-    most_steps,
 )
-from skbayes_sym.estimators.laplace.mode_method import EvidenceLaplace
-from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.laplace.optimizers import OWN_CONSTRAINTS, ChoosesOptimizer
 from skbayes_sym.estimators.predictors import SampledOutputs
 from skbayes_sym.models.learned_scales import LayerScales
@@ -288,18 +275,19 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         self.verbose = verbose
 
     def _units(self, data: Training, n_outputs: int) -> int:
-        return units_of_numbers(data.n_rows, data.n_features, n_outputs)
+        return self._effort.units_of_numbers(data.n_rows, data.n_features, n_outputs)
 
     def _most_steps(self, network: MLP) -> int:
-        return self._steps_up_to(STEPS)
+        return self._steps_up_to(self._effort.steps)
 
     def _takes_long(self, n_rows: int, network: MLP) -> bool:
         if isinstance(self.n_restarts, str) and isinstance(self.max_iter, str):
-            return affordable_modes(FEWEST_MODES, n_rows, network) == 0
+            effort = self._effort
+            return effort.affordable_modes(effort.fewest_modes, n_rows, network) == 0
         return super()._takes_long(n_rows, network)
 
     def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
-        n_restarts = restarts(self.n_restarts, n_rows, network)
+        n_restarts = self._effort.restarts(self.n_restarts, n_rows, network)
         n_targets, n_params = network.n_outputs, network.layout.n_params
         return work(n_restarts, n_steps, n_rows * n_targets, n_params)
 
@@ -309,7 +297,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         return EvidenceLaplace(
             self.n_restarts, self.max_iter, tol, says_unconverged=True,
             widens=learns_scales and isinstance(self.hidden_layer_sizes, str),
-            wide_prior=prior_object(self.prior),
+            wide_prior=prior_object(self.prior), effort=self._effort,
         )  # fmt: skip
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
@@ -514,7 +502,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         "variance_scale": [StrOptions({"loo"}), Interval(Real, 0, None, closed="left")],
     }
 
-    _most_modes = MOST_CLASS_MODES
+    _most_modes = ChoosesOptimizer._effort.most_labels_modes
 
     def __init__(
         self,
@@ -573,12 +561,14 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
 
     def _units(self, data: Training, n_outputs: int) -> int:
         def in_time(network: MLP) -> bool:
-            if network.hidden_layer_sizes == (NARROW,):
+            if network.hidden_layer_sizes == (effort.usual_width,):
                 return not self._takes_long(data.n_rows, network)
             n_steps = self._most_steps(network)
-            return TRIES * self._work(n_steps, data.n_rows, network) <= most_work(network)
+            work = effort.tries * self._work(n_steps, data.n_rows, network)
+            return work <= effort.most_work_of(network)
 
-        return units(data.n_rows, data.n_features, n_outputs, in_time)
+        effort = self._effort
+        return effort.units(data.n_rows, data.n_features, n_outputs, in_time)
 
     def _n_outputs(self, data: Training) -> int:
         n_classes = len(self.classes_)
@@ -590,12 +580,12 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         return STEEP if network.hidden_layer_sizes else LayerScales()
 
     def _most_steps(self, network: MLP) -> int:
-        return self._steps_up_to(most_steps(network.layout.n_params))
+        return self._steps_up_to(self._effort.steps_of_labels(network.layout.n_params))
 
     def _gauss_newton(self) -> EvidenceLaplaceLabels:
         return EvidenceLaplaceLabels(
             self.n_restarts, self.max_iter, self.tol, self.variance_scale, says_unconverged=True,
-            alternative=FLAT if isinstance(self.prior, str) else None,
+            alternative=FLAT if isinstance(self.prior, str) else None, effort=self._effort,
         )  # fmt: skip
 
     def _predictive(self, x: Tensor) -> Predictive:

@@ -37,8 +37,7 @@ from skbayes_sym.models.augmentations.base import Augmentation, ImageShape
 from skbayes_sym.models.augmentations.objectives import OBJECTIVES, Objective
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
-from skbayes_sym.numerics.monte_carlo import Estimate
-from skbayes_sym.numerics.random import spawn_seeds
+from skbayes_sym.numerics.random import Estimate, spawn_seeds
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,

@@ -2,7 +2,7 @@
 
 from inspect import signature
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from skbayes_sym.estimators._fit.model import fully_connected, independent_norma
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.base import CONSTRAINTS, LaplaceEstimator
-from skbayes_sym.estimators.laplace.effort import MOST_MODES, MOST_WORK, NARROW, work
+from skbayes_sym.estimators.laplace.effort import ModesEffort, work
 from skbayes_sym.estimators.laplace.networks import layer_prior, recording
 from skbayes_sym.estimators.networks import NetworkEstimator
 from skbayes_sym.models.learned_scales import LayerScales
@@ -49,7 +49,8 @@ class ChoosesOptimizer(LaplaceEstimator):
 
     optimizer: str
     n_restarts: int | str
-    _most_modes: int = MOST_MODES  # of "auto"
+    _effort: ClassVar[ModesEffort] = ModesEffort()
+    _most_modes: int = _effort.most_modes  # of "auto"
     max_iter: int | str
     tol: float | str | None
 
@@ -62,7 +63,9 @@ class ChoosesOptimizer(LaplaceEstimator):
     def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
         if not isinstance(self.hidden_layer_sizes, str):
             return super()._sizes(data, n_outputs)
-        return (NARROW if self._asks_for_adam() else self._units(data, n_outputs),)
+        return (
+            self._effort.usual_width if self._asks_for_adam() else self._units(data, n_outputs),
+        )
 
     def _units(self, data: Training, n_outputs: int) -> int:
         """What "auto" is by Gauss-Newton steps."""
@@ -83,7 +86,7 @@ class ChoosesOptimizer(LaplaceEstimator):
 
     def _takes_long(self, n_rows: int, network: MLP) -> bool:
         """Whether "auto" trains such a network by Adam."""
-        return self._work(self._most_steps(network), n_rows, network) > MOST_WORK
+        return self._work(self._most_steps(network), n_rows, network) > self._effort.most_work
 
     def _gauss_newton(self) -> Method:
         raise NotImplementedError
@@ -156,7 +159,7 @@ class ChoosesOptimizer(LaplaceEstimator):
 
 def _require_scales_of_layers(prior: Prior, network: Network) -> None:
     """Raise unless Adam can take it: normals with one scale a layer that stay as they are."""
-    if hasattr(prior, "log_hyperprior"):
+    if prior.learned is not None:
         raise ValueError(
             "this prior learns its scales by Gauss-Newton steps, but the network is trained by "
             "Adam. Use prior='learn', a number, or optimizer='gauss-newton'."

@@ -19,7 +19,7 @@ from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.networks.recording import RecordingNetwork
-from skbayes_sym.numerics.quadrature import gauss_hermite
+from skbayes_sym.numerics.gaussian import gauss_hermite
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 _NEGLIGIBLE = 1e-3  # nats per row: what training takes for converged

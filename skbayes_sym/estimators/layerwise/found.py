@@ -18,9 +18,8 @@ from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import rows_within
-from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.numerics.optimise import OptimiseResult, Stopped
-from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error
 
 _FIRST_NOISE = 0.1  # in units of the target's standard deviation: most fits end below
 _EVALUATION_DRAWS = 128

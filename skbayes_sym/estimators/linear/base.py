@@ -26,7 +26,7 @@ from skbayes_sym.models.networks.activations import IDENTITY
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import Predictive
 from skbayes_sym.models.priors import GaussianPrior
-from skbayes_sym.numerics.quadrature import gauss_hermite
+from skbayes_sym.numerics.gaussian import gauss_hermite
 from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.translation import Translation
 
@@ -70,7 +70,7 @@ class LinearEstimator(RowEstimator):
     def _model(self, data: Training) -> Model:
         likelihood = self._likelihood(data)
         # Outputs that are correlated are one per class.
-        n_outputs = self._n_outputs(data) if hasattr(likelihood, "n_points") else 1
+        n_outputs = self._n_outputs(data) if likelihood.kind == "softmax" else 1
         network = MLP(data.n_features, (), n_outputs, IDENTITY)
         return Model(network, likelihood, self._prior(network), Trivial())
 

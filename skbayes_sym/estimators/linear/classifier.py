@@ -23,7 +23,7 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.categorical import Categorical, log_class_probabilities
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.predictive import CategoricalMixture
-from skbayes_sym.numerics.quadrature import sobol_normal
+from skbayes_sym.numerics.gaussian import sobol_normal
 
 LIKELIHOODS: dict[str, Likelihood | None] = {
     "auto": None,  # by the number of classes
@@ -196,10 +196,13 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     def _likelihood(self, data: Training) -> Likelihood:
         likelihood, n_classes = self._chosen(), len(self.classes_)
-        if n_classes > 2 and not hasattr(likelihood, "n_points"):
+        if likelihood.kind == "softmax":
+            return likelihood
+        if n_classes > 2 or likelihood.n_outputs(n_classes) != 1:
+            what = f"two classes, y has {n_classes}" if n_classes > 2 else "an output a class"
             raise ValueError(
-                f"likelihood={self.likelihood!r} has two classes, y has {n_classes}. "
-                "Use likelihood='auto' or 'multinomial'."
+                f"likelihood={self.likelihood!r} has {what}. Use likelihood='auto' or "
+                "'multinomial'; MCMCClassifier takes any."
             )
         return likelihood
 
@@ -211,9 +214,8 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     def _scale_of_variance(self, data: Training, found: SiteFit) -> float:
         if not isinstance(self.variance_scale, str):
             return float(self.variance_scale)
-        # An object of one's own may be another law of classes than the one that is left out by.
-        is_known = isinstance(self.likelihood, str) or hasattr(self.likelihood, "n_points")
-        if found.bounds is None or not is_known:
+        # Laws of classes of other kinds aren't those that rows are left out by.
+        if found.bounds is None or self._chosen().kind not in ("softmax", "bernoulli"):
             return 1.0
         return scale_by_left_out(found.state, data.double_data)
 
@@ -223,7 +225,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     def _predictive(self, x: Tensor) -> CategoricalMixture:
         likelihood = self._chosen()
-        if not hasattr(likelihood, "n_points"):
+        if not isinstance(likelihood, Categorical) or likelihood.kind != "softmax":
             return cast(CategoricalMixture, self._by_nodes(likelihood, x))
         rule = self._cached("rule", lambda: self._rule(likelihood.n_points))
         return CategoricalMixture(log_class_probabilities(rule.outputs(*self._outputs(x))).to(x))

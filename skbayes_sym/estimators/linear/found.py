@@ -11,9 +11,8 @@ from skbayes_sym.estimators.linear.design import Design
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.linear.sites import State
 from skbayes_sym.models.model import Model
-from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import Stopped
-from skbayes_sym.numerics.random import spawn_seeds
+from skbayes_sym.numerics.random import Estimate, spawn_seeds
 
 
 def coefficients(
@@ -99,7 +98,7 @@ class SiteFit:
             _gap_std_error_=self.bounds.gap.standard_error,
             **self._sites(data, targets),
         )
-        if getattr(model.likelihood, "is_conjugate", False):
+        if model.likelihood.kind == "normal":
             attributes["log_evidence_"] = attributes["elbo_"]
         return attributes
 

@@ -33,11 +33,11 @@ from skbayes_sym.inference.linear.sites import (
     solve,
 )
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.gaussian import sobol_normal
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
-from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
-from skbayes_sym.numerics.quadrature import sobol_normal
-from skbayes_sym.numerics.random import spawn_seeds
+from skbayes_sym.numerics.random import Estimate, mean_and_error, spawn_seeds
 
 _MEAN_FIELD_UPDATES = 500
 _REPLICATES = 8  # of the quasi-Monte Carlo rule behind the reported bound
@@ -92,15 +92,12 @@ class SiteInference:
         return np.broadcast_to(np.asarray(scale, float), (n_features,)).copy()
 
     def _rules(self, likelihood: Likelihood, n_outputs: int, seed: int) -> list[SiteLikelihood]:
-        """Of the updates, and of the bound if that takes others.
-
-        A likelihood with ``n_points`` has correlated outputs.
-        """
-        n_points = getattr(likelihood, "n_points", None)
-        if n_points is None:
+        """Rules of the updates, and of the bound if that takes others."""
+        if not isinstance(likelihood, Categorical):
             return [ScalarSites(likelihood, self.learns_noise)]
         seeds = spawn_seeds(seed, _REPLICATES + 1)
-        return [SoftmaxSites(sobol_normal(n_points, n_outputs - 1, seed=s)) for s in seeds]
+        points = (sobol_normal(likelihood.n_points, n_outputs - 1, seed=s) for s in seeds)
+        return [SoftmaxSites(p) for p in points]
 
     def _update(
         self, problem: LinearData, sites: SiteLikelihood, first: Sites, start: Start,
@@ -162,7 +159,7 @@ class SiteInference:
 
 def is_conjugate(likelihood: Likelihood) -> bool:
     """Whether the posterior has a closed form."""
-    return bool(getattr(likelihood, "is_conjugate", False))
+    return likelihood.kind == "normal"
 
 
 def _estimate(values: Array) -> Estimate:

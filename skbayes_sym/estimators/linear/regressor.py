@@ -218,8 +218,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         return self._check_likelihood(self.likelihood)
 
     def _is_of_counts(self) -> bool:
-        named = LIKELIHOODS.get(self.likelihood) if isinstance(self.likelihood, str) else None
-        return bool(getattr(named or self.likelihood, "is_discrete", False))
+        return self._chosen().is_discrete
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         likelihood = self._chosen()
@@ -255,7 +254,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
 
     def _is_normal(self) -> bool:
         """Whether targets are normal around normal outputs."""
-        return bool(getattr(self._chosen(), "is_conjugate", False))
+        return self._chosen().kind == "normal"
 
     def _predictive(self, x: Tensor) -> TargetPredictive:
         if not self._is_normal():

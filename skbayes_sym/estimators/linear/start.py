@@ -80,10 +80,10 @@ def best_constant(data: Training, likelihood: Likelihood) -> Array:
 
     The likelihood's own, or the targets' mean; nothing known of classes.
     """
-    own = getattr(likelihood, "constant_outputs", None)
     y, weight = data.rows.y, data.rows.weight
-    if own is not None:
-        return np.asarray(own(y, weight))
+    constant = likelihood.constant_outputs(y, weight)
+    if constant is not None:
+        return constant
     if data.y_scaling is None or not likelihood.scales_targets:
         return np.zeros(1)
     return np.atleast_1d(weight @ data.y_scaling.apply(y)[:, 0] / weight.sum())

@@ -1,7 +1,6 @@
 """What the two samplers share: how their parameters become chains and particles."""
 
 import copy
-from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.method import Fitted, Method
-from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS
+from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, learned_scales
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
@@ -195,8 +194,8 @@ class SampledEstimator(WeightedDraws):
     def _prior(self, network: Network) -> Prior:
         """Scales that are learned are integrated out."""
         prior = super()._prior(network)
-        collapsed: Callable[[], Prior] | None = getattr(prior, "collapsed", None)
-        return prior if collapsed is None else collapsed()
+        scales = learned_scales(prior)
+        return prior if scales is None else scales.collapsed()
 
     def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
         group = network.symmetry()

@@ -24,8 +24,8 @@ from skbayes_sym.estimators.mcmc.warm_start import as_arrays
 from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.models.learned_scales import CollapsedScales
 from skbayes_sym.models.model import Model
-from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.random import Estimate
 
 _UNKNOWN = Estimate(float("nan"), float("nan"))
 
@@ -113,15 +113,14 @@ class Sampled:
         n_params = model.likelihood.n_params
         own = self.draws.position[..., self.draws.position.shape[-1] - n_params :]
         attributes["_likelihood_params_"] = own.astype(np.float64)
-        if hasattr(model.prior, "log_scale"):
-            attributes |= self._learned_scales(model)
+        if isinstance(model.prior, CollapsedScales):
+            attributes |= self._learned_scales(model.prior)
         if data.y_scaling is not None and self.noise_std.shape[-1]:
             attributes["noise_std_samples_"] = self.noise_std * data.y_scaling.scale
         return attributes
 
-    def _learned_scales(self, model: Model) -> dict[str, Array]:
+    def _learned_scales(self, prior: CollapsedScales) -> dict[str, Array]:
         """Posterior geometric means of the prior's scales, of all draws and of every chain."""
-        prior: CollapsedScales = model.prior  # type: ignore[assignment]
         log_scale = prior.log_scale(torch.as_tensor(self.samples).double()).mean(dim=1).numpy()
         found = {
             "prior_scale_": np.exp(self.draws.chain_weights @ log_scale),

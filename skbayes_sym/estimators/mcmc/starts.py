@@ -91,7 +91,7 @@ def _draws_of_the_prior(setting: Setting) -> Tensor:
     posterior, n_theta = setting.posterior, setting.model.network.layout.n_params
     generator, n = generator_from(setting.seeds.start), setting.chains.n_chains
     position = posterior.sample_prior(n, generator=generator)
-    scales = getattr(setting.model.prior, "scales", None)
+    scales = setting.model.prior.learned
     if scales is not None:
         position[:, :n_theta] = scales.sample(n, generator=generator).to(position)
     n_noise = setting.model.likelihood.noise_scale.shape[-1]  # which comes first

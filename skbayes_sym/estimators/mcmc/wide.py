@@ -71,7 +71,7 @@ def adaptation(setting: Setting) -> PreconditionerAdaptation:
 def from_afar(setting: Setting, approach: Approach) -> Approach:
     """The approach in float32, under given scales where scales are learned."""
     prior: Prior = setting.model.prior
-    if hasattr(prior, "scales"):
+    if prior.learned is not None:
         prior = GaussianPrior(usual_scale(setting.model.network))
     elif setting.data.data.x.dtype == torch.float32:
         return approach

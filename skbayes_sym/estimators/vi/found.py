@@ -14,9 +14,9 @@ from skbayes_sym.inference.mean_field.elbo import GaussianMLP, learned_scales
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.priors import Moments
-from skbayes_sym.numerics.monte_carlo import Estimate
+from skbayes_sym.models.priors import WeightMoments
 from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.random import Estimate
 
 
 class Bounds(NamedTuple):
@@ -97,4 +97,4 @@ def _scales_at(params: Tensor, model: GaussianMLP) -> ScalesByGroup | None:
         return None
     n = model.network.layout.n_params
     final = params.detach().double().cpu()
-    return scales.update(Moments(final[:n], final[n : 2 * n].exp()))
+    return scales.update(WeightMoments(final[:n], final[n : 2 * n].exp()))

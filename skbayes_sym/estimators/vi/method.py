@@ -31,9 +31,8 @@ from skbayes_sym.models.data import Batches
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
-from skbayes_sym.numerics.monte_carlo import Estimate
 from skbayes_sym.numerics.optimise import DivergenceError, OptimiseResult, ParamGroup
-from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
 from skbayes_sym.symmetry.gaps.units import SETTLED
 
 FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
@@ -131,7 +130,7 @@ class MeanFieldVI:
     def _warn_of_collapse(
         self, data: Training, model: GaussianMLP, result: OptimiseResult, seed: int
     ) -> None:
-        if not model.likelihood.n_params or not getattr(model.likelihood, "is_conjugate", False):
+        if not model.likelihood.n_params or model.likelihood.kind != "normal":
             return
         params = result.params.double()
         posterior, n = _posterior(params, model), model.network.layout.n_params

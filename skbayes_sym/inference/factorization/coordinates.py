@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from skbayes_sym.inference.factorization.data import PackedSums, Sums
-from skbayes_sym.numerics.constants import positions
+from skbayes_sym.numerics.machine import positions
 
 
 class Free(NamedTuple):

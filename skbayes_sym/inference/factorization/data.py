@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import matrix_blocks
+from skbayes_sym.numerics.machine import positions
 
 _NUMBERS_AT_ONCE = 1 << 18  # of each side that products at entries hold: they stay in the cache
 

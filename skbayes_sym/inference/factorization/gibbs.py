@@ -20,8 +20,8 @@ from skbayes_sym.inference.factorization.problem import FactorProblem, FactorSta
 from skbayes_sym.inference.factorization.rows import Noise, row_conditionals
 from skbayes_sym.inference.factorization.shared_size import draw_shared, moved
 from skbayes_sym.inference.factorization.vi import OnStep
-from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import matrix_blocks
+from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.numerics.random import normal_like, numpy_generator
 

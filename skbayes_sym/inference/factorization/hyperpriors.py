@@ -25,8 +25,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.linalg import cholesky, log_det
+from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.random import float64_normal, numpy_generator
 
 _CONSTANT_PRECISION = 1.0  # beta_0: of the means, in units of the rows' own precision

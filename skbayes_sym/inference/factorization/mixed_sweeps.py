@@ -18,7 +18,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.factorization.data import Entries
 from skbayes_sym.inference.factorization.problem import FactorState
-from skbayes_sym.numerics.anderson import AndersonMixing
+from skbayes_sym.numerics.convergence import AndersonMixing
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.gaps.base import GapGradient, RowPosterior
 

@@ -12,10 +12,9 @@ from skbayes_sym.inference.factorization.coordinates import Coordinates, Free
 from skbayes_sym.inference.factorization.data import Entries
 from skbayes_sym.inference.factorization.hyperpriors import Block, Features, RowLaw, SidePrior
 from skbayes_sym.inference.factorization.likelihoods import EntryLikelihood, NoiseState, Normal
-from skbayes_sym.numerics.constants import positions
-from skbayes_sym.numerics.monte_carlo import Estimate
+from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.optimise import Stopped
-from skbayes_sym.numerics.random import float64_normal, generator_from, spawn_seeds
+from skbayes_sym.numerics.random import Estimate, float64_normal, generator_from, spawn_seeds
 from skbayes_sym.symmetry.base import SymmetryGroup
 
 # Where the prior is learned: what its Wishart knows of a variance (in units of the entries'), the

@@ -52,9 +52,9 @@ from skbayes_sym.inference.factorization.problem import (
 )
 from skbayes_sym.inference.factorization.rows import Noise, gap_terms, row_conditionals
 from skbayes_sym.inference.factorization.scale_step import ScaleSums, rescaled
-from skbayes_sym.numerics.constants import positions
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.linalg import log_det, matrix_blocks
+from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.symmetry.gaps.base import GapGradient
 

@@ -23,7 +23,7 @@ from skbayes_sym.inference.layerwise.scales import PriorOfLayers
 from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.numerics.ridge import RidgePosterior
+from skbayes_sym.numerics.linalg import RidgePosterior
 
 # Of a layer's prior: one number, or one per input, (D + 1,); an array in what is kept of a fit.
 Scale = float | Tensor | npt.NDArray[Any]

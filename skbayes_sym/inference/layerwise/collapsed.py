@@ -28,8 +28,8 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.gaussian import LOG_2PI, kl_elementwise
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.linalg import RidgePosterior
 from skbayes_sym.numerics.random import float64_normal, normal_like
-from skbayes_sym.numerics.ridge import RidgePosterior
 
 _NARROW = 0.05  # posterior standard deviation of a concentrated start, in units of the prior's
 

@@ -9,7 +9,7 @@ inputs) and unit h, with prior variance s^2,
 (Ober & Aitchison 2021, with precisions of rank one: a gain a unit, a precision a point). It is the
 product, conditional on the earlier layers, where Kurle et al. (2022, eqs. 23-26) print an average.
 With ``A = s diag(e^{b/2}) U`` all H units share the matrix ``A A'`` (or ``A' A``), so that one
-eigendecomposition a layer and draw serves them all (`skbayes_sym.numerics.resolvent`).
+eigendecomposition a layer and draw serves them all (`skbayes_sym.numerics.linalg`).
 """
 
 from dataclasses import dataclass, replace
@@ -35,9 +35,8 @@ from skbayes_sym.models.data import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.gaussian import kl_from_standard, log_normal
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.linalg import RidgePosterior, resolvent
 from skbayes_sym.numerics.random import float64_normal, normal_like
-from skbayes_sym.numerics.resolvent import resolvent
-from skbayes_sym.numerics.ridge import RidgePosterior
 
 
 class LayerDraw(NamedTuple):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.numerics.constants import positions
+from skbayes_sym.numerics.machine import positions
 
 
 @dataclass(frozen=True, eq=False)

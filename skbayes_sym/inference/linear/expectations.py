@@ -118,7 +118,7 @@ class SoftmaxSites:
     Parameters
     ----------
     points : Tensor of shape (S, C - 1)
-        Of ``N(0, I)`` (`skbayes_sym.numerics.quadrature.sobol_normal`), the same for all data.
+        Of ``N(0, I)`` (`skbayes_sym.numerics.gaussian.sobol_normal`), the same for all data.
 
     Notes
     -----

@@ -26,7 +26,7 @@ from skbayes_sym.inference.linear.sites import (
     update,
     weighted_precision,
 )
-from skbayes_sym.numerics.anderson import AndersonMixing
+from skbayes_sym.numerics.convergence import AndersonMixing
 from skbayes_sym.numerics.gaussian import kl_elementwise
 from skbayes_sym.numerics.optimise import DivergenceError, Loop, Stopped, by_autograd, lbfgs
 

@@ -9,8 +9,7 @@ from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import Layers, output_moments
 from skbayes_sym.numerics.memory import rows_within
-from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
-from skbayes_sym.numerics.random import standard_normal
+from skbayes_sym.numerics.random import Estimate, mean_and_error, standard_normal
 
 # Numbers held at once: 16 MB in float64.
 _ARRAYS = 16  # of a chunk's size that are held at once, by tests/memory_peaks.py

@@ -20,7 +20,7 @@ from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, LayerViews
-from skbayes_sym.models.priors import GaussianPrior, Moments
+from skbayes_sym.models.priors import GaussianPrior, WeightMoments
 from skbayes_sym.numerics.rotated_normals import RotatedNormals
 from skbayes_sym.symmetry.base import SymmetryGroup
 
@@ -44,11 +44,12 @@ def pack(loc: Tensor, log_variance: Tensor, likelihood: Likelihood) -> Tensor:
 def learned_scales(
     prior: GaussianPrior | ScalesByGroup, device: torch.device
 ) -> ScalesByGroup | None:
-    """The prior, there, if its scales are learned."""
-    if not isinstance(prior, ScalesByGroup) or not prior.is_learned:
+    """Scales that the prior learns, on the device."""
+    scales = prior.learned
+    if scales is None:
         return None
-    reference = prior.reference_variance.to(device)
-    return replace(prior, group=prior.group.to(device), reference_variance=reference)
+    reference = scales.reference_variance.to(device)
+    return replace(scales, group=scales.group.to(device), reference_variance=reference)
 
 
 class SymmetrizedElbo:
@@ -128,7 +129,7 @@ class SymmetrizedElbo:
 
     def _learn(self, scales: ScalesByGroup) -> None:
         """Move the prior to the scales of the present posterior."""
-        found = scales.update(Moments(self._loc, self._log_variance.exp()))
+        found = scales.update(WeightMoments(self._loc, self._log_variance.exp()))
         self._precision.copy_(found.precision)
         self._kl_constant.copy_(found.scale.log().sum() - 0.5 * len(self._loc))
 

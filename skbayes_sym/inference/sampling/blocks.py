@@ -32,9 +32,8 @@ from skbayes_sym.inference.sampling.warmup import (
     Window,
     reasonable_step_size,
 )
-from skbayes_sym.numerics.host import to_host
+from skbayes_sym.numerics.machine import one_thread, to_host
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
-from skbayes_sym.numerics.threads import one_thread
 
 # Moves of a block between two calls of on_step.
 REPORT_EVERY = 10

@@ -29,10 +29,9 @@ from skbayes_sym.inference.sampling.kernels.base import (
     State,
     initial_state,
 )
-from skbayes_sym.numerics.jobs import closing
+from skbayes_sym.numerics.machine import closing, one_thread
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
-from skbayes_sym.numerics.threads import one_thread
 
 # Draws a block makes before the next one's turn: an interrupt finds all chains about as long.
 _ROUND = 10

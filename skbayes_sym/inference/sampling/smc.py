@@ -23,10 +23,9 @@ from skbayes_sym.inference.sampling.kernels.particle_alignment import (
     full_preconditioner,
     pooled_preconditioner,
 )
-from skbayes_sym.numerics.jobs import closing
+from skbayes_sym.numerics.machine import closing, one_thread
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.random import generator_from, standard_normal
-from skbayes_sym.numerics.threads import one_thread
 from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain, has_exact_domain
 from skbayes_sym.symmetry.reference import DiagonalReference

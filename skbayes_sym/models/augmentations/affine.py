@@ -18,7 +18,7 @@ from torch import Tensor
 
 from skbayes_sym.models.augmentations.base import ImageShape
 from skbayes_sym.models.augmentations.half_width import HalfWidth
-from skbayes_sym.numerics.constants import constant
+from skbayes_sym.numerics.machine import constant
 
 _SERIES_TERMS = 20  # of cosh(sqrt q): error below 1e-12 for |q| < 60, past any admitted half-width
 _NODES = 10  # Gauss-Legendre: exact to rounding for the integral below

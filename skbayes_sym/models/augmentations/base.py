@@ -18,7 +18,7 @@ from typing import Protocol
 from torch import Tensor
 
 from skbayes_sym.models.augmentations.half_width import HalfWidth, JointHalfWidth, LearnedHalfWidth
-from skbayes_sym.numerics.constants import constant
+from skbayes_sym.numerics.machine import constant
 
 ImageShape = tuple[int, int, int]  # channels, height, width
 

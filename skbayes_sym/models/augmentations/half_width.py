@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.constants import constant
+from skbayes_sym.numerics.machine import constant
 
 # Half-width before learning: at 0 the gradient vanishes, every family being even in eta.
 START = 0.05

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skbayes_sym.models.augmentations.base import ImageShape
 from skbayes_sym.models.augmentations.half_width import HalfWidth
-from skbayes_sym.numerics.constants import constant, positions
+from skbayes_sym.numerics.machine import constant, positions
 
 _LARGEST_SHIFT = 10.0  # limits of the half-widths: standard deviations of the column,
 

@@ -1,10 +1,16 @@
 """What a likelihood is: how outputs of a network become the distribution of a target."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from skbayes_sym.models.predictive import Predictive
+
+Kind = Literal[
+    "normal", "heteroscedastic", "student-t", "counts", "softmax", "bernoulli", "ordinal", "other"
+]
 
 
 class ExpectedLogProb(NamedTuple):
@@ -42,6 +48,16 @@ class Likelihood(Protocol):
     beside the network's; `at` returns the likelihood at their values and `params` reads them, so
     the objects themselves never change.
     """
+
+    @property
+    def kind(self) -> Kind:
+        """The law, for methods that have a faster or exact form for it; "other" for any."""
+        ...
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether targets are whole numbers."""
+        ...
 
     @property
     def n_params(self) -> int: ...
@@ -122,6 +138,12 @@ class Likelihood(Protocol):
 
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Columns r_k of a root of ``-d^2 log p / d outputs^2 = sum_k r_k r_k'``, (O, N, O)."""
+        ...
+
+    def constant_outputs(
+        self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64] | None:
+        """Outputs (O,) that fit the targets best without features; None where unknown."""
         ...
 
     def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> DataTerm:

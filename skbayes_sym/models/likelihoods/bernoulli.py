@@ -1,6 +1,7 @@
 """Two classes by a logistic sigmoid of one output."""
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -8,16 +9,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb
+from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Kind
 from skbayes_sym.models.likelihoods.categorical import log_shares
-from skbayes_sym.models.likelihoods.defaults import BaseLikelihood
+from skbayes_sym.models.likelihoods.defaults import LabelLikelihood
 from skbayes_sym.models.likelihoods.expectations import by_quadrature, logistic_nodes
 from skbayes_sym.models.predictive import CategoricalMixture
 
 
 @dataclass(frozen=True)
-class Bernoulli(BaseLikelihood):
+class Bernoulli(LabelLikelihood):
     """``p(y = 1 | f) = 1 / (1 + exp(-f))``; targets are class indices 0 and 1 (int64)."""
+
+    kind: ClassVar[Kind] = "bernoulli"
 
     def n_outputs(self, n_targets: int) -> int:
         if n_targets != 2:
@@ -25,7 +28,7 @@ class Bernoulli(BaseLikelihood):
         return 1
 
     def constant_outputs(
-        self, y: npt.NDArray[np.int64], weight: npt.NDArray[np.float64]
+        self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
         """Log odds of the classes' shares."""
         logits = log_shares(y, weight)

@@ -1,6 +1,7 @@
 """Class labels by a softmax of the outputs."""
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -8,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb, collapsed_weight
-from skbayes_sym.models.likelihoods.defaults import BaseLikelihood
+from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Kind, collapsed_weight
+from skbayes_sym.models.likelihoods.defaults import LabelLikelihood
 from skbayes_sym.models.predictive import CategoricalMixture
 
 
@@ -31,7 +32,7 @@ def log_shares(
 
 
 @dataclass(frozen=True, eq=False)
-class Categorical(BaseLikelihood):
+class Categorical(LabelLikelihood):
     """``p(y = k | f) = softmax(f)_k``; targets are class indices (int64).
 
     Parameters
@@ -41,6 +42,8 @@ class Categorical(BaseLikelihood):
         (a power of two is best). Methods that draw weights use none.
     """
 
+    kind: ClassVar[Kind] = "softmax"
+
     n_points: int = 1024
 
     def __post_init__(self) -> None:
@@ -48,7 +51,7 @@ class Categorical(BaseLikelihood):
             raise ValueError(f"n_points must be at least 2, got {self.n_points!r}.")
 
     def constant_outputs(
-        self, y: npt.NDArray[np.int64], weight: npt.NDArray[np.float64]
+        self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
         """`log_shares`."""
         return log_shares(y, weight)

@@ -1,26 +1,53 @@
 """The members of a likelihood that follow from its density: what one's own inherits."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from skbayes_sym.models.likelihoods import derivatives
-from skbayes_sym.models.likelihoods.base import DataTerm, ExpectedLogProb
+from skbayes_sym.models.likelihoods.base import DataTerm, ExpectedLogProb, Kind
 from skbayes_sym.models.likelihoods.derivatives import AutogradTerm
 from skbayes_sym.models.likelihoods.expectations import by_autograd
-from skbayes_sym.models.predictive import Predictive, TargetMixture, invert_cdf
+from skbayes_sym.models.predictive import (
+    CategoricalMixture,
+    Predictive,
+    TargetMixture,
+    invert_cdf,
+)
+
+# Members that are made of the density, and those that are made of the ``torch.distributions`` law.
+_OF_DENSITY = (
+    "kind", "predictive", "n_noise", "expected_log_prob", "bound", "score", "hessian_root",
+    "constant_outputs", "given",
+)  # fmt: skip
+_OF_LAW = (*_OF_DENSITY, "log_prob", "mean", "variance", "cdf", "sample")
 
 
 class BaseLikelihood:
     """Everything but `log_prob` and `predictive`, by autograd and quadrature.
 
     Subclasses are frozen dataclasses; `to` moves their Tensor fields. With free parameters they
-    bring `params` and `at` too.
+    bring `params` and `at` too. A subclass with a density of its own inherits nothing that was
+    made of another's: neither `kind` nor derivatives, expectations or predictions.
     """
+
+    kind: ClassVar[Kind] = "other"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        brought = vars(cls)
+        if cls.__module__ == __name__ or not {"log_prob", "distribution"} & brought.keys():
+            return
+        generic = [vars(base) for base in cls.__mro__ if base.__module__ == __name__]
+        for name in _OF_LAW if "distribution" in brought else _OF_DENSITY:
+            if name not in brought and (member := _first(generic, name)) is not None:
+                setattr(cls, name, member)
 
     @property
     def params(self) -> Tensor:
@@ -66,6 +93,10 @@ class BaseLikelihood:
         }
         return replace(self, **moved) if moved else self  # type: ignore[type-var]
 
+    @property
+    def is_discrete(self) -> bool:
+        return False
+
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} needs `log_prob(outputs, y)`.")
 
@@ -92,8 +123,28 @@ class BaseLikelihood:
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
         return derivatives.hessian_root(self, outputs, y)
 
+    def constant_outputs(
+        self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64] | None:
+        return None
+
     def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> DataTerm:
         return AutogradTerm(self, y, weight)
+
+
+def _first(namespaces: Sequence[Mapping[str, Any]], name: str) -> Any:
+    return next((members[name] for members in namespaces if name in members), None)
+
+
+class LabelLikelihood(BaseLikelihood):
+    """A likelihood of classes by its density: predictions follow from that of every class."""
+
+    def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> CategoricalMixture:
+        """Densities of all classes, normalised over them: one a class, two of one output."""
+        rows, classes = outputs.shape[-2], range(max(2, outputs.shape[-1]))
+        labels = torch.arange(len(classes), device=outputs.device)
+        log_p = [self.log_prob(outputs, label.expand(rows)) for label in labels]
+        return CategoricalMixture(torch.stack(log_p, -1).log_softmax(-1), log_weights)
 
 
 class TargetLikelihood(BaseLikelihood):

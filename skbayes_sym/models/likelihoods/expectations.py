@@ -7,7 +7,7 @@ from torch import Tensor
 
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Likelihood
 from skbayes_sym.models.likelihoods.derivatives import kept, leaf
-from skbayes_sym.numerics.quadrature import gauss_hermite
+from skbayes_sym.numerics.gaussian import gauss_hermite
 
 # Of expectations over one output. For a logistic likelihood the error is below 1e-8 nats per row
 # for outputs of standard deviation up to 2, 2e-6 at 4 and 3e-3 at 10.

@@ -1,6 +1,6 @@
 """Normal noise, one standard deviation per target."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import log, pi
 from typing import ClassVar
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb, collapsed_weight
+from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Kind, collapsed_weight
 from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
 from skbayes_sym.models.predictive import NormalMixture
 
@@ -27,17 +27,17 @@ class Gaussian(TargetLikelihood):
         evidence at the learned value).
     """
 
+    kind: ClassVar[Kind] = "normal"
+
     log_noise: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     learn: bool = True
-    # Outputs with a normal law then have a normal posterior, in closed form.
-    is_conjugate: ClassVar[bool] = True
 
     @property
     def params(self) -> Tensor:
         return self.log_noise if self.learn else self.log_noise[..., :0]
 
     def at(self, params: Tensor) -> "Gaussian":
-        return Gaussian(params) if self.learn else self
+        return replace(self, log_noise=params) if self.learn else self
 
     @property
     def noise_scale(self) -> Tensor:

@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass
 from math import inf, isfinite, log, pi
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb, collapsed_weight
+from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Kind, collapsed_weight
 from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
 from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.predictive import NormalMixture
-from skbayes_sym.numerics.quadrature import gauss_hermite
+from skbayes_sym.numerics.gaussian import gauss_hermite
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Heteroscedastic(TargetLikelihood):
     D. A. Nix and A. S. Weigend (1994). Estimating the mean and variance of the target probability
     distribution. ICNN, eq. 6.
     """
+
+    kind: ClassVar[Kind] = "heteroscedastic"
 
     log_std: float = 0.0
     spread: float = 1.0

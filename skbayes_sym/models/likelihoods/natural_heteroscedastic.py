@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from math import log, pi
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb
+from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Kind
 from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
 from skbayes_sym.models.predictive import NormalMixture
 
@@ -36,6 +37,8 @@ class NaturalHeteroscedastic(TargetLikelihood):
     A. Immer, E. Palumbo, A. Marx and J. Vogt (2023). Effective Bayesian heteroscedastic regression
     with deep neural networks. NeurIPS.
     """
+
+    kind: ClassVar[Kind] = "heteroscedastic"
 
     @property
     def n_outputs_per_target(self) -> int:

@@ -1,6 +1,7 @@
 """Counts that scatter more than Poisson's: the output is the log of the mean."""
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +10,7 @@ from scipy.special import betainc
 from torch import Tensor
 from torch.distributions import Distribution
 
+from skbayes_sym.models.likelihoods.base import Kind
 from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
 from skbayes_sym.models.likelihoods.poisson import log_mean_count, poisson_counts
 
@@ -41,6 +43,8 @@ class NegativeBinomial(TargetLikelihood):
     A. C. Cameron and P. K. Trivedi (2013). Regression Analysis of Count Data, 2nd edition,
     eq. 3.26 ("NB2").
     """
+
+    kind: ClassVar[Kind] = "counts"
 
     log_dispersion: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     learn: bool = True

@@ -1,24 +1,23 @@
 """Classes in an order: between which cut points a noisy output lies."""
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb
-from skbayes_sym.models.likelihoods.defaults import BaseLikelihood
+from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Kind
+from skbayes_sym.models.likelihoods.defaults import LabelLikelihood
 from skbayes_sym.models.likelihoods.expectations import N_NODES, by_quadrature
 from skbayes_sym.models.predictive import CategoricalMixture
-from skbayes_sym.numerics.gaussian import LOG_2PI
-from skbayes_sym.numerics.quadrature import gauss_hermite
+from skbayes_sym.numerics.gaussian import LOG_2PI, gauss_hermite
 
 _FEW_NODES = 7  # exact to 1e-5 where outputs spread half as much as the noise
 _FAR = 1e4  # standard deviations of the noise: the outermost ends
 
 
 @dataclass(frozen=True, eq=False)
-class Ordinal(BaseLikelihood):
+class Ordinal(LabelLikelihood):
     r"""Ordered probit: ``y`` cut points lie below ``f + noise``; targets int64, from 0.
 
     .. math:: p(y = c \mid f) = \Phi\big((b_{c+1} - f) / s\big) - \Phi\big((b_c - f) / s\big),
@@ -33,6 +32,8 @@ class Ordinal(BaseLikelihood):
     learn : bool, default=True
         Whether ``steps`` are free parameters.
     """
+
+    kind: ClassVar[Kind] = "ordinal"
 
     steps: Tensor
     noise_std: float = 1.0

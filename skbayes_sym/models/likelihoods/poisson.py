@@ -1,6 +1,7 @@
 """Counts whose log rate is the output."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb
+from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Kind
 from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
 
 Floats = npt.NDArray[np.float64]
@@ -17,6 +18,8 @@ Floats = npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Poisson(TargetLikelihood):
     """``y ~ Poisson(exp f)``, counts (N, T)."""
+
+    kind: ClassVar[Kind] = "counts"
 
     def distribution(self, outputs: Tensor) -> Distribution:
         return torch.distributions.Poisson(outputs.exp(), validate_args=False)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from math import lgamma, log, pi
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ from scipy.special import stdtr
 from torch import Tensor
 from torch.distributions import Distribution
 
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb
+from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Kind
 from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
 from skbayes_sym.models.likelihoods.expectations import by_quadrature
 
@@ -35,6 +36,8 @@ class StudentT(TargetLikelihood):
         probability 0.95, above 4 with 0.68, and beyond 30, where the law is nearly normal, with
         0.11.
     """
+
+    kind: ClassVar[Kind] = "student-t"
 
     log_noise: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     df: float | str = 4.0

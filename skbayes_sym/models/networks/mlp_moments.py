@@ -18,8 +18,8 @@ from torch import Tensor
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.linalg import layer_outputs, weight_gradient
 from skbayes_sym.numerics.memory import rows_within
-from skbayes_sym.numerics.products import layer_outputs, weight_gradient
 
 # Hidden units of a block of draws: 1 to 2 MB, a core's L2 cache.
 _CACHE_NUMBERS = 1 << 18

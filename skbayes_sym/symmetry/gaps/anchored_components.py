@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
 from skbayes_sym.numerics.permanent import log_permanent
+from skbayes_sym.numerics.random import Estimate, mean_and_error
 from skbayes_sym.symmetry.gaps.anchors import (
     FREE_MIXING_UP_TO,
     anchor_features,

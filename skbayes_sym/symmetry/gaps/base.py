@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.monte_carlo import Estimate
+from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.base import SymmetryGroup
 
 Side = Literal["lower", "exact", "upper"]

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
+from skbayes_sym.numerics.random import Estimate, mean_and_error
 from skbayes_sym.symmetry.gaps.base import GapGradient, RowPosterior, Side
 from skbayes_sym.symmetry.gaps.permanent_estimates import Exact
 from skbayes_sym.symmetry.gaps.rotations import row_noise

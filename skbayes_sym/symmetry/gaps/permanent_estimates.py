@@ -8,9 +8,13 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.assignment_sampler import sample_assignments
-from skbayes_sym.numerics.permanent import log_permanent
-from skbayes_sym.numerics.permanent_bounds import bethe_bound, gurvits_schrijver_bound, soules_bound
+from skbayes_sym.numerics.assignment import sample_assignments
+from skbayes_sym.numerics.permanent import (
+    bethe_bound,
+    gurvits_schrijver_bound,
+    log_permanent,
+    soules_bound,
+)
 from skbayes_sym.numerics.random import distinct_permutations, random_permutations
 from skbayes_sym.symmetry.gaps.base import Side
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.linalg import cholesky, matrix_blocks
-from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
+from skbayes_sym.numerics.random import Estimate, mean_and_error
 from skbayes_sym.symmetry.gaps.anchors import (
     FREE_MIXING_UP_TO,
     anchor_features,

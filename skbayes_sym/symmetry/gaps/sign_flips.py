@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skbayes_sym.numerics.monte_carlo import Estimate
+from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.gaps.base import GapGradient, RowPosterior, Side
 from skbayes_sym.symmetry.units import Units
 

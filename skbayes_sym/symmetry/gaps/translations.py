@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.monte_carlo import Estimate
+from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.gaps.base import GapGradient, Side
 from skbayes_sym.symmetry.translation import Translation
 

@@ -11,8 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.monte_carlo import Estimate, mean_and_error
-from skbayes_sym.numerics.random import standard_normal
+from skbayes_sym.numerics.random import Estimate, mean_and_error, standard_normal
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.gaps.base import GapGradient, MeanField, Side
 from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate, Soules

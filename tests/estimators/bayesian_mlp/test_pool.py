@@ -1,5 +1,6 @@
 """Pooled networks: what they are made of, and what is chosen for how many rows."""
 
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,9 +23,11 @@ from skbayes_sym import (
     save,
 )
 from skbayes_sym.estimators import base
+from skbayes_sym.estimators.bayesian_mlp import estimator
+from skbayes_sym.estimators.bayesian_mlp import pool as pool_module
 from skbayes_sym.estimators.bayesian_mlp.pool import Weights
 from skbayes_sym.estimators.ensemble import refit
-from skbayes_sym.estimators.laplace import effort, labels_method
+from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.models import ARD, Gaussian
 
 X = np.random.default_rng(4).standard_normal((80, 10))
@@ -133,12 +136,16 @@ def test_in_much_noise_there_are_no_members():
 
 @pytest.mark.long
 def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
-    monkeypatch.setattr(effort, "USUAL_WORK", 1.0)
+    def allow(**most):
+        effort = pool_module.Effort(modes=ModesEffort(**most))
+        monkeypatch.setattr(estimator, "Numbers", partial(pool_module.Numbers, effort=effort))
+
+    allow(usual_work=1.0)
     few = clone(REG).set_params(n_modes=5).fit(X, Y)
     assert few.posterior_.n_modes == len(few.samples_) + 1 == 3
     assert (few.modes_share_, few.members_share_) == pytest.approx((0.6, 0.4))
     assert few.choice_.endswith("; 5 modes would take too long")
-    monkeypatch.setattr(effort, "MOST_WORK", 1.0)
+    allow(usual_work=1.0, most_work=1.0)
     none = clone(REG).set_params(n_members=1).fit(X, Y)
     assert not hasattr(none, "posterior_")
     assert len(none.samples_) == 1
@@ -331,7 +338,7 @@ def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypat
 
 @pytest.mark.long
 def test_what_would_take_long_is_left_out(monkeypatch):
-    monkeypatch.setattr(labels_method, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(ModesEffort, "affordable_labels", lambda *_: (0, False))
     monkeypatch.setattr(refit, "_MOST_WORK", 1.0)
     found = clone(CLF).fit(PETALS, KIND)
     assert not hasattr(found, "posterior_")

@@ -7,8 +7,8 @@ import pytest
 from sklearn.datasets import load_iris
 
 from skbayes_sym import BayesianMLPClassifier, LaplaceClassifier
-from skbayes_sym.estimators.laplace import labels_method
-from skbayes_sym.estimators.laplace.labels_method import FLAT, STEEP
+from skbayes_sym.estimators.laplace import modes
+from skbayes_sym.estimators.laplace.modes import FLAT, STEEP
 
 
 def noisy_labels(n=150, seed=0):
@@ -32,8 +32,8 @@ def test_noisy_labels_take_the_flat_prior(fits):
 
 def test_what_leaves_noise_alone_predicts_better(fits, monkeypatch):
     """Than modes of the steep prior that believe all labels."""
-    believing = partial(labels_method.search_labels, tries=False)
-    monkeypatch.setattr(labels_method, "search_labels", lambda *args, tries: believing(*args))
+    believing = partial(modes.search_labels, tries=False)
+    monkeypatch.setattr(modes, "search_labels", lambda *args, tries: believing(*args))
     plain = LaplaceClassifier(10, n_restarts=2, prior=STEEP, random_state=0).fit(*noisy_labels())
     X, y = noisy_labels(1000, seed=1)
     loss = [-fit.log_predictive_density(X, y).mean() for fit in (fits["learn"], plain)]

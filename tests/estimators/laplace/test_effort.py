@@ -6,18 +6,11 @@ from habits import Watch
 from sklearn.base import clone
 
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
-from skbayes_sym.estimators.laplace import effort, labels_method, optimizers
-from skbayes_sym.estimators.laplace.effort import (
-    MOST_WORK,
-    USUAL_WORK,
-    affordable_modes,
-    richer,
-    steps,
-    units_of_numbers,
-    work,
-)
+from skbayes_sym.estimators.laplace.effort import ModesEffort, work
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import LayerScales
+
+EFFORT = ModesEffort()
 
 
 @pytest.mark.parametrize(
@@ -35,7 +28,7 @@ from skbayes_sym.models.learned_scales import LayerScales
     ],
 )
 def test_what_many_rows_are_given(n_inputs, n_rows, units):
-    found = richer(n_rows, MLP(n_inputs, (20,), 1, TANH))
+    found = EFFORT.richer(n_rows, MLP(n_inputs, (20,), 1, TANH))
     assert (found and found.hidden_layer_sizes) == (units and (units,))
 
 
@@ -56,11 +49,11 @@ def test_what_many_rows_are_given(n_inputs, n_rows, units):
     ],
 )
 def test_where_columns_are_many_units_are_fewer(n_rows, n_inputs, width):
-    assert units_of_numbers(n_rows, n_inputs, 1) == width
+    assert EFFORT.units_of_numbers(n_rows, n_inputs, 1) == width
 
 
 def test_fewer_units_stay_few_and_under_a_scale_a_layer():
-    assert richer(1600, MLP(100, (10,), 1, TANH)) is None
+    assert EFFORT.richer(1600, MLP(100, (10,), 1, TANH)) is None
 
 
 def test_few_rows_cost_what_their_own_space_costs():
@@ -72,25 +65,25 @@ def test_few_rows_cost_what_their_own_space_costs():
 
 def test_large_systems_make_fewer_steps():
     network = MLP(8, (20,), 1, TANH)
-    made = [steps(n, network) for n in (900, 5000, 7000, 9000, 30_000)]
+    made = [EFFORT.steps_of_mode(n, network) for n in (900, 5000, 7000, 9000, 30_000)]
     assert made == sorted(made, reverse=True)
     assert (made[0], made[-1]) == (100, 50)
     a_step = work(3, 1, 9000, network.layout.n_params)
-    assert made[3] * a_step <= USUAL_WORK < (made[3] + 1) * a_step
+    assert made[3] * a_step <= EFFORT.usual_work < (made[3] + 1) * a_step
 
 
 @pytest.mark.parametrize("n_rows", [100, 3000, 30_000, 10**6])
 def test_modes_take_seconds_or_are_left_out(n_rows):
     network = MLP(5, (20,), 1, TANH)
-    n_modes = affordable_modes(10, n_rows, network)
-    each = work(1, steps(n_rows, network), n_rows, network.layout.n_params)
+    n_modes = EFFORT.affordable_modes(10, n_rows, network)
+    each = work(1, EFFORT.steps_of_mode(n_rows, network), n_rows, network.layout.n_params)
     if n_modes == 0:
-        assert 3 * each > MOST_WORK
+        assert 3 * each > EFFORT.most_work
     else:
         assert 3 <= n_modes <= 10
-        assert n_modes * each <= max(USUAL_WORK, 3 * each)
-        assert n_modes == 10 or (n_modes + 1) * each > USUAL_WORK
-    assert affordable_modes(2, 100, network) == 2
+        assert n_modes * each <= max(EFFORT.usual_work, 3 * each)
+        assert n_modes == 10 or (n_modes + 1) * each > EFFORT.usual_work
+    assert EFFORT.affordable_modes(2, 100, network) == 2
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -147,14 +140,13 @@ def test_an_end_during_the_pilot_leaves_its_modes():
 def test_restarts_by_rows(monkeypatch):
     reg = LaplaceRegressor((3,), max_iter=1, random_state=0)
     assert len(clone(reg).fit(*rows(30)).log_evidence_modes_) == 10
-    monkeypatch.setattr(effort, "USUAL_WORK", 1.0)
+    monkeypatch.setattr(LaplaceRegressor, "_effort", ModesEffort(usual_work=1.0))
     assert len(clone(reg).fit(*rows(30)).log_evidence_modes_) == 3
 
 
 def test_classes_of_many_columns_take_fewer_units(monkeypatch):
-    monkeypatch.setattr(optimizers, "MOST_WORK", 2e10)
-    monkeypatch.setattr(effort, "MOST_WORK", 2e10)
-    monkeypatch.setattr(effort, "OTHER_WORK", 2e10)
+    little = ModesEffort(most_work=2e10, other_work=2e10)
+    monkeypatch.setattr(LaplaceClassifier, "_effort", little)
     X = np.random.default_rng(0).standard_normal((30, 150))
     found = LaplaceClassifier(n_restarts=1, max_iter=3, random_state=0).fit(X, X[:, 0] > 0.0)
     assert found.optimizer_ == "gauss-newton"
@@ -165,24 +157,24 @@ def test_classes_of_many_columns_take_fewer_units(monkeypatch):
 
 def test_of_classes_tries_come_before_modes_where_rows_outnumber_weights():
     network, wide = MLP(20, (20,), 1, TANH), MLP(64, (20,), 10, TANH)
-    found = [labels_method.affordable(4, n, network) for n in (500, 2_900, 3_100, 10_000, 14_000)]
+    found = [EFFORT.affordable_labels(4, n, network) for n in (500, 2_900, 3_100, 10_000, 14_000)]
     assert found == [(4, True), (4, True), (3, True), (1, True), (2, False)]
-    assert labels_method.affordable(4, 500, wide) == (2, False)  # fewer rows than its 1,510 weights
-    assert labels_method.affordable(4, 10**6, network)[0] == 0
+    assert EFFORT.affordable_labels(4, 500, wide) == (2, False)  # fewer rows than its 1,510 weights
+    assert EFFORT.affordable_labels(4, 10**6, network)[0] == 0
 
 
 def test_more_rows_never_get_more_modes():
     """Each is searched for in two ways, whatever the time."""
     network, wide = MLP(20, (20,), 1, TANH), MLP(64, (20,), 10, TANH)
     sizes = (500, 2_900, 3_100, 10_000, 14_000, 10**6)
-    found = [labels_method.automatic_restarts(n, network) for n in sizes]
+    found = [EFFORT.restarts_of_labels(n, network) for n in sizes]
     assert found == [4, 4, 3, 1, 1, 1]
-    assert labels_method.automatic_restarts(500, wide) == 2
+    assert EFFORT.restarts_of_labels(500, wide) == 2
 
 
 def test_restarts_of_classes_by_rows(monkeypatch):
     clf = LaplaceClassifier((3,), max_iter=1, tol=None, random_state=0)
     X, y = rows(30)
     assert len(clone(clf).fit(X, y > 0.0).log_evidence_modes_) == 4
-    monkeypatch.setattr(labels_method, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(LaplaceClassifier, "_effort", ModesEffort(labels_work=1.0))
     assert len(clone(clf).fit(X, y > 0.0).log_evidence_modes_) == 1

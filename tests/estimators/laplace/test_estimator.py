@@ -307,9 +307,7 @@ def test_collapse_says_what_to_do():
     rng = np.random.default_rng(0)
     A, b = rng.standard_normal((60, 2)), rng.integers(0, 2, 60)
     clf = LaplaceClassifier((20,), optimizer="adam", random_state=0, keep_best=False)
-    with pytest.warns(
-        ConvergenceWarning, match=r"collapsed onto a constant.*give prior a number"
-    ):
+    with pytest.warns(ConvergenceWarning, match=r"collapsed onto a constant.*give prior a number"):
         clf.fit(A, b)
     assert np.isfinite(clf.log_evidence_)
     np.testing.assert_allclose(clf.predict_proba(A)[:, 1], b.mean(), atol=0.1)

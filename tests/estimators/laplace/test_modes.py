@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
-from skbayes_sym.estimators.laplace import optimizers
+from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.inference.laplace.search import modes
 from skbayes_sym.models import Normal, Poisson
 from skbayes_sym.models.learned_scales import ARD
@@ -130,7 +130,7 @@ def test_what_only_adam_has_is_trained_by_adam(params):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_what_would_take_long_is_trained_by_adam(monkeypatch):
-    monkeypatch.setattr(optimizers, "MOST_WORK", 1e6)
+    monkeypatch.setattr(LaplaceRegressor, "_effort", ModesEffort(most_work=1e5))
     reg = LaplaceRegressor((3,), max_iter=20, random_state=0)
     assert clone(reg).fit(X, Y).optimizer_ == "adam"
     asked = clone(reg).set_params(optimizer="gauss-newton", n_restarts=1)

@@ -7,11 +7,12 @@ from habits import Watch
 from sklearn.datasets import make_friedman3
 
 from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor, predictive
-from skbayes_sym.estimators.laplace.widths import are_asked, choose_width
+from skbayes_sym.estimators.laplace.effort import ModesEffort
+from skbayes_sym.estimators.laplace.modes import choose_width
 from skbayes_sym.inference.laplace.search.held_out import HeldOut
 from skbayes_sym.models import MLP, TANH
 
-NETWORK = MLP(5, (20,), 1, TANH)
+NETWORK, EFFORT = MLP(5, (20,), 1, TANH), ModesEffort()
 
 
 def told(nats, unexplained):
@@ -28,7 +29,7 @@ def told(nats, unexplained):
         mean = y * (1.0 - unexplained**0.5)
         return "modes", HeldOut(nats[width] + (width == 8) * 0.1 * noise, mean)
 
-    return choose_width(validate, NETWORK, y, torch.ones(101).double()), asked
+    return choose_width(validate, NETWORK, y, torch.ones(101).double(), EFFORT), asked
 
 
 @pytest.mark.parametrize(
@@ -57,11 +58,11 @@ def test_stopped_it_hands_back_what_there_was():
 
 
 def test_only_tables_of_some_rows_are_asked():
-    assert are_asked(NETWORK, 200)
-    assert not are_asked(NETWORK, 9)
-    assert not are_asked(NETWORK, 2_900)
-    assert not are_asked(MLP(200, (20,), 1, TANH), 2_000)  # it would take long
-    assert not are_asked(MLP(5, (10,), 1, TANH), 200)
+    assert EFFORT.asks_width(200, NETWORK)
+    assert not EFFORT.asks_width(9, NETWORK)
+    assert not EFFORT.asks_width(2_900, NETWORK)
+    assert not EFFORT.asks_width(2_000, MLP(200, (20,), 1, TANH))  # it would take long
+    assert not EFFORT.asks_width(200, MLP(5, (10,), 1, TANH))
 
 
 @pytest.mark.long

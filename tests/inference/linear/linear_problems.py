@@ -11,7 +11,7 @@ from skbayes_sym.inference.linear.sites import (
     full_covariance,
     solve,
 )
-from skbayes_sym.numerics.quadrature import sobol_normal
+from skbayes_sym.numerics.gaussian import sobol_normal
 
 
 def linear_data(X, y, *, n_outputs=1, fit_intercept=False, weight=None):

@@ -12,7 +12,7 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
-from skbayes_sym.numerics.quadrature import sobol_normal
+from skbayes_sym.numerics.gaussian import sobol_normal
 
 WIDE = Range(-20.0, 20.0)
 

@@ -22,7 +22,7 @@ from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
-from skbayes_sym.numerics.anderson import AndersonMixing
+from skbayes_sym.numerics.convergence import AndersonMixing
 
 
 def gaussian(noise_variance):

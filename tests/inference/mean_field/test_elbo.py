@@ -14,7 +14,7 @@ from skbayes_sym.models.learned_scales import ARD
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior, Moments
+from skbayes_sym.models.priors import GaussianPrior, WeightMoments
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Exact,
@@ -80,7 +80,7 @@ def test_learned_scales_are_those_of_the_present_posterior(generator):
     params = params_of(network, likelihood, generator)
     n = network.layout.n_params
     learned = ARD().bind(network.layout)
-    moments = Moments(params[:n].clone(), params[n : 2 * n].exp())
+    moments = WeightMoments(params[:n].clone(), params[n : 2 * n].exp())
     fixed = learned.update(moments).gaussian()
     one, other = (
         objective_of(network, data, prior, params.clone(), likelihood) for prior in (learned, fixed)

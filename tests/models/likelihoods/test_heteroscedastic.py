@@ -8,7 +8,7 @@ from scipy import stats
 from torch.testing import assert_close
 
 from skbayes_sym.models import Heteroscedastic, NaturalHeteroscedastic
-from skbayes_sym.numerics.quadrature import gauss_hermite
+from skbayes_sym.numerics.gaussian import gauss_hermite
 
 CASES = {k: c for k, c in LIKELIHOODS.items() if c.curvature == "expected"}
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skbayes_sym.numerics.quadrature import gauss_hermite, sobol_normal
+from skbayes_sym.numerics.gaussian import gauss_hermite, sobol_normal
 
 _N_NODES = 32  # of quadrature, one logit
 _N_FIT, _N_PREDICT = 64, 256  # quasi-Monte Carlo points, several logits

@@ -10,7 +10,7 @@ from skbayes_sym.inference.laplace.search.label_terms import (
     points_for_prediction,
     symmetric_root,
 )
-from skbayes_sym.numerics.quadrature import gauss_hermite
+from skbayes_sym.numerics.gaussian import gauss_hermite
 
 
 def rows(n=5, n_outputs=3, seed=0):

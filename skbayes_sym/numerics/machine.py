@@ -1,0 +1,105 @@
+"""The machine: one wait for several tensors, constants of a device, threads, jobs."""
+
+import threading
+import warnings
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of one device on the host, bit for bit; a GPU is waited for once, not once each.
+
+    They travel as the bytes of one array, those of the widest dtypes first, so that every one of
+    them begins where its dtype may. On the CPU they are handed back as they are.
+    """
+    if all(tensor.device.type == "cpu" for tensor in tensors):
+        return list(tensors)
+    order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
+    as_bytes = [tensors[i].contiguous().flatten().view(torch.uint8) for i in order]
+    arrived = torch.cat(as_bytes).cpu().split([len(one) for one in as_bytes])
+    found = dict(zip(order, arrived, strict=True))
+    return [found[i].view(t.dtype).view(t.shape) for i, t in enumerate(tensors)]
+
+
+@contextmanager
+def closing(results: Generator[Any, None, None]) -> Iterator[Generator[Any, None, None]]:
+    """Cancel the jobs that are left, without joblib's advice to have asked for less."""
+    try:
+        yield results
+    finally:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"\d+ tasks (which|have)", UserWarning)
+            results.close()
+
+
+class _OneThread:
+    """Counts who is inside, so that overlapping fits in several threads restore the right value."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, 1
+        self._main_inside, self._main_before = 0, 1
+
+    def enter(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._before = torch.get_num_threads()
+            if _in_main_thread() and self._main_inside == 0:
+                self._main_before = torch.get_num_threads()
+            self._inside += 1
+            self._main_inside += _in_main_thread()
+            torch.set_num_threads(1)
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            self._main_inside -= _in_main_thread()
+            # The setting is partly a thread's own: the main thread always gets its own back.
+            if _in_main_thread() and self._main_inside == 0:
+                torch.set_num_threads(self._main_before)
+            elif self._inside == 0:
+                torch.set_num_threads(self._before)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+_ONE_THREAD = _OneThread()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch's CPU kernels in one thread, then restore the setting.
+
+    Sums split over threads round differently, so the number of threads would change the result;
+    with one, it is the same alone and inside any ``n_jobs``. At the sizes of this package one
+    thread is also as fast as several.
+    """
+    _ONE_THREAD.enter()
+    try:
+        yield
+    finally:
+        _ONE_THREAD.leave()
+
+
+_MOST = 256  # kept at once
+
+
+@lru_cache(_MOST)
+@torch.inference_mode(False)  # else autograd couldn't use it later
+def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The tensor of ``values``, numbers or tuples of them, the same one for every call.
+
+    It is shared: never write to it.
+    """
+    return torch.tensor(values, dtype=dtype, device=device)
+
+
+def positions(values: tuple[int, ...], like: Tensor) -> Tensor:
+    """Positions as an index on the device of ``like``, int64."""
+    return constant(values, torch.int64, like.device)

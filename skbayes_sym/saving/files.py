@@ -1,0 +1,269 @@
+"""One file for a fitted model: arrays as safetensors, everything else as JSON in its header.
+
+    {"format": 1, "version": "0.1.0", "scikit-learn": "1.9.1", "class": "MCMCRegressor",
+     "parameters": {name: value}, "attributes": {name: value}}
+
+stands under the key ``skbayes_sym`` of the header; `values` says how values look. The format
+number rises when a file of this release could no longer be read. ``skbayes_sym_sha256`` beside it
+is the checksum of that text and of all arrays.
+"""
+
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from importlib.metadata import version
+from os import PathLike, fspath
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import numpy as np
+from sklearn import __version__ as SKLEARN
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.saving.classes import class_name, estimators, is_foreign, rebuilt, state_of
+from skbayes_sym.saving.values import Encoder, decode
+
+FORMAT = 1
+_KEY = "skbayes_sym"
+_CHECKSUM = "skbayes_sym_sha256"
+_LEAST_BYTES = 8  # of any safetensors file; some of the kernel's say 0 and never end
+
+
+def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
+    """Write a fitted model to one file, without pickle.
+
+    `skbayes_sym.load` reads it, on any machine, and never runs code that a file holds. The format
+    is safetensors, with everything that isn't an array as JSON in its header.
+
+    Parameters
+    ----------
+    estimator : fitted estimator of this package, pipeline or search
+        A `~sklearn.pipeline.Pipeline` is kept with all its steps: scalers, encoders, imputers,
+        `~sklearn.compose.ColumnTransformer`, projections. Of a search its best estimator is.
+    path : str or path-like
+        Replaced if it exists, at once: until the new file is on the disk the old one stays, also
+        if the disk is full.
+
+    Raises
+    ------
+    TypeError
+        If a step, parameter or attribute holds what such a file can't, a torch module of one's own
+        for example: the message names it. `joblib.dump` keeps those.
+    ValueError
+        If there is something at ``path`` that is no regular file: a pipe, a device.
+    ImportError
+        Without the package safetensors (extra ``io``).
+
+    Notes
+    -----
+    Kept are the parameters and what `fit` found; not kept are settings made by `set_callbacks`,
+    ``set_output`` and the ``set_*_request`` methods.
+    """
+    check_is_fitted(estimator)
+    while hasattr(estimator, "best_estimator_"):
+        estimator = estimator.best_estimator_
+    name = class_name(estimator)
+    if name is None:
+        raise TypeError(
+            f"{type(estimator).__name__} is no class of this package or of the steps that load "
+            "knows: use joblib.dump(model, path)."
+        )
+    write, encoder = _safetensors().numpy.save, Encoder()
+    parameters, attributes = (
+        {key: encoder.encode(value, key) for key, value in values.items()}
+        for values in (estimator.get_params(deep=False), state_of(estimator))
+    )
+    header = {
+        "format": FORMAT, "version": version("skbayes-sym"), "scikit-learn": SKLEARN,
+        "class": name, "parameters": parameters, "attributes": attributes,
+    }  # fmt: skip
+    text = json.dumps(header, allow_nan=False)
+    metadata = {_KEY: text, _CHECKSUM: checksum(text, encoder.arrays)}
+    replace_file(path, write(encoder.arrays, metadata))
+
+
+def load(path: str | PathLike[str]) -> Any:
+    """Load a fitted estimator that `save` wrote.
+
+    The file holds numbers and names, no code: loading one from a stranger is safe, unlike a pickle.
+    A model that was fitted on a GPU predicts on the CPU where there is none.
+
+    Parameters
+    ----------
+    path : str or path-like
+
+    Returns
+    -------
+    estimator
+        Of the class that was saved, with the same parameters, fitted attributes and predictions:
+        one of this package, or a pipeline.
+
+    Raises
+    ------
+    ValueError
+        If the file isn't a saved model or no regular file, is damaged (a checksum tells), holds a
+        state that no fit leaves, or was written by a version whose models this one doesn't know.
+    ImportError
+        Without the package safetensors (extra ``io``).
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import skbayes_sym
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> reg = skbayes_sym.BayesianLinearRegressor().fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.safetensors")
+    ...     skbayes_sym.save(reg, path)
+    ...     same = skbayes_sym.load(path)
+    >>> bool((same.predict(X) == reg.predict(X)).all())
+    True
+    """
+    header, arrays = _read(path)
+    if not isinstance(header, dict) or "format" not in header:
+        raise _damaged(path)
+    if header["format"] != FORMAT:
+        raise ValueError(
+            f"{fspath(path)!r} has format {header['format']}, written by skbayes_sym "
+            f"{header.get('version')}; this version reads format {FORMAT}. "
+            "Install that version, or fit again."
+        )
+    try:
+        parameters, attributes = (
+            {str(name): decode(value, arrays) for name, value in header[part].items()}
+            for part in ("parameters", "attributes")
+        )
+        name, written_by, sklearn = (str(header[k]) for k in ("class", "version", "scikit-learn"))
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise _damaged(path) from error
+    if name not in estimators() and not is_foreign(name):
+        raise ValueError(
+            f"{fspath(path)!r} holds a {name}, which this version of skbayes_sym doesn't have; it "
+            f"was written by version {written_by}."
+        )
+    if is_foreign(name) and sklearn != SKLEARN:
+        warnings.warn(
+            f"{fspath(path)!r} holds steps of scikit-learn {sklearn}; this is {SKLEARN}: "
+            "their state may have another form. Check predictions, or fit again.",
+            UserWarning,
+            stacklevel=2,
+        )
+    if name in estimators() and not attributes:
+        raise ValueError(f"{fspath(path)!r} has no fitted state.")
+    try:
+        return rebuilt(name, parameters, attributes)
+    except ValueError as error:
+        raise ValueError(
+            f"{fspath(path)!r} has {error}, which this version of skbayes_sym doesn't know; it was "
+            f"written by version {written_by}."
+        ) from error
+
+
+def checksum(text: str, arrays: Mapping[str, Array]) -> str:
+    """SHA-256 of the header's text and of names, dtypes, shapes and bytes of the arrays."""
+    digest = sha256(text.encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(repr((name, array.dtype.str, array.shape)).encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _read(path: str | PathLike[str]) -> tuple[Any, Mapping[str, Array]]:
+    safetensors = _safetensors()
+    require_regular(path)
+    if Path(path).stat().st_size < _LEAST_BYTES:  # a missing file is an OSError that names it
+        raise _damaged(path)
+    Path(path).open("rb").close()  # so is one that may not be read
+    try:
+        with safetensors.safe_open(fspath(path), framework="numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        text = metadata.get(_KEY, "null")
+        if metadata.get(_CHECKSUM) != checksum(text, arrays):
+            raise ValueError("another checksum")
+        return json.loads(text), arrays
+    # The last two: numbers that NumPy doesn't have, bfloat16 for one.
+    except (
+        safetensors.SafetensorError, ValueError, RecursionError, TypeError, AttributeError
+    ) as error:  # fmt: skip
+        raise _damaged(path) from error
+
+
+def _damaged(path: str | PathLike[str]) -> ValueError:
+    return ValueError(
+        f"{fspath(path)!r} is not a model saved by skbayes_sym's `save`, or it is damaged "
+        "(a truncated copy?)."
+    )
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError as error:
+        raise ImportError("save and load need safetensors: pip install safetensors.") from error
+    return safetensors
+
+
+def replace_file(path: str | PathLike[str], content: bytes) -> None:
+    """Write a file, or leave the one that was there as it was.
+
+    The bytes go to a file beside it, which takes its place once they are on the disk: whoever looks
+    in the meantime, and whatever happens, sees the old file or the new one.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A link is followed.
+    content : bytes
+
+    Raises
+    ------
+    ValueError
+        If there is something there that is no regular file.
+    OSError
+        If it can't be written: no space, no permission.
+    """
+    require_regular(path)
+    target = Path(os.path.realpath(path))
+    beside = target.with_name(f".{target.name[:200]}.{token_hex(8)}")
+    try:
+        # As any new file is: readable by whom the user's mask lets.
+        with beside.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            beside.chmod(target.stat().st_mode & 0o7777)
+        beside.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def require_regular(path: str | PathLike[str]) -> None:
+    """Refuse pipes, devices and the like, which would block or never end.
+
+    Raises
+    ------
+    TypeError
+        If it is no path.
+    ValueError
+        If there is something else than a file or folder at the path.
+    """
+    if not isinstance(path, str | PathLike) or "\0" in fspath(path):
+        raise TypeError(f"path must be a string or a path without a null byte, got {path!r}.")
+    there = Path(path)
+    if there.exists() and not there.is_file() and not there.is_dir():
+        raise ValueError(f"{fspath(path)!r} is not a regular file.")
+    if there.is_dir():
+        raise IsADirectoryError(f"{fspath(path)!r} is a folder.")
