@@ -146,8 +146,6 @@ wide = MCMCRegressor(
 ).fit(X, y)  # fmt: skip
 
 
-
-
 def agreement(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
     """Draws, and units, that get the same labels by two permutations, named alike if possible."""
     first, second = a.argsort(axis=-1), b.argsort(axis=-1)

@@ -27,6 +27,7 @@ def _rows(n: int, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _cases() -> dict[str, Callable[[], Case]]:
     import skbayes_sym as sk
+    from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton, Updates
     from skbayes_sym.inference.solvers import Gibbs
     from skbayes_sym.models import Rotation2D
 
@@ -41,8 +42,9 @@ def _cases() -> dict[str, Callable[[], Case]]:
 
     chains = {"n_warmup": 2, "mode_weights": "uniform", "init": "prior", "prior": 1.0}
     chains |= {"remove_symmetries": False, "random_state": 0}
-    laplace = {**steps, "n_hyper_updates": 1, "optimizer": "adam"}
-    lila = {**steps, "n_hyper_updates": 1, "invariances": [Rotation2D()]}
+    one = EvidenceAdam(updates=Updates(1))
+    laplace = {**steps, "optimizer": one}
+    lila = {**steps, "optimizer": one, "invariances": [Rotation2D()]}
     vi, layerwise = sk.SymmetrizedVIRegressor, sk.LayerwiseVIRegressor
     return {
         "vi-weights": lambda: rows(100, 50, vi((700, 700), symmetry=None, **steps)),
@@ -70,10 +72,10 @@ def _cases() -> dict[str, Callable[[], Case]]:
             1000, 40, sk.LaplaceRegressor((200,), curvature="diag", **laplace)
         ),
         "laplace-modes": lambda: rows(
-            200, 30, sk.LaplaceRegressor((40,), n_restarts=4, max_iter=3, tol=None, random_state=0)
+            200, 30, sk.LaplaceRegressor((40,), optimizer=GaussNewton(4), max_iter=3, tol=None, random_state=0)
         ),
         "laplace-classes": lambda: rows(
-            200, 30, sk.LaplaceClassifier((40,), n_restarts=3, max_iter=3, tol=None, random_state=0)
+            200, 30, sk.LaplaceClassifier((40,), optimizer=GaussNewton(3), max_iter=3, tol=None, random_state=0)
         ),
         "lila": lambda: rows(500, 40, sk.LILARegressor((400,), **lila)),
         "layerwise-collapsed": lambda: rows(
@@ -104,11 +106,13 @@ def _cases() -> dict[str, Callable[[], Case]]:
 def _sampled() -> dict[str, Callable[[], tuple[Any, int, int]]]:
     """Models to draw targets of, how many (none: to predict), and at how many times 50 rows."""
     import skbayes_sym as sk
+    from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton, Updates
 
     steps = {"max_iter": 3, "tol": None, "random_state": 0}
     chains = {"n_warmup": 2, "mode_weights": "uniform", "init": "prior", "prior": 1.0}
     chains |= {"n_draws": 5, "n_chains": 4, "random_state": 0}
-    laplace = {**steps, "n_hyper_updates": 1, "optimizer": "adam"}
+    one = EvidenceAdam(updates=Updates(1))
+    laplace = {**steps, "optimizer": one}
     vi = sk.SymmetrizedVIRegressor
     return {
         "vi-rows": lambda: (vi((5,), **steps), 2000, 40),
@@ -116,26 +120,37 @@ def _sampled() -> dict[str, Callable[[], tuple[Any, int, int]]]:
         "vi-likelihood": lambda: (vi((5,), likelihood="student_t", **steps), 20_000, 4),
         "layerwise": lambda: (sk.LayerwiseVIRegressor((30,), **steps), 30_000, 1),
         "ensemble": lambda: (
-            sk.DeepEnsembleRegressor((50,), noise_std=1.0, n_members=3, **steps), 100_000, 1
+            sk.DeepEnsembleRegressor((50,), noise_std=1.0, n_members=3, **steps),
+            100_000,
+            1,
         ),
         "predict-members": lambda: (
-            sk.DeepEnsembleRegressor((50,), noise_std=1.0, n_members=2000, **steps), 0, 3
+            sk.DeepEnsembleRegressor((50,), noise_std=1.0, n_members=2000, **steps),
+            0,
+            3,
         ),
         "mcmc": lambda: (sk.MCMCRegressor((50,), **chains), 100_000, 1),
         "laplace-kron": lambda: (sk.LaplaceRegressor((50,), **laplace), 10_000, 20),
         "laplace-full": lambda: (
-            sk.LaplaceRegressor((50,), curvature="full", **laplace), 200_000, 1
+            sk.LaplaceRegressor((50,), curvature="full", **laplace),
+            200_000,
+            1,
         ),
         "laplace-modes": lambda: (
-            sk.LaplaceRegressor((20,), n_restarts=2, max_iter=3, tol=None, random_state=0),
-            200_000, 1,
+            sk.LaplaceRegressor(
+                (20,), optimizer=GaussNewton(2), max_iter=3, tol=None, random_state=0
+            ),
+            200_000,
+            1,
         ),
         "bayesian-mlp": lambda: (
-            sk.BayesianMLPRegressor((20,), n_modes=2, n_members=2, random_state=0), 200_000, 1
+            sk.BayesianMLPRegressor((20,), n_modes=2, n_members=2, random_state=0),
+            200_000,
+            1,
         ),
         "linear": lambda: (sk.BayesianLinearRegressor(), 200_000, 1),
         "linear-student": lambda: (sk.BayesianLinearRegressor("student-t"), 200_000, 1),
-    }  # fmt: skip
+    }
 
 
 def _peak() -> int:

@@ -15,6 +15,7 @@ import torch
 from sklearn.base import clone
 
 import skbayes_sym as sk
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.inference.samplers import HMC, Info, State
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import (
@@ -45,7 +46,7 @@ CHAINS = {
     "n_chains": 4, "n_warmup": 60, "n_draws": 10, "mode_weights": "uniform", "random_state": 0,
     "sampler": HMC(max_leapfrog=8), "init": "prior",
 }  # fmt: skip
-UPDATES = {**STEPS, "n_hyper_updates": 10}
+UPDATES = {**STEPS, "optimizer": EvidenceAdam(updates=Updates(10))}
 
 
 # ---------------------------------------------------------------------------- a likelihood
@@ -495,7 +496,7 @@ def test_an_augmentation(kind):
     """What depends on the radius only may be turned, and further than what depends on a column."""
     model = kind(
         (8,),
-        **{**UPDATES, "n_hyper_updates": 40},
+        **{**UPDATES, "optimizer": EvidenceAdam(updates=Updates(40))},
         invariances=Invariances([Turn()], learning_rate=0.1),
     )
     targets = {"turns": RADIUS, "stays": X[:, 0]}

@@ -54,6 +54,7 @@ from skbayes_sym import (
     n_chains_required,
 )
 from skbayes_sym.datasets import load_dataset
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 
 NETWORKS = {"f1": (3,), "f2": (16, 16, 16)}
 UNDERFLOW = -103.3  # nats: log of the smallest float32, below which the paper's code drops a row
@@ -166,9 +167,12 @@ def run_methods(name, options):
     sampled.set_params(warm_start=True, n_warmup=0, n_draws=options.draws, mode_weights="evidence")
     evidence = evaluate(sampled, split)
     laplace = LaplaceRegressor(
-        **common, **options.fewer, optimizer="adam", keep_best=True,
-        curvature=CURVATURES[options.network],
-    )  # fmt: skip
+        **common,
+        **options.fewer,
+        optimizer=EvidenceAdam(
+            curvature=CURVATURES[options.network], updates=Updates(keep_best=True)
+        ),
+    )
     ensemble = DeepEnsembleRegressor(
         **common, **options.fewer, prior=1.0, noise_std="learn", n_members=10
     )

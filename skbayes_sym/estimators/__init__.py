@@ -2,8 +2,8 @@
 
 Reading order: `base` (what `fit` says, in four lines, and how state is kept), `predictors` (the two
 mixins: all that may be asked of a posterior), `networks` and `draws` (what estimators of networks,
-and of weighted draws, share), `predictive` (one predictive distribution for any fitted model). Then
-``_fit`` (rows, model, run: what every fit shares) and a folder a method, the shortest being
+and of weighted draws, share), `predictive` (one predictive distribution for any fitted model), `optimizers` (what constructors
+take for ``optimizer``). Then ``_fit`` (rows, model, run: what every fit shares) and a folder a method, the shortest being
 `ensemble`; `bayesian_mlp`, `vi`, `layerwise`, `mcmc`, `laplace`, `linear` and `factorization` have
 the same parts.
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, TypeVar
 
 from sklearn.base import BaseEstimator
 
-from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 
 CURVATURES = ("auto", "kron-exact", "kron-sketch", "kron-ef", "diag", "diag-ef", "full")
 
@@ -16,7 +16,14 @@ _COUNT = Interval(Integral, 1, None, closed="left")
 class Optimizer(BaseEstimator):
     """Parameters of an optimiser, with scikit-learn's ``get_params``, ``set_params`` and clones."""
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]]
+    _parameter_constraints: ClassVar[dict[str, Any]]
+
+    def check(self) -> None:
+        """Raise a `ValueError` that names the parameter and its value, if it is no value for it."""
+        self._validate_params()
+        for value in self.get_params(deep=False).values():
+            if isinstance(value, Optimizer):
+                value.check()
 
 
 class GaussNewton(Optimizer):
@@ -91,7 +98,7 @@ class Updates(Optimizer):
         is 3.0.
     """
 
-    _parameter_constraints: ClassVar = {
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n": [StrOptions({"auto"}), _COUNT],
         "burn_in": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
         "learning_rate": [StrOptions({"auto"}), _POSITIVE],
@@ -179,5 +186,5 @@ def as_adam(given: object, kind: type[AnAdam]) -> AnAdam:
         given = kind(**given.get_params(deep=False))
     if type(given) is not kind:
         raise TypeError(f"optimizer={given!r} is not for this estimator: give {kind.__name__}().")
-    given._validate_params()
+    given.check()
     return given

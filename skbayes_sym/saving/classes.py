@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.base import is_fitted_name
 
-# This package's estimators, by module; imported when a file is written or read.
+# This package's estimators and optimisers, by module; imported when a file is written or read.
 ESTIMATORS = {
     "bayesian_mlp.classifier": "BayesianMLPClassifier",
     "bayesian_mlp.estimator": "BayesianMLPRegressor",
@@ -27,6 +27,7 @@ ESTIMATORS = {
     "linear.classifier": "BayesianLinearClassifier",
     "linear.regressor": "BayesianLinearRegressor",
     "mcmc.estimator": "MCMCClassifier MCMCRegressor",
+    "optimizers": "Adam EvidenceAdam GaussNewton Updates",
     "vi.estimator": "SymmetrizedVIClassifier SymmetrizedVIRegressor",
 }
 

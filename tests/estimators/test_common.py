@@ -150,8 +150,9 @@ def test_weights_are_repetitions_bit_for_bit(estimator, batch_size):
     rng = np.random.default_rng(1)
     weight = rng.integers(0, 4, size=len(y))
     repeated = rng.permutation(np.repeat(np.arange(len(y)), weight))
-    if "batch_size" in estimator.get_params():
-        estimator = clone(estimator).set_params(batch_size=batch_size)
+    names = {"batch_size", "optimizer__batch_size"} & set(estimator.get_params())
+    if names:
+        estimator = clone(estimator).set_params(**{names.pop(): batch_size})
     elif batch_size != "auto":
         pytest.skip("has no minibatches")
     weighted = clone(estimator).fit(X, y, sample_weight=weight)
@@ -291,7 +292,7 @@ def test_html_repr_and_doc_list_every_parameter_and_attribute(estimator):
     fitted = framed(estimator)
     assert type(estimator).__name__ in fitted._repr_html_()
     doc = type(estimator).__doc__
-    for name in fitted.get_params():
+    for name in fitted.get_params(deep=False):
         assert f"    {name} : " in doc, name
     for name in vars(fitted):
         if name.endswith("_") and not name.startswith("_"):

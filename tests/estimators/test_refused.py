@@ -39,8 +39,7 @@ OF_NETWORKS: list[tuple[Mapping[str, Any], str]] = [
 OF_NOISE: list[tuple[Mapping[str, Any], str]] = [
     ({"likelihood": Poisson(), "noise_std": 0.3}, "noise_std=0.3 does not apply"),
 ]
-OF_PRIORS: list[tuple[Mapping[str, Any], str]] = [
-]
+OF_PRIORS: list[tuple[Mapping[str, Any], str]] = []
 OF_SAMPLED_NOISE: list[tuple[Mapping[str, Any], str]] = [
     ({"likelihood": Poisson(), "noise_prior_scale": 2.0}, "noise_prior_scale=2.0 does not apply"),
     ({"noise_std": 1.0, "noise_prior_scale": 2.0}, "noise_prior_scale=2.0 does not apply"),

@@ -38,7 +38,9 @@ class PredictsFromModes(NetworkEstimator):
         """Standard deviations in scaled units, (R, T)."""
         return np.asarray(self.noise_std_modes_ / self.y_scale_)
 
-    def _classes(self, x: Tensor, predictive: str, variance_scale: float) -> CategoricalMixture:
+    def _classes(
+        self, x: Tensor, predictive: str | int, variance_scale: float
+    ) -> CategoricalMixture:
         """Class probabilities of rows (N, D), every mode counted alike."""
 
         def make() -> Posteriors:

@@ -28,6 +28,7 @@ from skbayes_sym.estimators.bayesian_mlp import pool as pool_module
 from skbayes_sym.estimators.bayesian_mlp.pool import Weights
 from skbayes_sym.estimators.ensemble import refit
 from skbayes_sym.estimators.laplace.effort import ModesEffort
+from skbayes_sym.estimators.optimizers import GaussNewton
 from skbayes_sym.models import ARD, Gaussian
 
 X = np.random.default_rng(4).standard_normal((80, 10))
@@ -93,7 +94,9 @@ def test_a_line_in_noise_is_left_to_the_linear_model():
     slopes = np.array([1.0, -1.0, 0.5, 0.0, 0.0])
     y, y_new = (a @ slopes + 2.0 * rng.standard_normal(60) for a in (x, new))
     pool = clone(REG).fit(x, y)
-    alone = LaplaceRegressor((), activation="identity", n_restarts=1, random_state=0).fit(x, y)
+    alone = LaplaceRegressor(
+        (), activation="identity", optimizer=GaussNewton(1), random_state=0
+    ).fit(x, y)
     assert pool.linear_share_ > 0.5
     density = pool.log_predictive_density(new, y_new).mean()
     assert density > alone.log_predictive_density(new, y_new).mean() - 0.1
@@ -118,7 +121,7 @@ def test_draws_have_the_moments_that_are_predicted(fitted):
 
 @pytest.mark.long
 def test_the_modes_are_those_of_laplace(fitted):
-    modes = LaplaceRegressor((4,), n_restarts=3, optimizer="gauss-newton", random_state=0)
+    modes = LaplaceRegressor((4,), optimizer=GaussNewton(3), random_state=0)
     np.testing.assert_allclose(fitted.posterior_.loc, modes.fit(X, Y).posterior_.loc)
     assert fitted.log_evidence_ == fitted.log_evidence_modes_.max()
 
@@ -266,9 +269,9 @@ def classifier():
 def test_kinds_are_mixed_by_their_shares(n_classes, classifier):
     y = np.minimum(KIND, n_classes - 1)
     pool = classifier if n_classes == 3 else clone(CLF).fit(PETALS, y)
-    modes = LaplaceClassifier((4,), n_restarts=2, optimizer="gauss-newton", random_state=0)
+    modes = LaplaceClassifier((4,), optimizer=GaussNewton(2), random_state=0)
     members = DeepEnsembleClassifier(n_members=2, correction="gaussian", random_state=0)
-    linear = LaplaceClassifier((), n_restarts=1, random_state=0)
+    linear = LaplaceClassifier((), optimizer=GaussNewton(1), random_state=0)
     kinds = [kind.fit(PETALS, y).predict_proba(PETALS) for kind in (modes, members, linear)]
     shares = [pool.modes_share_, pool.members_share_, pool.linear_share_]
     assert sum(shares) == pytest.approx(1.0)
@@ -319,7 +322,9 @@ def test_labels_that_follow_a_line_are_the_linear_models(of_a_noisy_line):
     x, y = noisy_line(1000, 1)
     assert of_a_noisy_line.linear_share_ > 0.5
     assert of_a_noisy_line.members_share_ < 0.01
-    linear = LaplaceClassifier((), n_restarts=1, random_state=0).fit(*noisy_line(250, 0))
+    linear = LaplaceClassifier((), optimizer=GaussNewton(1), random_state=0).fit(
+        *noisy_line(250, 0)
+    )
     losses = [-clf.log_predictive_density(x, y).mean() for clf in (of_a_noisy_line, linear)]
     assert losses[0] < losses[1] + 0.005
 
