@@ -14,6 +14,7 @@ from papers.predictive_convergence import consecutive_kl
 
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.estimators.samplers import Chains
 
 # %%
 # A network that must choose
@@ -32,7 +33,7 @@ def make_plateaus(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 X, y = make_plateaus(300, seed=0)
 SETTINGS = {
-    "prior": 3.0, "init": "prior", "n_chains": 64, "n_warmup": 300,
+    "prior": 3.0, "sampler": Chains(init="prior", n_warmup=300), "n_chains": 64,
     "random_state": 0,
 }  # fmt: skip
 one, two = (
@@ -155,8 +156,8 @@ panels[0].legend(frameon=False, loc="upper left")
 
 X_sine, y_sine = make_sinusoidal(random_state=0)
 wide = MCMCRegressor(
-    (16,), init="prior", prior=1.0,
-    n_chains=256, n_warmup=100, n_draws=4, mode_weights="uniform",
+    (16,), sampler=Chains(init="prior", n_warmup=100), prior=1.0,
+    n_chains=256, n_draws=4, mode_weights="uniform",
     random_state=0,
 ).fit(X_sine.astype(np.float32), y_sine)  # fmt: skip
 

@@ -25,11 +25,11 @@ from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.solvers import VI, Gibbs
 
 # The paper's model: no offsets, nothing learned of the prior.
-PAPER = {"center": False, "scale": False, "offsets": False, "prior_scale": 1.0, "random_state": 0}
+PAPER = {"standardize": False, "offsets": False, "prior": 1.0, "random_state": 0}
 SCALAR = {**PAPER, "noise_std": 1.0, "tol": 1e-10}
 SOLVERS = {
     "MAP": {"solver": "map"},
-    "MFVI": {"solver": "mean_field"},
+    "MFVI": {"solver": VI(symmetry=None), "max_iter": 3000, "tol": 1e-8},
     "SymVI": {"max_iter": 2000},
 }
 
@@ -70,7 +70,7 @@ N_MATRICES, SIZE, RANK, NOISE = 80, 40, 20, 2.0
 MATRIX = {**PAPER, "noise_std": NOISE}
 METHODS = {
     "MAP": {"solver": "map", "max_iter": 3000, "tol": 1e-8},
-    "MFVI": {"solver": "mean_field"},
+    "MFVI": {"solver": VI(symmetry=None), "max_iter": 3000, "tol": 1e-8},
     "SymVI isotropic": {"solver": VI("isotropic")},
     "SymVI full": {"solver": VI("full")},
     "Gibbs": {"solver": Gibbs(400), "max_iter": 1000},

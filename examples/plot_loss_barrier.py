@@ -21,7 +21,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import MCMCRegressor, loss_barrier
-from skbayes_sym.inference.samplers import Annealing
+from skbayes_sym.estimators.samplers import Annealing, Chains
 
 warnings.simplefilter("ignore", ConvergenceWarning)  # chains in modes of their own: see below
 
@@ -37,9 +37,9 @@ X_test = rng.uniform(-2.0, 2.0, (1000, 2))
 y_test = np.sin(2 * X_test[:, 0]) * np.cos(X_test[:, 1])
 y_test = y_test + 0.1 * rng.standard_normal(1000)
 model = MCMCRegressor(
-    (16, 16), "tanh", n_chains=4, n_warmup=50, n_draws=50,
-    init=Annealing(n_hot=1500, n_settle=375), random_state=0,
-    remove_symmetries=False,
+    (16, 16), "tanh", n_chains=4, n_draws=50,
+    sampler=Chains(init=Annealing(n_hot=1500, n_settle=375), n_warmup=50), random_state=0,
+    mode_weights=None,
 ).fit(X, y)  # fmt: skip
 
 # %%

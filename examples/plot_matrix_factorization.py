@@ -46,13 +46,13 @@ print(f"log evidence >= {model.elbo_mean_field_:.0f} + {model.symmetry_gap_:.0f}
 # matters more: with it variational inference comes close to Gibbs sampling.
 
 VARIANTS = {
-    "isotropic, plain": {"symmetry": None, "solver": VI("isotropic")},
+    "isotropic, plain": {"solver": VI("isotropic", symmetry=None)},
     "isotropic, orthogonal": {"solver": VI("isotropic")},
-    "diagonal, plain": {"symmetry": None, "solver": VI("diag")},
-    "diagonal, sign flips": {"symmetry": "sign_flip", "solver": VI("diag")},
-    "diagonal, signed permutations": {"symmetry": "signed_permutation", "solver": VI("diag")},
+    "diagonal, plain": {"solver": VI("diag", symmetry=None)},
+    "diagonal, sign flips": {"solver": VI("diag", "sign_flip")},
+    "diagonal, signed permutations": {"solver": VI("diag", "signed_permutation")},
     "diagonal, orthogonal": {"solver": VI("diag")},
-    "full, plain": {"symmetry": None},
+    "full, plain": {"solver": VI(symmetry=None)},
     "full, orthogonal": {},
     "MAP": {"solver": "map"},
     "Gibbs": {"solver": "gibbs", "max_iter": 600},

@@ -22,6 +22,7 @@ from skbayes_sym import (
     MCMCRegressor,
     SymmetrizedVIRegressor,
 )
+from skbayes_sym.estimators.samplers import Chains
 from skbayes_sym.models import NaturalHeteroscedastic
 
 warnings.simplefilter("ignore", ConvergenceWarning)
@@ -52,7 +53,7 @@ models = {
     "Laplace": LaplaceRegressor(**steps, **two_heads),
     "Laplace, natural": LaplaceRegressor(**steps, likelihood=NaturalHeteroscedastic()),
     "MCMC": MCMCRegressor(
-        **net, **two_heads, n_chains=16, n_warmup=500, n_draws=50,
+        **net, **two_heads, n_chains=16, sampler=Chains(n_warmup=500), n_draws=50,
         mode_weights="uniform",
     ),
     "one noise (Laplace)": LaplaceRegressor(**net),

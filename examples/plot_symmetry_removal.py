@@ -19,6 +19,7 @@ from papers.svm_knn import relabel_svm_knn
 
 from skbayes_sym import MCMCRegressor, remove_symmetries
 from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.estimators.samplers import Chains
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
 
@@ -60,15 +61,15 @@ axes.spines[["top", "right"]].set_visible(False)
 # Draws as a sampler leaves them
 # ------------------------------
 #
-# Three units, 48 copies. With ``remove_symmetries=False`` the draws stay where the chains are, and
+# Three units, 48 copies. With ``mode_weights=None`` the draws stay where the chains are, and
 # each chain is in the copy to which its start led it. One draw a chain:
 
 X, y = make_sinusoidal(random_state=0)
 X = X.astype(np.float32)
 reg = MCMCRegressor(
-    (3,), init="prior", prior=1.0,
-    n_chains=512, n_warmup=400, n_draws=4, random_state=0,
-    remove_symmetries=False, mode_weights="uniform",
+    (3,), sampler=Chains(init="prior", n_warmup=400), prior=1.0,
+    n_chains=512, n_draws=4, random_state=0,
+    mode_weights=None,
 ).fit(X, y)  # fmt: skip
 before = reg.samples_[:, -1].astype(np.float64)  # (512, 10)
 
@@ -140,9 +141,9 @@ panels[0, 1].legend(frameon=False, loc="upper left", handletextpad=0.1)
 from scipy.optimize import linear_sum_assignment
 
 wide = MCMCRegressor(
-    (16,), init="prior", prior=1.0,
-    n_chains=128, n_warmup=100, n_draws=1, random_state=0,
-    remove_symmetries=False, mode_weights="uniform",
+    (16,), sampler=Chains(init="prior", n_warmup=100), prior=1.0,
+    n_chains=128, n_draws=1, random_state=0,
+    mode_weights=None,
 ).fit(X, y)  # fmt: skip
 
 

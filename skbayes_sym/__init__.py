@@ -11,8 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skbayes_sym.estimators.bayesian_mlp.classifier import BayesianMLPClassifier
-    from skbayes_sym.estimators.bayesian_mlp.estimator import BayesianMLPRegressor
+    from skbayes_sym.estimators.bayesian_mlp.estimator import (
+        BayesianMLPClassifier,
+        BayesianMLPRegressor,
+    )
     from skbayes_sym.estimators.ensemble.estimator import (
         DeepEnsembleClassifier,
         DeepEnsembleRegressor,
@@ -64,8 +66,7 @@ _ROOMS = (
     "numerics", "saving", "symmetry",
 )  # fmt: skip
 _PLACES = {
-    "estimators.bayesian_mlp.classifier": ("BayesianMLPClassifier",),
-    "estimators.bayesian_mlp.estimator": ("BayesianMLPRegressor",),
+    "estimators.bayesian_mlp.estimator": ("BayesianMLPClassifier", "BayesianMLPRegressor"),
     "estimators.ensemble.estimator": ("DeepEnsembleClassifier", "DeepEnsembleRegressor"),
     "estimators.factorization.estimator": ("SymVIMatrixFactorization",),
     "estimators.laplace.estimator": ("LaplaceClassifier", "LaplaceRegressor"),

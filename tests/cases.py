@@ -47,7 +47,6 @@ from skbayes_sym.models.priors import BasePrior, GaussianPrior, Normal, UnboundP
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.base import Product, SymmetryGroup, Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
-from skbayes_sym.symmetry.gaps.components import ComponentGap
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     DoublyStochastic,
     Exact,
@@ -56,9 +55,9 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Soules,
 )
 from skbayes_sym.symmetry.gaps.rotations import AnchoredRotationGap, IsotropicRotationGap
-from skbayes_sym.symmetry.gaps.sign_flips import SignFlipGap
+from skbayes_sym.symmetry.gaps.rows import ComponentGap, SignFlipGap
 from skbayes_sym.symmetry.gaps.translations import TranslationGap
-from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.translation import Translation

@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton, Updates
-from skbayes_sym.inference.samplers import HMC, NUTS, Annealing, Evidence
+from skbayes_sym.estimators.samplers import HMC, NUTS, Annealing, Chains, Evidence
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import (
     Affine,
@@ -30,15 +30,13 @@ from skbayes_sym.models.learned_scales import ARD
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": None}
 _MEMBERS = {**_STEPS, "n_members": 3}
-_FROM_THE_PRIOR = {"init": "prior", "prior": 1.0}
 _CHAINS = {
     **_NET,
-    **_FROM_THE_PRIOR,
+    "prior": 1.0,
     "n_chains": 4,
-    "n_warmup": 12,
     "n_draws": 5,
     "mode_weights": "uniform",
-    "sampler": HMC(max_leapfrog=8),
+    "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=12),
 }
 _LAPLACE = {**_STEPS, "max_iter": 10, "optimizer": EvidenceAdam(updates=Updates(4))}
 _MODES = {"optimizer": GaussNewton(2), "max_iter": 10}
@@ -46,7 +44,7 @@ _IMAGES = {**_LAPLACE, "image_shape": (6, 6)}
 _AS_GIVEN = {"standardize": False}
 _FACTORS = {
     "n_components": 2, "max_iter": 20, "tol": 10.0, "random_state": 0,
-    "prior_scale": 1.0, "offsets": False,
+    "prior": 1.0, "offsets": False,
 }  # fmt: skip
 
 _rng = np.random.default_rng(0)
@@ -120,23 +118,27 @@ FITS: dict[str, FitCase] = {
         sk.DeepEnsembleClassifier(**_MEMBERS, prior="learn"), X, THREE
     ),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
-    "mcmc-classifier": FitCase(sk.MCMCClassifier(**{**_CHAINS, "sampler": NUTS(3)}), X, LABELS),
+    "mcmc-classifier": FitCase(
+        sk.MCMCClassifier(**{**_CHAINS, "sampler": Chains(NUTS(3), n_warmup=12)}), X, LABELS
+    ),
     "mcmc-annealed": FitCase(
-        sk.MCMCRegressor((3, 3), likelihood="heteroscedastic", init=Annealing(4, 6, n_settle=4),
-                         sampler=HMC(max_leapfrog=8), n_chains=5, n_warmup=14, n_draws=4,
-                         random_state=0),
+        sk.MCMCRegressor(
+            (3, 3), likelihood="heteroscedastic", n_chains=5, n_draws=4, random_state=0,
+            sampler=Chains(HMC(max_leapfrog=8), init=Annealing(4, 6, n_settle=4), n_warmup=14),
+        ),
         X, TWO_NUMBERS,
     ),
     "mcmc-evidence": FitCase(
-        sk.MCMCRegressor((1,), **_FROM_THE_PRIOR, sampler=HMC(max_leapfrog=8), n_chains=3,
-                         n_warmup=20, n_draws=10, mode_weights=Evidence(2, 16),
-                         evidence_effort=0.0, random_state=0),
+        sk.MCMCRegressor(
+            (1,), prior=1.0, sampler=Chains(HMC(max_leapfrog=8), init="prior", n_warmup=20),
+            n_chains=3, n_draws=10, mode_weights=Evidence(2, 16, effort=0.0), random_state=0,
+        ),
         X, NUMBERS,
     ),
     "mcmc-laplace": FitCase(
         sk.MCMCRegressor(
-            (2,), prior=ARD(), sampler=HMC(max_leapfrog=8), n_chains=3, n_warmup=10, n_draws=4,
-            mode_weights="uniform", random_state=0,
+            (2,), prior=ARD(), sampler=Chains(HMC(max_leapfrog=8), init="laplace", n_warmup=10),
+            n_chains=3, n_draws=4, mode_weights="uniform", random_state=0,
         ),
         X, NUMBERS,
     ),
@@ -200,7 +202,7 @@ FITS: dict[str, FitCase] = {
     ),
     "factors-ordinal": FitCase(
         sk.SymVIMatrixFactorization(
-            2, likelihood="ordinal", prior_scale="ard", max_iter=25, tol=10.0, random_state=0
+            2, likelihood="ordinal", prior="ard", max_iter=25, tol=10.0, random_state=0
         ),
         np.round(MATRIX), None,
     ),

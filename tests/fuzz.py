@@ -31,7 +31,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 import skbayes_sym as sk
 from skbayes_sym import datasets, inspection, metrics, model_selection
 from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, GaussNewton, Updates
-from skbayes_sym.inference.samplers import HMC, NUTS, SMC
+from skbayes_sym.estimators.samplers import HMC, NUTS, SMC, Chains
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField
 from skbayes_sym.models import Gaussian, Normal, Poisson, StudentT
 from skbayes_sym.models.learned_scales import ARD, LayerScales
@@ -183,7 +183,11 @@ BY_NAME: dict[str, list[Any]] = {
                   Adam(1e10), Adam(batch_size=1), EvidenceAdam(updates=Updates(2, 0.5)),
                   EvidenceAdam(curvature="full", updates=Updates(1, 0.99, 1e10))],
     "n_components": [1, 2, 3, 50, "auto"],
-    "sampler": ["hmc", "nuts", HMC(), NUTS(), SMC(4), SMC(HUGE)],
+    "sampler": [SMC(4), SMC(HUGE), *(
+        Chains(kernel, init="prior", n_warmup=n, thinning=t, warm_start=w)
+        for kernel in ("hmc", "nuts", HMC(), NUTS()) for n in (0, 1, 4) for t in (1, 2)
+        for w in (False, True)
+    )],
     "solver": ["vi", "map", "mean_field", "gibbs", MAP(), VI("diag"), MeanField(), Gibbs(2),
                Gibbs(HUGE)],
     "variance_scale": ["loo", 0.0, 1.0, 1e30],
@@ -191,12 +195,13 @@ BY_NAME: dict[str, list[Any]] = {
     "verbose": [0], "n_jobs": [None, 1], "device": ["auto", "cpu", "cuda:7", "tpu"],
     "random_state": [0, None, np.random.RandomState(0), 2**40, -1, "today"],
 }  # fmt: skip
-SHORT = {"max_iter": [1, 2, 3], "n_warmup": [0, 1, 4]}
+SHORT = {"max_iter": [1, 2, 3]}
 FAST: dict[str, dict[str, Any]] = {
     name: {k: v[0] for k, v in SHORT.items() if k in e.get_params()} for name, e in SMALL.items()
 }
 for _name in ("MCMCRegressor", "MCMCClassifier"):
-    FAST[_name] |= {"n_warmup": 4, "n_chains": 2, "n_draws": 2, "hidden_layer_sizes": (2,)}
+    FAST[_name] |= {"sampler": Chains(init="prior", n_warmup=4), "n_chains": 2, "n_draws": 2}
+    FAST[_name] |= {"hidden_layer_sizes": (2,)}
 for _name in ("BayesianMLPRegressor", "BayesianMLPClassifier"):
     FAST[_name] |= {"n_modes": 1, "n_members": 1, "hidden_layer_sizes": (1,)}
 for _name in ("LaplaceRegressor", "LaplaceClassifier"):

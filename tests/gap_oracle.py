@@ -10,7 +10,7 @@ from torch import Tensor
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.symmetry.base import SymmetryGroup
-from skbayes_sym.symmetry.orbits import enumerate_group
+from skbayes_sym.symmetry.fundamental_domain import enumerate_group
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 

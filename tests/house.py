@@ -21,12 +21,11 @@ FLOORS = [
 ]  # fmt: skip
 ORDER = {name: i for i, floor in enumerate(FLOORS) for name in floor}
 
-# One folder a method: none knows another's. `inference/reference` varies what methods do and may
-# know them; none knows it. `inference/modes` weighs what samplers find, `estimators/bayesian_mlp`
-# pools two methods' fits: neither is one itself.
+# One folder a method: none knows another's. `inference/modes` weighs what samplers find,
+# `estimators/bayesian_mlp` pools two methods' fits: neither is one itself.
 METHODS = {
     "inference": {
-        "mean_field", "layerwise", "linear", "laplace", "factorization", "sampling", "reference",
+        "mean_field", "layerwise", "linear", "laplace", "factorization", "sampling",
     },
     "estimators": {"vi", "layerwise", "mcmc", "laplace", "linear", "factorization", "ensemble"},
 }  # fmt: skip

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from skbayes_sym.estimators.samplers import Chains
+
 Case = tuple[Any, Any, Any]
 
 
@@ -28,7 +30,7 @@ def _rows(n: int, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _cases() -> dict[str, Callable[[], Case]]:
     import skbayes_sym as sk
     from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton, Updates
-    from skbayes_sym.inference.solvers import Gibbs
+    from skbayes_sym.inference.solvers import VI, Gibbs
     from skbayes_sym.models import Rotation2D
 
     steps = {"max_iter": 3, "tol": None, "random_state": 0}
@@ -40,8 +42,8 @@ def _cases() -> dict[str, Callable[[], Case]]:
     def matrix(estimator: Any, n: int = 1500) -> Case:
         return estimator, np.random.default_rng(0).standard_normal((n, n // 10)), None
 
-    chains = {"n_warmup": 2, "mode_weights": "uniform", "init": "prior", "prior": 1.0}
-    chains |= {"remove_symmetries": False, "random_state": 0}
+    chains = {"sampler": Chains(init="prior", n_warmup=2), "mode_weights": None, "prior": 1.0}
+    chains |= {"random_state": 0}
     one = EvidenceAdam(updates=Updates(1))
     laplace = {**steps, "optimizer": one}
     lila = {**steps, "optimizer": one, "invariances": [Rotation2D()]}
@@ -87,7 +89,9 @@ def _cases() -> dict[str, Callable[[], Case]]:
                                 n_weight_samples=4, **steps)
         ),
         "factors": lambda: matrix(
-            sk.SymVIMatrixFactorization(60, offsets=False, prior_scale=1.0, symmetry=None, **steps)
+            sk.SymVIMatrixFactorization(
+                60, offsets=False, prior=1.0, solver=VI(symmetry=None), **steps
+            )
         ),
         "factors-gibbs": lambda: matrix(
             sk.SymVIMatrixFactorization(20, solver=Gibbs(300), max_iter=600, tol=None), 400
@@ -109,7 +113,7 @@ def _sampled() -> dict[str, Callable[[], tuple[Any, int, int]]]:
     from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton, Updates
 
     steps = {"max_iter": 3, "tol": None, "random_state": 0}
-    chains = {"n_warmup": 2, "mode_weights": "uniform", "init": "prior", "prior": 1.0}
+    chains = {"sampler": Chains(init="prior", n_warmup=2), "mode_weights": "uniform", "prior": 1.0}
     chains |= {"n_draws": 5, "n_chains": 4, "random_state": 0}
     one = EvidenceAdam(updates=Updates(1))
     laplace = {**steps, "optimizer": one}
@@ -183,8 +187,8 @@ def measure(name: str) -> tuple[float, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if y is not None:  # libraries and caches that any fit loads
-            is_chains = hasattr(estimator, "n_warmup")
-            few = {"n_warmup": 2, "n_draws": 2} if is_chains else {"max_iter": 2}
+            is_chains = hasattr(estimator, "n_chains")
+            few = {"sampler": Chains(n_warmup=2), "n_draws": 2} if is_chains else {"max_iter": 2}
             few = {name: n for name, n in few.items() if hasattr(estimator, name)}
             type(estimator)(random_state=0, **few).fit(*small)
         for module in list(sys.modules.values()):

@@ -18,14 +18,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from inference.factorization.factorization_problems import model_of
 from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor, MCMCRegressor
-from skbayes_sym.inference.factorization.data import entries
+from skbayes_sym.estimators.samplers import HMC, Chains, Evidence
+from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.gibbs import sample_factors
-from skbayes_sym.inference.factorization.problem import Factorisation, FactorProblem
-from skbayes_sym.inference.samplers import HMC, Evidence
+from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import LayerScales
 
@@ -48,8 +49,8 @@ def mcmc(init: str, seed: int) -> Ranks:
     f = network.forward(theta, torch.as_tensor(x)[:, None])[0, :, 0]
     y = f + sigma * torch.randn(12, generator=generator, dtype=torch.float64)
     reg = MCMCRegressor(
-        (2,), prior=prior, init=init, sampler=HMC(), n_chains=8, n_warmup=300, n_draws=40,
-        thinning=3, mode_weights=Evidence(1, 64), random_state=seed, **_AS_GIVEN,
+        (2,), prior=prior, sampler=Chains(HMC(), init=init, n_warmup=300, thinning=3), n_chains=8,
+        n_draws=40, mode_weights=Evidence(1, 64), random_state=seed, **_AS_GIVEN,
     ).fit(x[:, None], y.numpy())  # fmt: skip
     draws = torch.as_tensor(reg.samples_).flatten(0, 1)
     at = torch.tensor([[0.7]], dtype=torch.float64)
@@ -75,13 +76,13 @@ def gibbs(learns: str, seed: int) -> Ranks:
     seen[:, 0], seen[0, :], seen[1, 1] = True, True, False
     rows, columns = seen.nonzero(as_tuple=True)
     data = entries(rows, columns, X[rows, columns], (n, m))
-    model = Factorisation(
+    model = model_of(
         k, "learn" if learns == "prior" else 1.0, sigma**2,
         (1e-6, 1e6) if learns == "noise" else None, scatter=_SCATTER,
     )  # fmt: skip
-    problem = FactorProblem(data, data, model, None, max_iter=1200, tol=0.0, seed=seed)
+    problem = FactorProblem(data, data, model, max_iter=1200, seed=seed)
     found = sample_factors(
-        problem, problem.start, n_warmup=200, n_kept=250, on_step=lambda sweep, info: False
+        problem, problem.start, n_warmup=200, n_kept=250, on_sweep=lambda *told: False
     )
     noise = found.noise_variance.sqrt()
     # The sampler's noise is uniform in its logarithm far beyond the range that the truth is from:

@@ -18,7 +18,7 @@ import skbayes_sym
 PACKAGE = Path(skbayes_sym.__file__).parent
 
 # Names to import, and places in files without pickle: a line each, where they are wanted.
-NAMES = {"__init__.py", "models/__init__.py", "symmetry/__init__.py", "inference/samplers.py"}
+NAMES = {"__init__.py", "models/__init__.py", "symmetry/__init__.py", "estimators/samplers.py"}
 PLACES = {"saving/values.py", "saving/classes.py"}
 STRINGS = "models/likelihoods/named.py"  # what stands for a likelihood
 
@@ -27,11 +27,11 @@ ADDED: dict[str, tuple[str, set[str]]] = {
     "likelihood": ("models.likelihoods.student_t", {"estimators/linear/regressor.py", STRINGS}),
     "likelihood of labels": (
         "models.likelihoods.bernoulli",
-        {"estimators/linear/classifier.py", STRINGS},
+        {"estimators/linear/classifier.py", "inference/factorization/entry_sites.py", STRINGS},
     ),
     "network": ("models.networks.residual", {"estimators/laplace/networks.py"}),
-    "sampler": ("inference.sampling.kernels.nuts", set()),
-    "gap": ("symmetry.gaps.sign_flips", {"symmetry/gaps/rows.py"}),
+    "sampler": ("inference.sampling.kernels.nuts", {"estimators/mcmc/method.py"}),
+    "gap": ("symmetry.gaps.translations", {"inspection/invariance_gap.py"}),
     "estimator": ("estimators.layerwise.estimator", set()),
     "estimator of the first edition": ("estimators.vi.estimator", set()),
 }

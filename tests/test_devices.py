@@ -28,7 +28,7 @@ from cases import (
     POSTERIORS,
     PRIORS,
 )
-from fits import FITS, MATRIX, NUMBERS, SMALL, X, everything_predicted, fitted, target
+from fits import FITS, NUMBERS, SMALL, X, everything_predicted, fitted, target
 from sklearn.base import clone
 from torch import Tensor
 
@@ -55,9 +55,13 @@ REAL = torch.version.cuda is not None  # where streams differ
 TOLERANCE = 1e-6 if REAL else 1e-9
 # Chains share a block by device, and so a stream: of as many as one block has, both are one.
 ALIKE: dict[str, dict[str, Any]] = {
-    "mcmc-annealed": {"n_chains": 4, "n_warmup": 8, "init": Annealing(2, 3, n_settle=2)},
+    "mcmc-annealed": {
+        "n_chains": 4,
+        "sampler__n_warmup": 8,
+        "sampler__init": Annealing(2, 3, n_settle=2),
+    },
     # On a GPU chains whose trees have ended run along: products of more rows round differently.
-    "mcmc-classifier": {"sampler": NUTS(3, skip_finished=False)},
+    "mcmc-classifier": {"sampler__kernel": NUTS(3, skip_finished=False)},
 }
 LONG = {
     "mcmc-annealed", "mcmc-evidence", "bayesian-mlp-ard", "bayesian-mlp",
@@ -146,12 +150,19 @@ def test_a_file_of_one_device_is_read_on_the_other(name, cuda, tmp_path, monkeyp
     assert_all_close(everything_predicted(load(tmp_path / "model"), rows), expected)
 
 
-WARM = [n for n, e in SMALL.items() if "warm_start" in e.get_params()]
+def warm_start(estimator: Any) -> str | None:
+    """Name of the parameter, which a sampler may have."""
+    names = ("warm_start", "sampler__warm_start")
+    return next((name for name in names if name in estimator.get_params()), None)
+
+
+WARM = [n for n, e in SMALL.items() if warm_start(e)]
 
 
 def warm(name: str, *devices: str) -> Any:
     """Fitted on one device after the other."""
-    model = clone(SMALL[name]).set_params(warm_start=True)
+    model = clone(SMALL[name])
+    model.set_params(**{warm_start(model): True})
     for device in devices:
         model.set_params(device=device).fit(X, target(model))
     return model
@@ -178,27 +189,6 @@ def test_a_warm_start_goes_on_on_the_other_device(name, first, second, cuda):
         assert np.isfinite(found.samples_).all()
     elif not REAL:
         assert_all_close(figures_of(found), figures_of(warm_here(name)))
-
-
-def test_chains_go_on_where_they_stopped_on_the_other_device(cuda):
-    model = clone(FITS["mcmc-regressor"].estimator).set_params(device="cpu").fit(X, NUMBERS)
-    model.set_params(warm_start=True, n_warmup=0, n_draws=1, remove_symmetries=False)
-    stopped = np.concatenate([block.state.position for block in model._blocks_])
-    model.set_params(device="cuda").fit(X, NUMBERS)
-    begun = np.concatenate([block.state.position for block in model._blocks_])
-    near = np.linalg.norm(begun - stopped, axis=1)
-    far = np.linalg.norm(begun - stopped[::-1], axis=1)
-    assert near.mean() < far.mean()
-
-
-@pytest.mark.long
-def test_entries_of_another_day_may_come_to_another_device(cuda):
-    def on(first: str, second: str) -> Any:
-        model = clone(FITS["factors"].estimator).set_params(device=first).partial_fit(MATRIX)
-        return model.set_params(device=second).partial_fit(MATRIX)
-
-    for devices in (("cpu", "cuda"), ("cuda", "cpu")):
-        assert_all_close(figures_of(on(*devices)), figures_of(on("cpu", "cpu")))
 
 
 @pytest.mark.parametrize(

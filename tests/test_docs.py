@@ -17,7 +17,7 @@ PUBLIC = [
     "skbayes_sym",
     "skbayes_sym.callbacks",
     "skbayes_sym.datasets",
-    "skbayes_sym.inference.samplers",
+    "skbayes_sym.estimators.samplers",
     "skbayes_sym.inference.solvers",
     "skbayes_sym.inspection",
     "skbayes_sym.metrics",

@@ -23,7 +23,6 @@ NETWORKS = [kind for kind in ESTIMATORS if "hidden_layer_sizes" in signature(kin
 OF_NETWORKS = {
     "chain_weights_": "members aren't chains",
     "elbo_": "of a symmetrised posterior or not",
-    "init": "of chains or of training",
     "log_evidence_": "of one mode or of all",
     "log_evidence_curve_": "of one mode or of the best",
     "log_posterior_samples_": "members and draws, targets and labels",
@@ -56,14 +55,12 @@ OF_ALL = OF_NETWORKS | {
     "site_location_": "a row of several classes has several",
     "site_variance_": "a row of several classes has several",
     "stop_reason_": "steps, updates or sweeps",
-    "symmetry": "of units or of components",
     "symmetry_": "of units or of components",
     "symmetry_gap_": "in closed form, by permanents or a bound",
 }
 # Types of parameters that differ.
 OF_TYPES = {
     "hidden_layer_sizes": "'auto' where nothing has to be chosen",
-    "init": "an object where chains anneal",
     "learning_rate": "'auto' where batches come in two kinds",
     "likelihood": "linear models have likelihoods by name",
     "max_iter": "'auto' where there are two optimisers",
@@ -71,7 +68,7 @@ OF_TYPES = {
     "noise_std": "one target, or several",
     "optimizer": "Gauss-Newton where it can be",
     "prior": "'learn' where the evidence is known",
-    "standardize": "'X' or 'y' where targets are numbers",
+    "standardize": "'X' or 'y' where targets are numbers, one of two steps of a matrix",
     "tol": "'auto' where there are two optimisers",
 }
 

@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
-from skbayes_sym.inference.samplers import HMC, Info, State
+from skbayes_sym.estimators.samplers import HMC, Chains, Info, State
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import (
     BaseNetwork,
@@ -43,8 +43,8 @@ RADIUS = np.hypot(X[:, 0], X[:, 1])
 NET = {"hidden_layer_sizes": (3,), "activation": "tanh"}
 STEPS = {"max_iter": 120, "tol": None, "random_state": 0}
 CHAINS = {
-    "n_chains": 4, "n_warmup": 60, "n_draws": 10, "mode_weights": "uniform", "random_state": 0,
-    "sampler": HMC(max_leapfrog=8), "init": "prior",
+    "n_chains": 4, "n_draws": 10, "mode_weights": "uniform", "random_state": 0,
+    "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=60),
 }  # fmt: skip
 UPDATES = {**STEPS, "optimizer": EvidenceAdam(updates=Updates(10))}
 
@@ -388,7 +388,7 @@ def test_a_group_in_the_training_bound(activation):
 def test_a_group_removed_from_draws():
     """Draws of the best mode and of its mirror image end on one side; without it on both."""
     reg = sk.MCMCRegressor(network=Sines(1), **{**CHAINS, "n_chains": 8}).fit(X, Y)
-    kept = clone(reg).set_params(remove_symmetries=False).fit(X, Y)
+    kept = clone(reg).set_params(mode_weights=None).fit(X, Y)
 
     def sides(model):
         theta, value = model.samples_.reshape(-1, 3), model.log_posterior_samples_.ravel()
@@ -460,13 +460,13 @@ def test_a_group_and_its_gap_in_a_factorisation():
     matrix += 0.5 * rng.standard_normal(matrix.shape)
     group = Reflection(torch.arange(13)[None])
     model = sk.SymVIMatrixFactorization(1, max_iter=30, tol=None, random_state=0)
-    own = clone(model).set_params(symmetry=group, solver=VI(gap=ReflectionGap(group)))
+    own = clone(model).set_params(solver=VI(symmetry=group, gap=ReflectionGap(group)))
     own.fit(matrix)
     ours = clone(model).fit(matrix)
     assert 0.0 < own.symmetry_gap_ <= math.log(2.0)
     assert own.elbo_ == pytest.approx(ours.elbo_, abs=1e-3)
     with pytest.raises(TypeError, match=r"under Reflection.*solver=VI\(gap="):
-        clone(own).set_params(solver=VI("diag")).fit(matrix)
+        clone(own).set_params(solver=VI("diag", group)).fit(matrix)
 
 
 # ---------------------------------------------------------------------------- an augmentation
@@ -540,8 +540,8 @@ def test_a_sampler():
         "random_state": 0,
     }  # fmt: skip
     reg = sk.MCMCRegressor(
-        (), **settings, sampler=RandomWalk(), n_chains=64, n_warmup=600, n_draws=20, thinning=5,
-        mode_weights="uniform", device="cpu",
+        (), **settings, sampler=Chains(RandomWalk(), n_warmup=600, thinning=5), n_chains=64,
+        n_draws=20, mode_weights="uniform", device="cpu",
     ).fit(X, Y)  # fmt: skip
     design = np.c_[X, np.ones(40)]
     precision = design.T @ design / 25.0 + np.eye(3)

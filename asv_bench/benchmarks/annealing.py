@@ -16,7 +16,7 @@ from skbayes_sym.inference.sampling.annealing import MicrocanonicalLangevin
 from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner, initial_state
 from skbayes_sym.inference.sampling.kernels.hmc import draw_momentum, leapfrog
 from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation
-from skbayes_sym.inference.sampling.warmup import Moments
+from skbayes_sym.inference.sampling.warmup import RunningMoments
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.networks.activations import TANH
@@ -52,7 +52,7 @@ class Wide(SingleThread):
         self.size = torch.full((n_chains,), 0.001)
         identity = DiagonalPreconditioner(torch.ones_like(position))
         self.adaptation = KroneckerAdaptation(self.posterior)
-        self.identity, self.moments = identity, Moments.empty(position)
+        self.identity, self.moments = identity, RunningMoments.empty(position)
         self.kronecker = self.adaptation.fit(identity, self.moments, position=position)
         self.state = initial_state(position, self.posterior)
         self.langevin = MicrocanonicalLangevin()

@@ -17,7 +17,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
 from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate, Soules
-from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 
 DEVICES = ["cpu", "cuda"]
 INITIAL_LOG_VARIANCE = -8.0  # standard deviation 0.018, as the estimators start

@@ -11,11 +11,15 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymVIMatrixFactorization
+from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.inference.factorization.covariance import FullCovariance, RowCovariance
-from skbayes_sym.inference.factorization.data import entries
+from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem
 from skbayes_sym.inference.factorization.gap_looks import GapStream
-from skbayes_sym.inference.factorization.problem import Factorisation, FactorProblem
+from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
+from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.factorization.vi import fit_factors
+from skbayes_sym.inference.solvers import VI
+from skbayes_sym.models import Gaussian
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
@@ -77,7 +81,7 @@ class Ratings(SingleThread):
     def setup(self, symmetry: str | None) -> None:
         super().setup()
         self.X = ratings(*SHAPES["6,000 x 4,000"])
-        self.model = SymVIMatrixFactorization(20, symmetry=symmetry, random_state=0)
+        self.model = SymVIMatrixFactorization(20, solver=VI(symmetry=symmetry), random_state=0)
 
     def time_fit(self, symmetry: str | None) -> None:
         self.model.fit(self.X)
@@ -128,8 +132,10 @@ class SymmetrizedSweep(SingleThread):
         data = entries(rows, columns, torch.as_tensor(table.data), (n, m))
         self.n_sweeps = SMALL_SWEEPS if n_observed < 10_000 else 2 * SWEEPS
         self.problem = FactorProblem(
-            data, data, Factorisation(k, 1.0, 1.0), None, self.n_sweeps, tol=-1e12, seed=0
-        )
+            data, data,
+            FactorModel(Coordinates(k), Gaussian(learn=False), FactorPrior(1.0)),
+            self.n_sweeps, tol=-1e12,
+        )  # fmt: skip
         self.start = self.problem.start
         self.family = FullCovariance() if covariance == "full" else RowCovariance()
         group = Orthogonal(torch.arange((n + m) * k).view(n + m, k))
@@ -141,7 +147,7 @@ class SymmetrizedSweep(SingleThread):
         begin = time.process_time()
         with torch.no_grad():
             fit_factors(
-                self.problem, self.start, self.family, gap=gap, on_step=lambda step, info: False
+                self.problem, self.start, self.family, gap=gap, on_sweep=lambda *told: False
             )
         return time.process_time() - begin
 

@@ -24,7 +24,7 @@ from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.networks.activations import RELU
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.gaps.permanent_estimates import DoublyStochastic, Importance
-from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 
 TARGET = 0.2
 N_ROWS, N_FEATURES = 500, 8

@@ -34,11 +34,15 @@ from threadpoolctl import threadpool_limits
 
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.datasets import load_dataset
+from skbayes_sym.estimators.samplers import Chains
 
 Array = NDArray[np.float64]
 
 OURS = MCMCRegressor(
-    hidden_layer_sizes=(16,) * 4, activation="tanh", likelihood="heteroscedastic", init="ensemble"
+    hidden_layer_sizes=(16,) * 4,
+    activation="tanh",
+    likelihood="heteroscedastic",
+    sampler=Chains(init="ensemble"),
 )
 
 # Of its README: RMSE, nll, seconds on ten cores, split 0, five seeds.

@@ -41,6 +41,7 @@ from threadpoolctl import threadpool_limits
 from timing import cpu_seconds
 
 from skbayes_sym import MCMCRegressor
+from skbayes_sym.estimators.samplers import Chains
 
 OURS, THEIRS = Plan(64, 300, 200), Plan(16, 300, 200)
 PROBLEMS = ("sinusoidal", "airfoil", "energy")
@@ -72,7 +73,7 @@ class Seed(NamedTuple):
 def fit(problem: Problem, seed: int) -> tuple[Outcome, bool, bool]:
     """What came, whether modes have weights, and whether there is an evidence."""
     model = MCMCRegressor(
-        (WIDTH,), "tanh", prior=1.0, n_chains=OURS.n_chains, n_warmup=OURS.n_warmup,
+        (WIDTH,), "tanh", prior=1.0, n_chains=OURS.n_chains, sampler=Chains(n_warmup=OURS.n_warmup),
         n_draws=OURS.n_draws, mode_weights="evidence", random_state=seed,
     )  # fmt: skip
     with warnings.catch_warnings():

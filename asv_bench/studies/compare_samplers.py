@@ -42,6 +42,7 @@ from timing import cpu_seconds
 
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.datasets import load_dataset
+from skbayes_sym.estimators.samplers import Chains
 from skbayes_sym.inference.diagnostics import bulk_ess
 
 Array = NDArray[np.float64]
@@ -112,8 +113,8 @@ def ours(plan: Plan) -> Arm:
 
     def fit(problem: Problem, seed: int, n_draws: int) -> MCMCRegressor:
         model = MCMCRegressor(
-            (WIDTH,), "tanh", init="prior", prior=1.0,
-            n_chains=plan.n_chains, n_warmup=plan.n_warmup, n_draws=n_draws,
+            (WIDTH,), "tanh", sampler=Chains(init="prior", n_warmup=plan.n_warmup), prior=1.0,
+            n_chains=plan.n_chains, n_draws=n_draws,
             random_state=seed,
         )  # fmt: skip
         with warnings.catch_warnings():
@@ -305,8 +306,8 @@ def paper_setting(n_jobs: int) -> None:
     """Wall seconds for as many chains as Wiese et al. (2023) ran, on sinusoidal data."""
     problem = load_problem("sinusoidal")
     model = MCMCRegressor(
-        (WIDTH,), "tanh", init="prior", prior=1.0,
-        n_chains=1274, n_warmup=1000, n_draws=1, mode_weights="uniform",
+        (WIDTH,), "tanh", sampler=Chains(init="prior", n_warmup=1000), prior=1.0,
+        n_chains=1274, n_draws=1, mode_weights="uniform",
         n_jobs=n_jobs, random_state=0,
     )  # fmt: skip
     start = time.perf_counter()

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 import skbayes_sym as sk
 from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton, Updates
-from skbayes_sym.inference.samplers import SMC
+from skbayes_sym.estimators.samplers import SMC, Chains
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import Affine, ColumnShift, Invariances, LogScale, Rotation2D
 
@@ -45,8 +45,8 @@ MATRIX = np.where(_rng.random((60, 40)) < 0.7, _rng.standard_normal((60, 40)), n
 _STEPS = {"tol": None, "random_state": 0}
 _SWEEPS = {"n_components": 3, "tol": 1e-300, "random_state": 0}
 _CHAINS = {
-    "init": "prior", "prior": 1.0, "n_chains": 8, "n_warmup": 20, "mode_weights": "uniform",
-    "random_state": 0,
+    "sampler": Chains(init="prior", n_warmup=20), "prior": 1.0, "n_chains": 8,
+    "mode_weights": "uniform", "random_state": 0,
 }  # fmt: skip
 OPTIMISED = (50, 100, 300)  # steps, in 50, 100 and 100 blocks
 
@@ -126,7 +126,7 @@ def _others() -> Iterator[tuple[str, Case]]:
         Case(lambda n: factors(max_iter=n, **_SWEEPS), MATRIX, None, (4, 8, 16), "sweep"),
     )
     yield "factorisation, Gibbs", Case(
-        lambda n: factors(max_iter=n, **_SWEEPS | {"tol": None}, solver=Gibbs(3), symmetry=None),
+        lambda n: factors(max_iter=n, **_SWEEPS | {"tol": None}, solver=Gibbs(3)),
         MATRIX, None, (4, 8, 16), "sweep",
     )  # fmt: skip
     yield "linear, counts", Case(

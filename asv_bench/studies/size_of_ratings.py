@@ -24,7 +24,7 @@ import torch
 from timing import cpu_seconds, fresh
 
 from skbayes_sym import SymVIMatrixFactorization
-from skbayes_sym.inference.solvers import Gibbs
+from skbayes_sym.inference.solvers import VI, Gibbs
 
 ROWS, COLUMNS, ENTRIES, SWEEPS = 70_000, 11_000, 10_000_000, 4
 LEAST = 0.0005  # seconds, half the last digit that is printed
@@ -51,7 +51,7 @@ def settings_of(solver: str) -> dict[str, Any]:
     """Of Gibbs sampling few draws are kept: all of them are copies of the factors."""
     if solver == "gibbs":
         return {"solver": Gibbs(n_draws=2)}
-    return {"symmetry": None} if solver == "plain" else {}
+    return {"solver": VI(symmetry=None)} if solver == "plain" else {}
 
 
 def peak() -> float:

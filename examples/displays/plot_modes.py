@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from skbayes_sym import MCMCRegressor
+from skbayes_sym.estimators.samplers import Chains
 from skbayes_sym.inspection import ModesDisplay, SymmetryDisplay
 
 # %%
@@ -20,7 +21,7 @@ from skbayes_sym.inspection import ModesDisplay, SymmetryDisplay
 x = np.linspace(0, 4, 300, endpoint=False)
 y = np.floor(x) % 2 + 0.3 * np.random.default_rng(0).standard_normal(300)
 settings = {
-    "prior": 3.0, "init": "prior", "n_chains": 64, "n_warmup": 300,
+    "prior": 3.0, "sampler": Chains(init="prior", n_warmup=300), "n_chains": 64,
     "mode_weights": "evidence", "random_state": 0,
 }  # fmt: skip
 reg = MCMCRegressor((1,), **settings)

@@ -11,13 +11,14 @@ import matplotlib.pyplot as plt
 
 from skbayes_sym import MCMCRegressor, SymmetrizedVIRegressor
 from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.estimators.samplers import Chains
 from skbayes_sym.inspection import SymmetryDisplay
 
 X, y = make_sinusoidal(random_state=0)
 X = X.astype("float32")
 reg = MCMCRegressor(
-    (3,), init="prior", prior=1.0,
-    n_chains=256, n_warmup=300, n_draws=4, mode_weights="uniform", remove_symmetries=False,
+    (3,), sampler=Chains(init="prior", n_warmup=300), prior=1.0,
+    n_chains=256, n_draws=4, mode_weights=None,
     random_state=0,
 ).fit(X, y)  # fmt: skip
 SymmetryDisplay.from_estimator(reg)

@@ -54,7 +54,7 @@ from skbayes_sym import SymmetrizedVIRegressor
 from skbayes_sym.datasets import load_dataset
 from skbayes_sym.numerics.convergence import last_tenth_gain
 from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, InfoNCE
-from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 
 TRAINING_ROWS = {"diabetes": 50, "energy": 100, "concrete": 100}
 FIRST_SEED = 1000  # of the splits

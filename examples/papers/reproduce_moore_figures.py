@@ -31,19 +31,18 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymVIMatrixFactorization, invariance_gap
-from skbayes_sym.inference.factorization.problem import FactorState
+from skbayes_sym.inference.factorization.factor_model import FactorState
 from skbayes_sym.inference.solvers import VI, Gibbs
+from skbayes_sym.models import Gaussian
 from skbayes_sym.numerics.random import random_orthogonal
 
 # The paper's model: no offsets, and a prior that is given.
-KNOWN = {
-    "center": False, "scale": False, "offsets": False, "prior_scale": 1.0, "random_state": 0,
-}  # fmt: skip
+KNOWN = {"standardize": False, "offsets": False, "prior": 1.0, "random_state": 0}
 SCALAR = SymVIMatrixFactorization(1, noise_std=1.0, tol=1e-10, max_iter=4000, **KNOWN)
 METHODS = {
     "MAP": {"solver": "map", "max_iter": 3000, "tol": 1e-8},
-    "MFVI": {"solver": "mean_field"},
-    "MFVI isotropic": {"symmetry": None, "solver": VI("isotropic"), "max_iter": 3000},
+    "MFVI": {"solver": VI(symmetry=None), "max_iter": 3000, "tol": 1e-8},
+    "MFVI isotropic": {"solver": VI("isotropic", symmetry=None), "max_iter": 3000},
     "SymVI": {"solver": VI("isotropic")},
     "SymVI full": {"solver": VI("full")},
     "Gibbs": {"solver": Gibbs(400), "max_iter": 1000},
@@ -64,7 +63,7 @@ def fitted(
 
 def figure_1(fast: bool) -> None:
     """Means of u and v at r = 1.5."""
-    plain = fitted(SCALAR, [[1.5]], symmetry=None)
+    plain = fitted(SCALAR, [[1.5]], solver=VI(symmetry=None))
     at = [float(abs(side.mean[0, 0])) for side in plain.posterior_]
     show("mean-field at the origin", f"mean-field at ({at[0]:.3f}, {at[1]:.3f})")
     model = fitted(SCALAR, [[1.5]])
@@ -164,7 +163,8 @@ def objective(fast: bool) -> None:
     model, found = SymVIMatrixFactorization(20, noise_std=2.0, **KNOWN), []
     for matrix in matrices:
         fit = fitted(model, matrix.numpy(), solver=VI("isotropic"))
-        state = FactorState(fit.posterior_.mean, fit.posterior_.cov, 4.0)
+        noise = Gaussian(torch.tensor([0.5 * np.log(4.0)]), learn=False)
+        state = FactorState(fit.posterior_.mean, fit.posterior_.cov, noise)
         found.append((fit.elbo_, printed_objective(matrix, state, generator=generator)))
     corrected, printed = np.array(found).T - np.array(LOG_EVIDENCE[: len(matrices)])
     show(

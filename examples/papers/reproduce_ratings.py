@@ -38,6 +38,7 @@ from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymVIMatrixFactorization
+from skbayes_sym.inference.solvers import VI
 
 
 class Ratings(NamedTuple):
@@ -205,12 +206,12 @@ def the_mean(data: Ratings) -> Answer:
 
 MODELS = {
     "mean": the_mean,
-    "offsets alone": lambda data: ours(data, n_components=1, prior_scale=1e-3),
-    "paper's model": lambda data: ours(data, prior_scale=1.0, offsets=False),
-    "given scale, offsets": lambda data: ours(data, prior_scale=1.0),
+    "offsets alone": lambda data: ours(data, n_components=1, prior=1e-3),
+    "paper's model": lambda data: ours(data, prior=1.0, offsets=False),
+    "given scale, offsets": lambda data: ours(data, prior=1.0),
     "learned (default)": ours,
-    "learned, no symmetry": lambda data: ours(data, symmetry=None),
-    "scale per component": lambda data: ours(data, prior_scale="ard"),
+    "learned, no symmetry": lambda data: ours(data, solver=VI(symmetry=None)),
+    "scale per component": lambda data: ours(data, prior="ard"),
     "ordinal": lambda data: ours(data, likelihood="ordinal"),
     "Gibbs": lambda data: ours(data, solver="gibbs", max_iter=300),
     "alternating least squares": lambda data: ours(data, solver="map"),

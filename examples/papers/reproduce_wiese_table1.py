@@ -55,6 +55,7 @@ from skbayes_sym import (
 )
 from skbayes_sym.datasets import load_dataset
 from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym.estimators.samplers import Chains
 
 NETWORKS = {"f1": (3,), "f2": (16, 16, 16)}
 UNDERFLOW = -103.3  # nats: log of the smallest float32, below which the paper's code drops a row
@@ -157,14 +158,15 @@ def run_methods(name, options):
         "random_state": options.seed,
     }
     sampled = MCMCRegressor(
-        **common, init="prior", prior=1.0,
-        n_chains=options.chains, n_warmup=options.warmup, n_draws=1,
+        **common, sampler=Chains(init="prior", n_warmup=options.warmup), prior=1.0,
+        n_chains=options.chains, n_draws=1,
         mode_weights="uniform", n_jobs=options.jobs,
     )  # fmt: skip
     chains = evaluate(sampled, split)
     if options.chains_only:
         return {"chains": chains}, (np.nan, np.nan)
-    sampled.set_params(warm_start=True, n_warmup=0, n_draws=options.draws, mode_weights="evidence")
+    goes_on = {"sampler__warm_start": True, "sampler__n_warmup": 0}
+    sampled.set_params(**goes_on, n_draws=options.draws, mode_weights="evidence")
     evidence = evaluate(sampled, split)
     laplace = LaplaceRegressor(
         **common,

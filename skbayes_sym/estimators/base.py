@@ -28,9 +28,10 @@ from skbayes_sym.estimators._fit.scikit_learn import CallbackSupportMixin, fit_c
 from skbayes_sym.estimators._fit.training import Training, automatic_batch
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.optimizers import Adam
+from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.linalg import decompositions_in_words
-from skbayes_sym.numerics.memory import Part, memory_in_words
+from skbayes_sym.numerics.memory import memory_in_words
 
 
 class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
@@ -104,8 +105,8 @@ class RowEstimator(BayesianEstimator):
     """An estimator of rows of ``X``, targets and weights.
 
     A concrete one says what is believed, ``_model(data) -> Model``, and how it is fitted,
-    ``_method() -> Method``; and it predicts, ``_predictive(x)``. Its mixin (`predictors`) checks
-    and scales targets and answers everything that is asked of predictions.
+    ``_method() -> Method``; and what predicts, ``_predictor(like) -> Predictor``. Its face
+    (`regressor`, `classifier`) checks and scales targets and turns predictions into arrays.
     """
 
     x_mean_: Array
@@ -198,9 +199,24 @@ class RowEstimator(BayesianEstimator):
             block = np.ascontiguousarray(scaled[start : start + PREDICT_ROWS])
             yield torch.as_tensor(block).to(self._predict_device(), getattr(torch, self.dtype_))
 
-    def _prediction_parts(self, n_rows: int) -> list[Part]:
-        """Of a prediction at rows, what may not fit."""
-        return []
+    def _predictor(self, like: Tensor) -> Predictor:
+        """What predicts, on the device and in the precision of ``like``; made once."""
+        raise NotImplementedError
+
+    def _by_block(
+        self, X: Any, ask: Callable[[Tensor, slice], list[Tensor]], y: Array | None = None
+    ) -> list[Array]:
+        """Answers of ``ask(x, rows)`` for scaled inputs, joined over blocks of rows."""
+        X = self._check_inputs(X)
+        if y is not None and len(y) != len(X):
+            raise ValueError(f"X has {len(X)} rows and y {len(y)}: they must match.")
+        blocks, start = [], 0
+        with prediction():
+            for x in self._input_blocks(X):
+                answers = ask(x, slice(start, start + len(x)))
+                blocks.append([t.cpu().numpy() for t in answers])
+                start += len(x)
+        return numbers([np.concatenate(columns) for columns in zip(*blocks, strict=True)])
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "posterior_")
@@ -213,6 +229,44 @@ class RowEstimator(BayesianEstimator):
             return validate_data(self, X, reset=False, dtype=FLOATS)
 
 
+def warn_of_infinite_rows(values: Array, first: int = 0) -> bool:
+    """Say which is the first row that is infinite, and whether there is one."""
+    wrong = np.isinf(values).reshape(len(values), -1).any(axis=1)
+    if wrong.any():
+        warn_user(
+            f"the prediction for row {first + int(wrong.argmax())} of X is infinite: too far from "
+            "the training data for this arithmetic. Check the row, or give X as float64.",
+            UserWarning,
+        )
+    return bool(wrong.any())
+
+
+def numbers(columns: list[Array]) -> list[Array]:
+    """Refuse what isn't a number.
+
+    Raises
+    ------
+    ValueError
+        Naming the first row.
+    """
+    for values in columns:
+        wrong = np.isnan(values).reshape(len(values), -1).any(axis=1)
+        if wrong.any():
+            raise ValueError(
+                f"the prediction for row {int(wrong.argmax())} of X is not a number: too far from "
+                "the training data for this arithmetic, or of a fit with extreme parameters. "
+                "Check the row, or give X as float64."
+            )
+    return columns
+
+
+@contextmanager
+def prediction() -> Iterator[None]:
+    """One thread, no gradients, and errors of memory and of decompositions in words."""
+    with one_thread(), torch.no_grad(), memory_in_words(), decompositions_in_words():
+        yield
+
+
 def is_fitted_name(name: str) -> bool:
     """Whether an attribute of this name is set by `fit`."""
     return (name.endswith("_") and not name.startswith("__")) or name == "_cache"
@@ -220,7 +274,7 @@ def is_fitted_name(name: str) -> bool:
 
 def _is_set_before(name: str) -> bool:
     """Whether validation sets it, before a fit."""
-    return name in ("classes_", "_y_ndim_") or name.endswith("_in_")
+    return name.endswith("_in_")
 
 
 @contextmanager

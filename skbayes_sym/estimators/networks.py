@@ -76,28 +76,30 @@ class NetworkEstimator(RowEstimator):
 
     def _likelihood(self, data: Training) -> Likelihood:
         """At its starting parameters, in scaled units."""
-        given = self._given_likelihood
-        if given is None:
+        chosen = self._chosen_likelihood
+        if chosen is self._named_likelihoods["auto"]:
             return self._default_likelihood(data)
         refuse(self, ("noise_std",), "likelihood= is given", "its own parameters")
-        require_kind(self, given, self._foreign_likelihoods)
-        ANY_LIKELIHOOD.require(given, "likelihood")
-        return given
+        require_kind(self, chosen, self._foreign_likelihoods)
+        ANY_LIKELIHOOD.require(chosen, "likelihood")
+        return chosen
+
+    def _default_likelihood(self, data: Training) -> Likelihood:
+        """What ``likelihood="auto"`` stands for."""
+        return self._named_likelihoods["auto"]
 
     @property
-    def _given_likelihood(self) -> Likelihood | None:
-        """By name or as an object; None of "auto"."""
-        given = self.likelihood
-        if not isinstance(given, str):
-            return given
-        names = self._named_likelihoods
-        if given != "auto" and given not in names:
-            known = ", ".join(map(repr, ("auto", *names)))
+    def _chosen_likelihood(self) -> Likelihood:
+        """By name or as an object."""
+        if not isinstance(self.likelihood, str):
+            return self.likelihood
+        if self.likelihood not in self._named_likelihoods:
+            known = ", ".join(map(repr, self._named_likelihoods))
             raise ValueError(
-                f"likelihood={given!r} doesn't go with {type(self).__name__}, which takes {known} "
-                "or an object."
+                f"likelihood={self.likelihood!r} doesn't go with {type(self).__name__}, which "
+                f"takes {known} or an object."
             )
-        return names.get(given)
+        return self._named_likelihoods[self.likelihood]
 
     def _learned_scales(self, network: Network) -> UnboundPrior:
         """What ``prior="learn"`` stands for."""

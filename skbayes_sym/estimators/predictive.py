@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from inspect import signature
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import ndtr
@@ -12,8 +12,9 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.scikit_learn import num_samples
 from skbayes_sym.estimators._fit.unwrap import innermost
-from skbayes_sym.estimators.predictors import BayesianRegressorMixin, quantile_levels
+from skbayes_sym.estimators.regressor import BayesianRegressorMixin, quantile_levels
 from skbayes_sym.numerics.arguments import check_random_state
 
 
@@ -64,6 +65,18 @@ class PredictiveDistribution(Protocol):
         """Variance by its source: ``total``, ``epistemic``, ``aleatoric``."""
         ...
 
+    def components(self) -> "Components":
+        """Means and standard deviations of the mixture's components, and their weights."""
+        ...
+
+
+class Components(NamedTuple):
+    """A predictive distribution as a mixture; normal where the noise is."""
+
+    weights: Array  # (n_components,), adding up to one
+    loc: Array  # (n_components, n_samples) or (n_components, n_samples, n_targets)
+    scale: Array  # the same; standard deviations, observation noise included
+
 
 class _Regression:
     """What every predictive distribution of numbers derives from the rest."""
@@ -84,10 +97,18 @@ class _Regression:
 
 
 class PosteriorPredictive(_Regression):
-    """Of a regressor of this package."""
+    """A window on the law of a regressor of this package."""
 
     def __init__(self, model: BayesianRegressorMixin, X: Any) -> None:
         self._model, self._X = model, X
+
+    def __repr__(self) -> str:
+        n_components = len(self._model._components(self._X[:1])[0])
+        parts = f"mixture of {n_components:,} {self._model._observation.kind} components"
+        return f"<{parts}, by {type(self._model).__name__}, at {num_samples(self._X):,} rows>"
+
+    def components(self) -> Components:
+        return Components(*self._model._components(self._X))
 
     def mean(self) -> Array:
         return np.asarray(self._model.predict(self._X))
@@ -120,6 +141,12 @@ class NormalPredictive(_Regression):
 
     def __init__(self, mean: Array, std: Array) -> None:
         self._mean, self._std = np.asarray(mean, dtype=float), np.asarray(std, dtype=float)
+
+    def __repr__(self) -> str:
+        return f"<independent normals at {len(self._mean):,} rows>"
+
+    def components(self) -> Components:
+        return Components(np.ones(1), self._mean[None], self._std[None])
 
     def mean(self) -> Array:
         return self._mean
@@ -189,6 +216,15 @@ class TransformedPredictive(_Regression):
             )
         self._falls = bool(np.any(low > high))
 
+    def __repr__(self) -> str:
+        return f"<{self._transformer} of {self._inner!r}>"
+
+    def components(self) -> Components:
+        raise TypeError(
+            "a mixture's components have no mean and scale of their own after a transformation of "
+            "the target: ask components() of the regressor inside."
+        )
+
     def _outward(self, values: Array) -> Array:
         """From the inner model's targets to the user's."""
         return self._each(values, self._transformer.inverse_transform)
@@ -257,6 +293,10 @@ class ClassPredictive:
         self._model, self._X = model, X
         self.classes = np.asarray(model.classes_)
 
+    def __repr__(self) -> str:
+        what = f"{len(self.classes)} classes, by {type(self._model).__name__}"
+        return f"<probabilities of {what}, at {num_samples(self._X):,} rows>"
+
     def proba(self) -> Array:
         """(n_samples, n_classes)."""
         return np.asarray(self._model.predict_proba(self._X), dtype=float)
@@ -299,8 +339,8 @@ def predictive(model: Any, X: Any) -> Any:
     -------
     PredictiveDistribution or ClassPredictive
         Of regressors: ``.mean() .std() .var() .quantile(q) .interval(coverage)
-        .sample(n, random_state) .log_prob(y) .cdf(y) .crps(y) .uncertainty()``, in the units of
-        ``y``. Of classifiers: ``.classes .proba() .log_prob(y) .uncertainty()``.
+        .sample(n, random_state) .log_prob(y) .cdf(y) .crps(y) .uncertainty() .components()``, in
+        the units of ``y``. Of classifiers: ``.classes .proba() .log_prob(y) .uncertainty()``.
 
     Raises
     ------
@@ -323,6 +363,8 @@ def predictive(model: Any, X: Any) -> Any:
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = make_pipeline(StandardScaler(), BayesianRidge()).fit(X[:400], y[:400])
     >>> law = predictive(model, X[400:])
+    >>> law
+    <independent normals at 42 rows>
     >>> law.interval(0.9).shape, round(float(law.crps(y[400:]).mean()), 1)
     ((42, 2), 24.1)
     """

@@ -71,19 +71,14 @@ class ScaledModes(MapObjective):
 
     Notes
     -----
-    An update takes M times `determined`. Between updates scales (and noise) stay, so that positions
-    are modes under the last ones.
+    An update takes M times `determined`; between updates scales (and noise) stay.
     """
 
     def __init__(
-        self,
-        posterior: NetworkPosterior,
-        density: Callable[[NetworkPosterior], LogDensity],
-        position: Tensor,
-        rows: Data,
-        steps: Container[int],
+        self, posterior: NetworkPosterior, density: Callable[[NetworkPosterior], LogDensity],
+        position: Tensor, rows: Data, steps: Container[int],
         log_noise_range: tuple[float, float] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         prior: ScalesByGroup = posterior.prior  # type: ignore[assignment]
         self._posterior, self._make, self._rows, self._steps = posterior, density, rows, steps
         self._log_noise_range, self._holds_noise = log_noise_range, False

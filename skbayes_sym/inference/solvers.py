@@ -1,12 +1,11 @@
 """The objects of ``solver=`` in a matrix factorisation: how the posterior of the factors is found.
 
-`VI` is symmetrised variational inference (Moore 2016); `MAP`, `MeanField` and `Gibbs` are what it
-is compared with.
+`VI` is symmetrised variational inference (Moore 2016); `MAP` and `Gibbs` are what it is compared
+with.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -19,33 +18,32 @@ from skbayes_sym.inference.factorization.covariance import (
     PointMass,
     RowCovariance,
 )
-from skbayes_sym.inference.factorization.gap_looks import GapStream
-from skbayes_sym.inference.factorization.gibbs import sample_factors
-from skbayes_sym.inference.factorization.hyperpriors import RowLaw
-from skbayes_sym.inference.factorization.problem import (
+from skbayes_sym.inference.factorization.entry_sites import is_normal
+from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo, side_moments
+from skbayes_sym.inference.factorization.factor_model import (
     FactorBounds,
+    FactorModel,
     FactorProblem,
     Factors,
     FactorState,
     OnSweep,
 )
+from skbayes_sym.inference.factorization.gap_looks import GapStream
+from skbayes_sym.inference.factorization.gibbs import sample_factors
+from skbayes_sym.inference.factorization.groups import MOST_PERMUTED, NAMES, rows_group
 from skbayes_sym.inference.factorization.shared_size import balancing
+from skbayes_sym.inference.factorization.sides import with_law
 from skbayes_sym.inference.factorization.spectral_start import sweeps_start
-from skbayes_sym.inference.factorization.vi import (
-    FactorFit,
-    best_laws,
-    fit_factors,
-    mean_field_elbo,
-)
-from skbayes_sym.inference.reference.analytic_mean_field import analytic_mean_field
+from skbayes_sym.inference.factorization.vi import fit_factors
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.base import SymmetryGroup
-from skbayes_sym.symmetry.gaps.base import Gap, RowPosterior
+from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
-__all__ = ["MAP", "VI", "Gibbs", "MeanField", "Solver", "Takes"]
+__all__ = ["MAP", "VI", "Gibbs", "Solver"]
 
 COVARIANCES: dict[str, CovarianceFamily] = {
     "isotropic": IsotropicCovariance(),
@@ -53,36 +51,21 @@ COVARIANCES: dict[str, CovarianceFamily] = {
     "diag": DiagonalCovariance(),
     "full": FullCovariance(),
 }
-_MAX_PERMUTED = 14  # components whose signed permutations are summed exactly
-_NO_GAP = Estimate(0.0, 0.0)
 # What a learned prior knows of a variance: with less, chains sit for hundreds of sweeps with
 # components that are all but switched off.
 _GIBBS_SCATTER = 1.0
-
-
-class Takes(NamedTuple):
-    """What a solver can do beyond normal entries and factors with a given prior."""
-
-    offsets: bool = True
-    learned_scales: bool = True
-    likelihoods: bool = True  # but the normal one
 
 
 class Solver(Protocol):
     """How the posterior of the factors is found; third parties may bring their own."""
 
     @property
-    def symmetrises(self) -> bool:
-        """Whether it averages over the model's group."""
+    def learns_prior(self) -> bool:
+        """Whether scales of the factors can be learned; else "learn" stands for one."""
         ...
 
-    @property
-    def takes(self) -> Takes:
-        """What else it can do."""
-        ...
-
-    def check(self, group: SymmetryGroup | None, n_components: int) -> None:
-        """Raise ValueError where the group's average isn't available."""
+    def group(self, model: FactorModel, n_rows: int) -> SymmetryGroup | None:
+        """What the posterior of n + m rows is averaged over; ValueError where it can't be."""
         ...
 
     def n_kept(self, max_iter: int) -> int:
@@ -94,21 +77,9 @@ class Solver(Protocol):
         ...
 
 
-class _Unsymmetrised:
-    """What the three to compare with have in common."""
-
-    symmetrises: ClassVar[bool] = False
-
-    def check(self, group: SymmetryGroup | None, n_components: int) -> None:
-        """No group matters."""
-
-    def n_kept(self, max_iter: int) -> int:
-        return 0
-
-
 @dataclass(frozen=True)
 class VI:
-    """Symmetrised variational inference: independent Gaussian rows, averaged over the group.
+    """Symmetrised variational inference: independent Gaussian rows, averaged over a group.
 
     Parameters
     ----------
@@ -116,96 +87,88 @@ class VI:
         Of q: one variance for all rows of U and one for those of V, one per row, one per entry, or
         a full matrix per row. With "isotropic" and "row" the gap under rotations is exact up to
         three components, a lower bound otherwise.
+    symmetry : str, SymmetryGroup or None, default="auto"
+        "orthogonal", "signed_permutation", "sign_flip", or a group of the rows of U and V, those of
+        U first. "auto" is all that the prior has: "orthogonal", or with ``prior="ard"``
+        "signed_permutation" (k up to 14; beyond, "sign_flip"), finite parts of it. None is plain
+        mean-field inference.
     gap : Gap, optional
         Estimate of the symmetrisation gap; by default the best one known for the group and the
         covariance.
     """
 
     covariance: str = "full"
+    symmetry: str | SymmetryGroup | None = "auto"
     gap: Gap[RowPosterior] | None = None
-    symmetrises: ClassVar[bool] = True
-    takes: ClassVar[Takes] = Takes()
+    learns_prior: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.covariance not in COVARIANCES:
             raise ValueError(
                 f"covariance must be one of {sorted(COVARIANCES)}, got {self.covariance!r}."
             )
-
-    def check(self, group: SymmetryGroup | None, n_components: int) -> None:
-        if group is None and self.gap is not None:
+        if isinstance(self.symmetry, str) and self.symmetry not in NAMES:
+            raise ValueError(f"symmetry must be one of {sorted(NAMES)}, got {self.symmetry!r}.")
+        if self.symmetry is None and self.gap is not None:
             raise ValueError(
                 "symmetry=None averages over no group, so VI(gap=...) has no meaning: leave "
                 "symmetry at 'auto'."
             )
-        permutes = getattr(group, "permutes", False)
-        if self.gap is None and permutes and n_components > _MAX_PERMUTED:
+
+    def group(self, model: FactorModel, n_rows: int) -> SymmetryGroup | None:
+        if self.symmetry is None:
+            return None
+        k = model.n_components
+        group = rows_group(self.symmetry, model.prior.scale, n_rows, k)
+        if self.gap is None and getattr(group, "permutes", False) and k > MOST_PERMUTED:
             raise ValueError(
                 "symmetry='signed_permutation' sums over 2^n_components subsets, too many for "
-                f"n_components={n_components}: use at most {_MAX_PERMUTED}, or "
-                "symmetry='orthogonal'."
+                f"n_components={k}: use at most {MOST_PERMUTED}, or symmetry='orthogonal'."
             )
+        return group
 
     def n_kept(self, max_iter: int) -> int:
         return 0
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
         """Sweeps in the precision of the data; both parts of the bound in float64, by new draws."""
-        gap, family = self._gap(problem.group), COVARIANCES[self.covariance]
+        family, gap = COVARIANCES[self.covariance], self.gap
+        group = self.group(problem.model, sum(problem.shape))
+        if group is not None and gap is None:
+            gap = row_gap(
+                group, is_isotropic=family.is_isotropic, is_elementwise=family.is_elementwise
+            )
         stream = None if gap is None else GapStream(gap, problem.generator("gap"))
-        fitted = _sweep(problem, family, stream, on_sweep)
-        posterior = fitted.posterior.to(torch.float64)
-        bound = mean_field_elbo(problem.precise, posterior, problem.model)
-        report = _NO_GAP
+        found = _by_sweeps(problem, family, stream, on_sweep)
+        posterior, report = found.posterior.to(torch.float64), Estimate(0.0, 0.0)
         if gap is not None:
             factors = posterior.factors(problem.model.n_components)
             report = gap.estimate(factors, generator=problem.generator("report"))
-        return _factors(fitted, FactorBounds(bound, report))
-
-    def _gap(self, group: SymmetryGroup | None) -> Gap[RowPosterior] | None:
-        if self.gap is not None or group is None:
-            return self.gap
-        family = COVARIANCES[self.covariance]
-        return row_gap(
-            group, is_isotropic=family.is_isotropic, is_elementwise=family.is_elementwise
-        )
+        bound = mean_field_elbo(problem.precise, posterior, problem.model)
+        return replace(found, bounds=FactorBounds(bound, report))
 
 
 @dataclass(frozen=True)
-class MAP(_Unsymmetrised):
+class MAP:
     """The most probable factors, by sweeps over point masses."""
 
-    takes: ClassVar[Takes] = Takes(learned_scales=False, likelihoods=False)
+    learns_prior: ClassVar[bool] = False
+
+    def group(self, model: FactorModel, n_rows: int) -> None:
+        """None: points are their own average."""
+
+    def n_kept(self, max_iter: int) -> int:
+        return 0
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
-        return _factors(_sweep(problem, PointMass(), None, on_sweep), None)
+        return _by_sweeps(problem, PointMass(), None, on_sweep)
 
 
 @dataclass(frozen=True)
-class MeanField(_Unsymmetrised):
-    """The mean-field optimum of a complete matrix, in closed form (Nakajima et al. 2013)."""
-
-    takes: ClassVar[Takes] = Takes(offsets=False, learned_scales=False, likelihoods=False)
-
-    def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
-        data, model = problem.data, problem.model
-        n, m = data.n_rows, data.n_columns
-        if data.n_observed < n * m:
-            raise ValueError(
-                f"solver='mean_field' needs every entry, but X has {n * m - data.n_observed} "
-                "missing ones: use solver='vi' with symmetry=None, whose optimum it is."
-            )
-        posterior = analytic_mean_field(data.by_row.value.view(n, m).double(), model)
-        posterior = posterior._replace(laws=problem.start.laws)
-        bound = mean_field_elbo(problem.precise, posterior, model)
-        return Factors(posterior, 1, "tol", (bound,), FactorBounds(bound, _NO_GAP))
-
-
-@dataclass(frozen=True)
-class Gibbs(_Unsymmetrised):
+class Gibbs:
     """Gibbs sampling: the posterior itself, up to Monte Carlo error (Salakhutdinov & Mnih 2008).
 
-    The first half of the sweeps is thrown away.
+    The first half of the sweeps is thrown away; all are made, whatever ``tol`` is.
 
     Parameters
     ----------
@@ -214,57 +177,49 @@ class Gibbs(_Unsymmetrised):
     """
 
     n_draws: int = 200
-    takes: ClassVar[Takes] = Takes(likelihoods=False)
-    makes_all_sweeps: ClassVar[bool] = True  # there is no bound to stall
+    learns_prior: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.n_draws < 1:
             raise ValueError(f"n_draws must be at least 1, got {self.n_draws!r}.")
+
+    def group(self, model: FactorModel, n_rows: int) -> None:
+        if not is_normal(model.likelihood):
+            raise ValueError(
+                f"solver='gibbs' draws rows given normal entries: likelihood={model.likelihood!r} "
+                "needs solver='vi' or 'map'."
+            )
 
     def n_kept(self, max_iter: int) -> int:
         return min(self.n_draws, max_iter - max_iter // 2)
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
         """Draws, aligned; their moments stand for them where one Gaussian is needed."""
-
-        def on_step(sweep: int, info: Mapping[str, Any]) -> bool:
-            return on_sweep(_one_draw(**info), None)
-
-        problem = replace(problem, model=problem.model._replace(scatter=_GIBBS_SCATTER))
+        prior = problem.model.prior._replace(scatter=_GIBBS_SCATTER)
+        problem = replace(problem, model=problem.model._replace(prior=prior))
         draws = sample_factors(
             problem,
             problem.start,
             n_warmup=problem.max_iter // 2,
             n_kept=self.n_kept(problem.max_iter),
-            on_step=on_step,
+            on_sweep=on_sweep,
         )
-        aligned = _align(problem, draws.rows)
-        noise = float(draws.noise_variance.double().mean())
-        posterior = FactorState(*_moments(aligned), noise, problem.start.laws)
-        return Factors(best_laws(problem, posterior), draws.n_sweeps, draws.stopped, draws=aligned)
+        aligned, start = _align(problem, draws.rows), problem.start
+        log_noise = 0.5 * draws.noise_variance.double().mean().log().reshape(1)
+        likelihood = Gaussian(log_noise, learn=bool(start.likelihood.n_params))
+        posterior = FactorState(*_moments(aligned), likelihood, start.laws)
+        for index, side in enumerate(problem.priors):
+            moments = side_moments(problem, posterior, index)
+            law, _ = side.learned(moments, problem.laws(posterior)[index])
+            posterior = with_law(problem, posterior, index, law)
+        return Factors(posterior, draws.n_sweeps, draws.stopped, draws=aligned)
 
 
-def _sweep(
+def _by_sweeps(
     problem: FactorProblem, family: CovarianceFamily, gap: GapStream | None, on_sweep: OnSweep
-) -> FactorFit:
-    return fit_factors(
-        problem,
-        sweeps_start(problem),
-        family,
-        gap=gap,
-        on_step=lambda sweep, info: on_sweep(info["posterior"], info["elbo"]),
-    )
-
-
-def _factors(fitted: FactorFit, bounds: FactorBounds | None) -> Factors:
-    curve = tuple(fitted.elbo_curve)
-    return Factors(fitted.posterior, fitted.n_iter, fitted.stopped, curve, bounds)
-
-
-def _one_draw(rows: Tensor, noise_variance: float, laws: tuple[RowLaw, RowLaw]) -> FactorState:
-    """A draw as a posterior without spread, for callbacks that look at the model mid-way."""
-    k = rows.shape[1]
-    return FactorState(rows, rows.new_zeros(len(rows), k, k), noise_variance, laws)
+) -> Factors:
+    found = fit_factors(problem, sweeps_start(problem), family, gap=gap, on_sweep=on_sweep)
+    return Factors(found.posterior, found.n_iter, found.stopped, tuple(found.elbo_curve))
 
 
 def _align(problem: FactorProblem, draws: Tensor) -> Tensor:

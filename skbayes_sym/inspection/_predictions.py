@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_array
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators.predictive import predictive
-from skbayes_sym.estimators.predictors import quantile_levels
+from skbayes_sym.estimators.regressor import quantile_levels
 from skbayes_sym.inspection._fitted import fitted_model, observations, of_target, regression_law
 from skbayes_sym.numerics.arguments import check_count
 

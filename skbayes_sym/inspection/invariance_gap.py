@@ -19,7 +19,7 @@ from skbayes_sym.inference.posteriors import MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.numerics.arguments import seed_of, shown
 from skbayes_sym.numerics.random import Estimate, generator_from
 from skbayes_sym.symmetry.base import SymmetryGroup
-from skbayes_sym.symmetry.gaps.base import Gap, RowPosterior
+from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Exact,
     ExactUpTo,
@@ -28,7 +28,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
 )
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.gaps.translations import TranslationGap
-from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import unit_layers
 

@@ -14,7 +14,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.numerics.arguments import check_count
-from skbayes_sym.symmetry.matching import matched, path
+from skbayes_sym.symmetry.relabelling import matched, path
 
 _LEAST_POINTS = 3
 
@@ -102,9 +102,10 @@ def loss_barrier(
     --------
     >>> from skbayes_sym import MCMCRegressor, loss_barrier
     >>> from skbayes_sym.datasets import make_sinusoidal
+    >>> from skbayes_sym.estimators.samplers import Chains
     >>> X, y = make_sinusoidal(60, random_state=0)
-    >>> reg = MCMCRegressor((2,), n_chains=2, n_warmup=100, mode_weights="uniform",
-    ...                     remove_symmetries=False, random_state=0).fit(X, y)
+    >>> reg = MCMCRegressor((2,), sampler=Chains(n_warmup=100), n_chains=2, mode_weights=None,
+    ...                     random_state=0).fit(X, y)
     >>> found = loss_barrier(reg, (0, -1), (1, -1))
     >>> found.distance_after <= found.distance_before
     True

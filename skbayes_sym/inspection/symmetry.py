@@ -274,7 +274,7 @@ def _orbit_draws(model: Any, n: int, seed: int) -> _OrbitDraws:
         weights = getattr(model, "chain_weights_", np.full(len(samples), 1.0 / len(samples)))
         chosen = _evenly(np.repeat(weights / per_chain, per_chain), n)
         theta, chains = torch.from_numpy(flat[chosen]), chosen // per_chain
-        if not getattr(model, "remove_symmetries", False):
+        if getattr(model, "mode_weights", None) is None:
             moved = remove_symmetries(
                 flat[chosen], hidden_layer_sizes=network.hidden_layer_sizes,
                 activation=network.activation.name, n_features_in=network.n_inputs,

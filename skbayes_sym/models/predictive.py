@@ -47,8 +47,21 @@ class Predictive(Protocol):
         """Of every target (variances) or row of classes (entropies, nats)."""
         ...
 
+    def mean(self) -> Tensor:
+        """Expected targets (N, T), or class probabilities (N, C)."""
+        ...
+
+    @property
+    def means(self) -> Tensor:
+        """The same given each draw, (S, N, T)."""
+        ...
+
     def sample(self, n: int, rng: np.random.Generator) -> Tensor:
         """``n`` data sets; the rows of one belong to the same draw of the posterior."""
+        ...
+
+    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
+        """One data set of every draw, (S, N, T)."""
         ...
 
 
@@ -64,8 +77,14 @@ class TargetPredictive(Predictive, Protocol):
         """Whether targets are whole numbers."""
         ...
 
-    def mean(self) -> Tensor:
-        """(N, T)."""
+    @property
+    def weights(self) -> Tensor:
+        """Of the draws, (S,), adding up to one."""
+        ...
+
+    @property
+    def scales(self) -> Tensor:
+        """Standard deviation of a target given each draw, (S, N, T)."""
         ...
 
     def std(self) -> Tensor:
@@ -101,6 +120,11 @@ class _Draws:
             return self._like.new_full((self._n_draws, 1, 1), 1.0 / self._n_draws)
         return self.log_weights.exp().reshape(-1, 1, 1)
 
+    @property
+    def weights(self) -> Tensor:
+        """Of the draws, (S,), adding up to one."""
+        return self._weights.flatten()
+
     def log_prob_of_draws(self, y: Tensor) -> Tensor:
         raise NotImplementedError
 
@@ -111,11 +135,18 @@ class _Draws:
         """
         return torch.logsumexp(self.log_prob_of_draws(y) + self._weights[:, :, 0].log(), dim=0)
 
-    def _choose(self, n: int, rng: np.random.Generator) -> Tensor:
-        """Numbers of ``n`` draws taken with replacement, int64."""
+    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+        """``n`` data sets, each of one draw, which are taken with replacement."""
         weights = self._weights.flatten().double().cpu().numpy()
         chosen = rng.choice(self._n_draws, size=n, p=weights / weights.sum())
-        return torch.as_tensor(chosen, device=self._like.device)
+        return self._sample(torch.as_tensor(chosen, device=self._like.device), rng)
+
+    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
+        """One data set of every draw, (S, N, T)."""
+        return self._sample(torch.arange(self._n_draws, device=self._like.device), rng)
+
+    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +188,8 @@ class NormalMixture(_Draws):
         return self.loc
 
     @cached_property
-    def _scale(self) -> Tensor:
+    def scales(self) -> Tensor:
+        """Standard deviation of a target given each draw, (S, N, T)."""
         return (self.variance + self.noise_variance).sqrt().expand_as(self.loc)
 
     @cached_property
@@ -182,6 +214,11 @@ class NormalMixture(_Draws):
             covariance=None if self.covariance is None else self.covariance * scale.outer(scale),
         )
 
+    @property
+    def means(self) -> Tensor:
+        """Of the function values of every draw, (S, N, T)."""
+        return self.loc
+
     def mean(self) -> Tensor:
         """(N, T)."""
         return (self._weights * self.loc).sum(0)
@@ -204,27 +241,26 @@ class NormalMixture(_Draws):
             z = torch.linalg.solve_triangular(self._root, away, upper=False).squeeze(-1)
             log_scale = self._root.diagonal(dim1=-2, dim2=-1).log()
         else:
-            z, log_scale = (y - self.loc) / self._scale, self._scale.log()
+            z, log_scale = (y - self.loc) / self.scales, self.scales.log()
         return -(0.5 * z * z + log_scale + 0.5 * log(2 * pi)).sum(-1)
 
     def cdf(self, y: Tensor) -> Tensor:
         """P(target <= y), (N, T)."""
-        z = (y - self.loc) / self._scale
+        z = (y - self.loc) / self.scales
         return (self._weights * torch.special.ndtr(z)).sum(0)
 
     def quantile(self, probability: float) -> Tensor:
         """The mixture's quantile by bisection, (N, T); accurate to rounding."""
         z = float(torch.special.ndtri(torch.tensor(probability, dtype=torch.float64)))
-        ends = self.loc + z * self._scale  # each component's own quantile brackets the mixture's
+        ends = self.loc + z * self.scales  # each component's own quantile brackets the mixture's
         return _bisect(self.cdf, probability, ends.amin(0), ends.amax(0))
 
-    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
-        """(n, N, T)."""
-        chosen = self._choose(n, rng)
-        noise = torch.as_tensor(rng.standard_normal((n, *self.loc.shape[1:]))).to(self.loc)
+    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
+        shape = len(chosen), *self.loc.shape[1:]
+        noise = torch.as_tensor(rng.standard_normal(shape)).to(self.loc)
         if self._root is not None:
             return self.loc[chosen] + (self._root[chosen] @ noise.unsqueeze(-1)).squeeze(-1)
-        return self.loc[chosen] + self._scale[chosen] * noise
+        return self.loc[chosen] + self.scales[chosen] * noise
 
 
 class TargetLaw(Protocol):
@@ -306,6 +342,17 @@ class TargetMixture(_Draws):
         own_location, own_scale = self._units
         return replace(self, location=mean + scale * own_location, scale=scale * own_scale)
 
+    @property
+    def scales(self) -> Tensor:
+        """Standard deviation of a target given each draw, (S, N, T)."""
+        return self._units[1] * self.likelihood.variance(self.outputs).sqrt()
+
+    @property
+    def means(self) -> Tensor:
+        """Expected targets given every draw, (S, N, T)."""
+        location, scale = self._units
+        return location + scale * self._means
+
     def mean(self) -> Tensor:
         """(N, T)."""
         location, scale = self._units
@@ -352,9 +399,8 @@ class TargetMixture(_Draws):
         value = invert_cdf(self._cdf, torch.full_like(middle, probability), middle)
         return location + scale * (value.round() if self.likelihood.is_discrete else value)
 
-    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
-        """(n, N, T)."""
-        chosen, law = self._choose(n, rng), self.likelihood
+    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
+        law = self.likelihood
         if law.params.ndim > 1:
             law = law.at(law.params[chosen])
         location, scale = self._units
@@ -387,22 +433,27 @@ class CategoricalMixture(_Draws):
         """Log probability of the classes ``y`` (N,) given each draw, (S, N) nats."""
         return self.log_probs[:, torch.arange(len(y)), y]
 
-    def probabilities(self) -> Tensor:
-        """(N, C); each row sums to one."""
+    @property
+    def means(self) -> Tensor:
+        """Probabilities given every draw, (S, N, C)."""
+        return self.log_probs.exp()
+
+    def mean(self) -> Tensor:
+        """Probabilities (N, C); each row sums to one."""
         p = torch.tensordot(self._weights.flatten(), self.log_probs.exp(), dims=1)
         return p / p.sum(-1, keepdim=True)
 
     def uncertainty(self) -> Uncertainty:
         """Entropies in nats (N,): mutual information with the weights, and expected entropy."""
-        total = torch.special.entr(self.probabilities()).sum(-1)
+        total = torch.special.entr(self.mean()).sum(-1)
         per_draw = -(self.log_probs.exp() * self.log_probs).nan_to_num(0.0).sum(-1)
         aleatoric = (self._weights[:, :, 0] * per_draw).sum(0)
         epistemic = (total - aleatoric).clamp_min(0.0)  # >= 0 up to rounding (Jensen)
         return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
 
-    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
         """Classes (n, N), int64."""
-        log_probs = self.log_probs[self._choose(n, rng)]
+        log_probs = self.log_probs[chosen]
         gumbel = rng.gumbel(size=tuple(log_probs.shape))
         return (log_probs + torch.as_tensor(gumbel).to(log_probs)).argmax(-1)
 

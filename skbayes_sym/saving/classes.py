@@ -15,10 +15,9 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.base import is_fitted_name
 
-# This package's estimators and optimisers, by module; imported when a file is written or read.
+# This package's estimators, by module; imported when a file is written or read.
 ESTIMATORS = {
-    "bayesian_mlp.classifier": "BayesianMLPClassifier",
-    "bayesian_mlp.estimator": "BayesianMLPRegressor",
+    "bayesian_mlp.estimator": "BayesianMLPClassifier BayesianMLPRegressor",
     "ensemble.estimator": "DeepEnsembleClassifier DeepEnsembleRegressor",
     "factorization.estimator": "SymVIMatrixFactorization",
     "laplace.estimator": "LaplaceClassifier LaplaceRegressor",
@@ -27,8 +26,13 @@ ESTIMATORS = {
     "linear.classifier": "BayesianLinearClassifier",
     "linear.regressor": "BayesianLinearRegressor",
     "mcmc.estimator": "MCMCClassifier MCMCRegressor",
-    "optimizers": "Adam EvidenceAdam GaussNewton Updates",
     "vi.estimator": "SymmetrizedVIClassifier SymmetrizedVIRegressor",
+}
+
+# Objects that constructors of these take, made of their own parameters.
+_SETTINGS = {
+    "optimizers": "Adam EvidenceAdam GaussNewton Updates",
+    "samplers": "Chains SMC Evidence",
 }
 
 # Modules of scikit-learn, and in them the steps whose fitted state is arrays, numbers, strings and
@@ -64,6 +68,12 @@ def estimators() -> dict[str, type]:
 
 
 @cache
+def ours() -> dict[str, type]:
+    """Estimators, and the objects with parameters that they take, by name."""
+    return estimators() | named(_SETTINGS, "skbayes_sym.estimators")
+
+
+@cache
 def steps() -> dict[str, type]:
     """scikit-learn's steps by name."""
     return named(_STEPS, "sklearn")
@@ -83,7 +93,7 @@ def is_foreign(name: str) -> bool:
 def class_name(estimator: BaseEstimator) -> str | None:
     """The name by which a file knows the estimator's class; None if it doesn't."""
     kind = type(estimator)
-    known = estimators().get(kind.__name__) is kind or (
+    known = ours().get(kind.__name__) is kind or (
         is_foreign(kind.__name__) and steps()[kind.__name__] is kind
     )
     return kind.__name__ if known else None
@@ -107,7 +117,7 @@ def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -
     ValueError
         If it has no such parameters or attributes, or no fit leaves them like this.
     """
-    kind: Any = estimators()[name] if name in estimators() else steps()[name]
+    kind: Any = ours()[name] if name in ours() else steps()[name]
     unknown = sorted(set(parameters) - set(kind._get_param_names()))
     if name in estimators():
         unknown += [k for k in attributes if not is_fitted_name(k)]

@@ -33,7 +33,7 @@ from skbayes_sym.saving.classes import (
 # Nouns a file may hold, by module. Their names and fields are part of the file's format; they are
 # imported when a file is written or read.
 NOUNS = {
-    "estimators.mcmc.modes": "Mode",
+    "estimators.mcmc.allocate": "Mode",
     "inference.laplace.curvature": "KroneckerSpectrum LayerSpectrum",
     "inference.laplace.member_refit": "RefittedMembers",
     "inference.laplace.mode_mixture": "ModeMixture",
@@ -47,12 +47,11 @@ NOUNS = {
     "inference.modes.mixtures": "MixtureOfLaplace GaussianMixture LowRankMixture",
     "inference.pooling.noise_shape": "NoiseShape",
     "inference.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
-    "inference.reference.averaged_kl": "AveragedKlLast",
-    "inference.samplers": "HMC NUTS SMC Evidence Annealing",
+    "estimators.samplers": "HMC NUTS Annealing",
     "inference.sampling.blocks": "Block",
     "inference.sampling.kernels.base": "State DiagonalPreconditioner DensePreconditioner",
     "inference.sampling.kronecker": "KroneckerPreconditioner LayerCurvature",
-    "inference.solvers": "VI MAP MeanField Gibbs",
+    "inference.solvers": "VI MAP Gibbs",
     "models.augmentations.affine": "Affine AffineBasis",
     "models.augmentations.base": "Identity Composed InRescaledUnits",
     "models.augmentations.colour": "Brightness Contrast Hue",

@@ -2,9 +2,8 @@
 
 Reading order: `base` (what a group is, `Trivial`, `Product`, the check that a prior has it),
 `units` (exchanges and sign flips), `orthogonal`, `translation`; then what is made of a group:
-`orbits` (all its elements), `reference` (a Gaussian for every unit, and the labels that fit it),
-`fundamental_domain`, `labelling` and `relabelling` (draws moved onto one copy of a mode),
-`matching` (one onto another), and
+`reference` (a Gaussian for every unit, and the labels that fit it), `fundamental_domain` (small
+groups listed; one copy of weight space), `relabelling` (draws moved onto one copy of a mode), and
 `gaps` (what ignoring it costs, in nats).
 
 In: flat weights ``theta`` (*B, P). Out: the same, moved; elements with batch axes (*B,).
@@ -18,7 +17,7 @@ from skbayes_sym.symmetry.base import (
     Trivial,
     check_invariant,
 )
-from skbayes_sym.symmetry.gaps.base import Gap, GapGradient
+from skbayes_sym.symmetry.gaps.gap import Gap, GapGradient
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     DoublyStochastic,
     Exact,
@@ -28,7 +27,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     PermanentEstimate,
     Soules,
 )
-from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, Units, unit_layers

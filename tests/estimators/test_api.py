@@ -24,7 +24,6 @@ ESTIMATORS = {
 # A default that differs does so for a reason that the class' documentation gives.
 SEVERAL_DEFAULTS = {
     "activation": {"relu", "tanh"},  # curvature and chains want a smooth one
-    "init": {"auto", "random"},  # chains; one ascent
     "hidden_layer_sizes": {"auto", (50,), (20,)},  # 20 where curvatures or chains are to be had
     "learning_rate": {"auto", 0.03},  # of other objectives
     "likelihood": {"auto", "gaussian"},  # of labels, of numbers

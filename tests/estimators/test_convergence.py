@@ -18,9 +18,9 @@ from skbayes_sym import (
     SymVIMatrixFactorization,
 )
 from skbayes_sym.estimators._fit.convergence import warn_of_moving_mode
-from skbayes_sym.estimators.factorization.training import Given, MatrixTraining
+from skbayes_sym.estimators.factorization.training import MatrixTraining
 from skbayes_sym.estimators.optimizers import GaussNewton
-from skbayes_sym.inference.factorization.problem import Factors
+from skbayes_sym.inference.factorization.factor_model import Factors
 
 IRIS = load_iris(return_X_y=True)
 SHORT = {"hidden_layer_sizes": (5,), "max_iter": 20, "random_state": 0}
@@ -86,7 +86,7 @@ def test_many_are_not(seed):
 @pytest.mark.parametrize("drift", [0.0, 3.0])
 def test_a_chain_on_its_way_is_told(drift):
     mf = SymVIMatrixFactorization(2, solver="gibbs", max_iter=80)
-    data = MatrixTraining.open(mf, Given(RATINGS))
+    data = MatrixTraining.open(mf, RATINGS)
     generator = torch.Generator().manual_seed(0)
     draws = torch.randn(40, 35, 2, generator=generator, dtype=torch.float64)
     draws += drift * torch.linspace(1, 0, 40, dtype=torch.float64)[:, None, None]

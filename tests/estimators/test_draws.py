@@ -19,7 +19,7 @@ from skbayes_sym import (
     load,
     save,
 )
-from skbayes_sym.inference.samplers import HMC
+from skbayes_sym.estimators.samplers import HMC, Chains
 from skbayes_sym.model_selection._loo import has_posterior_draws
 from skbayes_sym.models import BaseNetwork, Normal, Poisson, StudentT, TargetLikelihood
 from skbayes_sym.numerics.layout import ParamLayout
@@ -27,8 +27,8 @@ from skbayes_sym.numerics.layout import ParamLayout
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 CHAINS = {
-    "sampler": HMC(max_leapfrog=8), "n_chains": 3, "n_warmup": 30, "n_draws": 4,
-    "mode_weights": "uniform", "random_state": 0, "init": "prior",
+    "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=30), "n_chains": 3, "n_draws": 4,
+    "mode_weights": "uniform", "random_state": 0,
 }  # fmt: skip
 MEMBERS = {"n_members": 3, "max_iter": 60, "activation": "tanh", "random_state": 0}
 REGRESSORS = {
@@ -215,7 +215,7 @@ class Wave(BaseNetwork):
     ids=["likelihood", "prior", "network", "module", "normal"],
 )
 def test_objects_of_ones_own(name, own):
-    base = REGRESSORS[name].get_params()
+    base = REGRESSORS[name].get_params(deep=False)
     if "network" in own:
         base = {k: v for k, v in base.items() if k not in {"hidden_layer_sizes", "activation"}}
     model = type(REGRESSORS[name])(**base | own).fit(X, Y)

@@ -154,8 +154,8 @@ def test_more_than_there_is_is_said_in_words(monkeypatch):
     """Of a prediction, which asks for memory as it goes."""
     model = clone(FITS["ensemble-regressor"].estimator).fit(X, FITS["ensemble-regressor"].y)
     monkeypatch.setattr(
-        DeepEnsembleRegressor, "_predictive",
-        lambda self, x: (_ for _ in ()).throw(
+        DeepEnsembleRegressor, "_predictor",
+        lambda self, like: (_ for _ in ()).throw(
             RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")
         ),
     )  # fmt: skip

@@ -12,6 +12,7 @@ from scipy.special import gammaln, logsumexp
 
 import skbayes_sym as sk
 from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym.estimators.samplers import Chains
 from skbayes_sym.models import (
     Gaussian,
     Heteroscedastic,
@@ -250,8 +251,8 @@ def test_elbo_is_below_the_evidence(name, quadrature):
 def test_chains_sample_the_posterior(name, quadrature):
     case = CASES[name]
     reg = sk.MCMCRegressor(
-        **LINE, likelihood=case.likelihood, n_chains=16, n_warmup=300, n_draws=200, thinning=2,
-        init="prior", prior=1.0,
+        **LINE, likelihood=case.likelihood, n_chains=16, n_draws=200,
+        sampler=Chains(init="prior", n_warmup=300, thinning=2), prior=1.0,
     ).fit(X, case.y)  # fmt: skip
     exact = quadrature(name)
     mean, epistemic, aleatoric = exact.predicted()
@@ -285,8 +286,8 @@ def test_simulation_based_calibration(name):
             y = mean + np.sqrt(variance) * own.standard_normal(25)
         reg = sk.MCMCRegressor(
             **{**LINE, "random_state": seed}, likelihood=case.likelihood, n_chains=8,
-            n_warmup=200, n_draws=25, thinning=4, mode_weights="uniform", init="prior",
-            prior=1.0,
+            n_draws=25, mode_weights="uniform", prior=1.0,
+            sampler=Chains(init="prior", n_warmup=200, thinning=4),
         ).fit(X[:25], y)  # fmt: skip
         law = reg.likelihood_
         theta = torch.as_tensor(reg.samples_).double().flatten(0, -2)

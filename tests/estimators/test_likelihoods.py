@@ -8,7 +8,7 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
-from skbayes_sym.inference.samplers import HMC
+from skbayes_sym.estimators.samplers import HMC, Chains
 from skbayes_sym.inspection import IntervalCalibrationDisplay, PredictiveDisplay
 from skbayes_sym.model_selection import log_predictive_density_scorer
 from skbayes_sym.models import NegativeBinomial, StudentT
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 NET = {"hidden_layer_sizes": (4,), "activation": "tanh", "random_state": 0}
 CHAINS = {
-    "sampler": HMC(max_leapfrog=8), "n_chains": 4, "n_warmup": 100, "n_draws": 10,
+    "sampler": Chains(HMC(max_leapfrog=8), n_warmup=100), "n_chains": 4, "n_draws": 10,
     "mode_weights": "uniform",
 }  # fmt: skip
 STEPS = {**NET, "max_iter": 300, "tol": None}
@@ -78,7 +78,7 @@ def test_a_noise_that_changes_with_the_input(name):
 @every_regressor
 def test_densities_are_of_targets_as_given(name):
     reg = clone(TAKES_NUMBERS[name]).set_params(likelihood="heteroscedastic")
-    reg.set_params(**{k: 20 for k in ("max_iter", "n_warmup") if k in reg.get_params()})
+    reg.set_params(**{k: 20 for k in ("max_iter", "sampler__n_warmup") if k in reg.get_params()})
     # By a power of two, so that scaled targets are the same bits and chains the same chains.
     one, eight = reg.fit(X, Y), clone(reg).fit(X, 8.0 * Y)
     shift = one.log_predictive_density(X, Y) - eight.log_predictive_density(X, 8.0 * Y)

@@ -17,6 +17,7 @@ from scipy.special import expit
 from torch import Tensor
 
 import skbayes_sym as sk
+from skbayes_sym.estimators.samplers import Chains
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -210,8 +211,8 @@ def test_elbo_is_below_the_evidence(name):
 def test_chains_sample_the_posterior(name):
     case, (exact, mean) = CASES[name], quadrature(name)
     model = case.estimators[0](
-        (1,), "tanh", likelihood=name, init="prior", n_chains=32, n_warmup=300, n_draws=150,
-        thinning=2, mode_weights="evidence", **case.settings,
+        (1,), "tanh", likelihood=name, n_chains=32, n_draws=150, mode_weights="evidence",
+        sampler=Chains(init="prior", n_warmup=300, thinning=2), **case.settings,
     ).fit(X, case.y)  # fmt: skip
     assert abs(model.log_evidence_ - exact) < 4.0 * model.log_evidence_std_error_ + 0.02
     np.testing.assert_allclose(predicted(model), mean, rtol=0.03, atol=0.02)

@@ -100,7 +100,8 @@ def test_fitting_again_elsewhere_needs_the_device_asked_for(name, monkeypatch):
 
 def test_chains_go_on_from_a_pickle_as_from_the_model():
     case = FITS["mcmc-regressor"]
-    model = copy.deepcopy(fitted("mcmc-regressor")).set_params(warm_start=True, n_warmup=0)
+    model = copy.deepcopy(fitted("mcmc-regressor"))
+    model.set_params(sampler__warm_start=True, sampler__n_warmup=0)
     again = pickle.loads(pickle.dumps(model))
     for each in (model, again):
         each.fit(case.X, case.y)

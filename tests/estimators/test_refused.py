@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 import skbayes_sym as sk
-from skbayes_sym.inference.samplers import SMC, Evidence
+from skbayes_sym.estimators.samplers import SMC, Evidence
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models import (
     Affine,
@@ -53,18 +53,9 @@ OF_GAPS: list[tuple[Mapping[str, Any], str]] = [
     ),
 ]
 OF_CHAINS: list[tuple[Mapping[str, Any], str]] = [
-    ({**PARTICLES, "n_warmup": 60}, "n_warmup=60 does not apply"),
-    ({**PARTICLES, "init": "laplace"}, "init='laplace' does not apply"),
-    ({"mode_weights": "uniform", "evidence_effort": 2.0}, "evidence_effort=2.0 does not apply"),
-    ({**PARTICLES, "warm_start": True}, "warm_start=True does not apply"),
     ({**PARTICLES, "mode_weights": Evidence()}, r"mode_weights=Evidence\(.* does not apply"),
     ({**NO_CHAINS, "n_draws": 7}, r"n_draws=7 does not apply.*SMC\(n_particles"),
     ({**NO_CHAINS, "n_chains": 7}, "n_chains=7 does not apply"),
-    ({**NO_CHAINS, "thinning": 2}, "thinning=2 does not apply"),
-    (
-        {"remove_symmetries": False, "mode_weights": "evidence"},
-        "mode_weights='evidence' does not apply",
-    ),
 ]
 OF_COUNTS_OF_NOTHING: list[tuple[Mapping[str, Any], str]] = [
     ({"n_modes": 0, "prior": Normal(1.0)}, r"prior=Normal\(.* does not apply: n_modes=0"),
@@ -110,10 +101,9 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
         ({"likelihood": Poisson(), "noise_std": 0.3}, "noise_std=0.3 does not apply"),
     ],
     sk.SymVIMatrixFactorization: [
-        ({"solver": "gibbs", "symmetry": "sign_flip"}, "symmetry='sign_flip' does not apply"),
-        ({"solver": Gibbs(5), "symmetry": "sign_flip"}, "symmetry='sign_flip' does not apply"),
-        ({"solver": "gibbs", "tol": 1e-6}, "tol=1e-06 does not apply: .* all of its sweeps"),
-        ({"symmetry": None, "solver": VI(gap=UnitGap(Trivial(), Soules()))}, r"VI\(gap=...\) has"),
+        ({"likelihood": "poisson", "noise_std": 0.3}, "noise_std=0.3 does not apply"),
+        ({"likelihood": StudentT(), "solver": Gibbs(5)}, "likelihood=StudentT.* needs solver='vi'"),
+        ({"likelihood": Categorical()}, "likelihood=Categorical.* doesn't go with SymVIMatrix"),
     ],
 }
 # All its parameters apply whatever the others are.
@@ -184,8 +174,6 @@ OBJECTS: list[Case] = [
     (Importance, {"n_permutations": 0}, "Importance: n_permutations must be .* got 0"),
     (InfoNCE, {"n_permutations": 0}, "InfoNCE: n_permutations must be .* got 0"),
     (InfoNCE, {"n_permutations": 2.5}, "InfoNCE: n_permutations must be .* got 2.5"),
-    (SMC, {"n_particles": 1}, "SMC: n_particles must be .* got 1"),
-    (Evidence, {"n_replicates": -1}, "Evidence: n_replicates must be .* got -1"),
     (Gibbs, {"n_draws": 0}, "n_draws must be at least 1, got 0"),
     (VI, {"covariance": "banded"}, "covariance must be one of .* got 'banded'"),
 ]

@@ -98,8 +98,8 @@ def test_a_group_that_no_row_speaks_for_keeps_its_hyperprior():
 
 
 def test_at_which_steps():
-    assert list(update_steps(2000)) == list(range(200, 2000, 100))
-    assert list(update_steps(8)) == list(range(1, 8))
+    assert (*update_steps(2000),) == (*range(200, 2000, 100),)
+    assert (*update_steps(8),) == (*range(1, 8),)
 
 
 @pytest.fixture

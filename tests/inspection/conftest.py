@@ -12,7 +12,7 @@ from skbayes_sym import (
     MCMCRegressor,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.inference.samplers import Evidence
+from skbayes_sym.estimators.samplers import Chains, Evidence
 
 matplotlib.use("agg")
 
@@ -61,7 +61,7 @@ def network(curve_data):
 @pytest.fixture(scope="session")
 def sampled(curve_data):
     estimator = MCMCRegressor(
-        (1,), init="prior", prior=1.0, n_chains=16, n_warmup=40, n_draws=10,
+        (1,), sampler=Chains(init="prior", n_warmup=40), prior=1.0, n_chains=16, n_draws=10,
         mode_weights=Evidence(2, 32), random_state=0,
     )  # fmt: skip
     return quiet(estimator, *curve_data)

@@ -32,7 +32,7 @@ from skbayes_sym import (
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.inference.samplers import HMC
+from skbayes_sym.estimators.samplers import HMC, Chains
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
 from skbayes_sym.model_selection import NoSplit, compare_models
 
@@ -375,11 +375,9 @@ def test_loo_of_a_sampler_agrees_with_cross_validation():
     X, y = (a[:40] for a in load_diabetes(return_X_y=True))
     model = MCMCRegressor(
         (1,),
-        init="prior",
         prior=1.0,
-        sampler=HMC(max_leapfrog=16),
+        sampler=Chains(HMC(max_leapfrog=16), init="prior", n_warmup=60),
         n_chains=16,
-        n_warmup=60,
         n_draws=20,
         mode_weights="uniform",
     )

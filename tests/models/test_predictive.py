@@ -12,7 +12,7 @@ from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 def mixture(request, generator):
     loc = torch.randn(5, 3, 2, generator=generator, dtype=torch.float64)
     variance = torch.rand(5, 3, 2, generator=generator, dtype=torch.float64)
-    noise = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    noise = torch.rand(5, 1, 2, generator=generator, dtype=torch.float64)  # of every draw its own
     weights = torch.rand(5, generator=generator, dtype=torch.float64).log_softmax(0)
     return NormalMixture(loc, variance, noise, weights if request.param else None)
 
@@ -40,7 +40,9 @@ def test_moments_by_quadrature(mixture):
 def test_uncertainty_adds_up(mixture):
     total, epistemic, aleatoric = mixture.uncertainty()
     assert_close(total, epistemic + aleatoric, rtol=0, atol=0)
-    assert_close(aleatoric, mixture.noise_variance.expand_as(total), rtol=1e-12, atol=0)
+    weights = torch.as_tensor(components(mixture)[0])
+    expected = torch.einsum("s,snt->nt", weights, mixture.noise_variance.expand(5, 3, 2))
+    assert_close(aleatoric, expected, rtol=1e-12, atol=0)
 
 
 def test_log_prob_is_joint_over_outputs(mixture, generator):
@@ -75,12 +77,12 @@ def test_class_probabilities(classes):
         else classes.log_weights.exp()
     )
     expected = torch.einsum("s,snc->nc", w, classes.log_probs.exp())
-    assert_close(classes.probabilities(), expected)
+    assert_close(classes.mean(), expected)
 
 
 def test_class_uncertainty(classes):
     total, epistemic, aleatoric = classes.uncertainty()
-    p = classes.probabilities()
+    p = classes.mean()
     assert_close(total, -(p * p.log()).sum(-1), rtol=1e-10, atol=1e-12)
     assert bool((epistemic > 0).all())
     assert_close(total, epistemic + aleatoric, rtol=0, atol=0)
@@ -161,7 +163,7 @@ def test_other_units_change_the_numbers_only(case, generator):
 def test_class_draws_have_the_probabilities(case, generator):
     predictive, _, _ = mixture_of(case, generator)
     draws = predictive.sample(20_000, np.random.default_rng(0))
-    share, p = (draws == 1).double().mean(0), predictive.probabilities()[:, 1]
+    share, p = (draws == 1).double().mean(0), predictive.mean()[:, 1]
     assert bool(((share - p).abs() < 5 * (p * (1 - p) / 20_000).sqrt()).all())
 
 

@@ -54,7 +54,10 @@ def test_every_estimator_of_the_package_is_in_the_tables():
 
 def state_of(model):
     """Parameters and fitted attributes, as far as they can be compared."""
-    state = {**model.get_params(), **{k: v for k, v in vars(model).items() if is_fitted_name(k)}}
+    state = {
+        **model.get_params(deep=False),
+        **{k: v for k, v in vars(model).items() if is_fitted_name(k)},
+    }
     encoder = Encoder()
     encoded = {k: encoder.encode(v, k) for k, v in state.items() if k != "_cache"}
     return json.dumps(encoded), encoder.arrays

@@ -1,4 +1,4 @@
-"""Relabelling of draws: planted labels come back, optima are optima, margins mean what they say."""
+"""Steps of the coordinate descent: elements and draws agree, and no step fits worse."""
 
 import pytest
 import torch
@@ -7,15 +7,51 @@ from torch.testing import assert_close
 
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.symmetry.reference import (
-    estimate_reference,
-    margin_of_labels,
-    orbit_mean_square,
+from skbayes_sym.symmetry.reference import estimate_reference, margin_of_labels, orbit_mean_square
+from skbayes_sym.symmetry.relabelling import (
+    Labelling,
+    label_margin,
+    label_objective,
+    matched,
+    path,
+    relabel,
 )
-from skbayes_sym.symmetry.relabelling import label_margin, label_objective, relabel
 from skbayes_sym.symmetry.units import unit_layers, units_of
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@every_case
+def test_draws_are_where_their_elements_lead(case, generator):
+    _, draws = planted(case, 30, 0.5, generator)
+    given = Labelling.given(draws, case.group)
+    assert_close(given.theta, draws, rtol=0, atol=0)
+    reference = given.reference()
+    anew = given.forward(reference)
+    mask = torch.rand(30, generator=generator) < 0.5
+    for labelling in (anew, anew.descended(reference, 10), anew.where(mask, given)):
+        moved = product_of(case).act(labelling.elements, draws)
+        assert_close(labelling.theta, moved, rtol=0, atol=0)
+
+
+@every_case
+@pytest.mark.parametrize("thorough", [True, False])
+def test_every_draw_fits_at_least_as_well(case, thorough, generator):
+    _, draws = planted(case, 30, 0.5, generator)
+    given = Labelling.given(draws, case.group)
+    reference = given.reference()
+    improved, moved = given.improved(reference, thorough=thorough)
+    before, after = given.log_prob(reference), improved.log_prob(reference)
+    assert bool((after[moved] > before[moved]).all())
+    assert_close(improved.theta[~moved], draws[~moved], rtol=0, atol=0)
+
+
+@every_case
+def test_planted_labels_come_back_from_the_planted_reference(case, generator):
+    theta, draws = planted(case, 30, 0.02, generator)
+    reference = Labelling.given(theta, case.group).reference()
+    given = Labelling.given(draws, case.group)
+    assert_close(given.forward(reference).descended(reference, 10).theta, theta, rtol=0, atol=0)
 
 
 def case_of(*network):
@@ -163,3 +199,32 @@ def test_margin_is_that_of_the_least_decided_layer(generator):
     each = [margin_of_labels(theta, layer, reference) for layer in case.group.factors]
     margin = label_margin(theta, case.group)
     assert_close(margin, torch.minimum(*each))
+
+
+DEEP = MLP(3, (5, 4), 2, TANH)
+
+
+def test_a_copy_is_brought_back(generator):
+    """One layer: exactly, whatever element moved it; the orbit's nearest point is itself."""
+    network = MLP(3, (6,), 1, TANH)
+    group = network.symmetry()
+    theta = network.init(1, generator=generator)[0]
+    for _ in range(5):
+        copy = group.act(group.sample((), generator=generator), theta)
+        assert_close(matched(copy, theta, group), theta, rtol=0, atol=0)
+
+
+def test_it_never_goes_away_and_keeps_the_function(generator):
+    group = DEEP.symmetry()
+    x = torch.randn(7, 3, generator=generator, dtype=torch.float64)
+    for theta, reference in DEEP.init(20, generator=generator).view(10, 2, -1):
+        found = matched(theta, reference, group)
+        assert float((found - reference).norm()) <= float((theta - reference).norm())
+        assert_close(DEEP.forward(found, x), DEEP.forward(theta, x))
+        assert torch.equal(matched(found, reference, group), found)  # nothing more to gain
+
+
+def test_a_straight_line():
+    found = path(torch.zeros(2).double(), torch.tensor([1.0, -2.0]).double(), 5)
+    assert_close(found[:, 0], torch.linspace(0, 1, 5).double())
+    assert_close(found[:, 1], -2 * torch.linspace(0, 1, 5).double())

@@ -12,7 +12,7 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, InfoNCE
-from skbayes_sym.symmetry.gaps.units import unit_gap
+from skbayes_sym.symmetry.gaps.unit_gap import unit_gap
 
 plt = pytest.importorskip("matplotlib.pyplot")
 

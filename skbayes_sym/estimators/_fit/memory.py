@@ -7,8 +7,6 @@ the operating system's killing the process, minutes or hours later.
 """
 
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.models.networks.base import Network
-from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.memory import Part
 
 _DOUBLE = 8  # bytes
@@ -31,45 +29,13 @@ def prior_part(n_params: int) -> Part:
     )
 
 
-def weights_bytes(n_params: int) -> int:
-    """Of P weights while they are drawn, 24 P: random numbers, the same scaled, and moved."""
-    return 3 * n_params * _DOUBLE
-
-
-def units_bytes(network: Network, n_rows: int, size: int) -> int:
-    """Of a forward pass of one function at B rows, B u b for numbers of b bytes.
-
-    u is the most of a layer's inputs with two copies of its outputs; inputs of the first layer are
-    those of all functions.
-    """
-    widths = network.sizes[1:] if isinstance(network, MLP) else (network.n_outputs,)
-    pairs = zip((0, *widths[:-1]), widths, strict=True)
-    return n_rows * size * max(n_in + 2 * n_out for n_in, n_out in pairs)
-
-
-def function_bytes(network: Network, n_rows: int, size: int) -> int:
-    """Of one function drawn: its P weights as they are drawn, or they and its units at rows."""
-    n_params = network.layout.n_params
-    units = units_bytes(network, n_rows, size)
-    return max(weights_bytes(n_params), n_params * _DOUBLE + units)
-
-
-def sampling_parts(shape: tuple[int, int, int], *, each: int, n_copies: int) -> list[Part]:
-    """Draws (n, N, T) of targets, and what comes before them or beside them.
-
-    8 n N T bytes, and the larger of n functions of ``each`` so many bytes, while those are found
-    at a block of rows, and ``n_copies`` of the draws, while noise is added.
-    """
-    n_draws, n_rows, n_targets = shape
-    remedy = "Lower n_samples, or ask for fewer rows at once."
-    values = n_draws * n_rows * n_targets * _DOUBLE
-    what = f"{n_draws:,} draws of {n_rows:,} rows and {n_targets} targets"
-    if n_draws * each <= n_copies * values:
-        return [Part(f"{what} with their noise", (1 + n_copies) * values, remedy, on_host=True)]
-    return [
-        Part(what, values, remedy, on_host=True),
-        Part(f"{n_draws:,} functions at a block of rows", n_draws * each, remedy),
-    ]
+def draws_part(n_draws: int, n_rows: int, n_targets: int) -> Part:
+    """Draws (n, N, T) of targets, and the noise of as many."""
+    return Part(
+        f"{n_draws:,} draws of {n_rows:,} rows and {n_targets} targets with their noise",
+        2 * n_draws * n_rows * n_targets * _DOUBLE,
+        "Lower n_samples, or ask for fewer rows at once.",
+    )
 
 
 def covariance_part(n_rows: int, n_targets: int) -> Part:
@@ -78,5 +44,4 @@ def covariance_part(n_rows: int, n_targets: int) -> Part:
         f"the covariance of {n_rows:,} rows of {n_targets} targets",
         2 * n_rows**2 * n_targets * _DOUBLE,
         "Ask for fewer rows, or use return_std=True.",
-        on_host=True,
     )

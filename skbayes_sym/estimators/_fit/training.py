@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -38,6 +38,14 @@ _SHAPE_RANGE = (1e-4, 1e2)
 LARGEST = {torch.float32: 1e12, torch.float64: 1e100}
 
 
+class Targets(NamedTuple):
+    """Targets as a method takes them, and what the user's were."""
+
+    values: Array  # (N, T) numbers or (N,) class codes
+    ndim: int
+    classes: Array | None = None
+
+
 class TakesRows(Protocol):
     """An estimator as `Training.open` asks it."""
 
@@ -45,7 +53,7 @@ class TakesRows(Protocol):
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]: ...
 
-    def _encode_targets(self, y: Array) -> Array: ...
+    def _encode_targets(self, y: Array) -> Targets: ...
 
     def _scale_inputs(self, rows: Rows) -> Scaling: ...
 
@@ -71,6 +79,10 @@ class Training:
         Where and in which precision it computes.
     begin : callable (n_blocks) -> FitTask
         Opens the callbacks' task.
+    y_ndim : int, default=2
+        Of the targets as given.
+    labels : ndarray of shape (n_classes,), optional
+        The classes, in the order of their codes.
     """
 
     rows: Rows
@@ -81,6 +93,8 @@ class Training:
     device: torch.device
     dtype: torch.dtype
     begin: Callable[[int], FitTask]
+    y_ndim: int = 2
+    labels: Array | None = None
 
     @classmethod
     def open(cls, estimator: TakesRows, X: Any, y: Any, sample_weight: Any) -> "Training":
@@ -98,8 +112,8 @@ class Training:
         if not present.all():
             X_present, y_present, own = X_checked[present], y_checked[present], weight[present]
         origin = np.full(len(weight), -1)
-        y_present = estimator._encode_targets(y_present)
-        rows, origin[present] = canonical_rows(X_present, y_present, own)
+        targets = estimator._encode_targets(y_present)
+        rows, origin[present] = canonical_rows(X_present, targets.values, own)
         _warn_of_one(rows)
         x_scaling, y_scaling = estimator._scale_inputs(rows), estimator._scale_targets(rows)
         dtype = dtype_of(X_checked)
@@ -115,6 +129,8 @@ class Training:
             device=device,
             dtype=dtype,
             begin=lambda n_blocks: FitTask(estimator, X, y, metadata, n_blocks),
+            y_ndim=targets.ndim,
+            labels=targets.classes,
         )
         data._require_range()
         return data
@@ -127,6 +143,12 @@ class Training:
     def n_rows(self) -> int:
         """Number of distinct rows."""
         return len(self.rows.X)
+
+    @property
+    def classes(self) -> Array:
+        """The classes of labels, (n_classes,)."""
+        assert self.labels is not None
+        return self.labels
 
     @property
     def n_features(self) -> int:
@@ -235,8 +257,11 @@ class Training:
             "device_": str(self.device),
             "dtype_": str(self.dtype).removeprefix("torch."),
         }
+        if self.labels is not None:
+            attributes["classes_"] = self.labels
         if self.y_scaling is not None:
             attributes["y_mean_"], attributes["y_scale_"] = self.y_scaling
+            attributes["_y_ndim_"] = self.y_ndim
         return attributes
 
 

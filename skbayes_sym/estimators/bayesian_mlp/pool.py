@@ -269,7 +269,7 @@ def _floored(weights: Weights, parts: Parts, data: Training, copies: float = 0.0
     network = parts.modes.network
     if not are_outnumbered(data.n_rows * network.n_outputs, network.layout.n_params):
         return weights
-    linear, modes = (float(p.modes.log_evidence.max()) for p in (parts.linear, parts.modes))
+    linear, modes = (float(p.modes.score.max()) for p in (parts.linear, parts.modes))
     return weights.with_evidence(linear, modes + copies)
 
 

@@ -22,13 +22,14 @@ from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, Weight
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
 from skbayes_sym.estimators.ensemble.refit import Refitting
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
-from skbayes_sym.estimators.predictors import SampledOutputs
-from skbayes_sym.inference.effective_noise import NoiseNodes, mixture_of_members, noise_nodes
-from skbayes_sym.inference.laplace.member_refit import RefittedMembers, refitted_mixture
+from skbayes_sym.inference.effective_noise import NoiseNodes, noise_nodes
+from skbayes_sym.inference.laplace.member_refit import RefittedMembers
+from skbayes_sym.inference.laplace.predictors import RefittedPredictor
+from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.base import Network
-from skbayes_sym.models.predictive import CategoricalMixture, Predictive, TargetPredictive
 from skbayes_sym.models.priors import UnboundPrior
 
 CONSTRAINTS: dict[str, list[Any]] = {
@@ -308,16 +309,13 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
     def _learns_noise(self) -> bool:
         wanted = isinstance(self.noise_std, str) and self.noise_std == "effective"
-        return wanted and self._given_likelihood is None
+        return wanted and self._has_default_noise
 
     def _nodes(self) -> NoiseNodes | None:
         """Of every member's noise, where it is estimated from the rows its weights leave."""
         if not hasattr(self, "noise_freedoms_samples_"):
             return None
-        nodes: NoiseNodes = self._cached(
-            "noise nodes", lambda: noise_nodes(self.noise_freedoms_samples_)
-        )
-        return nodes
+        return noise_nodes(self.noise_freedoms_samples_)
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
         values = super().log_likelihood_samples(X, y)
@@ -327,28 +325,21 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         by_node = values.reshape(len(self.samples_), len(nodes.weight), -1)
         return np.asarray(logsumexp(by_node, axis=1, b=nodes.weight.numpy()[:, None]))
 
-    def _predictive(self, x: Tensor) -> TargetPredictive:
-        nodes = self._nodes()
+    def _of_draws(self, like: Tensor) -> DrawsPredictor:
+        members, nodes = super()._of_draws(like), self._nodes()
         if nodes is None:
-            return super()._predictive(x)
-        theta, _ = self._draws_on(x)
-        noise_std = torch.as_tensor(self.noise_std_samples_ / self.y_scale_)
-        return mixture_of_members(self.network_.forward(theta, x), noise_std, nodes)
-
-    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        nodes = self._nodes()
-        if nodes is None:
-            return super()._sample_outputs(x, n, generator)
-        chosen = self._choose_draws(n, generator)
-        node = torch.multinomial(nodes.weight, n, replacement=True, generator=generator)
-        theta, _ = self._draws_on(x)
-        outputs = self.network_.forward(theta[chosen.to(x.device)], x)
-        noise = self.noise_std_samples_[chosen.numpy()] * nodes.factor[chosen, node].numpy()
-        return SampledOutputs(outputs, noise[:, None, :])
+            return members
+        noise = torch.as_tensor(self.noise_std_samples_ / self.y_scale_)
+        log_noise = (noise.unsqueeze(1) * nodes.factor).log().flatten(0, 1).unsqueeze(1)
+        weights = (nodes.weight / len(noise)).repeat(len(noise))
+        return DrawsPredictor(
+            self.network_, members.theta, Gaussian(log_noise.to(like)), weights.log().to(like),
+            n_states=len(nodes.weight),
+        )  # fmt: skip
 
     def _previous(self) -> Members:
-        if self._given_likelihood is not None:
-            return Members(self.samples_, self._likelihood_params()[:, 0], self._log_precision())
+        if not self._has_default_noise:
+            return Members(self.samples_, self._likelihood_params_, self._log_precision())
         noise_std = getattr(self, "noise_std_samples_", np.ones((len(self.samples_), 0)))
         log_noise = np.log(noise_std / self.y_scale_)
         return Members(self.samples_, log_noise, self._log_precision())
@@ -574,16 +565,18 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
             return "correction=None leaves members as trained"
         if not isinstance(self.network, str):
             return "only members of network='mlp' are refitted"
-        if self._given_likelihood is not None:
+        if self._chosen_likelihood is not self._named_likelihoods["auto"]:
             return "only members with the softmax of likelihood='auto' are refitted"
         return ""
 
-    def _predictive(self, x: Tensor) -> Predictive:
+    def _predictor(self, like: Tensor) -> Predictor:
         if not hasattr(self, "refitted_members_"):
-            return super()._predictive(x)
-        members = self.refitted_members_
-        laws = self._cached(f"refitted members on {x.device}", lambda: members.tensors(x.device))
-        network = fully_connected(self.network_)
-        found = refitted_mixture(network, laws, x.double(), self.variance_scale_)
-        assert found.log_weights is not None
-        return CategoricalMixture(found.log_probs.to(x), found.log_weights.to(x))
+            return super()._predictor(like)
+        made: Predictor = self._cached(
+            f"refitted members on {like.device}",
+            lambda: RefittedPredictor(
+                fully_connected(self.network_), self.refitted_members_.tensors(like.device),
+                self.variance_scale_,
+            ),
+        )  # fmt: skip
+        return made

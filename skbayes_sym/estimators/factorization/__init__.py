@@ -6,9 +6,7 @@
 * `side_features`: what else is known of rows or columns
 * `stream`: more entries for a fit
 * `choice`: how many components
-* `predictions`: what a fitted estimator answers, by way of
-* `fitted`: `FittedFactors`: what a fit predicts
-* `groups`: groups of components by name
+* `predictions`: arrays in and out of a `FactorPredictor`
 * `method`: `Factorization`: a solver under the callbacks, and its findings as attributes
 
 In: a matrix with holes, and a solver of `skbayes_sym.inference.solvers`. Out: Gaussian rows.

@@ -5,6 +5,7 @@ best.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,61 +13,74 @@ import torch
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators.factorization.training import MatrixTraining
 from skbayes_sym.inference.factorization.covariance import FullCovariance
-from skbayes_sym.inference.factorization.likelihoods import Seen
-from skbayes_sym.inference.factorization.predictive import entry_means, entry_variances
-from skbayes_sym.inference.factorization.problem import Factorisation, FactorProblem
+from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor, Rows
+from skbayes_sym.inference.factorization.entry_sites import as_targets
+from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.factorization.vi import fit_factors
 
-CANDIDATES = (2, 5, 10, 20)
-_SHARE, _MOST_HELD_OUT = 0.1, 50_000  # of the entries
-_SWEEPS, _TOL = 60, 1e-3  # and nats an entry
-_FEWEST = 50  # entries to choose by
 
-
-def choose_components(data: MatrixTraining, model_of: Callable[[int], Factorisation]) -> int:
-    """The candidate with the highest mean log density of held-out entries.
-
-    From few to many, until one is worse than the one before; at most the smaller side. Each costs
-    some 30 to 60 plain sweeps.
+@dataclass(frozen=True)
+class Effort:
+    """How many components "auto" tries, and how hard.
 
     Parameters
     ----------
-    data : MatrixTraining
-    model_of : callable (n_components) -> Factorisation
+    candidates : tuple of int
+        From few to many, until one is worse than the one before.
+    share, most_held_out : float and int
+        Of the entries, to judge by.
+    sweeps, tol : int and float
+        Plain sweeps of each, and nats an entry at which they end.
+    fewest : int
+        Entries to choose by; with fewer the largest candidate up to ten is taken.
+    """
+
+    candidates: tuple[int, ...] = (2, 5, 10, 20)
+    share: float = 0.1
+    most_held_out: int = 50_000
+    sweeps: int = 60
+    tol: float = 1e-3
+    fewest: int = 50
+
+
+def choose_components(
+    data: MatrixTraining, model_of: Callable[[int], FactorModel], effort: Effort
+) -> int:
+    """The candidate with the highest mean log density of held-out entries.
+
+    At most the smaller side. Each costs some 30 to 60 plain sweeps.
     """
     smaller, n = min(data.shape), len(data.observed.values)
-    candidates = [k for k in CANDIDATES if k < smaller] or [smaller]
-    if smaller <= CANDIDATES[-1]:
+    candidates = [k for k in effort.candidates if k < smaller] or [smaller]
+    if smaller <= effort.candidates[-1]:
         candidates = sorted({*candidates, smaller})
-    if n < _FEWEST or len(candidates) == 1:
+    if n < effort.fewest or len(candidates) == 1:
         return min(candidates[-1], 10)
-    n_held = min(int(_SHARE * n), _MOST_HELD_OUT)
+    n_held = min(int(effort.share * n), effort.most_held_out)
     held = np.zeros(n, dtype=bool)
     held[np.random.default_rng(data.seed).choice(n, n_held, replace=False)] = True
+    seen, unseen = data.observed.part(~held), data.observed.part(held)
+    entries, tol = seen.tensors(data.device, data.dtype), effort.tol * len(seen.values)
     best, highest = candidates[0], -np.inf
     for k in candidates:
-        density = _held_out_density(data, model_of(k), held)
+        model, n_rows = model_of(k), data.shape[0]
+        problem = FactorProblem(entries, entries, model, effort.sweeps, tol, data.seed)
+        with one_thread(), torch.no_grad():
+            state = fit_factors(
+                problem, problem.start, FullCovariance(), gap=None,
+                on_sweep=lambda posterior, elbo: False,
+            ).posterior  # fmt: skip
+            mean, cov = state.mean.double().cpu(), state.cov.double().cpu()
+            rows, columns = (Rows(mean[s], cov[s]) for s in (slice(n_rows), slice(n_rows, None)))
+            no_law = RowLaw(mean[:0], mean[:0])
+            predictor = FactorPredictor(
+                rows, columns, model.network, no_law, state.likelihood, model.shift
+            )
+            x = torch.as_tensor(np.stack([unseen.rows, unseen.columns], 1).astype(np.int64))
+            y = as_targets(state.likelihood, torch.as_tensor(unseen.values).double())
+            density = float(predictor.log_density(x, y).mean())
         if density < highest:
             break
         best, highest = k, density
     return best
-
-
-def _held_out_density(data: MatrixTraining, model: Factorisation, held: np.ndarray) -> float:
-    """Mean log density of entries that weren't fitted, scaled units, nats."""
-    seen, unseen = data.observed.part(~held), data.observed.part(held)
-    entries = seen.tensors(data.device, data.dtype)
-    tol = _TOL * len(seen.values)
-    problem = FactorProblem(entries, entries, model, None, _SWEEPS, tol, data.seed)
-    with one_thread(), torch.no_grad():
-        start = problem.start
-        fitted = fit_factors(
-            problem, start, FullCovariance(), gap=None, on_step=lambda s, told: False
-        )
-        state, n = fitted.posterior, data.shape[0]
-        i, j = (torch.as_tensor(a, device=data.device) for a in (unseen.rows, unseen.columns))
-        u, v = (state.mean[:n], state.cov[:n]), (state.mean[n:], state.cov[n:])
-        values = torch.as_tensor(unseen.values, device=data.device).to(u[0])
-        mean = entry_means(u[0], v[0], i, j, model.n_components)
-        at = Seen(values, None, mean, entry_variances(u, v, i, j, model.n_components))
-        return float(model.likelihood.predictive_log_density(at, state.noise).mean())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.inference.factorization.data import Entries, entries
+from skbayes_sym.inference.factorization.incidence import Entries, entries
 
 _LISTED = ("row", "column", "value")
 _WEIGHT = "weight"

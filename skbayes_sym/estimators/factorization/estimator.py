@@ -2,48 +2,52 @@
 
 from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 
 from skbayes_sym.estimators._fit.compatibility import refuse, require_members
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions, fit_context
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.factorization.choice import choose_components
-from skbayes_sym.estimators.factorization.entries import (
-    is_listed,
-)
-from skbayes_sym.estimators.factorization.groups import NAMES, component_group, group_name
-from skbayes_sym.estimators.factorization.method import FactorFit, Factorization
+from skbayes_sym.estimators.factorization.choice import Effort, choose_components
+from skbayes_sym.estimators.factorization.entries import is_listed
+from skbayes_sym.estimators.factorization.method import Factorization
 from skbayes_sym.estimators.factorization.predictions import PredictsEntries
-from skbayes_sym.estimators.factorization.stream import joined, warm_state
-from skbayes_sym.estimators.factorization.training import Given, MatrixTraining, observe
-from skbayes_sym.inference.factorization.likelihoods import (
-    EntryLikelihood,
-    Normal,
-    Ordinal,
-    StudentT,
-)
-from skbayes_sym.inference.factorization.problem import Factorisation
-from skbayes_sym.inference.posteriors import MatrixPosterior
-from skbayes_sym.inference.solvers import MAP, VI, Gibbs, MeanField, Solver
+from skbayes_sym.estimators.factorization.stream import Listed, joined, warm_state
+from skbayes_sym.estimators.factorization.training import MatrixTraining, observe
+from skbayes_sym.inference.factorization.coordinates import Coordinates
+from skbayes_sym.inference.factorization.entry_sites import is_of_classes, unlearned
+from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState
+from skbayes_sym.inference.factorization.groups import rows_group
+from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
+from skbayes_sym.inference.solvers import MAP, VI, Gibbs, Solver
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
+from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.symmetry.base import SymmetryGroup
 
-SOLVERS: dict[str, Solver] = {
-    "vi": VI(),
-    "map": MAP(),
-    "mean_field": MeanField(),
-    "gibbs": Gibbs(),
+SOLVERS: dict[str, Solver] = {"vi": VI(), "map": MAP(), "gibbs": Gibbs()}
+LIKELIHOODS: dict[str, Likelihood] = {
+    "gaussian": Gaussian(),
+    "ordinal": Ordinal(torch.zeros(1, dtype=torch.float64)),
+    "bernoulli": OF_CLASSES["bernoulli"],
+    **{name: OF_NUMBERS[name] for name in ("student_t", "poisson", "negative_binomial")},
 }
 OFFSETS = {
     True: (True, True), "rows": (True, False), "columns": (False, True), False: (False, False),
 }  # fmt: skip
-_SCALE_OF_BASELINES = 1.0  # of solvers that learn no prior
 # Beyond these ratios of scales in the data squares leave the range of the arithmetic.
 _SCALE_RANGE = 1e-6, 1e6
+# Where the noise starts, in units of the spread of the observed entries; and where the prior's
+# scales are learned, since a prior held wide needs more room.
+_INITIAL_NOISE, _INITIAL_NOISE_LEARNED = 0.5, 0.88
+_NOISE_RANGE = 1e-3, 1e2
+_LATENT_NOISE = 0.75  # variance of the noise that turns factors into labels: their unit is free
 
 
 class SymVIMatrixFactorization(PredictsEntries):
@@ -69,42 +73,37 @@ class SymVIMatrixFactorization(PredictsEntries):
         Whether rows and columns have offsets, with means and variances learned in the same ascent
         and counted in the same bound. They aren't rotated and break no symmetry. "mean_field" has
         none.
-    likelihood : {"gaussian", "student_t", "ordinal"} or StudentT, default="gaussian"
-        Distribution of an entry given the factors. "student_t" (4 degrees of freedom; the object of
+    likelihood : str or Likelihood, default="gaussian"
+        Distribution of an entry given the factors: "gaussian", "student_t", "ordinal", "poisson",
+        "negative_binomial" or "bernoulli". "student_t" (4 degrees of freedom; an object of
         `skbayes_sym.models` has its own) gives little weight to entries far off. "ordinal" takes
         the distinct values for labels in their order: an ordered probit with learned cut points,
-        whose log densities are those of labels. "vi" only, but for "gaussian".
-    solver : {"vi", "map", "mean_field", "gibbs"} or Solver, default="vi"
-        "vi" is the method. The others are baselines: the most probable factors, the closed-form
-        mean-field optimum of a complete matrix (Nakajima et al. 2013), and Gibbs sampling, the
-        posterior itself up to Monte Carlo error. Objects have settings of their own, such as
-        ``VI(covariance="diag")``, ``VI(gap=...)`` and ``Gibbs(n_draws=500)``
-        (`skbayes_sym.inference.solvers`).
-    symmetry : str, SymmetryGroup or None, default="auto"
-        Group the posterior of "vi" is averaged over; "auto" is all that the prior has:
-        "orthogonal", or with ``prior_scale="ard"`` "signed_permutation" (k up to 14; beyond,
-        "sign_flip"), finite parts of it. None is plain mean-field inference.
+        whose log densities are those of labels. Of counts the factors give the log of the mean, of
+        two values the log odds. An object is any likelihood of one number or of classes with one
+        output, one's own too, in scaled units. "gibbs" takes "gaussian" only.
+    solver : {"vi", "map", "gibbs"} or Solver, default="vi"
+        "vi" is the method. The others are baselines: the most probable factors, and Gibbs
+        sampling, the posterior itself up to Monte Carlo error. Objects have settings of their own,
+        such as ``VI(symmetry=None)``, plain mean-field inference, ``VI(covariance="diag")``,
+        ``VI(gap=...)`` and ``Gibbs(n_draws=500)`` (`skbayes_sym.inference.solvers`).
     noise_std : "learn" or float, default="learn"
-        Standard deviation of the noise in the units of ``X``; "learn" maximises the ELBO over it.
-    prior_scale : {"learn", "ard"} or float, default="learn"
+        Standard deviation of the noise in the units of ``X`` (scale of "student_t"); "learn"
+        maximises the ELBO over it. Likelihoods without one, and objects, have their own parameters.
+    prior : {"learn", "ard"} or float, default="learn"
         Prior of the rows of U and of V. "learn" gives each side a mean and a full covariance, the
         normal-Wishart prior of Bayesian probabilistic matrix factorisation, and offsets their place
         in it; "ard" a mean and a scale for every component and side. A number is the standard
-        deviation of every entry, in scaled units, around 0. "map" and "mean_field" learn none:
-        there "learn" is 1.
-    center : bool, default=True
-        Whether to subtract the mean of the observed entries first.
-    scale : bool, default=True
-        Whether to divide by their standard deviation first.
+        deviation of every entry, in scaled units, around 0. "map" learns none: there words are 1.
+    standardize : bool or {"center", "scale"}, default=True
+        Whether to subtract the mean of the observed entries first and divide by their standard
+        deviation; a word is one of the two. Counts and classes are taken as they are.
     max_iter : int, default=300
         Sweeps over all rows and columns; "gibbs" throws the first half away.
     tol : float or None, default=1e-4
         Sweeps end when ten of them raise the mean ELBO by less than this many nats per observed
-        entry. None never stops, as "gibbs" never does.
+        entry. None makes all of them without asking, as "gibbs" does.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    dtype : {"auto", "float32", "float64"}, default="auto"
-        Arithmetic of the sweeps; "auto" follows ``X``. Bounds are evaluated in float64.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global state is left alone.
     verbose : int, default=0
@@ -122,32 +121,34 @@ class SymVIMatrixFactorization(PredictsEntries):
         rows of U and V in scaled units. Means of U and V have a meaning only up to a common
         rotation.
     symmetry_ : Orthogonal or Units
-        The group of the rows of U and V; all rotations where ``symmetry=None``.
+        The group of the rows of U and V that the posterior is averaged over, or all that the prior
+        has.
     axes_ : ndarray of shape (n_components, n_components)
         Axes, one a row, along which the covariances have the form asked for, and along which
         components flip and change places.
     noise_std_ : float
         Standard deviation of the noise in the units of ``X`` (scale of "student_t"; of "ordinal",
-        that of the latent numbers).
+        that of the latent numbers); counts and two classes have none.
     prior_scale_ : ndarray of shape (2, n_components)
         Prior standard deviations of the components, along their own axes, of U and of V, in scaled
         units.
     row_offsets_, column_offsets_ : ndarray of shape (n_rows,) and (n_columns,)
-        Posterior means of the offsets in the units of ``X``, where there are any. A constant may
-        sit in either, in the factors' means, or in ``mean_``: only sums mean something.
+        Posterior means of the offsets in the units of ``X`` (latent ones of counts), where there
+        are any. A constant may sit in either, in the factors' means, or in ``mean_``: only sums
+        mean something.
     row_labels_, column_labels_ : ndarray of shape (n_rows,) and (n_columns,)
         What a list of entries or a frame calls them, if it doesn't number them.
     n_observed_ : int
         Entries that were observed.
     classes_ : ndarray of shape (n_classes,)
-        Class labels.
+        Class labels, of likelihoods of classes.
     cut_points_ : ndarray of shape (n_classes - 1,)
-        Latent numbers between them, in their order; of "ordinal" only, as ``classes_`` is.
+        Latent numbers between them, in their order; of "ordinal" only.
     elbo_ : float
         Symmetrised evidence lower bound, nats: `elbo_mean_field_` + `symmetry_gap_`. A lower bound
         on log p(X observed) at the learned noise, up to Monte Carlo error; beyond k = 3 this rests
-        on the conjecture that the large-rank saddle lies above the integral it stands for. Of
-        "vi" and "mean_field" only.
+        on the conjecture that the large-rank saddle lies above the integral it stands for, and of
+        labels and counts on outputs that are all but normal. Of "vi" only.
     elbo_mean_field_ : float
         Lower bound of the base posterior alone, exact.
     symmetry_gap_ : float
@@ -163,7 +164,8 @@ class SymVIMatrixFactorization(PredictsEntries):
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
         Why they ended.
     mean_, scale_ : float
-        Centring and scaling of the entries.
+        Centring and scaling of the entries; ``mean_`` of counts is the log of their mean, and of
+        two classes the log odds.
     device_, dtype_ : str
         Where and in which precision the model was fitted.
     n_features_in_ : int
@@ -212,30 +214,26 @@ class SymVIMatrixFactorization(PredictsEntries):
     device: str
     _closing = ("elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_")
 
-    posterior_: MatrixPosterior
-    components_: Array
-    components_cov_: Array
+    _effort: ClassVar[Effort] = Effort()
+
     noise_std_: float
-    mean_: float
-    scale_: float
     _orientation_: Array
-    _laws_: Any
+    _law_of_columns_: tuple[Array, Array]
+    _stream_: Listed
 
     _parameter_constraints: dict[str, list[Any]] = {
-        **RUN_CONSTRAINTS,
-        "dtype": [StrOptions({"auto", "float32", "float64"})],
         "n_components": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "symmetry": [StrOptions(NAMES), HasMethods("act"), None],
         "offsets": ["boolean", StrOptions({"rows", "columns"})],
-        "likelihood": [StrOptions({"gaussian", "student_t", "ordinal"}), HasMethods("log_prob")],
-        "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
-        "prior_scale": [StrOptions({"learn", "ard"}), Interval(Real, 0, None, closed="neither")],
-        "center": ["boolean"],
-        "scale": ["boolean"],
+        "likelihood": [StrOptions(set(LIKELIHOODS)), HasMethods("log_prob")],
         "solver": [StrOptions(set(SOLVERS)), HasMethods("solve")],
+        "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
+        "prior": [StrOptions({"learn", "ard"}), Interval(Real, 0, None, closed="neither")],
+        "standardize": ["boolean", StrOptions({"center", "scale"})],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left"), None],
+        "device": RUN_CONSTRAINTS["device"],
         "random_state": ["random_state"],
+        "verbose": RUN_CONSTRAINTS["verbose"],
     }
 
     def __init__(
@@ -245,15 +243,12 @@ class SymVIMatrixFactorization(PredictsEntries):
         offsets: bool | str = True,
         likelihood: str | Likelihood = "gaussian",
         solver: str | Solver = "vi",
-        symmetry: str | SymmetryGroup | None = "auto",
         noise_std: str | float = "learn",
-        prior_scale: str | float = "learn",
-        center: bool = True,
-        scale: bool = True,
+        prior: str | float = "learn",
+        standardize: bool | str = True,
         max_iter: int = 300,
         tol: float | None = 1e-4,
         device: str = "auto",
-        dtype: str = "auto",
         random_state: Any = None,
         verbose: Any = 0,
     ) -> None:
@@ -261,15 +256,12 @@ class SymVIMatrixFactorization(PredictsEntries):
         self.offsets = offsets
         self.likelihood = likelihood
         self.solver = solver
-        self.symmetry = symmetry
         self.noise_std = noise_std
-        self.prior_scale = prior_scale
-        self.center = center
-        self.scale = scale
+        self.prior = prior
+        self.standardize = standardize
         self.max_iter = max_iter
         self.tol = tol
         self.device = device
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
@@ -320,14 +312,7 @@ class SymVIMatrixFactorization(PredictsEntries):
             If interrupted, after keeping the model reached so far with
             ``stop_reason_ = "interrupted"``. Any other error leaves the previous fit untouched.
         """
-        with self._fitting():
-            data = MatrixTraining.open(self, Given(X, row_features, column_features))
-            model = self._model(data)
-            run = self._run(data)
-            with self._keeping(run):
-                found = self._method().fit(data, model, run)
-                self._keep(data, found)
-        return self
+        return self._fit(X, row_features, column_features)
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Take in more entries: sweeps go on from the posterior that they were fitted to.
@@ -363,123 +348,156 @@ class SymVIMatrixFactorization(PredictsEntries):
         -----
         All entries are kept, 32 bytes each. A sweep costs what it does in `fit`; there are fewer.
         """
-        kept = getattr(self, "_stream_", ())
-        if hasattr(self, "posterior_") and not kept:
+        stream: Listed | None = vars(self).get("_stream_")
+        if hasattr(self, "posterior_") and stream is None:
             warn_user("fit keeps no entries to add to: partial_fit begins anew.", UserWarning)
-        if kept and not is_listed(X):
+        if stream is not None and not is_listed(X):
             self._check_matrix(X, reset=False)
         if isinstance(self.n_components, str):
             raise ValueError("partial_fit needs a number for n_components, got 'auto'.")
+        return self._fit(X, adds_to=stream, keeps=True)
+
+    def _fit(
+        self,
+        X: Any,
+        row_features: Any = None,
+        column_features: Any = None,
+        *,
+        adds_to: Listed | None = None,
+        keeps: bool = False,
+    ) -> Self:
         with self._fitting():
-            seen = joined(kept, observe(self, X)[0])
-            data = MatrixTraining.open(self, Given(seen))
-            model, warm = self._model(data), None
-            before = getattr(self, "classes_", None)
-            if kept and _same_labels(before, data.classes):
-                labels = (np.unique(kept[0]), np.unique(kept[1]))
-                warm = warm_state(self._fitted(), self._laws_, data, model, labels)
-            found = replace(self._method(), warm=warm).fit(data, model, self._run(data))
-            self._keep(data, found)
-            self._stream_ = seen
+            entries = joined(adds_to, observe(self, X)[0]) if keeps else X
+            data = MatrixTraining.open(self, entries, row_features, column_features)
+            model = self._model(data)
+            method = replace(self._method(), warm=self._warm(adds_to, data, model))
+            run = Run(data.begin, lambda fitted: fitted.attributes(data, model))
+            with self._keeping(run):
+                self._replace_fit(method.fit(data, model, run).attributes(data, model))
+            if keeps:
+                self._stream_ = entries
         return self
 
-    def _model(self, data: MatrixTraining) -> Factorisation:
+    def _warm(
+        self, stream: Listed | None, data: MatrixTraining, model: FactorModel
+    ) -> FactorState | None:
+        """Where sweeps over more entries go on from; None where they begin anew."""
+        if stream is None:
+            return None
+        if data.classes is not None and list(data.classes) != list(self.classes_):
+            return None
+        labels = (np.unique(stream[0]), np.unique(stream[1]))
+        unit = self.scale_ / data.scale
+        return warm_state(self._predictor(), self._law_of_columns_, data, model, labels, unit)
+
+    def _model(self, data: MatrixTraining) -> FactorModel:
         """What is believed, in scaled units."""
-        smaller = min(data.shape)
-        if isinstance(self.n_components, str):
-            k = choose_components(data, lambda k: self._model_of(data, k))
-        else:
-            k = int(self.n_components)
+        smaller, k = min(data.shape), self.n_components
+        if isinstance(k, str):
+            k = choose_components(data, lambda k: self._model_of(data, k), self._effort)
         if k > smaller:
             n, m = data.shape
             raise ValueError(
                 f"n_components={k} must be at most min(n_samples={n}, n_features={m}) = {smaller}: "
                 f"n_samples = {n}, n_features = {m}."
             )
-        return self._model_of(data, k)
+        return self._model_of(data, int(k))
 
-    def _model_of(self, data: MatrixTraining, k: int) -> Factorisation:
+    def _model_of(self, data: MatrixTraining, k: int) -> FactorModel:
         """With that many components."""
-        takes = self._solver().takes
-        prior_scale = self.prior_scale if takes.learned_scales else _given_scale(self)
-        learns = isinstance(prior_scale, str)
-        self._check_scales(data, prior_scale)
-        noise, noise_range = data.noise(self.noise_std, learns)
-        features = tuple(
-            None if side is None else side.tensor(data.device) for side in data.features
-        )
-        return Factorisation(
-            k, prior_scale, noise, noise_range,
-            OFFSETS[self.offsets] if takes.offsets else (False, False),
-            self._likelihood(data.classes), (features[0], features[1]),
-        )  # fmt: skip
-
-    def _check_scales(self, data: MatrixTraining, prior_scale: str | float) -> None:
-        """Refuse standard deviations whose squares no arithmetic holds."""
-        noise = self.noise_std if isinstance(self.noise_std, str) else self.noise_std / data.scale
+        prior = self.prior
+        if isinstance(prior, str) and not self._solver().learns_prior:
+            prior = 1.0
+        likelihood, spread = self._likelihood(data, isinstance(prior, str)), data.spread
         (low, high), unit = _SCALE_RANGE, "standard deviations of the observed entries"
-        for name, value in {"prior_scale": prior_scale, "noise_std": noise}.items():
+        noise = self.noise_std if isinstance(self.noise_std, str) else self.noise_std / data.scale
+        for name, value in {"prior": prior, "noise_std": noise}.items():
             if not isinstance(value, str) and not low <= value <= high:
                 raise ValueError(
                     f"{name}={getattr(self, name):g} is {value:.3g} {unit}, which must lie between "
                     f"{low:g} and {high:g}: give it in the units of X, or use 'learn'."
                 )
+        rows, columns = (
+            None if side is None else side.tensor(data.device) for side in data.features
+        )
+        return FactorModel(
+            Coordinates(k, *OFFSETS[self.offsets]),
+            likelihood,
+            FactorPrior(prior, (rows, columns)),
+            data.shape,
+            (float((_NOISE_RANGE[0] * spread) ** 2), float((_NOISE_RANGE[1] * spread) ** 2)),
+            0.0 if likelihood.scales_targets else data.mean,
+        )
 
-    def _likelihood(self, classes: Array | None) -> EntryLikelihood:
-        """By name, or the degrees of freedom of a Student-t likelihood of `skbayes_sym.models`."""
-        if classes is None:
-            df = getattr(self.likelihood, "df", StudentT().df)
-            if isinstance(df, str):
-                raise ValueError(
-                    f"likelihood={self.likelihood!r} learns its degrees of freedom, which a "
-                    "factorisation doesn't: give df a number."
-                )
-            return Normal() if self.likelihood == "gaussian" else StudentT(df)
-        labels = tuple(float(label) for label in classes)
-        if len(labels) == 1:
+    def _entry_likelihood(self) -> Likelihood:
+        """By name or as given, at any parameters."""
+        if isinstance(self.likelihood, str):
+            named = LIKELIHOODS[self.likelihood]
+            if not named.scales_targets:
+                why = f"likelihood={self.likelihood!r} has no such noise"
+                refuse(self, ["noise_std"], why, "likelihood='gaussian'")
+            return named
+        given = self.likelihood
+        why = f"likelihood={given!r} has parameters of its own"
+        refuse(self, ["noise_std"], why, "likelihood='gaussian'")
+        members = ("n_params", "bound", "predictive", "n_outputs_per_target", "scales_targets")
+        remedy = "skbayes_sym.models has some, and BaseLikelihood the members of one's own."
+        require_members(given, members, parameter="likelihood", remedy=remedy)
+        takes = isinstance(given, TargetLikelihood) or is_of_classes(given)
+        if not takes or given.n_outputs_per_target != 1:
             raise ValueError(
-                f"likelihood='ordinal' needs two labels at least, got only {labels[0]:g}: use "
-                "likelihood='gaussian'."
+                f"likelihood={given!r} doesn't go with SymVIMatrixFactorization, whose entries are "
+                "numbers, counts, two classes or classes in an order, each of one output."
             )
-        for name in ("noise_std", "center", "scale"):
-            refuse(self, [name], "labels have no units", "likelihood='gaussian'")
-        return Ordinal(labels)
+        return given
+
+    def _likelihood(self, data: MatrixTraining, learns_prior: bool) -> Likelihood:
+        """At the parameters where learning starts, in scaled units."""
+        likelihood = self._entry_likelihood()
+        if self.likelihood == "ordinal" and data.classes is not None:
+            if len(data.classes) == 1:
+                raise ValueError(
+                    "likelihood='ordinal' needs two labels at least, got only "
+                    f"{data.classes[0]:g}: use likelihood='gaussian'."
+                )
+            codes = torch.as_tensor(data.observed.values.astype(np.int64))
+            weights = torch.as_tensor(data.weights)
+            return Ordinal.of_shares(codes, weights, max(len(data.classes), 2), _LATENT_NOISE**0.5)
+        if data.classes is not None and len(data.classes):
+            likelihood.n_outputs(len(data.classes))  # may refuse them
+        if not likelihood.scales_targets or not likelihood.n_params:
+            return likelihood
+        noise, learns = self.noise_std, len(data.observed.values) > 0
+        if isinstance(noise, str):
+            noise = (_INITIAL_NOISE_LEARNED if learns_prior else _INITIAL_NOISE) * data.spread
+        else:
+            noise, learns = noise / data.scale, False
+        params = likelihood.params.double().clone()
+        params[0] = np.log(noise)
+        likelihood = likelihood.at(params)
+        return likelihood if learns else unlearned(likelihood)
+
+    def _fitted_likelihood(self) -> Likelihood:
+        """The likelihood of the entries, at any parameters of the right number."""
+        if self.likelihood == "ordinal":
+            return Ordinal(torch.zeros(len(self.classes_) - 1).double(), _LATENT_NOISE**0.5)
+        likelihood = self._entry_likelihood()
+        if likelihood.n_params and not len(self._predictor_["params"]):  # its scale was given
+            log_noise = torch.tensor([np.log(self.noise_std_ / self.scale_)])
+            return unlearned(likelihood.at(torch.cat([log_noise, likelihood.params[1:]])))
+        return likelihood
 
     def _solver(self) -> Solver:
         """The solver by name, or the object itself."""
         if isinstance(self.solver, str):
-            solver = SOLVERS[self.solver]
-        else:
-            solver = self.solver
-            remedy = "skbayes_sym.inference.solvers.Solver says what each of them does."
-            members = ("symmetrises", "takes", "check", "n_kept", "solve")
-            require_members(solver, members, parameter="solver", remedy=remedy)
-        why = f"solver={self.solver!r} averages over no group"
-        if not solver.symmetrises and self.symmetry is not None:
-            refuse(self, ["symmetry"], why, "solver='vi'")
-        if getattr(solver, "makes_all_sweeps", False) and self.tol is not None:
-            why = f"solver={self.solver!r} makes all of its sweeps"
-            refuse(self, ["tol"], why, "max_iter")
-        why = f"solver={self.solver!r} knows no"
-        if not solver.takes.offsets and isinstance(self.offsets, str):
-            refuse(self, ["offsets"], f"{why} offsets", "solver='vi'")
-        if not solver.takes.likelihoods:
-            refuse(self, ["likelihood"], f"{why} noise but the normal one", "solver='vi'")
-        if not solver.takes.learned_scales and isinstance(self.prior_scale, str):
-            refuse(self, ["prior_scale"], f"{why} learned scales", "solver='vi'")
-        return solver
+            return SOLVERS[self.solver]
+        remedy = "skbayes_sym.inference.solvers.Solver says what each of them does."
+        members = ("learns_prior", "group", "n_kept", "solve")
+        require_members(self.solver, members, parameter="solver", remedy=remedy)
+        return self.solver
 
     def _method(self) -> Factorization:
-        solver = self._solver()
-        symmetry = self.symmetry if solver.symmetrises else None
-        return Factorization(solver, symmetry, self.max_iter, self.tol)
-
-    def _run(self, data: MatrixTraining) -> Run:
-        return Run(data.begin, lambda found: found.attributes(data))
-
-    def _keep(self, data: MatrixTraining, found: FactorFit) -> None:
-        """Set all fitted attributes at once."""
-        self._replace_fit(found.attributes(data))
+        return Factorization(self._solver(), self.max_iter, self.tol)
 
     def _set_columns(self, labels: Array) -> None:
         """What `validate_data` sets for a matrix: the number of columns, names that are strings."""
@@ -492,29 +510,12 @@ class SymVIMatrixFactorization(PredictsEntries):
     @property
     def symmetry_(self) -> SymmetryGroup:
         """The group of the rows of U and V that the prior has; the whole of it if none was used."""
-        n_rows, k = (
-            len(self.posterior_.rows.mean) + len(self.posterior_.columns.mean),
-            len(self.components_),
-        )
-        symmetry = self.symmetry or "auto"
-        if isinstance(symmetry, str):
-            symmetry = group_name(symmetry, k, has_scales=self.prior_scale == "ard")
-        return component_group(symmetry, n_rows, k)
+        n_rows = sum(len(side.mean) for side in self.posterior_)
+        solver = self._solver()
+        symmetry = solver.symmetry if isinstance(solver, VI) else None
+        return rows_group(symmetry or "auto", self.prior, n_rows, len(self.components_))
 
     @property
     def axes_(self) -> Array:
         """Axes (k, k) along which covariances were fitted and components flip and change places."""
         return self._orientation_
-
-
-def _given_scale(estimator: SymVIMatrixFactorization) -> float:
-    """Of solvers that can't learn it: 1 where it is "learn"."""
-    scale = estimator.prior_scale
-    return _SCALE_OF_BASELINES if isinstance(scale, str) else float(scale)
-
-
-def _same_labels(before: Array | None, now: Array | None) -> bool:
-    """Whether there are the same, or there were none."""
-    if before is None or now is None:
-        return before is now
-    return bool(np.array_equal(before, now))

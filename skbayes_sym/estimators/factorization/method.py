@@ -12,21 +12,23 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.convergence import warn_unconverged
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.factorization.groups import model_group
+from skbayes_sym.estimators.factorization.entries import warn_of_empty
 from skbayes_sym.estimators.factorization.training import MatrixTraining
 from skbayes_sym.inference.diagnostics import rank_rhat
-from skbayes_sym.inference.factorization.problem import (
-    Factorisation,
+from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor, Rows
+from skbayes_sym.inference.factorization.factor_model import (
+    FactorModel,
     FactorProblem,
     Factors,
     FactorState,
 )
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.inference.solvers import Solver
+from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
-from skbayes_sym.symmetry.base import SymmetryGroup
 
 _FEWEST_DRAWS = 20
 # Of the two halves of one chain: a chain that has arrived and forgets within a tenth of its draws
@@ -40,7 +42,6 @@ class FactorFit:
     """What a solver found, in the units of the matrix as given."""
 
     factors: Factors
-    model: Factorisation
 
     @property
     def n_iter(self) -> int:
@@ -52,62 +53,57 @@ class FactorFit:
         """Why they ended."""
         return self.factors.stopped
 
-    def attributes(self, data: MatrixTraining) -> dict[str, Any]:
+    def attributes(self, data: MatrixTraining, model: FactorModel) -> dict[str, Any]:
         """Fitted attributes, as NumPy arrays in the canonical orientation."""
-        posterior, n, k = self.factors.posterior, data.shape[0], self.model.n_components
-        double_turn = canonical_rotation(posterior.factors(k), n)
-        turn = whole_turn(double_turn, self.model.coordinates.n_coordinates).to(posterior.mean)
-        mean = (posterior.mean @ turn).cpu().numpy()
-        cov = _turned(posterior.cov, turn).cpu().numpy()
-        rows, columns = (GaussianRows(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
-        whole = MatrixPosterior(rows, columns)
-        factors = whole.factors(k)
+        state, n, k = self.factors.posterior, data.shape[0], model.n_components
+        axes = canonical_rotation(state.factors(k), n)
+        turn = _whole_turn(axes, model.network.n_coordinates).to(state.mean)
+        mean, cov = (state.mean @ turn).cpu(), _turned(state.cov, turn).cpu()
+        rows, columns = (Rows(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
+        laws = list[RowLaw]()
+        for law in state.laws or ():
+            whole = _whole_turn(axes, len(law.precision)).to(law.precision)
+            precision = (whole.mT @ law.precision @ whole).cpu()
+            laws.append(RowLaw(precision, (law.coefficients @ whole).cpu()))
+        draws = self.factors.draws
+        if draws is not None:
+            draws = (draws @ turn.to(draws)).to(data.dtype).cpu()
+        predictor = FactorPredictor(
+            rows, columns, model.network, laws[0], state.likelihood, model.shift, draws
+        )
+        sides = (GaussianRows(side.mean.numpy(), side.cov.numpy()) for side in (rows, columns))
+        factors = MatrixPosterior(*sides).factors(k)
+        scales = [torch.linalg.inv(law.precision).diagonal()[:k].sqrt() for law in laws]
         attributes = {
             **data.attributes(),
             "posterior_": factors,
             "components_": np.ascontiguousarray(factors.columns.mean.T) / k**0.5,
             "components_cov_": factors.columns.cov / k,
-            "noise_std_": float(np.sqrt(posterior.noise_variance) * data.scale),
+            "prior_scale_": torch.stack(scales).numpy(),
             "n_iter_": self.n_iter,
             "stop_reason_": self.stop_reason,
-            "_orientation_": double_turn.cpu().numpy(),
-            **self._priors(double_turn),
-            **self._offsets(whole, data),
+            "_orientation_": axes.cpu().numpy(),
+            "_predictor_": predictor.arrays(),
+            "_law_of_columns_": tuple(part.numpy() for part in laws[1][:2]),
+            **self._noise(data),
+            **self._bounds(data),
         }
-        if self.factors.draws is not None:
-            draws = self.factors.draws
-            turned = (draws @ turn.to(draws)).to(data.dtype).cpu().numpy()
-            attributes["samples_"] = turned[..., :k]
-            if any(self.model.offsets):
-                attributes["_whole_samples_"] = turned
-        return {**attributes, **self._bounds(data)}
+        names, pin = ("row_offsets_", "column_offsets_"), model.network.pin
+        for name, side, free in zip(names, (rows, columns), model.network.sides, strict=True):
+            if len(free.free) > k:
+                attributes[name] = side.mean[:, free.free[-1]].numpy() / pin * data.scale
+        if draws is not None:
+            attributes["samples_"] = draws.numpy()[..., :k]
+        return attributes
 
-    def _priors(self, turn: Tensor) -> dict[str, Any]:
-        """Laws of the rows of both sides, and the scales of the factors."""
-        k, turned = self.model.n_components, []
-        for law in self.factors.posterior.laws or ():
-            whole = whole_turn(turn, len(law.precision)).to(law.precision)
-            precision = whole.mT @ law.precision @ whole
-            turned.append((precision, law.coefficients @ whole))
-        scales = [torch.linalg.inv(p).diagonal()[:k].sqrt() for p, _ in turned]
-        return {
-            "prior_scale_": torch.stack(scales).cpu().numpy(),
-            "_laws_": tuple(tuple(part.cpu().numpy() for part in law) for law in turned),
-        }
-
-    def _offsets(self, whole: MatrixPosterior, data: MatrixTraining) -> dict[str, Any]:
-        """Offsets in the units of the matrix, and the rows with them."""
-        found: dict[str, Any] = {"_offsets_": self.model.offsets}
-        names = ("row_offsets_", "column_offsets_")
-        sides, pin = self.model.coordinates.sides, self.model.coordinates.pin
-        for name, has, free, side in zip(names, self.model.offsets, sides, whole, strict=True):
-            if has:
-                found[name] = side.mean[:, free.free[-1]] / pin * data.scale
-        if any(self.model.offsets):
-            found["_whole_"] = whole
-        if self.factors.posterior.cuts is not None:
-            found["cut_points_"] = self.factors.posterior.cuts.cpu().numpy()
-        return found
+    def _noise(self, data: MatrixTraining) -> dict[str, Any]:
+        likelihood = self.factors.posterior.likelihood
+        if isinstance(likelihood, Ordinal):
+            cuts = likelihood.cuts.numpy()
+            return {"cut_points_": cuts, "noise_std_": likelihood.noise_std}
+        if not likelihood.scales_targets or not len(likelihood.noise_scale):
+            return {}
+        return {"noise_std_": float(likelihood.noise_scale[0]) * data.scale}
 
     def _bounds(self, data: MatrixTraining) -> dict[str, Any]:
         if self.factors.bounds is None:
@@ -130,8 +126,6 @@ class Factorization:
     Parameters
     ----------
     solver : Solver
-    symmetry : str, SymmetryGroup or None
-        Group that the posterior is averaged over, by name.
     max_iter : int
         Sweeps.
     tol : float or None
@@ -141,14 +135,18 @@ class Factorization:
     """
 
     solver: Solver
-    symmetry: str | SymmetryGroup | None
     max_iter: int
     tol: float | None
     warm: FactorState | None = None
 
-    def fit(self, data: MatrixTraining, model: Factorisation, run: Run) -> FactorFit:
+    def fit(self, data: MatrixTraining, model: FactorModel, run: Run) -> FactorFit:
         self._require_memory(data, model)
-        data.warn_of_empty()
+        self.solver.group(model, sum(data.shape))  # may refuse it
+        warn_of_empty(data.observed)
+        tol = -inf if self.tol is None else self.tol * max(1.0, data.total_weight)
+        problem = FactorProblem(
+            data.entries, data.double_entries, model, self.max_iter, tol, data.seed, self.warm
+        )
         latest: list[FactorState] = []
 
         def on_sweep(posterior: FactorState, elbo: float | None) -> bool:
@@ -157,31 +155,19 @@ class Factorization:
                 logger.debug("ELBO %.6g", elbo + data.log_jacobian)
             return run.end_block()
 
-        problem = self._problem(data, model)
-        run.begin(self.max_iter, lambda: FactorFit(Factors(latest[0]), model))
+        run.begin(self.max_iter, lambda: FactorFit(Factors(latest[0])))
         with torch.no_grad():
-            found = FactorFit(self.solver.solve(problem, on_sweep), model)
-        run.end(found)
-        self._report(found.factors, data)
-        self._warn_unless_mixed(found.factors, data, model.n_components)
-        return found
+            fitted = FactorFit(self.solver.solve(problem, on_sweep))
+        run.end(fitted)
+        self._report(fitted.factors, data)
+        self._warn_unless_mixed(fitted.factors, data, model.n_components)
+        return fitted
 
-    def _problem(self, data: MatrixTraining, model: Factorisation) -> FactorProblem:
-        group, n_observed = None, max(1.0, data.total_weight)
-        if self.symmetry is not None:
-            group = model_group(self.symmetry, model, sum(data.shape))
-        self.solver.check(group, model.n_components)
-        tol = -inf if self.tol is None else self.tol * n_observed
-        return FactorProblem(
-            data.entries, data.double_entries, model, group, self.max_iter, tol, data.seed,
-            self.warm,
-        )  # fmt: skip
-
-    def _warn_unless_mixed(self, found: Factors, data: MatrixTraining, k: int) -> None:
+    def _warn_unless_mixed(self, factors: Factors, data: MatrixTraining, k: int) -> None:
         """Draws that are too few, or whose fit to the entries still moves, say so."""
-        if found.draws is None or self.tol is None or found.stopped != "max_iter":
+        if factors.draws is None or self.tol is None or factors.stopped != "max_iter":
             return
-        n_draws, entries = len(found.draws), data.double_entries.by_row
+        n_draws, entries = len(factors.draws), data.double_entries.by_row
         if n_draws < _FEWEST_DRAWS:
             warn_unconverged(
                 f"not converged: {n_draws} draws of {self.max_iter} sweeps say little about "
@@ -189,10 +175,10 @@ class Factorization:
             )
             return
         chosen = torch.linspace(0, len(entries.value) - 1, min(len(entries.value), _MOST_ENTRIES))
-        at = chosen.round().long()
-        draws, n = found.draws.to(entries.value.device), data.shape[0]
-        products = (draws[:, entries.row[at]] * draws[:, n + entries.other[at]]).sum(-1)
-        off = entries.value[at] - products / k**0.5
+        place = chosen.round().long()
+        draws, n = factors.draws.to(entries.value.device), data.shape[0]
+        products = (draws[:, entries.row[place]] * draws[:, n + entries.other[place]]).sum(-1)
+        off = entries.value[place] - products / k**0.5
         rhat = float(rank_rhat(off.square().mean(-1).reshape(1, -1, 1).cpu())[0])
         if rhat > _MOST_RHAT:
             warn_unconverged(
@@ -200,41 +186,32 @@ class Factorization:
                 f"{rhat:.2f}, above {_MOST_RHAT}). Raise max_iter."
             )
 
-    def _report(self, found: Factors, data: MatrixTraining) -> None:
-        if found.bounds is not None:
-            mean_field, gap = found.bounds
+    def _report(self, factors: Factors, data: MatrixTraining) -> None:
+        if factors.bounds is not None:
+            mean_field, gap = factors.bounds
             bound = mean_field + data.log_jacobian
             logger.info(
                 "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped by %s after %d sweeps",
-                bound + gap.value, bound, gap.value, found.stopped, found.n_iter,
+                bound + gap.value, bound, gap.value, factors.stopped, factors.n_iter,
             )  # fmt: skip
-        if found.stopped == "max_iter" and found.curve and self.tol is not None:
+        if factors.stopped == "max_iter" and factors.curve and self.tol is not None:
             warn_user(
                 f"not converged: the ELBO was still rising after max_iter={self.max_iter} sweeps "
                 f"(tol={self.tol:g} nats per observed entry). Raise max_iter or tol.",
                 ConvergenceWarning,
             )
 
-    def _require_memory(self, data: MatrixTraining, model: Factorisation) -> None:
+    def _require_memory(self, data: MatrixTraining, model: FactorModel) -> None:
         """Covariances of n + m rows, and as much twice of the gap or for the bound in float64."""
-        n_rows, size = sum(data.shape), data.dtype.itemsize
-        k = model.coordinates.n_coordinates
-        n_kept = self.solver.n_kept(self.max_iter)
-        require_memory(
-            [
-                Part(
-                    f"the covariances of {n_rows:,} rows and columns in {k} components",
-                    3 * n_rows * k**2 * size,
-                    "Lower n_components, or give X as float32.",
-                ),
-                Part(
-                    f"{n_kept} draws of {n_rows:,} rows and columns",
-                    n_kept * n_rows * k * size,
-                    "Lower n_draws or n_components.",
-                ),
-            ],
-            data.device,
-        )
+        n_rows, k = sum(data.shape), model.network.n_coordinates
+        n_kept, size = self.solver.n_kept(self.max_iter), data.dtype.itemsize
+        what = f"the covariances of {n_rows:,} rows and columns in {k} components"
+        draws = f"{n_kept} draws of {n_rows:,} rows and columns"
+        parts = [
+            Part(what, 3 * n_rows * k**2 * size, "Lower n_components, or give X as float32."),
+            Part(draws, n_kept * n_rows * k * size, "Lower n_draws or n_components."),
+        ]
+        require_memory(parts, data.device)
 
 
 def _turned(cov: Tensor, turn: Tensor) -> Tensor:
@@ -245,7 +222,7 @@ def _turned(cov: Tensor, turn: Tensor) -> Tensor:
     return turned
 
 
-def whole_turn(turn: Tensor, n_coordinates: int) -> Tensor:
+def _whole_turn(turn: Tensor, n_coordinates: int) -> Tensor:
     """The rotation of the factors, offsets left alone, (D, D)."""
     whole = torch.eye(n_coordinates, dtype=turn.dtype, device=turn.device)
     whole[: len(turn), : len(turn)] = turn

@@ -13,32 +13,55 @@ from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
 from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.estimators.factorization.entries import observed_entries, positions
-from skbayes_sym.estimators.factorization.fitted import FittedFactors, Units
 from skbayes_sym.estimators.factorization.side_features import scaled
-from skbayes_sym.inference.factorization.coordinates import Coordinates
-from skbayes_sym.inference.factorization.data import Incidence
-from skbayes_sym.inference.factorization.hyperpriors import RowLaw
-from skbayes_sym.inference.factorization.likelihoods import EntryLikelihood, NoiseState
-from skbayes_sym.inference.factorization.predictive import Rows
+from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor
+from skbayes_sym.inference.factorization.entry_sites import as_targets
+from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.predictive import CategoricalMixture, Predictive
 from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of
 from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.random import generator_from
+
+_AT_ONCE = 1 << 14  # entries whose distributions are held
 
 
 class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BayesianEstimator):
-    """Predictions from a posterior of rows and columns; the estimator fits it."""
-
-    prior_scale: str | float
+    """Turns arrays in and out of a `FactorPredictor`; the estimator fits it."""
 
     posterior_: MatrixPosterior
     components_: Array
-    noise_std_: float
     mean_: float
     scale_: float
+    classes_: Array
+    row_labels_: Array
+    column_labels_: Array
+    column_offsets_: Array
+    _predictor_: dict[str, Any]
+    _feature_scaling_: tuple[Array | None, Array | None]
 
-    def _likelihood(self, classes: Array | None) -> EntryLikelihood:
-        """Of entries; ``classes`` are the labels of ordinal ones."""
+    def _fitted_likelihood(self) -> Likelihood:
+        """The likelihood of the entries, at any parameters."""
         raise NotImplementedError
+
+    def _labels(self, side: str) -> Array | None:
+        """What the rows or the columns are called; None where they are numbered."""
+        labels: Array | None = vars(self).get(f"{side}_labels_")
+        return labels
+
+    @property
+    def _classes(self) -> Array | None:
+        classes: Array | None = vars(self).get("classes_")
+        return classes
+
+    def _predictor(self) -> FactorPredictor:
+        check_is_fitted(self)
+        predictor: FactorPredictor = self._cached(
+            "predictor",
+            lambda: FactorPredictor.from_arrays(self._predictor_, self._fitted_likelihood()),
+        )
+        return predictor
 
     def _check_matrix(self, X: Any, *, reset: bool) -> Any:
         settings = {"accept_sparse": ("csr", "csc", "coo"), "ensure_all_finite": "allow-nan"}
@@ -64,8 +87,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         std : ndarray of shape (n_rows, n_components)
             Only if ``return_std``.
         """
-        check_is_fitted(self)
-        rows, _, dtype = self._new_rows(X, row_features)
+        data, dtype = self._entries_of(X)
+        rows = self._of_new_rows(data, row_features).rows
         k = len(self.components_)
         mean = rows.mean[:, :k].numpy().astype(dtype, copy=False)
         if not return_std:
@@ -94,7 +117,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
                 f"X has {factors.shape[1]} columns, but the model has {len(self.components_)} "
                 "components: pass what transform returns."
             )
-        offsets = getattr(self, "column_offsets_", 0.0)
+        offsets = vars(self).get("column_offsets_", 0.0)
         return factors @ self.components_ * self.scale_ + self.mean_ + offsets
 
     def reconstruct(self) -> Array:
@@ -103,18 +126,17 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Returns
         -------
         ndarray of shape (n_rows, n_columns)
-            Dense, in the units of the matrix (of ordinal entries, of the latent numbers);
+            Dense, in the units of the matrix (of counts and classes, of the latent numbers);
             `predict_entries` for matrices too large for it.
         """
-        check_is_fitted(self)
-        k, n = len(self.components_), len(self.posterior_.rows.mean)
-        samples = getattr(self, "_whole_samples_", getattr(self, "samples_", None))
-        if samples is not None:
-            product = sum(draw[:n] @ draw[n:].T for draw in samples) / len(samples)
+        predictor = self._predictor()
+        n, root_k = len(predictor.rows.mean), np.sqrt(len(self.components_))
+        if predictor.draws is not None:
+            draws = predictor.draws.numpy()
+            product = sum(draw[:n] @ draw[n:].T for draw in draws) / len(draws)
         else:
-            rows, columns = getattr(self, "_whole_", self.posterior_)
-            product = rows.mean @ columns.mean.T
-        return product / np.sqrt(k) * self.scale_ + self.mean_
+            product = (predictor.rows.mean @ predictor.columns.mean.T).numpy()
+        return product / root_k * self.scale_ + self.mean_
 
     def predict_entries(self, rows: Any, columns: Any, return_std: bool = False) -> Any:
         """Predict single entries of the training matrix.
@@ -133,12 +155,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         std : ndarray of shape (n_entries,)
             Noise included; only if ``return_std``.
         """
-        i, j = self._positions(rows, columns)
-        with one_thread(), torch.no_grad():
-            fitted = self._fitted()
-            if not return_std:
-                return fitted.mean_as_given(i, j)
-            return fitted.as_given(fitted.moments(i, j))
+        return self._moments(self._predictor(), self._places(rows, columns), return_std)
 
     def entry_log_density(self, rows: Any, columns: Any, values: Any) -> Array:
         """Log density of new observations of entries, as given.
@@ -154,16 +171,17 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         ndarray of shape (n_entries,)
             Nats; of ordinal entries the log probability of the label.
         """
-        i, j = self._positions(rows, columns)
+        x = self._places(rows, columns)
+        checked = check_arrays("entry_log_density", {"values": len(x)}, values=values)["values"]
+        if np.isnan(checked).any():
+            raise ValueError("values holds NaN: leave out the entries that aren't observed.")
+        predictor, y = self._predictor(), torch.as_tensor(self._as_fitted(checked)).double()
         with one_thread(), torch.no_grad():
-            fitted = self._fitted()
-            given = check_arrays("entry_log_density", {"values": len(i)}, values=values)
-            if np.isnan(given["values"]).any():
-                raise ValueError("values holds NaN: leave out the entries that aren't observed.")
-            return fitted.log_densities(fitted.moments(i, j), given["values"])
+            density = predictor.log_density(x, as_targets(predictor.likelihood, y))
+        return (density - np.log(self.scale_)).numpy()
 
     def predict_entry_proba(self, rows: Any, columns: Any) -> Array:
-        """Probabilities of the labels of ordinal entries.
+        """Probabilities of the labels of ordinal entries, or of two classes.
 
         Parameters
         ----------
@@ -178,15 +196,14 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Raises
         ------
         ValueError
-            If the likelihood isn't "ordinal".
+            If the likelihood is of numbers.
         """
-        i, j = self._positions(rows, columns)
-        fitted = self._fitted()
-        probabilities = getattr(fitted.likelihood, "probabilities", None)
-        if probabilities is None:
-            raise ValueError("labels have probabilities with likelihood='ordinal' only.")
+        x, predictor = self._places(rows, columns), self._predictor()
         with one_thread(), torch.no_grad():
-            return np.asarray(probabilities(*fitted.moments(i, j), fitted.noise))
+            laws = [predictor.law(places) for places in x.split(_AT_ONCE)]
+        if not all(isinstance(law, CategoricalMixture) for law in laws):
+            raise ValueError("labels have probabilities with likelihood='ordinal' only.")
+        return torch.cat([_probabilities(law) for law in laws]).numpy()
 
     def sample_entries(
         self, rows: Any, columns: Any, n_draws: int = 100, random_state: Any = None
@@ -206,10 +223,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Returns
         -------
         ndarray of shape (n_draws, n_entries)
-            In the units of the matrix; of ordinal entries the latent numbers.
+            In the units of the matrix; of counts and classes the latent numbers.
         """
-        i, j = self._positions(rows, columns)
-        return self._draws(i, j, None, n_draws, random_state)
+        return self._draws(self._predictor(), self._places(rows, columns), n_draws, random_state)
 
     def predict_new_rows(
         self, X: Any, entries: Any, return_std: bool = False, *, row_features: Any = None
@@ -234,11 +250,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         std : ndarray of shape (n_entries,)
             Only if ``return_std``.
         """
-        rows, i, j = self._asked_of_new(X, entries, row_features)
-        with one_thread(), torch.no_grad():
-            fitted = self._fitted()
-            mean, std = fitted.as_given(fitted.moments(i, j, rows))
-        return (mean, std) if return_std else mean
+        predictor, x = self._asked_of_new(X, entries, row_features)
+        return self._moments(predictor, x, return_std)
 
     def sample_new_rows(
         self, X: Any, entries: Any, n_draws: int = 100, random_state: Any = None,
@@ -257,8 +270,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         -------
         ndarray of shape (n_draws, n_entries)
         """
-        rows, i, j = self._asked_of_new(X, entries, row_features)
-        return self._draws(i, j, rows, n_draws, random_state)
+        predictor, x = self._asked_of_new(X, entries, row_features)
+        return self._draws(predictor, x, n_draws, random_state)
 
     def score(self, X: Any, y: Any = None, *, row_features: Any = None) -> float:
         """Log density of the observed entries of rows, each row's factor integrated out.
@@ -281,97 +294,109 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         """
         check_is_fitted(self)
         data, _ = self._entries_of(X)
-        fitted = self._fitted()
         with one_thread(), torch.no_grad():
-            features = scaled(row_features, self._feature_scaling(), data.n_rows, "row_features")
-            density = fitted.row_log_density(data, features)
-        n_observed = len(data.value)
-        total = density - n_observed * float(np.log(self.scale_))
-        return total / max(n_observed, 1)
+            features = self._features(row_features, data.n_rows)
+            density = self._predictor().log_density_of_rows(data, features)
+        total = density - len(data.value) * float(np.log(self.scale_))
+        return total / max(len(data.value), 1)
 
-    def _positions(self, rows: Any, columns: Any) -> tuple[Tensor, Tensor]:
-        """Of entries of the training matrix."""
+    def _places(self, rows: Any, columns: Any) -> Tensor:
+        """Places of entries of the training matrix, (E, 2)."""
         check_is_fitted(self)
-        posterior = self.posterior_
-        row_labels, column_labels = (
-            getattr(self, f"{side}_labels_", None) for side in ("row", "column")
-        )
-        i = positions(rows, len(posterior.rows.mean), "rows", row_labels)
-        j = positions(columns, len(posterior.columns.mean), "columns", column_labels)
-        return _matched(i, j)
+        sizes = (len(side.mean) for side in self.posterior_)
+        i = positions(rows, next(sizes), "rows", self._labels("row"))
+        return _matched(i, positions(columns, next(sizes), "columns", self._labels("column")))
 
-    def _fitted(self) -> FittedFactors:
-        """What was fitted, as predictions need it; of the first edition's files too."""
-        k, classes = len(self.components_), getattr(self, "classes_", None)
-        whole = getattr(self, "_whole_", self.posterior_)
-        cuts = getattr(self, "cut_points_", None)
-        noise = NoiseState(
-            (self.noise_std_ / self.scale_) ** 2, None if cuts is None else torch.as_tensor(cuts)
-        )
-        samples = getattr(self, "_whole_samples_", getattr(self, "samples_", None))
-        return FittedFactors(
-            whole,
-            Coordinates(k, *getattr(self, "_offsets_", (False, False))),
-            self._law(),
-            self._likelihood(classes),
-            noise,
-            Units(self.mean_, self.scale_, classes),
-            samples,
-        )
-
-    def _law(self) -> RowLaw:
-        """The prior of rows."""
-        laws = getattr(self, "_laws_", None)
-        if laws is None:
-            k = len(self.components_)
-            precision = torch.eye(k, dtype=torch.float64) / float(self.prior_scale) ** 2
-            return RowLaw(precision, precision.new_zeros(0, k))
-        precision, coefficients = (torch.as_tensor(part) for part in laws[0])
-        return RowLaw(precision, coefficients)
-
-    def _feature_scaling(self) -> Array | None:
-        return getattr(self, "_feature_scaling_", (None, None))[0]
-
-    def _entries_of(self, X: Any) -> tuple[Incidence, np.dtype[Any]]:
-        """Entries of new rows as the model has them, float64, and the precision of X."""
-        checked = self._check_matrix(X, reset=False)
-        observed = observed_entries(checked)
-        values = self._fitted().scaled(observed.values)
-        observed = observed._replace(values=values)
-        return observed.tensors(torch.device("cpu"), torch.float64).by_row, checked.dtype
-
-    def _new_rows(self, X: Any, row_features: Any) -> tuple[Rows, int, np.dtype[Any]]:
-        data, dtype = self._entries_of(X)
-        with one_thread(), torch.no_grad():
-            features = scaled(row_features, self._feature_scaling(), data.n_rows, "row_features")
-            return self._fitted().new_rows(data, features), data.n_rows, dtype
-
-    def _asked_of_new(self, X: Any, entries: Any, row_features: Any) -> tuple[Rows, Tensor, Tensor]:
+    def _asked_of_new(
+        self, X: Any, entries: Any, row_features: Any
+    ) -> tuple[FactorPredictor, Tensor]:
         check_is_fitted(self)
         if not isinstance(entries, tuple | list) or len(entries) != 2:
             raise ValueError(
                 f"entries must be a pair (rows, columns) of equally many places, got {entries!r}."
             )
-        rows, n, _ = self._new_rows(X, row_features)
-        asked_rows, asked_columns = entries
-        i = positions(asked_rows, n, "rows")
-        labels = getattr(self, "column_labels_", None)
-        j = positions(asked_columns, len(self.posterior_.columns.mean), "columns", labels)
-        return rows, *_matched(i, j)
+        data, _ = self._entries_of(X)
+        n_columns, labels = len(self.posterior_.columns.mean), self._labels("column")
+        j = positions(entries[1], n_columns, "columns", labels)
+        x = _matched(positions(entries[0], data.n_rows, "rows"), j)
+        return self._of_new_rows(data, row_features), x
+
+    def _entries_of(self, X: Any) -> tuple[Incidence, np.dtype[Any]]:
+        """Entries of new rows as the model has them, float64, and the precision of X."""
+        check_is_fitted(self)
+        checked = self._check_matrix(X, reset=False)
+        observed = observed_entries(checked)
+        observed = observed._replace(values=self._as_fitted(observed.values))
+        return observed.tensors(torch.device("cpu"), torch.float64).by_row, checked.dtype
+
+    def _of_new_rows(self, data: Incidence, row_features: Any) -> FactorPredictor:
+        with one_thread(), torch.no_grad():
+            features = self._features(row_features, data.n_rows)
+            return self._predictor().of_new_rows(data, features)
+
+    def _features(self, row_features: Any, n: int) -> Tensor:
+        return scaled(row_features, self._feature_scaling_[0], n, "row_features")
+
+    def _as_fitted(self, values: Array) -> Array:
+        """Values as the model has them: scaled, or positions among the classes.
+
+        Raises
+        ------
+        ValueError
+            If a value is no class that was seen.
+        """
+        if self._classes is None:
+            counts = not self._fitted_likelihood().scales_targets
+            values = np.asarray(values, dtype=np.float64)
+            return values if counts else (values - self.mean_) / self.scale_
+        place = np.searchsorted(self._classes, values).clip(max=len(self._classes) - 1)
+        unknown = np.asarray(values)[self._classes[place] != values]
+        if unknown.size:
+            raise ValueError(f"{unknown[0]!r} is none of the labels {self._classes.tolist()}.")
+        return place.astype(np.float64)
+
+    def _moments(self, predictor: FactorPredictor, x: Tensor, return_std: bool) -> Any:
+        """Means of new observations in the units of the matrix, and standard deviations."""
+        with one_thread(), torch.no_grad():
+            if predictor.likelihood.scales_targets and not return_std:
+                return (predictor.mean(x)[:, 0] * self.scale_ + self.mean_).numpy()
+            parts = [self._mean_and_std(predictor.law(places)) for places in x.split(_AT_ONCE)]
+        mean, std = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
+        return (mean, std) if return_std else mean
+
+    def _mean_and_std(self, law: Predictive) -> tuple[Tensor, Tensor]:
+        if isinstance(law, CategoricalMixture):
+            labels = torch.as_tensor(np.asarray(self._classes, dtype=np.float64))
+            mean = _probabilities(law) @ labels
+            square = _probabilities(law) @ labels.square()
+            return mean, (square - mean.square()).clamp(min=0.0).sqrt()
+        numbers: Any = law
+        mean, std = numbers.mean().squeeze(-1), numbers.std().squeeze(-1)
+        if not self._fitted_likelihood().scales_targets:
+            return mean, std
+        return mean * self.scale_ + self.mean_, std * self.scale_
 
     def _draws(
-        self, i: Tensor, j: Tensor, rows: Rows | None, n_draws: int, random_state: Any
+        self, predictor: FactorPredictor, x: Tensor, n_draws: int, random_state: Any
     ) -> Array:
         check_count("n_draws", n_draws)
-        what = f"{n_draws:,} draws of {len(i):,} entries"
+        what = f"{n_draws:,} draws of {len(x):,} entries"
         remedy = "Lower n_draws, or ask for fewer entries at once."
-        part = Part(what, 3 * 8 * n_draws * (len(i) + 1), remedy, on_host=True)
+        part = Part(what, 3 * 8 * n_draws * (len(x) + 1), remedy, on_host=True)
         require_memory([part], torch.device("cpu"), task="draws of entries")
-        rng = np.random.default_rng(seed_of(random_state))
-        return self._fitted().draws_of(i, j, rows, n_draws, rng)
+        generator = generator_from(seed_of(random_state), torch.device("cpu"))
+        draws = predictor.functions(x, n_draws, generator=generator).squeeze(-1).numpy()
+        if predictor.likelihood.scales_targets:
+            draws = draws * self.scale_ + self.mean_
+        return np.asarray(draws)
 
 
-def _matched(i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+def _probabilities(law: Predictive) -> Tensor:
+    assert isinstance(law, CategoricalMixture)
+    return law.mean()
+
+
+def _matched(i: Tensor, j: Tensor) -> Tensor:
     if len(i) != len(j):
         raise ValueError(f"rows has {len(i)} positions and columns {len(j)}: they must match.")
-    return i, j
+    return torch.stack([i, j], dim=1)

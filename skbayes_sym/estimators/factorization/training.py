@@ -1,9 +1,9 @@
 """A matrix as its factorisation takes it: checked, centred, scaled, on the device."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -21,42 +21,29 @@ from skbayes_sym.estimators.factorization.entries import (
     listed_entries,
     observed_entries,
     scaling,
-    warn_of_empty,
 )
 from skbayes_sym.estimators.factorization.side_features import SideFeatures
-from skbayes_sym.inference.factorization.data import Entries
+from skbayes_sym.inference.factorization.entry_sites import as_targets, is_of_classes
+from skbayes_sym.inference.factorization.incidence import Entries
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
 
-_INITIAL_NOISE = 0.5  # in units of the spread of the observed entries
-# Likewise; and where the prior's scales are learned, since a prior held wide needs more room.
-_INITIAL_NOISE_LEARNED = 0.88
-_NOISE_RANGE = (1e-3, 1e2)
 _CHOSEN_COMPONENTS = 10  # of "auto", when nobody knows yet
-# Variance of the noise that turns factors into labels: their unit is free.
-_LATENT_NOISE = 0.75
 
 
 class TakesMatrix(Protocol):
     """An estimator as `MatrixTraining.open` asks it."""
 
     device: str
-    dtype: str
     n_components: int | str
-    center: bool
-    scale: bool
-    likelihood: Any
+    standardize: bool | str
     random_state: Any
+
+    def _entry_likelihood(self) -> Likelihood: ...
 
     def _check_matrix(self, X: Any, *, reset: bool) -> Any: ...
 
     def _set_columns(self, labels: Array) -> None: ...
-
-
-class Given(NamedTuple):
-    """What `fit` was given."""
-
-    X: Any
-    row_features: Any = None
-    column_features: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +53,10 @@ class MatrixTraining:
     Parameters
     ----------
     observed : Observed
-        Its entries, centred and scaled; of ordinal ones the labels' positions in ``classes``.
+        Its entries, centred and scaled; of classes their positions in ``classes``.
     mean, scale : float
-        What the entries as given were centred and divided by.
+        What the entries as given were centred and divided by; of counts and two classes ``mean``
+        is the best constant output.
     spread : float
         Standard deviation of the observed entries, in scaled units.
     seed : int
@@ -80,7 +68,7 @@ class MatrixTraining:
     features : (SideFeatures or None, SideFeatures or None)
         Of the rows and of the columns.
     classes : ndarray, optional
-        Distinct values in increasing order, of ordinal entries only.
+        Distinct values in increasing order, of classes only.
     """
 
     observed: Observed
@@ -95,53 +83,59 @@ class MatrixTraining:
     classes: Array | None = None
 
     @classmethod
-    def open(cls, estimator: TakesMatrix, given: Given) -> "MatrixTraining":
+    def open(
+        cls, estimator: TakesMatrix, X: Any, row_features: Any = None, column_features: Any = None
+    ) -> "MatrixTraining":
         """Validate everything before the first array is allocated for the fit."""
-        X = given.X
+        likelihood = estimator._entry_likelihood()
         observed, checked = observe(estimator, X)
-        device = worthwhile(
-            estimator.device,
-            resolve_device(estimator.device),
-            lambda: _flops_a_sweep(observed, estimator.n_components),
-        )
         features = (
-            SideFeatures.open(given.row_features, observed.shape[0], "row_features"),
-            SideFeatures.open(given.column_features, observed.shape[1], "column_features"),
+            SideFeatures.open(row_features, observed.shape[0], "row_features"),
+            SideFeatures.open(column_features, observed.shape[1], "column_features"),
         )
-        classes, mean, scale, spread = None, 0.0, 1.0, 1.0
-        if estimator.likelihood == "ordinal":
-            classes, place = np.unique(observed.values, return_inverse=True)
-            values = place.astype(np.float64)
-        else:
-            mean, scale, spread = scaling(
-                observed.values, estimator.center, estimator.scale, observed.weights
-            )
-            values = (observed.values.astype(np.float64) - mean) / scale
-            if estimator.center and len(values) and not values.any():
-                warn_user(
-                    "all observed entries of X are equal: there is nothing to learn but that.",
-                    UserWarning,
-                )
-        named = {"float32": torch.float32, "float64": torch.float64}
-        dtype = named.get(estimator.dtype, dtype_of(checked))
-        _require_range(spread / scale, dtype)
-        return cls(
-            observed=observed._replace(values=values),
-            mean=mean,
-            scale=scale,
-            spread=spread / scale,
+        dtype = dtype_of(checked)
+        data = cls(
+            observed=observed, mean=0.0, scale=1.0, spread=1.0,
             seed=int(check_random_state(estimator.random_state).randint(2**31 - 1)),
-            device=device,
+            device=worthwhile(
+                estimator.device,
+                resolve_device(estimator.device),
+                lambda: _flops_a_sweep(observed, estimator.n_components),
+            ),
             dtype=dtype,
             # Its target is the matrix itself: scikit-learn's monitor scores nothing without one.
             begin=lambda n_blocks: FitTask(estimator, X, X, None, n_blocks),
             features=features,
-            classes=classes,
-        )
+        )  # fmt: skip
+        if likelihood.scales_targets:
+            data = data._standardized(estimator.standardize)
+            _require_range(data.spread, dtype)
+            return data
+        if is_of_classes(likelihood):
+            classes, place = np.unique(observed.values, return_inverse=True)
+            observed = observed._replace(values=place.astype(np.float64))
+            data = replace(data, observed=observed, classes=classes)
+        else:
+            _require_counts(observed.values, cast(TargetLikelihood, likelihood))
+        best = getattr(likelihood, "constant_outputs", None)
+        if best is None or not len(observed.values):
+            return data
+        y = as_targets(likelihood, torch.as_tensor(observed.values)).numpy()
+        return replace(data, mean=float(np.atleast_1d(best(y, data.weights))[0]))
 
-    def warn_of_empty(self) -> None:
-        """Say how many rows and columns have nothing to learn from."""
-        warn_of_empty(self.observed)
+    def _standardized(self, standardize: bool | str) -> "MatrixTraining":
+        values, center = self.observed.values, standardize in (True, "center")
+        mean, scale, spread = scaling(
+            values, center, standardize in (True, "scale"), self.observed.weights
+        )
+        values = (values.astype(np.float64) - mean) / scale
+        if center and len(values) and not values.any():
+            warn_user(
+                "all observed entries of X are equal: there is nothing to learn but that.",
+                UserWarning,
+            )
+        observed = self.observed._replace(values=values)
+        return replace(self, observed=observed, mean=mean, scale=scale, spread=spread / scale)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -149,52 +143,37 @@ class MatrixTraining:
         return self.observed.shape
 
     @cached_property
+    def weights(self) -> Array:
+        """How often each entry counts, (N,)."""
+        weights = self.observed.weights
+        return np.ones(len(self.observed.values)) if weights is None else weights
+
+    @cached_property
     def entries(self) -> Entries:
-        """On the device, in the working precision."""
+        """Observed entries on the device, in the precision of the sweeps."""
         return self.observed.tensors(self.device, self.dtype)
 
-    @property
+    @cached_property
     def double_entries(self) -> Entries:
-        """Those by row in float64, whatever the working precision; those by column as they are."""
+        """Those by row in float64, for bounds; the places are shared."""
         if self.dtype == torch.float64:
             return self.entries
-        values, weights = self.observed.values, self.observed.weights  # already row by row
-        by_row = self.entries.by_row._replace(
-            value=torch.as_tensor(values, device=self.device).double(),
-            weight=None
-            if weights is None
-            else torch.as_tensor(weights, device=self.device).double(),
-        )
+        by_row, values = self.entries.by_row, torch.as_tensor(self.observed.values)
+        if by_row.weight is not None:
+            weight = torch.as_tensor(self.weights, device=self.device).double()
+            by_row = by_row._replace(weight=weight)
+        by_row = by_row._replace(value=values.to(self.device, torch.float64))
         return self.entries._replace(by_row=by_row)
 
     @property
     def total_weight(self) -> float:
         """Entries, each counted by its weight."""
-        weights = self.observed.weights
-        return float(len(self.observed.values) if weights is None else weights.sum())
+        return float(self.weights.sum())
 
     @property
     def log_jacobian(self) -> float:
         """Turns a log density of scaled entries into that of the entries as given, nats."""
         return -self.total_weight * float(np.log(self.scale))
-
-    def noise(
-        self, noise_std: str | float, learns_scales: bool
-    ) -> tuple[float, tuple[float, float] | None]:
-        """Noise variance in scaled units, as given or to start from, and its range if learned.
-
-        With nothing to learn from it stays where it starts.
-        """
-        if self.classes is not None:
-            return _LATENT_NOISE, None
-        if not isinstance(noise_std, str):
-            return float((noise_std / self.scale) ** 2), None
-        start = _INITIAL_NOISE_LEARNED if learns_scales else _INITIAL_NOISE
-        start = float((start * self.spread) ** 2)
-        if len(self.observed.values) == 0:
-            return start, None
-        low, high = (float((r * self.spread) ** 2) for r in _NOISE_RANGE)
-        return start, (low, high)
 
     def attributes(self) -> dict[str, Any]:
         """Fitted attributes that depend on the matrix alone."""
@@ -237,12 +216,18 @@ def observe(estimator: TakesMatrix, X: Any) -> tuple[Observed, Any]:
     return observed._replace(row_labels=rows, column_labels=columns), checked
 
 
+def _require_counts(values: Array, likelihood: TargetLikelihood) -> None:
+    wrong = values[(values < 0.0) | (values != np.floor(values))]
+    if likelihood.is_discrete and wrong.size:
+        raise ValueError(f"likelihood={likelihood!r} is of counts, but X holds {wrong[0]:g}.")
+
+
 def _require_range(spread: float, dtype: torch.dtype) -> None:
     """Refuse scaled entries whose squares leave the arithmetic's range."""
     largest = LARGEST[dtype]
     if not 1.0 / largest <= spread <= largest:
         raise ValueError(
             f"the observed entries of X spread by {spread:.3g}, which must lie between "
-            f"{1.0 / largest:g} and {largest:g} in this arithmetic: use scale=True, rescale them, "
-            "or give X as float64."
+            f"{1.0 / largest:g} and {largest:g} in this arithmetic: use standardize=True, rescale "
+            "them, or give X as float64."
         )

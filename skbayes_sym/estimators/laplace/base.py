@@ -3,47 +3,30 @@
 from numbers import Integral, Real
 from typing import Any, cast
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
-from skbayes_sym.estimators._fit.memory import weights_bytes
 from skbayes_sym.estimators._fit.model import NETWORK_CONSTRAINTS, gaussian_noise, layer_sizes
 from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.laplace.networks import chosen_network, layer_prior, recording
-from skbayes_sym.estimators.laplace.predict import (
-    N_OUTPUT_DRAWS,
-    Transformations,
-    linearised,
-    moderated,
-    output_draws,
-    output_nodes,
-    predict_seeds,
-)
+from skbayes_sym.estimators.laplace.predict import Transformations, linearised, predict_seeds
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
-from skbayes_sym.estimators.predictors import (
-    BayesianClassifierMixin,
-    BayesianRegressorMixin,
-    SampledOutputs,
-    noise_stream,
-)
+from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior, LinearisedNetwork
-from skbayes_sym.inference.laplace.precision import KroneckerPrecision
+from skbayes_sym.inference.laplace.predictors import LinearisedLabels, LinearisedPredictor
+from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.augmentations.base import Identity, ImageShape
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.recording import RecordingNetwork
-from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetPredictive
 from skbayes_sym.models.priors import Prior
-from skbayes_sym.numerics.random import generator_from
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
@@ -131,71 +114,27 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)
 
-    def _learned_likelihood(self, like: Tensor) -> Likelihood:
-        """The one that was given, in scaled units."""
-        given = cast(Likelihood, self._given_likelihood)
-        return given.at(torch.as_tensor(self._likelihood_params_)).to(like)
-
-    def _predictive(self, x: Tensor) -> TargetPredictive:
-        law = self._linearised(x).outputs(x)
-        if self._given_likelihood is None:  # one normal a row
-            variance = law.covariance.diagonal(dim1=-2, dim2=-1)
-            noise = torch.as_tensor(self.noise_std_ / self.y_scale_).to(x)
-            return NormalMixture(
-                law.mean.unsqueeze(0), variance.unsqueeze(0), noise.square(),
-                covariance=law.covariance.unsqueeze(0),
-            )  # fmt: skip
-        if law.mean.shape[-1] == 1:
-            outputs, weights = output_nodes(law)
-        else:
-            outputs, weights = output_draws(law, N_OUTPUT_DRAWS, self._predict_seeds()[1]), None
-        mixture = self._learned_likelihood(x).predictive(outputs, weights)
-        return cast(TargetPredictive, mixture)
-
-    def _output_covariance(self, x: Tensor) -> Tensor:
-        if self._given_likelihood is not None:
-            return super()._output_covariance(x)
-        return self._linearised(x).covariance(x)
-
-    def _function_bytes(self, n_rows: int) -> int:
-        if isinstance(getattr(self.posterior_, "precision", None), KroneckerPrecision):
-            return 0  # one draw's weights at a time
-        return weights_bytes(self.network_.layout.n_params)
-
-    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        functions = self._linearised(x).functions(x, n, generator=generator)
-        return SampledOutputs(functions, np.atleast_1d(self.noise_std_))
-
-    def _sample_targets(self, blocks: list[Tensor], n: int, seed: int) -> Array:
-        if self._given_likelihood is None:
-            return super()._sample_targets(blocks, n, seed)
-        network = self._linearised(blocks[0])
-        parts = [network.functions(x, n, generator=generator_from(seed)) for x in blocks]
-        outputs, rng = torch.cat(parts, 1), noise_stream(seed)
-        likelihood = self._learned_likelihood(outputs)
-        unit = [torch.as_tensor(a).to(outputs) for a in (self.y_mean_, self.y_scale_)]
-        laws = (cast(TargetPredictive, likelihood.predictive(f.unsqueeze(0))) for f in outputs)
-        draws = [law.in_units(*unit).sample(1, rng).cpu().double().numpy() for law in laws]
-        return np.concatenate(draws)
+    def _predictor(self, like: Tensor) -> Predictor:
+        network, seed = self._linearised(like), self._predict_seeds()[1]
+        return LinearisedPredictor(network, self._observation.to(like), seed)
 
 
 class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
     """Classes, by averages over the linearised posterior."""
 
     predictive: str | int
-    _variance_scale: float = 1.0  # of the outputs
 
-    def _predictive(self, x: Tensor) -> Predictive:
-        network, scale = self._linearised(x), self._variance_scale
-        if self.predictive == "plugin" or scale == 0.0:
-            logits = network.mean(x).unsqueeze(0)
-        else:
-            law = network.outputs(x)
-            law = law._replace(covariance=scale * law.covariance)
-            if self.predictive == "probit":
-                logits = moderated(law).unsqueeze(0)
-            else:
-                n = N_PREDICT_DRAWS if isinstance(self.predictive, str) else self.predictive
-                logits = output_draws(law, n, self._predict_seeds()[1])
-        likelihood = self._given_likelihood or Categorical()
-        return likelihood.to(x).predictive(logits)
+    def _predictor(self, like: Tensor) -> Predictor:
+        return LinearisedLabels(
+            self._linearised(like), self._observation.to(like), self._predict_seeds()[1],
+            self._integral,
+            N_PREDICT_DRAWS if isinstance(self.predictive, str) else self.predictive,
+            self._outputs_variance_scale(),
+        )  # fmt: skip
+
+    @property
+    def _integral(self) -> str:
+        return self.predictive if isinstance(self.predictive, str) else "sampling"
+
+    def _outputs_variance_scale(self) -> float:
+        return 1.0

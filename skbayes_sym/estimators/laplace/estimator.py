@@ -43,13 +43,14 @@ from skbayes_sym.estimators.optimizers import (
     Updates,
     as_adam,
 )
-from skbayes_sym.estimators.predictors import SampledOutputs
+from skbayes_sym.inference.laplace.predictors import ModesPredictor
+from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.predictive import NormalMixture, Predictive, TargetPredictive
 from skbayes_sym.models.priors import Prior, UnboundPrior
 
 _TOL = 5e-6  # of regression; see ``inference.laplace.search.numbers``
@@ -408,25 +409,11 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
             wide_prior=prior_object(self.prior), effort=self._effort,
         )  # fmt: skip
 
-    def _predictive(self, x: Tensor) -> TargetPredictive:
+    def _predictor(self, like: Tensor) -> Predictor:
         if self.optimizer_ == "adam":
-            return super()._predictive(x)
-        mean, covariance = (t.to(x) for t in self._modes(x).outputs(x))
-        variance = covariance.diagonal(dim1=-2, dim2=-1)
-        noise = torch.as_tensor(self._noise_of_modes()).to(x).square().unsqueeze(1)
-        return NormalMixture(mean, variance, noise, covariance=covariance)
-
-    def _output_covariance(self, x: Tensor) -> Tensor:
-        if self.optimizer_ == "adam":
-            return super()._output_covariance(x)
-        return self._modes(x).covariance(x)
-
-    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        if self.optimizer_ == "adam":
-            return super()._sample_outputs(x, n, generator)
-        mode = torch.randint(len(self.noise_std_modes_), (n,), generator=generator)
-        functions = self._modes(x).draw(x, mode, generator=generator).to(x)
-        return SampledOutputs(functions, self.noise_std_modes_[mode.numpy()][:, None, :])
+            return super()._predictor(like)
+        noise = torch.as_tensor(self._noise_of_modes()).unsqueeze(1).log()
+        return ModesPredictor(self._modes(like), Gaussian(noise.to(like)))
 
 
 class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassification):
@@ -625,7 +612,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         return effort.units(data.n_rows, data.n_features, n_outputs, in_time)
 
     def _n_outputs(self, data: Training) -> int:
-        n_classes = len(self.classes_)
+        n_classes = len(data.classes)
         one = self.optimizer_ == "gauss-newton" and isinstance(self.network, str)
         return 1 if one and n_classes == 2 else n_classes
 
@@ -642,11 +629,14 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
             alternative=FLAT if isinstance(self.prior, str) else None, effort=self._effort,
         )  # fmt: skip
 
-    def _predictive(self, x: Tensor) -> Predictive:
+    def _predictor(self, like: Tensor) -> Predictor:
         if self.optimizer_ == "adam":
-            return super()._predictive(x)
-        return self._classes(x, self.predictive, self.variance_scale_)
+            return super()._predictor(like)
+        made: Predictor = self._cached(
+            f"{self._integral} labels on {like.device}",
+            lambda: self._labels(like, self._integral, self.variance_scale_),
+        )
+        return made
 
-    @property
-    def _variance_scale(self) -> float:  # type: ignore[override]
+    def _outputs_variance_scale(self) -> float:
         return 1.0 if isinstance(self.variance_scale, str) else self.variance_scale

@@ -9,13 +9,9 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.networks import NetworkEstimator
-from skbayes_sym.inference.laplace.labels_predictive import (
-    Posteriors,
-    labels_mixture,
-    moderated_mixture,
-)
+from skbayes_sym.inference.laplace.labels_predictive import Posteriors
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
-from skbayes_sym.models.predictive import CategoricalMixture
+from skbayes_sym.inference.laplace.predictors import LabelsPredictor
 
 
 class PredictsFromModes(NetworkEstimator):
@@ -38,18 +34,8 @@ class PredictsFromModes(NetworkEstimator):
         """Standard deviations in scaled units, (R, T)."""
         return np.asarray(self.noise_std_modes_ / self.y_scale_)
 
-    def _classes(
-        self, x: Tensor, predictive: str | int, variance_scale: float
-    ) -> CategoricalMixture:
-        """Class probabilities of rows (N, D), every mode counted alike."""
-
-        def make() -> Posteriors:
-            modes = self._modes(x)
-            return Posteriors(modes.loc, torch.cholesky_inverse(modes.factor))
-
-        posteriors = self._cached(f"covariances on {x.device}", make)
-        mixture = moderated_mixture if predictive == "probit" else labels_mixture
-        scale = 0.0 if predictive == "plugin" else variance_scale
-        found = mixture(fully_connected(self.network_), posteriors, x.double(), scale)
-        weights = None if found.log_weights is None else found.log_weights.to(x)
-        return CategoricalMixture(found.log_probs.to(x), weights)
+    def _labels(self, like: Tensor, integral: str, variance_scale: float) -> LabelsPredictor:
+        """Every mode counted alike, on the device of ``like``."""
+        modes = self._modes(like)
+        posteriors = Posteriors(modes.loc, torch.cholesky_inverse(modes.factor))
+        return LabelsPredictor(modes.network, posteriors, variance_scale, integral)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
 from skbayes_sym.inference.laplace.search.modes import (
     EvidenceSearch,
     Modes,
+    OnSearch,
     Search,
     mapped,
     starting_points,
@@ -68,15 +70,7 @@ STEEP, FLAT = LayerScales(8.0, 64.0), LayerScales(8.0, 4.0)
 
 @dataclass(frozen=True, eq=False)
 class ModesFit:
-    """What a search has found (so far).
-
-    Parameters
-    ----------
-    search : Search
-    network : MLP
-    prior : ScalesByGroup
-    predict_seed : int
-    """
+    """What a search has found (so far)."""
 
     search: Search
     network: MLP
@@ -138,15 +132,9 @@ class ModesFit:
 
 @dataclass(frozen=True, eq=False)
 class NumbersFit(ModesFit):
-    """Modes of regression, each with its noise.
+    """Modes of regression, each with its noise."""
 
-    Parameters
-    ----------
-    width_scores : mapping, optional
-        Nats per row held out, by number of units.
-    """
-
-    width_scores: Mapping[int, float] | None = None
+    width_scores: Mapping[int, float] | None = None  # nats per row held out, by number of units
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         assert data.y_scaling is not None
@@ -164,21 +152,11 @@ class NumbersFit(ModesFit):
 
 @dataclass(frozen=True, eq=False)
 class LabelsFit(ModesFit):
-    """Modes of classification, refined.
+    """Modes of classification, refined."""
 
-    Parameters
-    ----------
-    refined : RefinedModes or Modes
-        The posterior; the modes themselves if refining them was interrupted.
-    variance_scale : float
-        Of the logits' variance in predictions.
-    left_out : Tensor of shape (N,), optional
-        Log probability of every row left out, nats; where they chose the variance scale.
-    """
-
-    refined: RefinedModes | Modes
-    variance_scale: float
-    left_out: Tensor | None = None
+    refined: RefinedModes | Modes  # the modes themselves if refining them was interrupted
+    variance_scale: float  # factor on the logits' variance in predictions
+    left_out: Tensor | None = None  # (N,), log probabilities of rows left out, if they chose it
 
     @property
     def _posterior(self) -> RefinedModes | Modes:
@@ -246,57 +224,53 @@ def choose_width(
 class EvidenceLaplace:
     """Modes from several starts, each with scales and noise set by its evidence (MacKay 1992).
 
-    Parameters
-    ----------
-    n_restarts : int or "auto"
-        "auto" is what some seconds of one core are enough for, at most ``most``, by default ten.
-    max_iter : int or "auto"
-        Largest number of Gauss-Newton steps; "auto" is fewer of large systems.
-    tol : float or None
-        Nats per unit of sample weight by which a log evidence still moves when it has settled.
-    says_unconverged : bool, default=False
-        Whether a best mode that still moved at the end is warned of.
-    widens : bool, default=False
-        Whether many rows without much noise are given more units and another prior, and noisy
-        tables fewer units, as rows held out say.
-    wide_prior : unbound prior, optional
-        The prior of these networks; by default ``ARD()`` of more units, ``LayerScales()`` of fewer.
-    most : int, optional
-    effort : ModesEffort
+    If it widens, many rows without much noise are given more units and another prior, and noisy
+    tables fewer units, as rows held out say.
     """
 
     needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
-    n_restarts: int | str
-    max_iter: int | str
-    tol: float | None
-    says_unconverged: bool = False
+    n_restarts: int | str  # "auto": what some seconds of one core are enough for, at most ``most``
+    max_iter: int | str  # Gauss-Newton steps, at most; "auto" is fewer of large systems
+    tol: float | str | None  # nats per unit of sample weight
+    says_unconverged: bool = False  # warns of a best mode that still moved at the end
     widens: bool = False
+    # Of other widths; by default ``ARD()`` of more units, ``LayerScales()`` of fewer.
     wide_prior: UnboundPrior | None = None
     most: int | None = None
     effort: ModesEffort = field(default=ModesEffort(), kw_only=True)
 
     def fit(self, data: Training, model: Model, run: Run) -> NumbersFit:
-        effort, so_far = self.effort, list[Callable[[], NumbersFit]]()
-        task, wide = self._task(data, model, run, so_far), self._wide(data, model)
-        asks = self._may_change(model) and effort.asks_width(data.n_rows, task.problem.network)
+        effort, network = self.effort, fully_connected(model.network)
+        searches = _Searches(self, data, run, [])
+        searches.require_memory(model)
+        may_change = self.widens and model.likelihood.n_params > 0
+        wide = effort.richer(data.n_rows, network) if may_change else None
+        asks = may_change and effort.asks_width(data.n_rows, network)
+        n_parts = 1 + begins_both_ways(searches.problem(model)) + (wide is not None)
+        most = self.max_iter
+        if isinstance(most, str):
+            most = (1 + effort.more) * effort.steps
+        widths = fit = None
+        run.begin((n_parts + len(effort.widths) * asks) * most, lambda: searches.so_far[-1]())
         with torch.no_grad():
-            n_parts = (
-                1 + begins_both_ways(task.problem) + (wide is not None) + len(effort.widths) * asks
-            )
-            most = (
-                (1 + effort.more) * effort.steps
-                if isinstance(self.max_iter, str)
-                else self.max_iter
-            )
-            run.begin(n_parts * most, lambda: so_far[-1]())
-            widths = self._widths(task) if asks else None
-            if widths is not None and widths.ended is not None:
+            if asks:
+
+                def validate(width: int) -> tuple[NumbersFit, HeldOut | None]:
+                    return searches.validate(self._resized(model, width, LayerScales()))
+
+                _, y, weight = data.double_data
+                widths = choose_width(validate, network, y, weight, effort)
                 fit = widths.ended
-            elif widths is not None and widths.chosen < effort.usual_width:
-                fit = self._retold(task, self._of_width(model, widths.chosen)).search()
-            else:
-                fit = self._search(task, wide)
+                if fit is None and widths.chosen < effort.usual_width:
+                    fit = searches.search(self._resized(model, widths.chosen, LayerScales()))
+            if fit is None and wide is not None:
+                pilot = searches.pilot(model)
+                if pilot.search.has_ended:
+                    fit = pilot
+                elif noise_share(pilot.modes, data.double_data.y.cpu()) <= effort.most_noise:
+                    model = self._resized(model, wide.hidden_layer_sizes[0], ARD())
+            fit = fit or searches.search(model)
             if widths is not None:
                 unit = data.log_jacobian / data.total_weight
                 scores = {width: score + unit for width, score in widths.scores.items()}
@@ -305,152 +279,105 @@ class EvidenceLaplace:
         fit.report(data, self.tol, warns=self.says_unconverged)
         return fit
 
-    def _search(self, task: "_Task", wide: Model | None) -> NumbersFit:
-        """All modes, of ``wide`` where two say that there isn't much noise."""
-        if wide is not None:
-            pilot = task.pilot()
-            if pilot.search.has_ended:
-                return pilot
-            if noise_share(pilot.modes, task.data.double_data.y.cpu()) <= self.effort.most_noise:
-                task = self._retold(task, wide)
-        return task.search()
-
-    def _widths(self, task: "_Task") -> Widths:
-        """Numbers of hidden units by what rows held out say."""
-        model = task.model
-
-        def validate(width: int) -> tuple[NumbersFit, HeldOut | None]:
-            n_restarts = self.effort.folds * MODES_A_FOLD
-            retold = self._retold(task, self._of_width(model, width), n_restarts)
-            return retold.validate(self.effort)
-
-        _, y, weight = task.data.double_data
-        return choose_width(validate, fully_connected(model.network), y, weight, self.effort)
-
-    def _of_width(self, model: Model, width: int) -> Model:
+    def _resized(self, model: Model, width: int, default: UnboundPrior) -> Model:
         network = network_of(fully_connected(model.network), width)
-        prior = (self.wide_prior or LayerScales()).bind(network.layout)
-        return model._replace(network=network, prior=prior)
-
-    def _may_change(self, model: Model) -> bool:
-        return self.widens and model.likelihood.n_params > 0
-
-    def _retold(self, task: "_Task", model: Model, n_restarts: int | None = None) -> "_Task":
-        """The same of another network."""
-        return self._task(task.data, model, task.run, task.so_far, n_restarts)
-
-    def _task(
-        self, data: Training, model: Model, run: Run, so_far: list[Callable[[], NumbersFit]],
-        n_restarts: int | None = None,
-    ) -> "_Task":  # fmt: skip
-        network, prior = fully_connected(model.network), scales_by_group(model.prior)
-        max_iter, more = self.max_iter, 0
-        if isinstance(max_iter, str):
-            max_iter = self.effort.steps_of_mode(data.n_rows, network)
-            more = self.effort.more * max_iter
-        learned = model.likelihood.n_params > 0
-        noise = None if learned else model.likelihood.noise_scale.double() ** -2
-        problem = NumbersEvidence(network, data.double_data, prior, noise_precision=noise)
-        if n_restarts is None:
-            n_restarts = self.effort.restarts(self.n_restarts, data.n_rows, network, self.most)
-        # Systems, their factors and inverses.
-        _require_memory(data, network, n_restarts, 5 * (network.n_outputs + 1))
-        how = EvidenceSearch(max_iter, self.tol, more)
-        return _Task(model, problem, how, n_restarts, data, run, so_far)
-
-    def _wide(self, data: Training, model: Model) -> Model | None:
-        """A larger network, or another prior, that many rows may be worth."""
-        if not self._may_change(model):
-            return None
-        network = self.effort.richer(data.n_rows, fully_connected(model.network))
-        if network is None:
-            return None
-        prior = (self.wide_prior or ARD()).bind(network.layout)
+        prior = (self.wide_prior or default).bind(network.layout)
         return model._replace(network=network, prior=prior)
 
 
-class _Task(NamedTuple):
-    """The modes of one model: what is searched, from where, and who is told."""
+class _Searches(NamedTuple):
+    """Searches of one fit, of one network or another."""
 
-    model: Model
-    problem: NumbersEvidence
-    how: EvidenceSearch
-    n_restarts: int
+    method: EvidenceLaplace
     data: Training
     run: Run
     so_far: list[Callable[[], NumbersFit]]
+
+    def problem(self, model: Model) -> NumbersEvidence:
+        learned = model.likelihood.n_params > 0
+        return NumbersEvidence(
+            fully_connected(model.network), self.data.double_data, scales_by_group(model.prior),
+            noise_precision=None if learned else model.likelihood.noise_scale.double() ** -2,
+        )  # fmt: skip
+
+    def pilot(self, model: Model) -> NumbersFit:
+        """Two modes, one begun in each way, by which the noise is judged."""
+        problem, theta = self.problem(model), self._draw(model, 2)
+        how = replace(self._how(model), max_more=0)
+        doubted = alternating(2, theta)
+        return self._fit(model, how.search(problem, theta, doubted, self._on_step(model)))
+
+    def search(self, model: Model) -> NumbersFit:
+        """All modes."""
+        n, draw = self.require_memory(model), partial(self._draw, model)
+        how, on_step = self._how(model), self._on_step(model)
+        return self._fit(model, search_numbers(how, self.problem(model), draw, n, on_step))
+
+    def validate(self, model: Model) -> tuple[NumbersFit, HeldOut | None]:
+        """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""
+        effort, how = self.method.effort, self._how(model)
+        tol = how.tol
+        if tol is not None:
+            tol = max(effort.rough_tol, 0.0 if isinstance(tol, str) else tol)
+        how = EvidenceSearch(min(how.max_iter, effort.rough_steps), tol)
+        generator = generator_from(self._seeds[2])
+        fold = folds(self.data.n_rows, effort.folds, generator=generator).to(self.data.device)
+        start = self._draw(model, MODES_A_FOLD * effort.folds)
+        on_step = self._on_step(model)
+        search, rows = cross_validated(how, self.problem(model), start, fold, on_step)
+        return self._fit(model, search), rows
+
+    def require_memory(self, model: Model) -> int:
+        """Number of restarts, for whose systems, their factors and inverses there is memory."""
+        network, method = fully_connected(model.network), self.method
+        n = method.effort.restarts(method.n_restarts, self.data.n_rows, network, method.most)
+        _require_memory(self.data, network, n, 5 * (network.n_outputs + 1))
+        return n
+
+    def _how(self, model: Model) -> EvidenceSearch:
+        max_iter, more, effort = self.method.max_iter, 0, self.method.effort
+        if isinstance(max_iter, str):
+            max_iter = effort.steps_of_mode(self.data.n_rows, fully_connected(model.network))
+            more = effort.more * max_iter
+        return EvidenceSearch(max_iter, self.method.tol, more)
 
     @property
     def _seeds(self) -> list[int]:
         """Seeds of starts, of predictions and of folds."""
         return spawn_seeds(self.data.seed, 3)
 
-    def pilot(self) -> NumbersFit:
-        """Two modes, one begun in each way, by which the noise is judged."""
-        theta, how = self._draw(2), replace(self.how, max_more=0)
-        return self._fit(how.search(self.problem, theta, alternating(2, theta), self._on_step))
+    def _fit(self, model: Model, search: Search) -> NumbersFit:
+        network, prior = fully_connected(model.network), scales_by_group(model.prior)
+        return NumbersFit(search, network, prior, self._seeds[1])
 
-    def search(self) -> NumbersFit:
-        """All modes."""
-        return self._fit(
-            search_numbers(self.how, self.problem, self._draw, self.n_restarts, self._on_step)
-        )
+    def _draw(self, model: Model, n: int) -> Tensor:
+        return _starts(self.problem(model), n, self._seeds[0])
 
-    def validate(self, effort: ModesEffort) -> tuple[NumbersFit, HeldOut | None]:
-        """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""
-        generator = generator_from(self._seeds[2])
-        fold = folds(self.data.n_rows, effort.folds, generator=generator).to(self.data.device)
-        tol = self.how.tol
-        if tol is not None:
-            tol = max(effort.rough_tol, 0.0 if isinstance(tol, str) else tol)
-        how = EvidenceSearch(min(self.how.max_iter, effort.rough_steps), tol)
-        start = self._draw(MODES_A_FOLD * effort.folds)
-        search, rows = cross_validated(how, self.problem, start, fold, self._on_step)
-        return self._fit(search), rows
-
-    def _fit(self, search: Search) -> NumbersFit:
-        return NumbersFit(search, self.problem.network, self.problem.prior, self._seeds[1])
-
-    def _draw(self, n: int) -> Tensor:
-        return _starts(self.problem, n, self._seeds[0])
-
-    def _on_step(self, _: int, search: Callable[[], Search]) -> bool:
+    def _on_step(self, model: Model) -> OnSearch:
         """Ends a block after every step, and keeps what has been found by then."""
-        self.so_far[:] = [lambda: self._fit(search())]
-        return self.run.end_block()
+
+        def on_step(_: int, search: Callable[[], Search]) -> bool:
+            self.so_far[:] = [lambda: self._fit(model, search())]
+            return self.run.end_block()
+
+        return on_step
 
 
 @dataclass(frozen=True, eq=False)
 class EvidenceLaplaceLabels:
     """Modes from several starts, their scales set by the evidence, then Gaussian variational steps.
 
-    Parameters
-    ----------
-    n_restarts : int or "auto"
-        "auto" is what some seconds of one core are enough for, at most four.
-    max_iter : int or "auto"
-        Largest number of Gauss-Newton steps of a restart; "auto" is 60, or 30 of many weights.
-    tol : "auto", float or None
-        Nats per unit of sample weight; "auto" is a tenth of a nat, None never stops.
-    variance_scale : "loo" or float
-        Of the logits' variance in predictions; "loo" chooses it by approximate leave-one-out.
-    says_unconverged : bool, default=False
-        Whether a best mode that still moved at the end is warned of.
-    alternative : unbound prior, optional
-        Tried from the first start where labels are noisy; all modes are then of the prior with the
-        higher evidence.
-    tries : bool, default=True
-        Whether noisy labels are looked for, and every start then searched from in two ways.
-    effort : ModesEffort
+    If it tries, noisy labels are looked for; every start is then searched from in two ways, and
+    where the first start's evidence is higher under the alternative prior, all modes are of it.
     """
 
     needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
-    n_restarts: int | str
-    max_iter: int | str
-    tol: float | str | None
-    variance_scale: str | float
-    says_unconverged: bool = False
+    n_restarts: int | str  # "auto": what some seconds of one core are enough for, at most four
+    max_iter: int | str  # Gauss-Newton steps of a restart, at most
+    tol: float | str | None  # nats per unit of sample weight; "auto" is a tenth of a nat in all
+    variance_scale: str | float  # of the logits in predictions; "loo" by approximate leave-one-out
+    says_unconverged: bool = False  # warns of a best mode that still moved at the end
     alternative: UnboundPrior | None = None
     tries: bool = True
     effort: ModesEffort = field(default=ModesEffort(), kw_only=True)
@@ -507,7 +434,7 @@ class EvidenceLaplaceLabels:
         def search(problem: LabelsEvidence, theta: Tensor, doubted: bool) -> Search:
             def better(search: Search) -> tuple[LabelsEvidence, Search]:
                 either = [*best, (problem, search)]
-                return max(either, key=lambda one: float(one[1].modes.log_evidence.max()))
+                return max(either, key=lambda one: float(one[1].modes.score.max()))
 
             def on_step(step: int, so_far: Callable[[], Search]) -> bool:
                 run.keep(lambda: unrefined(*better(so_far())))

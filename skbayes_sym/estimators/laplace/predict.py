@@ -1,7 +1,6 @@
 """Predictions: what is asked of the network linearised at the mode."""
 
 from dataclasses import replace
-from math import pi
 from typing import NamedTuple
 
 import torch
@@ -12,20 +11,15 @@ from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, L
 from skbayes_sym.inference.laplace.posterior import (
     LaplacePosterior,
     LinearisedNetwork,
-    LinearisedOutputs,
 )
 from skbayes_sym.models.augmentations.base import Augmentation
 from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.networks.recording import RecordingNetwork
-from skbayes_sym.numerics.gaussian import gauss_hermite
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 _NEGLIGIBLE = 1e-3  # nats per row: what training takes for converged
 _ROWS_LOOKED_AT = 200
-
-N_OUTPUT_DRAWS = 200  # of several outputs per row, where no rule integrates over them
 
 
 class Transformations(NamedTuple):
@@ -98,26 +92,3 @@ def averaging_is_negligible(
     blocks = ((data.x[some], data.y[some]) for some in rows.split(evidence.batch_size))
     changes = (log_prob(x, y, transformations.n) - log_prob(x, y, 1) for x, y in blocks)
     return all(float(change.abs().max()) <= _NEGLIGIBLE for change in changes)
-
-
-def output_draws(law: LinearisedOutputs, n: int, seed: int) -> Tensor:
-    """Outputs drawn with the same standard normals for every row, (n, N, O)."""
-    shape = (n, law.mean.shape[-1])
-    noise = torch.randn(shape, generator=generator_from(seed)).to(law.mean)
-    # The symmetric root, which is unique: a Cholesky factor or eigenvectors alone would let
-    # rounding decide between equal alternatives.
-    values, vectors = torch.linalg.eigh(law.covariance)
-    root = (vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)) @ vectors.mT
-    return law.mean + torch.einsum("nok,sk->sno", root, noise)
-
-
-def output_nodes(law: LinearisedOutputs) -> tuple[Tensor, Tensor]:
-    """Gauss-Hermite nodes (S, N, 1) of one output per row, and their log weights (S,)."""
-    nodes, weights = (t.to(law.mean) for t in gauss_hermite(N_NODES))
-    return law.mean + law.covariance[..., 0].sqrt() * nodes[:, None, None], weights.log()
-
-
-def moderated(law: LinearisedOutputs) -> Tensor:
-    """Logits shrunk by their variance (MacKay 1992, eq. 24, one class at a time), (N, O)."""
-    variance = law.covariance.diagonal(dim1=-2, dim2=-1)
-    return law.mean / (1.0 + pi / 8.0 * variance).sqrt()

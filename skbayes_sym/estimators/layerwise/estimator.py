@@ -5,7 +5,6 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.model import (
@@ -22,10 +21,9 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.layerwise.method import LayerwiseVI
 from skbayes_sym.estimators.layerwise.parts import HIDDEN_POSTERIORS, LAST_LAYERS, Parts
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
-from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
-from skbayes_sym.inference.layerwise.posterior import ConditionedDraws, LayerwisePosterior
+from skbayes_sym.estimators.regressor import BayesianRegressorMixin
+from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior, LayerwisePredictor
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.predictive import NormalMixture
 from skbayes_sym.numerics.random import generator_from
 
 RandomState = int | np.random.RandomState | None
@@ -53,12 +51,10 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
         Activation of the hidden layers.
-    last_layer : {"collapsed", "variational", "averaged_kl_heuristic"}, default="collapsed"
+    last_layer : {"collapsed", "variational"}, default="collapsed"
         "collapsed" integrates the last layer exactly, given sampled hidden layers, and needs all
         rows at every step. "variational" makes it of sites at the inducing points, as
         ``hidden_posterior="global_inducing"`` makes the others, and takes minibatches.
-        "averaged_kl_heuristic" is Kurle et al.'s average over single rows, for comparison only:
-        it trains on no bound and overfits (`elbo_` is a valid bound all the same).
     hidden_posterior : {"mean_field", "global_inducing"}, default="mean_field"
         "global_inducing" makes the posterior of a layer's weights of ``n_inducing`` sites at the
         activations sampled below it, so that layers are correlated.
@@ -254,29 +250,15 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         )  # fmt: skip
         return LayerwiseVI(Parts(self.last_layer, self.hidden_posterior, self.n_inducing), steps)
 
-    def _draws(self, device: torch.device) -> ConditionedDraws:
-        """Draws of the hidden layers with the last layer given them, made once a device."""
+    def _predictor(self, like: Tensor) -> LayerwisePredictor:
+        """With draws of the hidden layers and the last layer given them."""
         n = self.n_predict_samples
 
-        def make() -> ConditionedDraws:
+        def make() -> LayerwisePredictor:
             # Drawn on the CPU whatever the device, so that predictions agree across them.
             generator = generator_from(self._predict_seed_)
-            return self.posterior_.conditioned(n, generator=generator, device=device)
+            draws = self.posterior_.conditioned(n, generator=generator, device=like.device)
+            return LayerwisePredictor(self.posterior_, draws, self._observation.to(like))
 
-        draws: ConditionedDraws = self._cached(f"{n} draws on {device}", make)
-        return draws
-
-    def _predictive(self, x: Tensor) -> NormalMixture:
-        noise_variance = torch.as_tensor(np.atleast_1d(self.noise_std_) / self.y_scale_).to(x) ** 2
-        mean, variance = self._draws(x.device).moments(x.double())
-        return NormalMixture(mean.to(x), variance.to(x), noise_variance)
-
-    def _function_bytes(self, n_rows: int) -> int:
-        """Or the last layer's inputs at the training data, from which that layer is drawn."""
-        width = self.posterior_.parts.network.sizes[-2] + 1
-        inputs = 8 * _OF_FEATURES * len(self.posterior_.x) * width
-        return max(super()._function_bytes(n_rows), inputs)
-
-    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        theta = self.posterior_.sample(n, generator=generator).to(x)
-        return SampledOutputs(self.network_.forward(theta, x), np.atleast_1d(self.noise_std_))
+        made: LayerwisePredictor = self._cached(f"{n} draws on {like.device}", make)
+        return made

@@ -97,14 +97,12 @@ class Setting(NamedTuple):
 
     def climb(self, result: OptimiseResult) -> Climb:
         """What a start has reached, by fresh draws."""
-        objective = elbo = self._bound(result.params, training=True)
-        if not self.posterior.last.trains_on_elbo:
-            elbo = self._bound(result.params, training=False)
+        elbo = self._bound(result.params)
         log_hyperprior = self.prior.log_hyperprior(self.prior.split(result.params)[1])
-        return Climb(result, objective.value + float(log_hyperprior), elbo)
+        return Climb(result, elbo.value + float(log_hyperprior), elbo)
 
-    def _bound(self, params: Tensor, *, training: bool) -> Estimate:
-        """The bound, or what training maximises."""
+    def _bound(self, params: Tensor) -> Estimate:
+        """Training ELBO by fresh draws."""
         generator = generator_from(self.seeds.bound, params.device)
         own, hyper = self.prior.split(params)
         posterior = self.posterior.under(self.prior.of_layers(hyper))
@@ -113,9 +111,8 @@ class Setting(NamedTuple):
         values: list[Tensor] = []
         left = _EVALUATION_DRAWS
         while left > 0:
-            likelihood, kl = posterior.terms(
-                own, self.rows, min(size, left), generator=generator, training=training
-            )
+            n_draws = min(size, left)
+            likelihood, kl = posterior.terms(own, self.rows, n_draws, generator=generator)
             values.append(likelihood - kl)
             left -= len(kl)
         return mean_and_error(torch.cat(values))

@@ -6,9 +6,8 @@ from skbayes_sym.inference.layerwise.base import HiddenPosterior, LastLayer, Lay
 from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
 from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
 from skbayes_sym.inference.layerwise.scales import PriorOfLayers
-from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
 
-LAST_LAYERS = {"collapsed", "variational", "averaged_kl_heuristic"}
+LAST_LAYERS = {"collapsed", "variational"}
 HIDDEN_POSTERIORS = {"mean_field", "global_inducing"}
 _N_INDUCING = 100  # n_inducing="auto"
 
@@ -59,10 +58,7 @@ class Parts:
         hidden: HiddenPosterior = MeanFieldHidden(network, tuple(hidden_scales))
         if self.hidden_posterior == "global_inducing":
             hidden = InducingHidden(network, tuple(hidden_scales), m)
-        n_features, n_outputs = network.sizes[-2] + 1, network.n_outputs
-        lasts: dict[str, LastLayer] = {
-            "collapsed": CollapsedLast(last_scale),
-            "variational": InducingLast(last_scale, m, n_outputs),
-            "averaged_kl_heuristic": AveragedKlLast(last_scale, n_features, n_outputs),
-        }
-        return Layerwise(network, hidden, lasts[self.last_layer])
+        last: LastLayer = CollapsedLast(last_scale)
+        if self.last_layer == "variational":
+            last = InducingLast(last_scale, m, network.n_outputs)
+        return Layerwise(network, hidden, last)

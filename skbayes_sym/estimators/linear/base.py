@@ -19,14 +19,12 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.linear.method import SiteInference
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
+from skbayes_sym.inference.linear.predictor import LinearPredictor
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import IDENTITY
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.predictive import Predictive
 from skbayes_sym.models.priors import GaussianPrior
-from skbayes_sym.numerics.gaussian import gauss_hermite
 from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.translation import Translation
 
@@ -161,17 +159,16 @@ class LinearEstimator(RowEstimator):
         unit: Array = getattr(self, "y_scale_", np.ones(1)) / self.x_scale_
         return unit
 
-    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (N, C) and covariance (N, C, C) of the outputs at scaled inputs, float64."""
-        mean, covariance = self.posterior_.output_moments(x.double())
-        return mean + torch.as_tensor(self._offset_).to(mean), covariance
-
-    def _by_nodes(self, likelihood: Likelihood, x: Tensor) -> Predictive:
-        """Prediction of a likelihood of one output, by Gauss-Hermite."""
-        mean, covariance = self._outputs(x)
-        nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
-        outputs = mean + covariance[..., 0].sqrt() * nodes[:, None, None]
-        return likelihood.to(x).predictive(outputs.to(x), weights.log().to(x))
+    def _predictor(self, like: Tensor) -> LinearPredictor:
+        made: LinearPredictor = self._cached(
+            f"linear on {like.device}",
+            lambda: LinearPredictor(
+                self.posterior_,
+                torch.as_tensor(self._offset_, dtype=torch.float64, device=like.device),
+                self._observation.to(like),
+            ),
+        )
+        return made
 
     @property
     def symmetry_(self) -> Translation:

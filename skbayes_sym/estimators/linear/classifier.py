@@ -1,5 +1,6 @@
 """Bayesian linear classification: two classes or more."""
 
+from dataclasses import replace
 from numbers import Real
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ from skbayes_sym.estimators._fit.method import Fitted
 from skbayes_sym.estimators._fit.model import GivenPrior
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.linear.base import (
     LINEAR_CONSTRAINTS,
     LinearEstimator,
@@ -16,13 +18,12 @@ from skbayes_sym.estimators.linear.base import (
 )
 from skbayes_sym.estimators.linear.found import SiteFit
 from skbayes_sym.estimators.linear.variance_scale import scale_by_left_out
-from skbayes_sym.estimators.predictors import BayesianClassifierMixin
 from skbayes_sym.inference.linear.expectations import SoftmaxSites
+from skbayes_sym.inference.linear.predictor import LinearPredictor
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
-from skbayes_sym.models.likelihoods.categorical import Categorical, log_class_probabilities
+from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.predictive import CategoricalMixture
 from skbayes_sym.numerics.gaussian import sobol_normal
 
 LIKELIHOODS: dict[str, Likelihood | None] = {
@@ -187,15 +188,19 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _chosen(self) -> Likelihood:
+    @property
+    def _chosen_likelihood(self) -> Likelihood:
+        return self._likelihood_of(len(self.classes_))
+
+    def _likelihood_of(self, n_classes: int) -> Likelihood:
         """The likelihood by name or by the number of classes, or the object itself."""
         if not isinstance(self.likelihood, str):
             return self._check_likelihood(self.likelihood)
-        by_default = Bernoulli() if len(self.classes_) == 2 else Categorical()
-        return LIKELIHOODS[self.likelihood] or by_default
+        return LIKELIHOODS[self.likelihood] or (Bernoulli() if n_classes == 2 else Categorical())
 
     def _likelihood(self, data: Training) -> Likelihood:
-        likelihood, n_classes = self._chosen(), len(self.classes_)
+        n_classes = len(data.classes)
+        likelihood = self._likelihood_of(n_classes)
         if likelihood.kind == "softmax":
             return likelihood
         if n_classes > 2 or likelihood.n_outputs(n_classes) != 1:
@@ -215,21 +220,19 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         if not isinstance(self.variance_scale, str):
             return float(self.variance_scale)
         # Laws of classes of other kinds aren't those that rows are left out by.
-        if found.bounds is None or self._chosen().kind not in ("softmax", "bernoulli"):
+        if found.bounds is None or self._likelihood(data).kind not in ("softmax", "bernoulli"):
             return 1.0
         return scale_by_left_out(found.state, data.double_data)
 
-    def _outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        mean, covariance = super()._outputs(x)
-        return mean, self.variance_scale_ * covariance
+    def _predictor(self, like: Tensor) -> LinearPredictor:
+        def make() -> LinearPredictor:
+            likelihood, rule = self._observation, None
+            if isinstance(likelihood, Categorical) and likelihood.kind == "softmax":
+                n_free = len(self.classes_) - 1
+                points = sobol_normal(likelihood.n_points, n_free, seed=self._predict_seed_)
+                rule = SoftmaxSites(points)
+            plain: LinearPredictor = super(BayesianLinearClassifier, self)._predictor(like)
+            return replace(plain, variance_scale=self.variance_scale_, rule=rule)
 
-    def _predictive(self, x: Tensor) -> CategoricalMixture:
-        likelihood = self._chosen()
-        if not isinstance(likelihood, Categorical) or likelihood.kind != "softmax":
-            return cast(CategoricalMixture, self._by_nodes(likelihood, x))
-        rule = self._cached("rule", lambda: self._rule(likelihood.n_points))
-        return CategoricalMixture(log_class_probabilities(rule.outputs(*self._outputs(x))).to(x))
-
-    def _rule(self, n_points: int) -> SoftmaxSites:
-        points = sobol_normal(n_points, len(self.classes_) - 1, seed=self._predict_seed_)
-        return SoftmaxSites(points)
+        made: LinearPredictor = self._cached(f"linear labels on {like.device}", make)
+        return made

@@ -1,14 +1,11 @@
 """Bayesian linear regression: numbers and counts."""
 
 from numbers import Real
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
-from skbayes_sym.estimators._fit.memory import weights_bytes
 from skbayes_sym.estimators._fit.model import GivenPrior, gaussian_noise
 from skbayes_sym.estimators._fit.rows import (
     STANDARDIZE,
@@ -25,12 +22,11 @@ from skbayes_sym.estimators.linear.base import (
     LinearEstimator,
     likelihood_constraint,
 )
-from skbayes_sym.estimators.predictors import BayesianRegressorMixin, SampledOutputs
+from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
-from skbayes_sym.models.predictive import NormalMixture, TargetPredictive
 
 LIKELIHOODS: dict[str, Likelihood] = {
     "gaussian": Gaussian(),
@@ -117,6 +113,8 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         negative at an outlier of a "student-t" fit: there the posterior is wider for the row.
     prior_scale_, noise_std_ : float or ndarray
         Learned or given scales (no `noise_std_` for "poisson").
+    likelihood_ : Likelihood
+        The one that was given, with what was learned of it, in standardised units.
     posterior_ : LowRankGaussian
         Posterior of the coefficients of scaled inputs and targets: ``.loc``, ``.variance()``,
         ``.sample(n, generator=...)``, ``.log_prob(w)``.
@@ -211,17 +209,15 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         tags.target_tags.multi_output = False
         return tags
 
-    def _chosen(self) -> Likelihood:
+    @property
+    def _chosen_likelihood(self) -> Likelihood:
         """The likelihood by name, or the object itself."""
-        if isinstance(self.likelihood, str):
-            return LIKELIHOODS[self.likelihood]
-        return self._check_likelihood(self.likelihood)
-
-    def _is_of_counts(self) -> bool:
-        return self._chosen().is_discrete
+        return LIKELIHOODS[self.likelihood] if isinstance(self.likelihood, str) else self.likelihood
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        likelihood = self._chosen()
+        likelihood = self._chosen_likelihood
+        if not isinstance(self.likelihood, str):
+            self._check_likelihood(likelihood)
         if not likelihood.n_params:
             why = f"likelihood={self.likelihood!r} has no scale of noise to set"
             refuse(self, ["noise_std"], why, "likelihood='gaussian' or 'student-t'")
@@ -229,13 +225,13 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
         """Counts have no unit, and a likelihood without free scale comes in that of ``y``."""
-        likelihood = self._chosen()
+        likelihood = self._chosen_likelihood
         is_asked = is_standardized(self.standardize, "y")
         enabled = is_asked and likelihood.scales_targets and likelihood.n_params > 0
         return column_scaling(rows.y, rows.weight, enabled=enabled, ends=rows.y_ends)
 
     def _likelihood(self, data: Training) -> Likelihood:
-        likelihood = self._chosen()
+        likelihood = self._chosen_likelihood
         if self._is_of_counts() and self.fit_intercept and not data.rows.y.any():
             raise ValueError(
                 f"likelihood={self.likelihood!r} needs at least one positive count in y: without "
@@ -245,48 +241,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
             return likelihood
         return likelihood.at(gaussian_noise(self.noise_std, data).log_noise)
 
-    def _fitted_likelihood(self, unit: Array) -> Likelihood:
-        """Of targets divided by ``unit``, for predictions."""
-        likelihood = self._chosen()
-        if not likelihood.n_params:
-            return likelihood
-        return likelihood.at(torch.as_tensor(np.log(self.noise_std_ / unit)))
-
-    def _is_normal(self) -> bool:
-        """Whether targets are normal around normal outputs."""
-        return self._chosen().kind == "normal"
-
-    def _predictive(self, x: Tensor) -> TargetPredictive:
-        if not self._is_normal():
-            law = self._by_nodes(self._fitted_likelihood(self.y_scale_), x)
-            return cast(TargetPredictive, law)
-        mean, covariance = self._outputs(x)
-        noise = (self.noise_std_ / torch.as_tensor(self.y_scale_).to(mean)) ** 2
-        return NormalMixture(*(t.to(x) for t in (mean[None], covariance[None, ..., 0], noise)))
-
-    def _output_covariance(self, x: Tensor) -> Tensor:
-        if not self._is_normal():
-            return super()._output_covariance(x)
-        return self.posterior_.output_covariance(x.double()).unsqueeze(-1)
-
-    def _adds_normal_noise(self) -> bool:
-        return self._is_normal()
-
-    def _function_bytes(self, n_rows: int) -> int:
-        return weights_bytes(self.posterior_.n_weights + n_rows)
-
-    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        weights = self.posterior_.sample(n, generator=generator).to(x.device)
-        offset = torch.as_tensor(self._offset_).to(weights)
-        outputs = (weights @ x.double().T + offset).unsqueeze(-1)
-        return SampledOutputs(outputs, np.atleast_1d(self.noise_std_ if self._is_normal() else 0.0))
-
-    def _observe(self, functions: Array, noise_std: Array, rng: np.random.Generator) -> Array:
-        if self._is_normal():
-            return super()._observe(functions, noise_std, rng)
-        likelihood, outputs = self._fitted_likelihood(np.ones(1)), torch.as_tensor(functions)
-        sample = getattr(likelihood, "sample", None)
-        if sample is not None:
-            return np.asarray(sample(outputs, rng).numpy())
-        laws = (likelihood.predictive(draw[None]) for draw in outputs)
-        return np.concatenate([law.sample(1, rng).numpy() for law in laws])
+    def _learned_params(self) -> Array:
+        if not self._chosen_likelihood.n_params:
+            return np.zeros(0)
+        return np.log(np.atleast_1d(self.noise_std_ / self.y_scale_))

@@ -1,4 +1,4 @@
-"""Modes weighed by their evidence, and new chains in them, as many as it asks for."""
+"""Modes weighed by their evidence, new chains in them as many as it asks for, and what it costs."""
 
 from typing import NamedTuple
 
@@ -6,14 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators.mcmc.budget import allowance_for_evidence, allowance_for_new_chains
-from skbayes_sym.estimators.mcmc.draws import Draws, Explored, made
-from skbayes_sym.estimators.mcmc.explore import drawn_on
-from skbayes_sym.estimators.mcmc.modes import where_they_ended
-from skbayes_sym.estimators.mcmc.setting import REFRESHING, Setting
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators.mcmc.explore import Draws, Explored, drawn_on, made
+from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.estimators.mcmc.trust import decided_weights, why_not, why_not_weigh
-from skbayes_sym.inference.modes.bridge import MIN_DRAWS_PER_DIM
-from skbayes_sym.inference.modes.refine import ModeRun, ModeSampler, refine
+from skbayes_sym.inference.modes.bridge import can_bridge
+from skbayes_sym.inference.modes.confined import ModeRun, ModeSampler, refine
 from skbayes_sym.inference.modes.weigh import (
     Weighing,
     contending,
@@ -22,17 +20,9 @@ from skbayes_sym.inference.modes.weigh import (
     weigh,
 )
 from skbayes_sym.inference.sampling.allowance import Allowance
+from skbayes_sym.inference.sampling.chains import ChainDraws
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
-
-# Chains restarted in their mode: moves are cheap there (a few gradients), so draws are spaced.
-_REFRESH_WARMUP, _REFRESH_THIN = 100, 4
-_LEAST_WARMUP = 30  # moves that a step size needs
-
-# Chains that make more draws in a mode whose evidence is poorly known.
-_REFINING_CHAINS, _REFINING_DRAWS = 32, 50
-_ENOUGH = 2 * MIN_DRAWS_PER_DIM  # draws a parameter
-_EVALUATIONS = 10  # of the density, a draw that is bridged: a third of a gradient each
 
 
 class Allocation(NamedTuple):
@@ -49,20 +39,32 @@ class Allocation(NamedTuple):
         return self.weighing is not None and not self.problems
 
 
-def allocate_chains(setting: Setting, explored: Explored) -> Allocation:
+class Mode(NamedTuple):
+    """A mode of the posterior modulo its symmetry."""
+
+    weight: float  # posterior mass, of all modes found; nan where it couldn't be decided
+    log_evidence: float  # log of its part of p(y | X), all symmetric copies counted, nats
+    std_error: float  # of log_evidence, nats
+    members: Array  # its chains in samples_
+    n_explorers: int  # chains that ended there on their own
+    n_particles: int  # of the replicates, likewise
+    mean_log_posterior: float  # over its draws, nats
+
+
+def allocate_chains(setting: SamplingSetting, explored: Explored) -> Allocation:
     """Draws weighed by evidence; the explored ones, and why, where that can't be had."""
-    draws = explored.draws
+    draws, effort = explored.draws, setting.effort
     if draws.stopped != "max_iter" or not setting.weighs:
         return Allocation(draws)
-    problems = tuple(why_not_weigh(setting.model.group, explored.chains))
+    problems = tuple(why_not_weigh(setting.model.group, explored.chains, effort))
     if problems:
         return Allocation(drawn_on(setting, explored), problems=problems)
     generator = generator_from(setting.seeds.modes)
     try:
         evidence = allowance_for_evidence(setting, explored)
         weighing = _weigh(setting, explored, generator, evidence)
-        problems = tuple(why_not(weighing, setting.posterior.n_dims))
-        weights = decided_weights(weighing)
+        problems = tuple(why_not(weighing, setting.posterior.n_dims, effort))
+        weights = decided_weights(weighing, effort)
         decided = weights is not None
         shares = _votes(weighing, explored) if weights is None else weights
         if weights is None:
@@ -71,53 +73,52 @@ def allocate_chains(setting: Setting, explored: Explored) -> Allocation:
         if shares is None:
             return Allocation(drawn_on(setting, explored), weighing, problems)
         allowance = allowance_for_new_chains(setting, explored, evidence)
-        found = _refreshed(setting, weighing, shares, generator, allowance)
-        return Allocation(found, weighing, problems, decided)
+        new = _refreshed(setting, weighing, shares, generator, allowance)
+        return Allocation(new, weighing, problems, decided)
     except KeyboardInterrupt:
         return Allocation(draws._replace(stopped="interrupted"))
 
 
 def _weigh(
-    setting: Setting, explored: Explored, generator: torch.Generator, allowance: Allowance
+    setting: SamplingSetting, explored: Explored, generator: torch.Generator, allowance: Allowance
 ) -> Weighing:
     """Modes and their evidence, with more draws from modes that have too few."""
-    reference, group = setting.reference, setting.model.group
-    n_dims, chains = setting.posterior.n_dims, explored.chains
-    position = explored.draws.position if chains else np.empty((0, 1, n_dims))
-    values = explored.draws.value if chains else np.empty((0, 1))
+    reference, group, effort = setting.reference, setting.model.group, setting.effort
+    n_dims, n_chains = setting.posterior.n_dims, effort.refining_chains
+    position, value = np.empty((0, 1, n_dims)), np.empty((0, 1))
+    if explored.chains:
+        position, value = explored.draws.position, explored.draws.value
+    clouds = [r.particles for r in explored.replicates if r.complete]
     pool = pool_draws(
-        torch.as_tensor(position), torch.as_tensor(values),
-        [r.particles for r in explored.replicates if r.complete],
-        reference, group, generator=generator,
+        torch.as_tensor(position), torch.as_tensor(value), clouds, reference, group,
+        generator=generator,
     )  # fmt: skip
-    found = weigh(reference, pool, group, generator=generator)
-    allowance.spend(_EVALUATIONS * len(pool.draws) * allowance.per_gradient / 3.0)
-    plan = _refining_run(setting, allowance)
+    weighing = weigh(reference, pool, group, generator=generator)
+    allowance.spend(effort.evaluations * len(pool.draws) * allowance.per_gradient / 3.0)
+    # Fewer draws where two modes couldn't have all, as long as they are enough to be bridged.
+    most = effort.refining_draws
+    run = _mode_run(setting)._replace(n_draws=most)
+    fewest = -(-effort.enough_draws * n_dims // n_chains)
+    n = int(most * min(1.0, allowance.part(0.5) / allowance.work(run.n_calls, n_chains)))
+    run = run._replace(n_draws=min(max(n, fewest), most))
     return refine(
-        reference, found, _mode_sampler(setting, plan, generator),
-        n_chains=_REFINING_CHAINS, seed=setting.seeds.refine, allowance=allowance,
+        reference, weighing, _mode_sampler(setting, run, generator),
+        n_chains=n_chains, seed=setting.seeds.refine, allowance=allowance,
     )  # fmt: skip
 
 
-def _refining_run(setting: Setting, allowance: Allowance) -> ModeRun:
-    """Fewer draws where two modes couldn't have all, as long as they are enough to be bridged."""
-    run = _mode_run(setting)._replace(n_draws=_REFINING_DRAWS)
-    fewest = -(-_ENOUGH * setting.posterior.n_dims // _REFINING_CHAINS)
-    whole = allowance.work(run.n_calls, _REFINING_CHAINS)
-    n = int(_REFINING_DRAWS * min(1.0, allowance.part(0.5) / whole))
-    return run._replace(n_draws=min(max(n, fewest), _REFINING_DRAWS))
-
-
-def _mode_run(setting: Setting) -> ModeRun:
-    plan = setting.chains
-    thin = _REFRESH_THIN * plan.thinning
-    n_warmup = min(_REFRESH_WARMUP, max(plan.n_warmup, _LEAST_WARMUP))
+def _mode_run(setting: SamplingSetting) -> ModeRun:
+    plan, effort = setting.plan, setting.effort
+    n_warmup = min(effort.refresh_warmup, max(plan.n_warmup, effort.least_warmup))
+    thin = effort.refresh_thin * plan.thinning
     return ModeRun(n_warmup, plan.n_draws, thin, setting.block_size, plan.n_jobs)
 
 
-def _mode_sampler(setting: Setting, plan: ModeRun, generator: torch.Generator) -> ModeSampler:
+def _mode_sampler(
+    setting: SamplingSetting, run: ModeRun, generator: torch.Generator
+) -> ModeSampler:
     posterior = setting.posterior
-    return ModeSampler(posterior, setting.model.group, plan, posterior.data.x, generator)
+    return ModeSampler(posterior, setting.model.group, run, posterior.data.x, generator)
 
 
 def _votes(weighing: Weighing, explored: Explored) -> Tensor | None:
@@ -130,44 +131,146 @@ def _votes(weighing: Weighing, explored: Explored) -> Tensor | None:
     pool, modes = weighing.pool, weighing.modes
     may_matter, n_modes = contending(pool, modes), modes.regions.n_modes
     ended = where_they_ended(weighing, explored.n_starts)
-    for found in (ended, modes.labels[pool.sources == 0], modes.labels):
-        votes = torch.bincount(found, minlength=n_modes).double() * may_matter
+    for homes in (ended, modes.labels[pool.sources == 0], modes.labels):
+        votes = torch.bincount(homes, minlength=n_modes).double() * may_matter
         if bool(votes.any()):
             break
     return votes / votes.sum()
 
 
 def _refreshed(
-    setting: Setting,
+    setting: SamplingSetting,
     weighing: Weighing,
     shares: Tensor,
     generator: torch.Generator,
     allowance: Allowance | None,
 ) -> Draws:
     """New chains in the modes, as many as their shares (K,) say, as far as ``allowance`` goes."""
-    n_chains = setting.chains.n_chains
+    n_chains = setting.plan.n_chains
     counts = largest_remainders(shares, n_chains)
     used = counts.nonzero().flatten().tolist()
-    plan = _mode_run(setting)
-    sample, n_moves = _mode_sampler(setting, plan, generator), plan.n_draws * plan.thin
+    run = _mode_run(setting)
+    sample, n_moves = _mode_sampler(setting, run, generator), run.n_draws * run.thin
     parts, homes = [], []
     stopped: Stopped = "max_iter"
     for k, seed in zip(used, spawn_seeds(setting.seeds.refresh, len(used)), strict=True):
-        n, n_blocks = int(counts[k]), -(-int(counts[k]) // plan.block_size)
-        on_step = setting.run.phase(REFRESHING * n / n_chains, n_blocks * n_moves)
+        n, n_blocks = int(counts[k]), -(-int(counts[k]) // run.block_size)
+        on_step = setting.run.phase(setting.effort.refreshing * n / n_chains, n_blocks * n_moves)
         share = None if allowance is None else setting.allowance(allowance.part(n / n_chains))
-        found = sample(weighing, k, n, seed=seed, allowance=share, on_step=on_step)
-        parts.append(made(found))
+        chains = sample(weighing, k, n, seed=seed, allowance=share, on_step=on_step)
+        parts.append(made(chains))
         homes.append(np.full(len(parts[-1][0]), k))
-        stopped = found.stopped
-        if not found.complete:
+        stopped = chains.stopped
+        if not chains.complete:
             break
     n_draws, home = min(p[0].shape[1] for p in parts), np.concatenate(homes)
+    position, value = (np.concatenate([p[i][:, :n_draws] for p in parts]) for i in (0, 1))
     weight = shares.numpy()[home] / np.bincount(home)[home]
-    return Draws(
-        np.concatenate([p[0][:, :n_draws] for p in parts]),
-        np.concatenate([p[1][:, :n_draws] for p in parts]),
-        weight / weight.sum(),
-        stopped,
-        home,
-    )
+    return Draws(position, value, weight / weight.sum(), stopped, home)
+
+
+def where_they_ended(weighing: Weighing, n_explorers: int) -> Tensor:
+    """The mode in which each explorer spent most of its draws, int64 (n_explorers,)."""
+    explored = weighing.pool.chains < n_explorers
+    table = torch.zeros(n_explorers, weighing.modes.regions.n_modes)
+    visits = weighing.pool.chains[explored], weighing.modes.labels[explored]
+    return table.index_put_(visits, torch.ones(()), accumulate=True).argmax(dim=1)
+
+
+def list_modes(
+    weighing: Weighing, n_explorers: int, home: Array | None, offset: float
+) -> list[Mode]:
+    """The modes, the largest evidence first, and then the highest.
+
+    Parameters
+    ----------
+    weighing : Weighing
+    n_explorers : int
+        Chains that explored; they come first in the pool.
+    home : ndarray of shape (C,), optional
+        The mode of each chain that is kept; by default the explorers are.
+    offset : float
+        Turns log densities of scaled targets into those of targets as given, nats.
+    """
+    pool, modes = weighing.pool, weighing.modes
+    ended = where_they_ended(weighing, n_explorers).numpy()
+    kept, listed = ended if home is None else home, []
+    for k, estimate in enumerate(weighing.estimates):
+        here = modes.labels == k
+        listed.append(
+            Mode(
+                float(weighing.weights.weights[k]), estimate.log_evidence + offset,
+                estimate.standard_error, np.flatnonzero(kept == k), int((ended == k).sum()),
+                int((here & (pool.sources > 0)).sum()), float(pool.values[here].mean()) + offset,
+            )
+        )  # fmt: skip
+    height = [(np.nan_to_num(m.log_evidence, nan=-np.inf), m.mean_log_posterior) for m in listed]
+    order = sorted(range(len(listed)), key=height.__getitem__, reverse=True)
+    return [listed[k] for k in order]
+
+
+def affordable(setting: SamplingSetting, chains: ChainDraws) -> int:
+    """Replicates that are worth it: they propose modes, and what they cost is limited."""
+    group, search, effort = setting.model.group, setting.search, setting.effort
+    if not setting.weighs or not can_bridge(group) or why_not_weigh(group, chains, effort):
+        return 0
+    if search.all_replicates:
+        return search.n_replicates
+    allowance = setting.allowance(_for_the_evidence(setting, chains))
+    n_stages = effort.replicate_stages
+    n_gradients = effort.replicate_moves * effort.replicate_gradients * n_stages
+    each = _work_of_replicate(setting, n_gradients, n_stages, search.n_particles)
+    return min(search.n_replicates, int(allowance.part(effort.replicate_share) / each))
+
+
+def allowance_for_evidence(setting: SamplingSetting, explored: Explored) -> Allowance:
+    """What finding the evidence may still cost: its part less what replicates have."""
+    particles = 0.0
+    for run in explored.replicates:
+        n = len(run.particles)
+        particles += _work_of_replicate(setting, run.n_gradients / n, len(run.stages), n)
+    if explored.chains is None:  # only particles explored
+        return setting.allowance(setting.search.effort * particles)
+    return setting.allowance(_for_the_evidence(setting, explored.chains) - particles)
+
+
+def allowance_for_new_chains(
+    setting: SamplingSetting, explored: Explored, evidence: Allowance
+) -> Allowance | None:
+    """What is left for chains in the modes once the evidence is known; None without a limit.
+
+    What the ``evidence`` has left of its part is theirs as well.
+    """
+    if explored.chains is None:
+        return None
+    asked, made_work = _work(setting, explored.chains)
+    left = (1.0 + setting.search.effort) * asked - made_work
+    left -= _for_the_evidence(setting, explored.chains)
+    return setting.allowance(left + evidence.left)
+
+
+def _for_the_evidence(setting: SamplingSetting, chains: ChainDraws) -> float:
+    """At most ``effort`` times what was asked for; half of what exploring chains leave of all that
+    a fit may cost, or all but new chains' draws if that is more."""
+    asked, made_work = _work(setting, chains)
+    left = (1.0 + setting.search.effort) * asked - made_work
+    return min(setting.search.effort * asked, max(0.5 * left, left - asked))
+
+
+def _work(setting: SamplingSetting, chains: ChainDraws) -> tuple[float, float]:
+    """Multiplications of the exploring chains: all draws that were asked for, those made."""
+    n_gradients = chains.warmup.n_gradients + chains.sampling.n_gradients
+    n_moves = chains.warmup.n_moves + chains.sampling.n_moves
+    work = setting.allowance().of_moves(n_gradients, n_moves, setting.block_size)
+    plan = setting.plan
+    wanted = plan.n_warmup + plan.n_draws * plan.thinning
+    return work * wanted / (plan.n_warmup + chains.draws.shape[1] * plan.thinning), work
+
+
+def _work_of_replicate(
+    setting: SamplingSetting, n_gradients: float, n_stages: int, n_particles: int
+) -> float:
+    """Multiplications of gradients of every particle, and of what happens between the moves."""
+    ledger = setting.allowance()
+    between = ledger.work(setting.effort.replicate_calls * n_stages, 0.0)
+    return ledger.work(n_gradients, n_particles) + between

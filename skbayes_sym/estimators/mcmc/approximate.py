@@ -1,7 +1,5 @@
 """Draws condensed to a few Gaussians."""
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,54 +14,43 @@ from skbayes_sym.inference.modes.mixtures import (
 )
 from skbayes_sym.inference.modes.weigh import LEAST_WEIGHT
 from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.numerics.random import generator_from
-from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.units import split_units
 
 
-class Approximation(NamedTuple):
-    """A few Gaussians, and draws from them in scaled units."""
+def condensed(
+    kind: str, posterior: NetworkPosterior, position: Tensor, chain_weights: Array, aligned: bool
+) -> MixtureOfLaplace | LowRankMixture:
+    """A few Gaussians for draws (C, S, D) of ``posterior``; what a kind can't be had of is refused.
 
-    posterior: MixtureOfLaplace | LowRankMixture
-    theta: Array  # (n, P)
-    noise_std: Array  # (n, T)
-    likelihood_params: Array  # (n, n_params)
-    log_posterior: Array  # (n,), of the posterior that is approximated, nats
-
-
-def approximate(
-    posterior: NetworkPosterior, mixture: MixtureOfLaplace | LowRankMixture, n: int, seed: int
-) -> Approximation:
-    """``n`` draws of an approximation of ``posterior``, which is in float64, on the CPU."""
-    drawn = mixture.sample(n, generator=generator_from(seed))
-    theta, noise_std = posterior.split(drawn)
-    own = drawn[:, theta.shape[-1] :]
-    values = (theta, noise_std, own, posterior(drawn))
-    return Approximation(mixture, *(t.numpy() for t in values))
-
-
-def a_gaussian_a_chain(
-    position: Tensor, chain_weights: Array, group: SymmetryGroup
-) -> LowRankMixture:
-    """Of each chain's draws (C, S, D), each moved to the copy nearest the draw before.
-
-    Labels that were chosen draw by draw are undone by that: a chain moves by less than its units
-    are apart. Towards one draw of the chain they wouldn't be.
+    "low_rank" has one a chain, of its draws, each moved to the copy nearest the draw before: labels
+    that were chosen draw by draw (``aligned``) are undone by that, since a chain moves by less than
+    its units are apart. Towards one draw of the chain they wouldn't be. "mixture_of_laplace" has
+    one for every mode that the draws have weight in, at its best draw.
     """
-    along = [position[:, 0]]
-    for draw in position.unbind(1)[1:]:
-        along.append(group.align(draw, along[-1])[0])
-    return fit_low_rank_mixture(torch.stack(along, 1), torch.as_tensor(chain_weights).log())
-
-
-def a_gaussian_a_mode(
-    posterior: NetworkPosterior, position: Tensor, chain_weights: Array
-) -> MixtureOfLaplace:
-    """One Gaussian for every mode that the draws have weight in, at its best draw."""
+    group = posterior.network.symmetry()
     n_chains, n_draws, _ = position.shape
-    chains = torch.arange(n_chains).repeat_interleave(n_draws)
+    if kind == "low_rank":
+        if n_draws < 2:
+            raise ValueError("approximate('low_rank') needs at least 2 draws a chain, got 1.")
+        along = [position[:, 0]]
+        for draw in position.unbind(1)[1:]:
+            along.append((group if aligned else Trivial()).align(draw, along[-1])[0])
+        return fit_low_rank_mixture(torch.stack(along, 1), torch.as_tensor(chain_weights).log())
+    if kind != "mixture_of_laplace":
+        raise ValueError(f"kind must be 'mixture_of_laplace' or 'low_rank', got {kind!r}.")
+    if not aligned:
+        raise ValueError(
+            "approximate needs draws on one representative of their orbits: mode_weights='uniform'."
+        )
+    if split_units(group)[1]:
+        raise ValueError(
+            "approximate needs isolated modes, and this network's symmetry has a factor that "
+            "isn't made of exchangeable units."
+        )
     flat = position.flatten(0, 1)
-    values = posterior(flat)
-    labels = find_modes(flat, values, chains, posterior.network.symmetry()).labels
+    values, chains = posterior(flat), torch.arange(n_chains).repeat_interleave(n_draws)
+    labels = find_modes(flat, values, chains, group).labels
     share = torch.as_tensor(np.repeat(chain_weights / n_draws, n_draws))
     weights = torch.zeros(int(labels.max()) + 1, dtype=torch.float64).index_add_(0, labels, share)
     used = (weights >= LEAST_WEIGHT).nonzero().flatten().tolist()

@@ -1,44 +1,85 @@
-"""Exploration: chains and particles look for modes, each from its own start."""
+"""Exploration: chains and particles look for modes, each from its own start or where it stopped."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from skbayes_sym.estimators.mcmc.budget import affordable
-from skbayes_sym.estimators.mcmc.draws import Draws, Explored, made
-from skbayes_sym.estimators.mcmc.setting import (
-    EXPLORING,
-    MOST_EXPLORED,
-    REFRESHING,
-    REPLICATE_MOVES,
-    REPLICATES,
-    Setting,
-)
-from skbayes_sym.estimators.mcmc.starts import INITS
-from skbayes_sym.estimators.mcmc.warm_start import continued
-from skbayes_sym.estimators.mcmc.wide import LEAST_ACCEPTED, density_for, from_afar
-from skbayes_sym.inference.samplers import SMC
-from skbayes_sym.inference.sampling.blocks import Sampler
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators.mcmc.chain_starts import INITS, density_for, from_afar
+from skbayes_sym.estimators.mcmc.setting import SamplingSetting
+from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.inference.sampling.blocks import Block, Sampler
 from skbayes_sym.inference.sampling.chains import ChainDraws, retuned, sample_chains
-from skbayes_sym.inference.sampling.kernels.base import Kernel
+from skbayes_sym.inference.sampling.kernels.base import Kernel, initial_state
 from skbayes_sym.inference.sampling.smc import SMCResult, SMCSettings, run_replicates
 from skbayes_sym.numerics.optimise import Stopped
-from skbayes_sym.numerics.random import spawn_seeds
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.symmetry.relabelling import relabel
+from skbayes_sym.symmetry.units import split_units
 
 
-def explore(setting: Setting) -> Explored:
-    """Run chains, particles or both."""
-    chains, replicates = None, list[SMCResult]()
+class Draws(NamedTuple):
+    """Draws to predict with."""
+
+    position: Array  # (C, S, D)
+    value: Array  # (C, S), log density, nats
+    chain_weights: Array  # (C,)
+    stopped: Stopped
+    home: Array | None = None  # (C,), the mode that each chain was started in
+
+    @classmethod
+    def one_vote_each(cls, position: Array, value: Array, stopped: Stopped) -> "Draws":
+        """All chains count alike."""
+        return cls(position, value, np.full(len(position), 1.0 / len(position)), stopped)
+
+
+class Explored(NamedTuple):
+    """Findings of chains and particles."""
+
+    chains: ChainDraws | None  # None if only particles explored
+    replicates: list[SMCResult]
+    draws: Draws  # one vote per chain, or replicate
+
+    @property
+    def n_starts(self) -> int:
+        """Number of independent ones."""
+        return len(self.draws.position)
+
+    @property
+    def n_iter(self) -> int:
+        """Moves of the chain that made most; without chains, most stages of a replicate."""
+        if self.chains is None:
+            return max((len(r.stages) for r in self.replicates), default=0)
+        return int((self.chains.warmup.n_moves + self.chains.sampling.n_moves).max())
+
+
+def explore(
+    setting: SamplingSetting, affordable: Callable[[SamplingSetting, ChainDraws], int]
+) -> Explored:
+    """Run chains, particles or both; beside chains as many replicates as are ``affordable``."""
+    search, replicates = setting.search, list[SMCResult]()
+    chains: ChainDraws | None = None
     stopped: Stopped = "max_iter"
-    kernel, particles = setting.search.kernel, setting.search.particles
-    if kernel is not None:
-        chains = _run_chains(setting, kernel)
+    n_replicates = search.n_replicates
+    if search.kernel is not None:
+        chains = _run_chains(setting, search.kernel)
         stopped = chains.stopped
-    if chains is not None and particles is not None:
-        particles = affordable(setting, chains, particles)
-    if stopped == "max_iter" and particles is not None:
-        replicates, stopped = _run_particles(setting, particles)
+        if n_replicates:
+            n_replicates = affordable(setting, chains)
+    if stopped == "max_iter" and n_replicates:
+        found = run_replicates(
+            setting.posterior, setting.units,
+            SMCSettings(n_particles=search.n_particles, n_moves=setting.effort.replicate_moves),
+            seeds=spawn_seeds(setting.seeds.replicates, n_replicates), device=setting.data.device,
+            n_jobs=setting.plan.n_jobs,
+            on_step=setting.run.phase(setting.effort.replicating, n_replicates),
+        )  # fmt: skip
+        replicates, stopped = found
     if chains is not None:
         return Explored(chains, replicates, Draws.one_vote_each(*made(chains), stopped))
     finished = [r.particles for r in replicates if r.complete]
@@ -49,16 +90,47 @@ def explore(setting: Setting) -> Explored:
     return Explored(None, replicates, Draws.one_vote_each(position, value, stopped))
 
 
-def drawn_on(setting: Setting, explored: Explored) -> Draws:
+def _run_chains(setting: SamplingSetting, kernel: Kernel) -> ChainDraws:
+    plan, effort = setting.plan, setting.effort
+    explorer = _explorer(setting, kernel)
+    blocks = continued(setting, explorer.log_density) or INITS[plan.init].blocks(setting)
+    n_draws = min(plan.n_draws, effort.explored) if setting.weighs else plan.n_draws
+    if plan.approach and not plan.start:
+        explorer = replace(explorer, approach=from_afar(setting, plan.approach))
+    n_coming = explorer.approach.n_steps if explorer.approach else 0
+    n_moves = len(blocks) * (n_coming + plan.n_warmup + n_draws * plan.thinning)
+    chains = sample_chains(
+        explorer, blocks,
+        n_warmup=plan.n_warmup, n_draws=n_draws, thin=plan.thinning, n_jobs=plan.n_jobs,
+        on_step=setting.run.phase(effort.exploring, n_moves),
+    )  # fmt: skip
+    if not plan.approach or not plan.n_warmup:
+        return chains
+    n_again = len(blocks) * (plan.n_warmup // 2 + n_draws * plan.thinning)
+    return retuned(
+        replace(explorer, approach=None), chains, least_acceptance=effort.least_accepted,
+        n_warmup=max(1, plan.n_warmup // 2), thin=plan.thinning, n_jobs=plan.n_jobs,
+        on_step=setting.run.phase(effort.replicating, n_again),
+    )  # fmt: skip
+
+
+def _explorer(setting: SamplingSetting, kernel: Kernel) -> Sampler:
+    init = INITS[setting.plan.init]
+    acceptance = 0.8 if init.approach is None else setting.effort.wide_acceptance
+    return Sampler(kernel, density_for(setting, kernel), init.adaptation(setting), acceptance)
+
+
+def drawn_on(setting: SamplingSetting, explored: Explored) -> Draws:
     """The explored draws, and as many more as were asked for."""
-    draws, kernel, plan = explored.draws, setting.search.kernel, setting.chains
+    draws, kernel, plan = explored.draws, setting.search.kernel, setting.plan
     n_more = plan.n_draws - draws.position.shape[1]
     if explored.chains is None or kernel is None or n_more <= 0:
         return draws
     blocks = explored.chains.blocks
     more = sample_chains(
         _explorer(setting, kernel), blocks, n_warmup=0, n_draws=n_more, thin=plan.thinning,
-        n_jobs=plan.n_jobs, on_step=setting.run.phase(REFRESHING, len(blocks) * n_more),
+        n_jobs=plan.n_jobs,
+        on_step=setting.run.phase(setting.effort.refreshing, len(blocks) * n_more),
     )  # fmt: skip
     if not more.complete:
         return draws._replace(stopped=more.stopped)
@@ -67,45 +139,81 @@ def drawn_on(setting: Setting, explored: Explored) -> Draws:
     return draws._replace(position=position, value=value)
 
 
-def _run_chains(setting: Setting, kernel: Kernel) -> ChainDraws:
-    plan = setting.chains
-    explorer = _explorer(setting, kernel)
-    blocks = continued(setting, explorer.log_density) or INITS[plan.init].blocks(setting)
-    n_draws = plan.n_draws
-    if setting.weighs:
-        n_draws = min(n_draws, MOST_EXPLORED)
-    if plan.approach and not plan.start:
-        explorer = replace(explorer, approach=from_afar(setting, plan.approach))
-    n_coming = explorer.approach.n_steps if explorer.approach else 0
-    n_moves = len(blocks) * (n_coming + plan.n_warmup + n_draws * plan.thinning)
-    found = sample_chains(
-        explorer, blocks,
-        n_warmup=plan.n_warmup, n_draws=n_draws, thin=plan.thinning, n_jobs=plan.n_jobs,
-        on_step=setting.run.phase(EXPLORING, n_moves),
-    )  # fmt: skip
-    if not plan.approach or not plan.n_warmup:
-        return found
-    n_again = len(blocks) * (plan.n_warmup // 2 + n_draws * plan.thinning)
-    return retuned(
-        replace(explorer, approach=None), found, least_acceptance=LEAST_ACCEPTED,
-        n_warmup=max(1, plan.n_warmup // 2), thin=plan.thinning, n_jobs=plan.n_jobs,
-        on_step=setting.run.phase(REPLICATES, n_again),
-    )  # fmt: skip
+def made(chains: ChainDraws) -> tuple[Array, Array]:
+    """Positions and log densities that were made, rectangular; if none, where the chains are."""
+    if not chains.n_draws.any():
+        states = [block.state for block in chains.blocks]
+        position = torch.cat([s.position for s in states]).cpu().numpy()
+        value = torch.cat([s.value for s in states]).cpu().numpy()
+        return position[:, None], value[:, None]
+    kept = chains.n_draws > 0
+    n = int(chains.n_draws[kept].min())
+    return chains.draws[kept, :n], chains.log_density[kept, :n]
 
 
-def _explorer(setting: Setting, kernel: Kernel) -> Sampler:
-    init = INITS[setting.chains.init]
-    density = density_for(setting, kernel)
-    return Sampler(kernel, density, init.adaptation(setting), init.target_acceptance)
+def on_reference_set(setting: SamplingSetting, theta: Tensor, value: Array) -> Array:
+    """One representative of every draw's orbit, (C, S, P) -> (C, S, P).
+
+    Units are labelled alike; what else the group moves is moved towards the draw of the highest
+    density, ``value`` (C, S).
+    """
+    units, others = split_units(setting.model.group)
+    flat = theta.flatten(0, 1)
+    if not setting.remove_symmetries or len(flat) < 2 or not setting.model.group.factors:
+        return np.asarray(theta.numpy())
+    aligned = flat.double()
+    if units.factors:
+        generator = generator_from(setting.seeds.labels)
+        aligned = relabel(aligned, units, n_starts=4, max_sweeps=100, generator=generator).theta
+    reference = aligned[int(value.argmax())]
+    for factor in others:
+        aligned, _ = factor.align(aligned, reference)
+    return np.asarray(aligned.to(theta.dtype).reshape(theta.shape).numpy())
 
 
-def _run_particles(setting: Setting, particles: SMC) -> tuple[list[SMCResult], Stopped]:
-    n = particles.n_replicates
-    found = run_replicates(
-        setting.posterior, setting.units,
-        SMCSettings(n_particles=particles.n_particles, n_moves=REPLICATE_MOVES),
-        seeds=spawn_seeds(setting.seeds.replicates, n), device=setting.data.device,
-        n_jobs=setting.chains.n_jobs,
-        on_step=setting.run.phase(REPLICATES, n),
-    )  # fmt: skip
-    return found.runs, found.stopped
+def continued(setting: SamplingSetting, density: LogDensity) -> list[Block] | None:
+    """Blocks of the previous fit, on this fit's data; None if this one starts anew."""
+    previous, posterior = setting.plan.start, setting.posterior
+    if not previous:
+        return None
+    n_dims = previous[0].state.position.shape[1]
+    n_chains = sum(len(block.step_size) for block in previous)
+    if n_dims != posterior.n_dims or n_chains != setting.plan.n_chains:
+        raise ValueError(
+            f"warm_start=True, but the previous fit has {n_chains} chains of {n_dims} parameters "
+            f"and this one {setting.plan.n_chains} of {posterior.n_dims}: data, "
+            "hidden_layer_sizes or n_chains changed."
+        )
+    blocks = [_as_tensors(kept, posterior.data.x) for kept in previous]
+    return [b._replace(state=initial_state(b.state.position, density)) for b in blocks]
+
+
+def as_arrays(block: Block) -> Block:
+    """The block with NumPy arrays, which any machine can read."""
+    return _converted(block, lambda tensor: tensor.cpu().numpy())
+
+
+def _as_tensors(block: Block, like: Tensor) -> Block:
+    """The block with tensors on the device of ``like``, positions in its precision too."""
+    moved = _converted(block, lambda array: torch.as_tensor(array).to(like.device))
+    state = moved.state._replace(position=moved.state.position.to(like))
+    generator = torch.Generator(like.device)
+    stream = torch.as_tensor(block.random_state)  # on the CPU, wherever a generator draws
+    if len(stream) != len(generator.get_state()):  # of another kind of device: leads a new stream
+        digest = sha256(stream.numpy().tobytes()).digest()
+        stream = generator.manual_seed(int.from_bytes(digest[:8]) >> 1).get_state()
+    return moved._replace(state=state, random_state=stream)
+
+
+def _converted(block: Block, convert: Callable[[Any], Any]) -> Block:
+    def each(value: Any) -> Any:
+        """An array, or nested tuples of them, plain or named, converted."""
+        if not isinstance(value, tuple):
+            return convert(value)
+        items = [each(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
+    scaling: Any = block.preconditioner
+    arrays = {f.name: each(getattr(scaling, f.name)) for f in fields(scaling)}
+    state, step_size, _, random_state = block
+    return Block(each(state), convert(step_size), replace(scaling, **arrays), convert(random_state))

@@ -1,7 +1,7 @@
 """Sampling as a method: explore, weigh what was found, and draw from it."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -9,16 +9,55 @@ import torch
 from skbayes_sym.estimators._fit.compatibility import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Needs
 from skbayes_sym.estimators._fit.convergence import warn_unconverged
 from skbayes_sym.estimators._fit.memory import prior_part, rows_part
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.mcmc.allocate import allocate_chains
-from skbayes_sym.estimators.mcmc.explore import explore
-from skbayes_sym.estimators.mcmc.sampled import Findings, Sampled
-from skbayes_sym.estimators.mcmc.setting import Chains, Search, Setting
-from skbayes_sym.estimators.mcmc.starts import INITS, has_modes_to_find
-from skbayes_sym.estimators.mcmc.wide import asks_for_it
+from skbayes_sym.estimators.mcmc.allocate import (
+    Allocation,
+    Mode,
+    affordable,
+    allocate_chains,
+    list_modes,
+)
+from skbayes_sym.estimators.mcmc.chain_starts import INITS, NO_EVIDENCE, init_by_size
+from skbayes_sym.estimators.mcmc.explore import (
+    Draws,
+    Explored,
+    as_arrays,
+    explore,
+    on_reference_set,
+)
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
+from skbayes_sym.estimators.mcmc.setting import SamplingSetting, SearchPlan
+from skbayes_sym.estimators.mcmc.trust import (
+    diagnose,
+    disagreement,
+    doubtful_chains,
+    no_evidence,
+    stuck_chains,
+)
+from skbayes_sym.estimators.samplers import SMC, Chains, Evidence
+from skbayes_sym.inference.sampling.blocks import Block
+from skbayes_sym.inference.sampling.chain_count import n_chains_required
+from skbayes_sym.inference.sampling.kernels.base import Kernel
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kernels.nuts import NUTS
+from skbayes_sym.models.learned_scales import CollapsedScales
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.random import Estimate
+
+_KERNELS: dict[str, Kernel] = {"hmc": HMC(), "nuts": NUTS()}
+_UNKNOWN = Estimate(float("nan"), float("nan"))
+
+
+class Findings(NamedTuple):
+    """Knowledge of the whole posterior, of targets as given."""
+
+    modes: list[Mode]
+    log_evidence: Estimate  # nats; nan where it can't be trusted
+    diagnostics: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,101 +66,206 @@ class Sampling:
 
     Parameters
     ----------
-    search : Search
-    chains : Chains
-    remove_symmetries : bool
+    sampler : Chains or SMC
+    n_chains : int, "auto" or None
+    n_draws : int or None
+    weights : Evidence, {"auto", "uniform"} or None
+        How modes count; None leaves draws where they were made.
     noise_prior_scale : float
         Scale of the half-normal prior of the noise's standard deviation, scaled target units.
+    n_jobs : int or None
+    start : list of Block or None
+        Where chains of the previous fit stopped, to go on with.
+    effort : SamplingEffort
     """
 
     needs: ClassVar[Needs] = Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
 
-    search: Search
-    chains: Chains
-    remove_symmetries: bool
+    sampler: Chains | SMC
+    n_chains: int | str | None
+    n_draws: int | None
+    weights: Evidence | str | None
     noise_prior_scale: float
+    n_jobs: int | None = None
+    start: list[Block] | None = None
+    effort: SamplingEffort = field(default_factory=SamplingEffort)
 
-    def fit(self, data: Training, model: Model, run: Run) -> Sampled:
-        INITS[self.chains.init].needs.check(model)
-        self._require_warmup()
-        self._require_memory(data, model)
-        setting = Setting(
-            self.search, self.chains, self.remove_symmetries, self.noise_prior_scale,
-            data, model, run,
-        )  # fmt: skip
-        run.begin()
-        with torch.no_grad():
-            explored = explore(setting)
-            run.keep(lambda: Sampled.unreduced(setting, explored))
-            allocation = allocate_chains(setting, explored)
-            found = Sampled.gather(setting, explored, allocation)
-        run.end(found)
-        _report(found.findings)
-        return found
-
-    def _require_warmup(self) -> None:
-        chains = self.chains
-        if chains.approach and not chains.n_warmup and not chains.start:
+    def fit(self, data: Training, model: Model, run: Run) -> "Sampled":
+        setting = self.setting(data, model, run)
+        plan = setting.plan
+        INITS[plan.init].needs.check(model)
+        if plan.approach and not plan.n_warmup and not plan.start:
             raise ValueError(
-                f"init={chains.init!r} needs n_warmup of at least 1, got 0: its chains anneal at "
+                f"init={plan.init!r} needs n_warmup of at least 1, got 0: its chains anneal at "
                 "the beginning of the warm-up. With warm_start=True a second fit may have 0."
             )
+        _require_memory(setting)
+        run.begin()
+        with torch.no_grad():
+            explored = explore(setting, affordable)
+            run.keep(lambda: Sampled.unreduced(setting, explored))
+            sampled = Sampled.gather(setting, explored, allocate_chains(setting, explored))
+        run.end(sampled)
+        _report(sampled.findings)
+        return sampled
 
-    def _require_memory(self, data: Training, model: Model) -> None:
-        """Draws on the host, as made, as one and as labelled: 8 P + 3 C S P b; what finds them."""
-        n_params, size = model.network.layout.n_params, data.dtype.itemsize
-        search, plan, particles = self.search, self.chains, self.search.particles
-        copies = 3 if self.remove_symmetries and model.group.factors else 2
-        n_chains = 0 if search.kernel is None and not search.by_evidence else plan.n_chains
-        n_metrics = 2 * plan.n_chains if plan.init == "laplace" else 0
-        n_particles = 0 if particles is None else particles.n_replicates * particles.n_particles
-        require_memory(
-            [
-                rows_part(data),
-                prior_part(n_params),
-                Part(
-                    f"{n_chains} chains of {plan.n_draws} draws of {n_params:,} weights",
-                    copies * n_chains * plan.n_draws * n_params * size,
-                    "Lower n_chains, n_draws or hidden_layer_sizes, or give X as float32.",
-                    on_host=True,
-                ),
-                Part(
-                    f"{n_metrics} metrics of {n_params:,} weights",
-                    n_metrics * n_params**2 * size,
-                    "Lower n_chains or hidden_layer_sizes, or use init='prior'.",
-                ),
-                Part(
-                    f"{n_particles} particles of {n_params:,} weights",
-                    n_particles * n_params * size,
-                    "Lower n_particles or n_replicates.",
-                ),
-            ],
-            data.device,
+    def init_for(self, model: Model, n_rows: int) -> str:
+        """Where chains start, by its name in `INITS`."""
+        if not isinstance(self.sampler, Chains):
+            return "prior"
+        if not isinstance(self.sampler.init, str):
+            return "ensemble"
+        if self.sampler.init != "auto":
+            return self.sampler.init
+        by_size = isinstance(self.sampler.kernel, str) and self.sampler.kernel == "auto"
+        return init_by_size(model, n_rows, self.effort) if by_size else "prior"
+
+    def setting(self, data: Training, model: Model, run: Run) -> SamplingSetting:
+        """Decide what is open, by the model and its size."""
+        sampler, weights, effort = self.sampler, self.weights, self.effort
+        init = self.init_for(model, data.n_rows)
+        usual, approach = INITS[init].usual, INITS[init].approach
+        n_chains = usual.n_chains if self.n_chains is None else self.n_chains
+        if isinstance(n_chains, str):
+            n_chains = n_chains_required(effort.auto_modes, probability=effort.auto_probability)
+        plan = usual._replace(n_chains=n_chains, init=init, n_jobs=self.n_jobs)
+        if self.n_draws is not None:
+            plan = plan._replace(n_draws=self.n_draws)
+        evidence = Evidence() if isinstance(weights, str) and weights != "uniform" else weights
+        by_evidence = isinstance(evidence, Evidence)
+        cost = float(evidence.effort) if isinstance(evidence, Evidence) else 1.0
+        if not isinstance(sampler, Chains):
+            search = SearchPlan(
+                None, sampler.n_particles, sampler.n_replicates, by_evidence, effort=cost
+            )
+        else:
+            approach = approach if isinstance(sampler.init, str) else sampler.init
+            n_warmup = usual.n_warmup if sampler.n_warmup is None else sampler.n_warmup
+            plan = plan._replace(
+                n_warmup=n_warmup, thinning=sampler.thinning, approach=approach, start=self.start
+            )
+            kernel = sampler.kernel
+            if isinstance(kernel, str):
+                kernel = INITS[init].kernel if kernel == "auto" else _KERNELS[kernel]
+            search = SearchPlan(kernel, 0, 0, False)
+            if isinstance(evidence, Evidence) and not (weights == "auto" and approach):
+                every = not isinstance(evidence.n_replicates, str)
+                n = evidence.n_replicates if every else effort.replicates
+                search = SearchPlan(
+                    kernel, evidence.n_particles, int(n), True, weights != "auto", every, cost
+                )
+        return SamplingSetting(
+            search, plan, weights is not None, self.noise_prior_scale, data, model, run, effort
         )
 
 
 @dataclass(frozen=True, eq=False)
-class BySize:
-    """One of three samplings, as the model and its size say.
+class Sampled:
+    """Draws that count, and what was learnt on the way.
 
     Parameters
     ----------
-    modes : Sampling
-        Where Gauss-Newton steps find modes in seconds (`starts.has_modes_to_find`).
-    few, many : Sampling
-        Of other models: of tens of weights, and of hundreds and more (`wide.asks_for_it`).
+    draws : Draws
+        Positions in scaled units, as they were made.
+    samples : ndarray of shape (C, S, P)
+        Their weights on one representative of their orbits.
+    noise_std : ndarray of shape (C, S, T)
+        Of the same draws, scaled target units; nothing (T = 0) without noise.
+    findings : Findings
+    blocks : list of Block
+        Where the exploring chains stopped.
+    n_iter : int
     """
 
-    needs: ClassVar[Needs] = Sampling.needs
+    draws: Draws
+    samples: Array
+    noise_std: Array
+    findings: Findings
+    blocks: list[Block]
+    n_iter: int
 
-    modes: Sampling
-    few: Sampling
-    many: Sampling
+    @classmethod
+    def gather(
+        cls, setting: SamplingSetting, explored: Explored, allocation: Allocation
+    ) -> "Sampled":
+        """Everything that a fit keeps."""
+        theta, noise_std = setting.posterior.split(torch.as_tensor(allocation.draws.position))
+        samples = on_reference_set(setting, theta, allocation.draws.value)
+        findings = _findings(setting, explored, allocation, samples)
+        blocks = [] if explored.chains is None else explored.chains.blocks
+        noise = noise_std.double().numpy()
+        return cls(allocation.draws, samples, noise, findings, blocks, explored.n_iter)
 
-    def fit(self, data: Training, model: Model, run: Run) -> Sampled:
-        if has_modes_to_find(model, data.n_rows):
-            return self.modes.fit(data, model, run)
-        return (self.many if asks_for_it(model) else self.few).fit(data, model, run)
+    @classmethod
+    def unreduced(cls, setting: SamplingSetting, explored: Explored) -> "Sampled":
+        """The draws as they were made: neither weighed nor on the reference set."""
+        theta, noise_std = setting.posterior.split(torch.as_tensor(explored.draws.position))
+        findings = Findings([], _UNKNOWN, {"warnings": []})
+        blocks = [] if explored.chains is None else explored.chains.blocks
+        noise = noise_std.double().numpy()
+        return cls(explored.draws, theta.numpy(), noise, findings, blocks, explored.n_iter)
+
+    @property
+    def stop_reason(self) -> Stopped:
+        return self.draws.stopped
+
+    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        """Fitted attributes, in the units of the data as given."""
+        position, weights = self.draws.position, self.draws.chain_weights
+        n_theta = position.shape[-1] - model.likelihood.n_params
+        attributes = {
+            "samples_": self.samples,
+            "chain_weights_": weights,
+            "log_posterior_samples_": self.draws.value.astype(np.float64) + data.log_jacobian,
+            "modes_": self.findings.modes,
+            "log_evidence_": self.findings.log_evidence.value,
+            "log_evidence_std_error_": self.findings.log_evidence.standard_error,
+            "diagnostics_": self.findings.diagnostics,
+            "_blocks_": [as_arrays(block) for block in self.blocks],
+            "_training_data_": tuple(t.cpu().numpy() for t in data.data),
+            "_likelihood_params_": position[..., n_theta:].astype(np.float64),
+        }
+        prior = model.prior
+        if isinstance(prior, CollapsedScales):  # posterior geometric means of its scales
+            draws = torch.as_tensor(self.samples).double()
+            log_scale = prior.log_scale(draws).mean(dim=1).numpy()
+            attributes["prior_scale_"] = np.exp(weights @ log_scale)
+            attributes["prior_groups_"] = np.array(prior.scales.names)
+            if prior.scales.columns:
+                attributes["relevance_"] = np.exp(log_scale[:, prior.scales.columns])
+        if data.y_scaling is not None and self.noise_std.shape[-1]:
+            attributes["noise_std_samples_"] = self.noise_std * data.y_scaling.scale
+        return attributes
+
+
+def _findings(
+    setting: SamplingSetting, explored: Explored, allocation: Allocation, samples: Array
+) -> Findings:
+    draws, weighing, problems, decided = allocation
+    offset, effort, approach = setting.data.log_jacobian, setting.effort, setting.plan.approach
+    modes, log_evidence = list[Mode](), _UNKNOWN
+    if weighing is not None:
+        n_explorers = explored.n_starts if explored.chains else 0
+        modes = list_modes(weighing, n_explorers, draws.home, offset)
+        if allocation.trusted:
+            total = weighing.weights
+            log_evidence = Estimate(total.log_evidence + offset, total.log_evidence_standard_error)
+    figures = diagnose(setting.posterior, explored, draws, samples, effort)
+    warnings = list[str]()
+    if weighing or problems:
+        warnings = no_evidence(problems, decided=decided, shared=draws.home is not None)
+    if draws.home is not None:  # allocated chains started anew
+        members = [mode.members for mode in modes]
+        warnings = disagreement(setting.posterior, draws.position, members, effort) + warnings
+    else:
+        warnings += stuck_chains(figures["stuck"])
+        if approach is not None:
+            acceptance, within = figures["acceptance"], figures["function_rhat_within"]
+            warnings += doubtful_chains(acceptance, within, effort)
+    reason = "; ".join(problems)
+    if not allocation.trusted and not reason:
+        reason = NO_EVIDENCE if approach else "modes weren't weighed"
+    return Findings(modes, log_evidence, {**figures, "no_evidence": reason, "warnings": warnings})
 
 
 def _report(findings: Findings) -> None:
@@ -134,3 +278,36 @@ def _report(findings: Findings) -> None:
     )  # fmt: skip
     for message in diagnostics["warnings"]:
         warn_unconverged(message)
+
+
+def _require_memory(setting: SamplingSetting) -> None:
+    """Draws on the host, as made, as one and as labelled: 8 P + 3 C S P b; what finds them."""
+    data, model, plan, search = setting.data, setting.model, setting.plan, setting.search
+    n_params, size = model.network.layout.n_params, data.dtype.itemsize
+    copies = 3 if setting.remove_symmetries and model.group.factors else 2
+    n_chains = 0 if search.kernel is None and not search.by_evidence else plan.n_chains
+    n_metrics = 2 * plan.n_chains if plan.init == "laplace" else 0
+    n_particles = search.n_replicates * search.n_particles
+    require_memory(
+        [
+            rows_part(data),
+            prior_part(n_params),
+            Part(
+                f"{n_chains} chains of {plan.n_draws} draws of {n_params:,} weights",
+                copies * n_chains * plan.n_draws * n_params * size,
+                "Lower n_chains, n_draws or hidden_layer_sizes, or give X as float32.",
+                on_host=True,
+            ),
+            Part(
+                f"{n_metrics} metrics of {n_params:,} weights",
+                n_metrics * n_params**2 * size,
+                "Lower n_chains or hidden_layer_sizes, or use init='prior'.",
+            ),
+            Part(
+                f"{n_particles} particles of {n_params:,} weights",
+                n_particles * n_params * size,
+                "Lower n_particles or n_replicates.",
+            ),
+        ],
+        data.device,
+    )

@@ -1,37 +1,97 @@
-"""What can't be trusted of a sampled fit: each reason with its figure and a remedy."""
+"""How well chains mixed, and what can't be trusted: each reason with its figure and a remedy."""
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.mcmc.diagnostics import functions_of
-from skbayes_sym.estimators.mcmc.modes import Mode
-from skbayes_sym.estimators.mcmc.wide import LEAST_ACCEPTED
-from skbayes_sym.inference.diagnostics import rank_rhat
+from skbayes_sym.estimators.mcmc.explore import Draws, Explored
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
+from skbayes_sym.inference.diagnostics import bulk_ess, rank_rhat
 from skbayes_sym.inference.modes.bridge import MIN_DRAWS_PER_DIM, can_bridge
-from skbayes_sym.inference.modes.weigh import (
-    Weighing,
-    contending,
-    mean_log_density_by_mode,
-)
+from skbayes_sym.inference.modes.weigh import Weighing, contending, mean_log_density_by_mode
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.chains import ChainDraws
 from skbayes_sym.symmetry.base import SymmetryGroup
-from skbayes_sym.symmetry.orbits import MAX_ORDER
+from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER
 from skbayes_sym.symmetry.units import split_units
 
-# Nats beyond which an evidence is none: its own standard error, and chains and replicates apart.
-_MOST_ERROR = 1.0
 
-_MOST_MOVED = 0.1  # of the weight of a mode, by doubts about its evidence
+def diagnose(
+    posterior: NetworkPosterior,
+    explored: Explored,
+    draws: Draws,
+    samples: Array,
+    effort: SamplingEffort,
+) -> dict[str, Any]:
+    """Figures on mixing, before and after symmetries were removed and chains allocated.
 
-_MOST_STUCK = 0.5  # of the chains: what such a run found is where it started
+    ``draws`` are those that are kept, ``samples`` (C, S, P) their weights on one representative of
+    their orbits.
+    """
+    before, weights = explored.draws.position, draws.chain_weights
+    functions = functions_of(posterior, draws.position, effort)
+    return {
+        "function_rhat": rank_rhat(functions, weights),
+        "function_ess": bulk_ess(functions, weights),
+        "function_rhat_before": rank_rhat(functions_of(posterior, before, effort)),
+        "parameter_rhat": rank_rhat(samples, weights),
+        "parameter_ess": bulk_ess(samples, weights),
+        "parameter_rhat_before": rank_rhat(before),
+        "parameter_ess_before": bulk_ess(before),
+        "function_rhat_within": _typical(rank_rhat, functions),
+        "function_ess_within": _typical(bulk_ess, functions),
+        "unseen_basin": 1.0 - effort.missed ** (1.0 / explored.n_starts),
+        **_moves(explored.chains, explored.n_starts, effort),
+    }
 
-_MOST_RHAT = 1.5  # between chains of one mode, or within one; far beyond what a short run gives
+
+def _moves(chains: ChainDraws | None, n_starts: int, effort: SamplingEffort) -> dict[str, Array]:
+    """Figures of the moves of each exploring chain; zeros for particles."""
+    if chains is None:
+        nothing = np.zeros(n_starts, dtype=np.int64)
+        return {
+            "n_divergent": nothing, "acceptance": nothing / 1.0, "stuck": nothing.astype(bool),
+            "n_gradients": nothing, "energy_error": nothing * np.nan,
+        }  # fmt: skip
+    warmup, sampling = chains.warmup, chains.sampling
+    return {
+        "n_divergent": sampling.n_divergent.numpy(),
+        "acceptance": sampling.mean_acceptance.numpy(),
+        "stuck": chains.stuck & (sampling.n_moves.numpy() >= effort.telling_moves),
+        "energy_error": sampling.energy_error.numpy(),
+        "n_gradients": (warmup.n_gradients + sampling.n_gradients).numpy(),
+    }
 
 
-def why_not_weigh(group: SymmetryGroup, chains: ChainDraws | None) -> list[str]:
+def _typical(statistic: Callable[[Array], Array], functions: Array) -> Array:
+    """Statistic of every chain alone, the median over functions (C, S, Q) -> (C,)."""
+    n_chains, n_draws, _ = functions.shape
+    each = statistic(functions.swapaxes(0, 1).reshape(1, n_draws, -1)).reshape(n_chains, -1)
+    defined = np.isfinite(each).any(1)
+    typical = np.full(n_chains, np.nan)
+    typical[defined] = np.nanmedian(each[defined], axis=1)
+    return typical
+
+
+def functions_of(posterior: NetworkPosterior, draws: Array, effort: SamplingEffort) -> Array:
+    """Outputs at some training rows, and the log noise, of draws (C, S, D): (C, S, Q)."""
+    x = posterior.data.x.cpu()
+    n_rows = min(len(x), effort.diagnosed_rows)
+    rows = np.unique(np.linspace(0, len(x) - 1, n_rows).astype(int))
+    position = torch.as_tensor(draws)
+    n_params, x = posterior.network.layout.n_params, x[rows].to(position)
+    forward = posterior.network.forward  # one chain at a time: hidden units take more than outputs
+    outputs = torch.stack([forward(chain, x).flatten(1) for chain in position[..., :n_params]])
+    return np.concatenate([outputs.numpy(), draws[..., n_params:]], axis=-1)
+
+
+def why_not_weigh(
+    group: SymmetryGroup, chains: ChainDraws | None, effort: SamplingEffort
+) -> list[str]:
     """Reasons not to try for an evidence; none if there are none."""
     problems = []
     _, others = split_units(group)
@@ -46,14 +106,14 @@ def why_not_weigh(group: SymmetryGroup, chains: ChainDraws | None) -> list[str]:
             f"the symmetry group of several hidden layers has e^{group.log_order:.1f} elements, "
             f"more than the {MAX_ORDER:,} that can be summed over: use one layer, or narrower ones"
         )
-    if chains is not None and chains.stuck.mean() > _MOST_STUCK:
+    if chains is not None and chains.stuck.mean() > effort.most_stuck:
         problems.append(
             f"{chains.stuck.sum()} of {len(chains.stuck)} chains never moved: raise n_warmup"
         )
     return problems
 
 
-def decided_weights(weighing: Weighing) -> Tensor | None:
+def decided_weights(weighing: Weighing, effort: SamplingEffort) -> Tensor | None:
     """Weights of the modes that no doubt about their evidence changes, (K,); None if some does.
 
     A mode that all others are too low to compete with has all the weight, whether or not its
@@ -71,14 +131,14 @@ def decided_weights(weighing: Weighing) -> Tensor | None:
     doubt = errors.nan_to_num(0.0).clamp_min(np.nan_to_num(weighing.spread))
     for sign in (1.0, -1.0):
         moved = (weights.log() + torch.diag(sign * doubt)).softmax(-1)
-        if float((moved - weights).abs().max()) > _MOST_MOVED:
+        if float((moved - weights).abs().max()) > effort.most_moved:
             return None
     return weights
 
 
-def why_not(weighing: Weighing, n_dims: int) -> list[str]:
+def why_not(weighing: Weighing, n_dims: int, effort: SamplingEffort) -> list[str]:
     """Reasons not to trust the evidence; none if there are none."""
-    total = weighing.weights
+    error = weighing.weights.log_evidence_standard_error
     highest = int(mean_log_density_by_mode(weighing.pool, weighing.modes).argmax())
     n_draws = int(weighing.modes.counts[highest])
     if n_draws < MIN_DRAWS_PER_DIM * n_dims:
@@ -87,11 +147,9 @@ def why_not(weighing: Weighing, n_dims: int) -> list[str]:
             f"{MIN_DRAWS_PER_DIM} a parameter: raise n_draws or n_chains, or use a smaller network"
         ]
     problems = []
-    if not total.log_evidence_standard_error <= _MOST_ERROR:
-        problems.append(
-            f"its standard error is {total.log_evidence_standard_error:.2g} nats: raise n_draws"
-        )
-    if weighing.spread > _MOST_ERROR:
+    if not error <= effort.most_error:
+        problems.append(f"its standard error is {error:.2g} nats: raise n_draws")
+    if weighing.spread > effort.most_error:
         problems.append(
             f"chains and replicates put it {weighing.spread:.2g} nats apart: raise n_draws or "
             "n_particles"
@@ -99,28 +157,27 @@ def why_not(weighing: Weighing, n_dims: int) -> list[str]:
     return problems
 
 
-def doubtful_chains(acceptance: Array, rhat_within: Array) -> list[str]:
-    """Annealed chains that shouldn't be believed, by number, each with its figure."""
-    found = []
-    slow = acceptance < LEAST_ACCEPTED  # False for nan
+def doubtful_chains(acceptance: Array, rhat_within: Array, effort: SamplingEffort) -> list[str]:
+    """Warnings of annealed chains that shouldn't be believed, by number, each with its figure."""
+
+    def named(chosen: Array, figures: Array) -> str:
+        each = ", ".join(f"{i} ({figures[i]:.2f})" for i in np.flatnonzero(chosen))
+        return f"of {len(chosen)} chains number {each}"
+
+    warnings, least = [], effort.least_accepted
+    slow = acceptance < least  # False for nan
     if slow.any():
-        found.append(
-            f"{_named(slow, acceptance)} accepted fewer than {LEAST_ACCEPTED:.0%} of the "
-            "proposals: where it is now its steps are too long, so don't believe its draws. Raise "
-            "n_warmup."
+        warnings.append(
+            f"{named(slow, acceptance)} accepted fewer than {least:.0%} of the proposals: where it "
+            "is now its steps are too long, so don't believe its draws. Raise n_warmup."
         )
-    moving = rhat_within > _MOST_RHAT
+    moving = rhat_within > effort.most_rhat
     if moving.any():
-        found.append(
-            f"{_named(moving, rhat_within)} (R-hat of its own functions) was still on its way: "
+        warnings.append(
+            f"{named(moving, rhat_within)} (R-hat of its own functions) was still on its way: "
             "don't believe its draws. Raise n_warmup or n_draws."
         )
-    return found
-
-
-def _named(chosen: Array, figures: Array) -> str:
-    each = ", ".join(f"{i} ({figures[i]:.2f})" for i in np.flatnonzero(chosen))
-    return f"of {len(chosen)} chains number {each}"
+    return warnings
 
 
 def no_evidence(problems: tuple[str, ...], *, decided: bool, shared: bool = False) -> list[str]:
@@ -146,27 +203,22 @@ def no_evidence(problems: tuple[str, ...], *, decided: bool, shared: bool = Fals
     return [f"errors of the modes' evidences leave their weights open: raise n_draws. So {votes}"]
 
 
-def disagreement(posterior: NetworkPosterior, kept: Array, modes: list[Mode]) -> list[str]:
-    """Modes whose own chains tell different functions: there is more than one mode in them."""
-    values, found = functions_of(posterior, kept), []
-    for i, mode in enumerate(modes):
-        if len(mode.members) < 2:
-            continue
-        worst = np.nanmax(rank_rhat(values[mode.members]), initial=1.0)
-        if worst > _MOST_RHAT:
-            found.append(
+def disagreement(
+    posterior: NetworkPosterior, kept: Array, members: list[Array], effort: SamplingEffort
+) -> list[str]:
+    """Warnings of modes whose own chains tell different functions: there are several in them."""
+    values, warnings = functions_of(posterior, kept, effort), []
+    for i, chains in enumerate(members):
+        worst = np.nanmax(rank_rhat(values[chains]), initial=1.0) if len(chains) > 1 else 1.0
+        if worst > effort.most_rhat:
+            warnings.append(
                 f"the chains of mode {i} disagree (function-space R-hat {worst:.2f}): it may be "
                 "several modes, weighed by where their chains started. Raise n_draws or thinning."
             )
-    return found
+    return warnings
 
 
 def stuck_chains(stuck: Array) -> list[str]:
     """One warning of chains that never moved, if there are any."""
-    n = int(stuck.sum())
-    if not n:
-        return []
-    return [
-        f"{n} of {len(stuck)} chains never moved while drawing: raise n_warmup, or give "
-        "X as float64."
-    ]
+    n, remedy = int(stuck.sum()), "raise n_warmup, or give X as float64."
+    return [f"{n} of {len(stuck)} chains never moved while drawing: {remedy}"] if n else []

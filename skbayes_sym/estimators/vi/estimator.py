@@ -1,10 +1,9 @@
 """Symmetrised variational inference: Gelberg et al. 2024 as scikit-learn estimators."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import refuse
@@ -21,26 +20,18 @@ from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.steps import STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
-from skbayes_sym.estimators.predictors import (
-    BayesianClassifierMixin,
-    BayesianRegressorMixin,
-    SampledOutputs,
-    noise_stream,
-)
+from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.estimators.vi.gaps import GAPS, GivenGap, has_a_group
 from skbayes_sym.estimators.vi.method import MeanFieldVI
 from skbayes_sym.estimators.vi.starts import INITS
-from skbayes_sym.inference.mean_field.bounds import posterior_layers
+from skbayes_sym.inference.mean_field.predictor import MeanFieldPredictor
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.categorical import log_class_probabilities
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_moments import Layers, output_moments
-from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetPredictive
 from skbayes_sym.models.priors import Prior
-from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import SymmetryGroup
 
 RandomState = int | np.random.RandomState | None
@@ -61,16 +52,8 @@ CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-class PredictiveDraws(NamedTuple):
-    """What predictions average: the posterior layer by layer, and noise of the units."""
-
-    loc: Layers
-    variance: Layers
-    noise: list[Tensor]  # (n_predict_samples, 1, width) a layer
-
-
 class _SymmetrizedVI(NetworkEstimator):
-    """What the two share: the method, the group, and draws of the hidden units."""
+    """What the two share: the method, the group and the predictor."""
 
     symmetry: str | SymmetryGroup | None
     gap: GivenGap
@@ -122,30 +105,16 @@ class _SymmetrizedVI(NetworkEstimator):
     def _goes_on(self) -> bool:
         return self.warm_start and hasattr(self, "posterior_")
 
-    def _draws(self, like: Tensor) -> PredictiveDraws:
-        """Made once a device."""
-        n, network = self.n_predict_samples, self.network_
-
-        def make() -> PredictiveDraws:
-            generator = generator_from(self._predict_seed_)
-            # Drawn on the CPU in float32 whatever the device: predictions agree across them.
-            noise = [torch.randn(n, 1, width, generator=generator) for width in network.sizes[1:]]
-            layers = posterior_layers(network, self.posterior_, like)
-            return PredictiveDraws(*layers, [e.to(like) for e in noise])
-
-        draws: PredictiveDraws = self._cached(f"{n} draws on {like.device}", make)
-        return draws
-
-    def _output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the outputs given each draw, (S, N, T)."""
-        draws = self._draws(x)
-        return output_moments(self.network_, draws.loc, draws.variance, x, draws.noise[:-1])
-
-    def _drawn_outputs(self, x: Tensor) -> Tensor:
-        """Outputs at each draw, (S, N, T)."""
-        mean, variance = self._output_moments(x)
-        # Without hidden units all draws share their moments: not in place.
-        return torch.addcmul(mean, variance.sqrt_(), self._draws(x).noise[-1])
+    def _predictor(self, like: Tensor) -> MeanFieldPredictor:
+        n = self.n_predict_samples
+        made: MeanFieldPredictor = self._cached(
+            f"{n} draws on {like.device}",
+            lambda: MeanFieldPredictor.of(
+                self.network_, self.posterior_, self._observation,
+                n_draws=n, seed=self._predict_seed_, like=like,
+            ),
+        )  # fmt: skip
+        return made
 
     @property
     def symmetry_(self) -> SymmetryGroup:
@@ -382,33 +351,6 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         previous = np.atleast_1d(self.noise_std_) if self._goes_on else None
         return gaussian_noise(self.noise_std, data, previous)
 
-    def _learned_likelihood(self, like: Tensor) -> Likelihood:
-        """One of one's own at what was learned of it, in scaled units."""
-        given = cast(Likelihood, self._given_likelihood)
-        return given.at(torch.as_tensor(self._likelihood_params_)).to(like)
-
-    def _predictive(self, x: Tensor) -> TargetPredictive:
-        if self._given_likelihood is not None:
-            law = self._learned_likelihood(x).predictive(self._drawn_outputs(x))
-            return cast(TargetPredictive, law)
-        noise_variance = torch.as_tensor(np.atleast_1d(self.noise_std_) / self.y_scale_).to(x) ** 2
-        return NormalMixture(*self._output_moments(x), noise_variance)
-
-    def _sample_targets(self, blocks: list[Tensor], n: int, seed: int) -> Array:
-        if self._given_likelihood is None:
-            return super()._sample_targets(blocks, n, seed)
-        theta = self.posterior_.sample(n, generator=generator_from(seed)).to(blocks[0])
-        outputs = torch.cat([self.network_.forward(theta, x) for x in blocks], dim=1)
-        unit = [torch.as_tensor(a).to(outputs) for a in (self.y_mean_, self.y_scale_)]
-        likelihood, rng = self._learned_likelihood(outputs), noise_stream(seed)
-        laws = (cast(TargetPredictive, likelihood.predictive(f)) for f in outputs.split(1))
-        draws = [law.in_units(*unit).sample(1, rng).cpu().double().numpy() for law in laws]
-        return np.concatenate(draws)
-
-    def _sample_outputs(self, x: Tensor, n: int, generator: torch.Generator) -> SampledOutputs:
-        theta = self.posterior_.sample(n, generator=generator).to(x)
-        return SampledOutputs(self.network_.forward(theta, x), np.atleast_1d(self.noise_std_))
-
 
 class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     r"""Bayesian neural network classification by symmetrised variational inference.
@@ -617,11 +559,3 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
                 "fix them."
             )
         return likelihood
-
-    def _predictive(self, x: Tensor) -> CategoricalMixture:
-        outputs = self._drawn_outputs(x)
-        given = self._given_likelihood
-        if given is None:
-            return CategoricalMixture(log_class_probabilities(outputs))
-        law: Any = given.to(x).predictive(outputs)
-        return cast(CategoricalMixture, law)

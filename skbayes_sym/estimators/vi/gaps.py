@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from skbayes_sym.symmetry.base import SymmetryGroup
-from skbayes_sym.symmetry.gaps.base import Gap, MeanField
+from skbayes_sym.symmetry.gaps.gap import Gap, MeanField
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     DoublyStochastic,
     Exact,
@@ -14,7 +14,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     PermanentEstimate,
     Soules,
 )
-from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 from skbayes_sym.symmetry.units import unit_layers
 
 EXACT_WIDTH = 10  # units of a layer that are summed exactly, O(d 2^d), unless more are asked for

@@ -33,7 +33,7 @@ from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import DivergenceError, OptimiseResult, ParamGroup
 from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
-from skbayes_sym.symmetry.gaps.units import SETTLED
+from skbayes_sym.symmetry.gaps.unit_gap import SETTLED
 
 FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
 SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.data import PackedSums, Sums
+from skbayes_sym.inference.factorization.incidence import PackedSums, Sums
 from skbayes_sym.numerics.machine import positions
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 
 from skbayes_sym.numerics.random import generator_from
-from skbayes_sym.symmetry.gaps.base import Gap, GapGradient, RowPosterior
+from skbayes_sym.symmetry.gaps.gap import Gap, GapGradient, RowPosterior
 
 # Share of a new gradient in the running mean: its draws are fresh, so the mean holds those of some
 # 2 / _SHARE gradients. A smaller one averages more, but what it averages is of a posterior that has

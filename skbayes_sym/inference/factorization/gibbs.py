@@ -4,22 +4,22 @@ The sampler of Salakhutdinov & Mnih (2008): rows of U given V are independent Ga
 other way round; the priors of both, if they are learned, are drawn before them.
 """
 
+from math import log
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.factorization.conditionals import Noise, row_conditionals
 from skbayes_sym.inference.factorization.coordinates import given_pinned
-from skbayes_sym.inference.factorization.data import (
+from skbayes_sym.inference.factorization.factor_model import FactorProblem, FactorState, OnSweep
+from skbayes_sym.inference.factorization.incidence import (
     Incidence,
     packed_second_moments,
     packed_sums,
     products,
 )
-from skbayes_sym.inference.factorization.problem import FactorProblem, FactorState
-from skbayes_sym.inference.factorization.rows import Noise, row_conditionals
 from skbayes_sym.inference.factorization.shared_size import draw_shared, moved
-from skbayes_sym.inference.factorization.vi import OnStep
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.optimise import Loop, Stopped
@@ -41,22 +41,20 @@ def sample_factors(
     *,
     n_warmup: int,
     n_kept: int,
-    on_step: OnStep,
+    on_sweep: OnSweep,
 ) -> GibbsDraws:
     """Alternate between the rows of U, of V and the noise.
 
     Parameters
     ----------
     problem : FactorProblem
-        Its noise variance, if it has a range, is sampled (prior uniform in its logarithm); else it
-        is that of ``start``.
+        Its noise variance, if it is learned, is sampled (prior uniform in its logarithm).
     start : FactorState
         Its means are the starting point.
     n_warmup, n_kept : int
         Sweeps thrown away, and draws kept of the others at equal distances.
-    on_step : callable (sweep, info) -> bool
-        Told ``{"rows": ..., "noise_variance": ..., "laws": ...}`` of every sweep; True stops,
-        with at least one draw kept.
+    on_sweep : callable (state, None) -> bool
+        Told every draw, without spread; True stops, with at least one draw kept.
 
     Returns
     -------
@@ -64,7 +62,7 @@ def sample_factors(
     """
     data, model, n = problem.data, problem.model, problem.data.n_rows
     n_sweeps, generator = problem.max_iter, problem.generator("gibbs")
-    state = start
+    state = start._replace(cov=torch.zeros_like(start.cov))
     keep = set(torch.linspace(n_warmup, n_sweeps - 1, n_kept).round().long().tolist())
     draws, noises, n_made = state.mean.new_empty(n_kept, *state.mean.shape), list[float](), 0
     with Loop() as loop:
@@ -73,18 +71,18 @@ def sample_factors(
             for index in (0, 1):
                 state = _draw_side(problem, index, state, generator)
             state = _draw_sizes(problem, state, generator)
-            mean = state.mean
-            fitted = products(mean[:n], mean[n:], data.by_row) / model.n_components**0.5
-            off = data.by_row._replace(value=data.by_row.value - fitted)
-            if model.noise_range is not None:
-                noise = _draw_noise(off, model.noise_range, generator)
-                state = state._replace(noise_variance=noise)
+            if state.likelihood.n_params:
+                fitted = products(state.mean[:n], state.mean[n:], data.by_row)
+                residual = data.by_row.value - fitted / model.n_components**0.5
+                off = data.by_row._replace(value=residual)
+                log_noise = 0.5 * log(_draw_noise(off, model.noise_range, generator))
+                drawn = state.likelihood.at(torch.tensor([log_noise], dtype=torch.float64))
+                state = state._replace(likelihood=drawn)
             n_made = sweep + 1
             if sweep in keep:
-                draws[len(noises)] = mean
+                draws[len(noises)] = state.mean
                 noises.append(state.noise_variance)
-            told = {"rows": mean, "noise_variance": state.noise_variance, "laws": state.laws}
-            loop.stop_if("callback", on_step(n_made, told))
+            loop.stop_if("callback", on_sweep(state, None))
     if not noises:
         draws[0] = state.mean
         noises = [state.noise_variance]
@@ -98,7 +96,7 @@ def _draw_side(
     generator: torch.Generator,
 ) -> FactorState:
     """Draw the prior of one side and then its rows, given the other; rows in place."""
-    side, free = problem.data.sides[index], problem.model.coordinates.sides[index]
+    side, free = problem.data.sides[index], problem.model.network.sides[index]
     values, prior, laws = state.mean, problem.priors[index], list(problem.laws(state))
     others, size = values[side.other], values.shape[1]
     none = others.new_zeros(1, 1, 1)
@@ -124,7 +122,7 @@ def _draw_sizes(
     problem: FactorProblem, state: FactorState, generator: torch.Generator
 ) -> FactorState:
     """Draw how size is shared between the sides; factors in place."""
-    if not problem.model.learns_scales:
+    if not problem.model.prior.learns_scales:
         return state
     k, laws = problem.model.n_components, problem.laws(state)
     by_rows, by_columns = (

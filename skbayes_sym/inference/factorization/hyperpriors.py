@@ -25,10 +25,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.random import float64_normal, numpy_generator
 
+# What a learned prior's Wishart knows of a variance, in units of the entries': larger scatters
+# leave too much of components that explain nothing.
+SCATTER = 0.3
 _CONSTANT_PRECISION = 1.0  # beta_0: of the means, in units of the rows' own precision
 _SHRINKAGE_RANGE = 1e-6, 1e8
 
@@ -176,19 +180,15 @@ class SidePrior:
         return RowLaw(precision, coefficients, self._shrinkage(squares, law)), total
 
     def growth(self, law: RowLaw) -> Tensor:
-        """Slope of `log_density` in the log size of coordinates, plus n, (d,), at the best law.
+        """Slope of the part of the bound in the log size of coordinates, plus n, (d,).
 
-        Everything learned: where the scatter is small beside the rows, their size is free but for
-        the number of coordinates that share a Wishart.
+        At the best law, everything learned: where the scatter is small beside the rows, their size
+        is free but for the number of coordinates that share a Wishart.
         """
         n_shared = torch.empty(self.n_free).to(law.precision)
         for block in self.blocks:
             n_shared[list(block.coordinates)] = float(len(block.coordinates))
         return self.scatter * law.precision.diagonal() - n_shared
-
-    def log_density(self, moments: SideMoments, law: RowLaw) -> float:
-        """What `learned` says of the bound, nats."""
-        return self.learned(moments, law)[1]
 
     def draw(self, moments: SideMoments, law: RowLaw, generator: torch.Generator) -> RowLaw:
         """Precision and coefficients given the rows, for Gibbs sampling."""
@@ -265,7 +265,7 @@ class SidePrior:
         return cholesky(
             rest + self.scatter * identity,
             what="The scatter of the rows of a side",
-            remedy="Use scale=True, or give prior_scale a number.",
+            remedy="Use standardize=True, or give prior a number.",
         )
 
     def _expected_squares(self, found: _Regression, precision: Tensor) -> float:
@@ -285,6 +285,43 @@ class SidePrior:
             return law.shrinkage
         low, high = _SHRINKAGE_RANGE
         return min(max(n_coefficients / max(squares, n_coefficients / high), low), high)
+
+
+class FactorPrior(NamedTuple):
+    """What is believed of the rows of U and of V.
+
+    ``scale`` is the standard deviation of their entries, or "learn" (a mean and a full covariance
+    a side) or "ard" (a mean and a scale a component and side).
+    """
+
+    scale: float | str
+    features: tuple[Tensor | None, Tensor | None] = (None, None)  # (n, g) and (m, h)
+    scatter: float = SCATTER
+
+    @property
+    def learns_scales(self) -> bool:
+        """Whether the scales of the factors are learned."""
+        return isinstance(self.scale, str)
+
+    def sides(
+        self, shape: tuple[int, int], network: Coordinates, like: Tensor
+    ) -> tuple[SidePrior, SidePrior]:
+        """Priors of the rows and of the columns of a matrix of that shape."""
+        priors = []
+        for n, side, given in zip(shape, network.sides, self.features, strict=True):
+            k, every = network.n_components, tuple(range(len(side.free)))
+            blocks: tuple[Block, ...] = tuple(Block((i,)) for i in every)  # "ard"
+            if self.scale == "learn":
+                blocks = (Block(every),)
+            elif not isinstance(self.scale, str):
+                parts = Block(every[:k], float(self.scale)), Block(every[k:])
+                blocks = parts if len(every) > k else parts[:1]
+            learns = any(block.scale is None for block in blocks)
+            features = Features.constant(n, like) if learns else Features.none(n, like)
+            if given is not None:
+                features = features.joined(given)
+            priors.append(SidePrior(blocks, features, self.scatter * side.pin**2))
+        return priors[0], priors[1]
 
 
 def _log_wishart(dof: float, log_det_inverse: float, b: int) -> float:

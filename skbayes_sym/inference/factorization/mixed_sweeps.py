@@ -16,11 +16,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.data import Entries
-from skbayes_sym.inference.factorization.problem import FactorState
+from skbayes_sym.inference.factorization.factor_model import FactorState
+from skbayes_sym.inference.factorization.incidence import Entries
 from skbayes_sym.numerics.convergence import AndersonMixing
 from skbayes_sym.numerics.random import generator_from
-from skbayes_sym.symmetry.gaps.base import GapGradient, RowPosterior
+from skbayes_sym.symmetry.gaps.gap import GapGradient, RowPosterior
 
 # Sweeps by one model of the gap; they end with one that gains less than so many nats.
 PERIOD, _ENOUGH = 10, 1e-5

@@ -17,12 +17,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.factorization.conditionals import Noise
 from skbayes_sym.inference.factorization.hyperpriors import (
     RowLaw,
     SideMoments,
     SidePrior,
 )
-from skbayes_sym.inference.factorization.rows import Noise
 
 _LEAST, _MOST = (
     0.5,

@@ -7,9 +7,9 @@ way, a vector of the next singular value still in one's place.
 """
 
 import torch
-from torch import Tensor
 
-from skbayes_sym.inference.factorization.problem import FactorProblem, FactorState
+from skbayes_sym.inference.factorization.entry_sites import is_normal
+from skbayes_sym.inference.factorization.factor_model import FactorProblem, FactorState
 
 _MOST_ROWS = 500  # of the shorter side: a decomposition costs no more than some sweeps
 
@@ -21,29 +21,19 @@ def sweeps_start(problem: FactorProblem) -> FactorState:
     smaller than the prior's scale: a component of zeros would stay one. Components beyond the
     matrix's rank begin at random. O(n m min(n, m)).
     """
-    start, (n, m), k = problem.start, problem.shape, problem.model.n_components
-    if not _is_spectral(problem):
+    start, (n, m), model = problem.start, problem.shape, problem.model
+    k = model.n_components
+    is_plain = is_normal(model.likelihood) and model.network.n_coordinates == k
+    has_features = any(given is not None for given in model.prior.features)
+    if (
+        problem.warm is not None or not problem.is_complete or not is_plain or has_features
+        or isinstance(model.prior.scale, str) or min(n, m) > _MOST_ROWS
+    ):  # fmt: skip
         return start
-    left, values, right = _decomposed(problem.data.by_row.value.view(n, m).double())
-    kept = min(k, len(values))
-    size = (values[:kept] * k**0.5).sqrt().clamp(min=float(problem.model.prior_scale))
-    mean = start.mean.clone()
-    mean[:n, :kept], mean[n:, :kept] = left[:, :kept] * size, right[:, :kept] * size
-    return start._replace(mean=mean)
-
-
-def _is_spectral(problem: FactorProblem) -> bool:
-    """Whether the optimum keeps singular vectors, and they are cheap."""
-    model = problem.model
-    is_plain = model.likelihood.is_normal and not (model.learns_scales or any(model.offsets))
-    has_features = any(given is not None for given in model.features)
-    is_small = min(problem.shape) <= _MOST_ROWS
-    return (
-        problem.warm is None and problem.is_complete and is_plain and not has_features and is_small
-    )
-
-
-def _decomposed(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Singular vectors (n, r), values, largest first, and vectors (m, r)."""
+    matrix = problem.data.by_row.value.view(n, m).double()
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-    return left, values, right.mT
+    kept = min(k, len(values))
+    size = (values[:kept] * k**0.5).sqrt().clamp(min=float(model.prior.scale))
+    mean = start.mean.clone()
+    mean[:n, :kept], mean[n:, :kept] = left[:, :kept] * size, right.mT[:, :kept] * size
+    return start._replace(mean=mean)

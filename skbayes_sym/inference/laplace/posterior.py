@@ -90,8 +90,12 @@ class LinearisedNetwork(NamedTuple):
 
     def mean(self, x: Tensor) -> Tensor:
         """Averaged outputs at the mode for inputs (N, *I), (N, O)."""
-        noise = self.noise.expand(len(x), *self.noise.shape)
-        return self.model.forward(self.posterior.loc, self.eta, x, noise)
+        size = rows_within(_JACOBIAN_ENTRIES, len(self.noise) * self.model.network.layout.n_params)
+        means = []
+        for block in x.split(size):
+            noise = self.noise.expand(len(block), *self.noise.shape)
+            means.append(self.model.forward(self.posterior.loc, self.eta, block, noise))
+        return torch.cat(means)
 
     def outputs(self, x: Tensor) -> LinearisedOutputs:
         """Mean and covariance of the outputs of every row of ``x`` (N, *I)."""

@@ -79,11 +79,6 @@ class LastLayer(Protocol):
     @property
     def layout(self) -> ParamLayout: ...
 
-    @property
-    def trains_on_elbo(self) -> bool:
-        """Whether `objective` is `elbo`."""
-        ...
-
     def under(self, prior_scale: Scale) -> Self:
         """The same with another prior scale."""
         ...
@@ -96,10 +91,6 @@ class LastLayer(Protocol):
         Their difference is what counts: a layer that is integrated out gives its log evidence
         and 0.
         """
-        ...
-
-    def objective(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
-        """What training maximises: `elbo`, unless it is a heuristic."""
         ...
 
     def condition(self, inputs: LayerInputs) -> "Conditional":
@@ -187,24 +178,16 @@ class Layerwise(NamedTuple):
         return params[:n], params[n : n + m], params[n + m :]
 
     def terms(
-        self,
-        params: Tensor,
-        data: Data,
-        n_draws: int,
-        *,
-        generator: torch.Generator,
-        training: bool = False,
+        self, params: Tensor, data: Data, n_draws: int, *, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Expected log likelihood and KL of ``n_draws`` draws of the hidden layers, (S,) each.
 
-        Their difference averages to the ELBO, or with ``training`` to the last layer's objective.
-        ``data.weight`` is that of the whole data set.
+        Their difference averages to the ELBO. ``data.weight`` is that of the whole data set.
         """
         hidden, last, log_noise = self.split(params)
         draws = self.hidden.draw(hidden, n_draws, generator=generator)
         features = propagate(self.network, draws.weights, data.x).expand(n_draws, -1, -1)
-        value = self.last.objective if training else self.last.elbo
-        likelihood, kl = value(LayerInputs(last, features, draws, data, log_noise))
+        likelihood, kl = self.last.elbo(LayerInputs(last, features, draws, data, log_noise))
         return likelihood, draws.kl + kl
 
 
@@ -252,9 +235,7 @@ class LayerwiseElbo:
             own, hyper = self._prior.split(at)
             posterior = self._posterior.under(self._prior.of_layers(hyper))
             batch, generator = self._batches.next(), self._batches.generator
-            likelihood, kl = posterior.terms(
-                own, batch, self._n_draws, generator=generator, training=True
-            )
+            likelihood, kl = posterior.terms(own, batch, self._n_draws, generator=generator)
             log_hyperprior = self._prior.log_hyperprior(hyper)
             loss = (temperature * kl - likelihood).mean() - log_hyperprior
             (gradient,) = torch.autograd.grad(loss, at)

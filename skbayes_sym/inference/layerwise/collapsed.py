@@ -98,10 +98,6 @@ class CollapsedLast:
     prior_scale: Scale
 
     @property
-    def trains_on_elbo(self) -> bool:
-        return True
-
-    @property
     def layout(self) -> ParamLayout:
         return ParamLayout({})
 
@@ -117,9 +113,6 @@ class CollapsedLast:
         constant = inputs.data.weight.sum() * (LOG_2PI + 2.0 * inputs.log_noise)
         total = (log_ratio - 0.5 * constant).sum(-1)
         return total, torch.zeros_like(total)
-
-    def objective(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
-        return self.elbo(inputs)
 
     def _ridge(self, inputs: LayerInputs) -> RidgePosterior:
         """Of all targets, (S, T) of them, in units in which noise and prior are standard."""

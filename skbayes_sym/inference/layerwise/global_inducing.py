@@ -179,10 +179,6 @@ class InducingLast:
     n_outputs: int
 
     @property
-    def trains_on_elbo(self) -> bool:
-        return True
-
-    @property
     def layout(self) -> ParamLayout:
         m, t = self.n_inducing, self.n_outputs
         return ParamLayout({"values": (m, t), "log_gain": (t,), "log_precision": (m,)})
@@ -217,9 +213,6 @@ class InducingLast:
         squares = (data.y - given.mean) ** 2 + given.variance
         log_prob = log_normal(squares, inputs.log_noise)
         return data.weight @ log_prob.sum(-1).mT, ridge.kl().sum(-1)
-
-    def objective(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
-        return self.elbo(inputs)
 
     def condition(self, inputs: LayerInputs) -> Conditional:
         return conditional(self._ridge(inputs), self.prior_scale)

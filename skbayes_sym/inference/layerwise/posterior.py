@@ -15,7 +15,10 @@ from skbayes_sym.inference.layerwise.base import (
     Moments,
     propagate,
 )
+from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.data import Data
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.predictive import NormalMixture, Predictive
 from skbayes_sym.numerics.memory import rows_within
 
 # Numbers of the features of a block of draws: 16 MB in float64.
@@ -102,3 +105,34 @@ class ConditionedDraws:
             given = self.last._replace(mean=self.last.mean[block], root=self.last.root[block])
             parts.append(given.moments(features.expand(len(given.mean), -1, -1)))
         return Moments(*(torch.cat(t) for t in zip(*parts, strict=True)))
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Average output over the draws, (N, T)."""
+        n = len(self.last.mean)
+        size = rows_within(_BLOCK_NUMBERS, len(x) * self.last.mean.shape[1])
+        total = x.new_zeros(len(x), self.last.mean.shape[2])
+        for start in range(0, n, size):
+            block = slice(start, start + size)
+            features = propagate(self.parts.network, [w[block] for w in self.draws.weights], x)
+            total += (features @ self.last.mean[block]).sum(0)
+        return total / n
+
+
+@dataclass(frozen=True, eq=False)
+class LayerwisePredictor(BasePredictor):
+    """Averages over draws of the hidden layers, the last one integrated out."""
+
+    posterior: LayerwisePosterior
+    draws: ConditionedDraws
+    likelihood: Likelihood
+
+    def law(self, x: Tensor) -> Predictive:
+        mean, variance = (t.to(x) for t in self.draws.moments(x.double()))
+        return NormalMixture(mean, variance, self.likelihood.noise_scale.square())
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.draws.mean(x.double()).to(x)
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        theta = self.posterior.sample(n, generator=generator).to(x)
+        return self.likelihood.predictive(self.posterior.parts.network.forward(theta, x))

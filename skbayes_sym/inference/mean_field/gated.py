@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.random import standard_normal
-from skbayes_sym.symmetry.gaps.base import Gap, MeanField
-from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.gaps.gap import Gap, MeanField
+from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 
 
 class GatedGap:

@@ -18,8 +18,14 @@ from skbayes_sym.inference.modes.mixtures import GaussianMixture, fit_gaussian_m
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.optimise import root
 from skbayes_sym.symmetry.base import SymmetryGroup
-from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain, has_exact_domain
-from skbayes_sym.symmetry.orbits import MAX_ORDER, Enumeration, can_enumerate, enumerate_group
+from skbayes_sym.symmetry.fundamental_domain import (
+    MAX_ORDER,
+    Enumeration,
+    FundamentalDomain,
+    can_enumerate,
+    enumerate_group,
+    has_exact_domain,
+)
 from skbayes_sym.symmetry.reference import estimate_reference, orbit_mean_square
 from skbayes_sym.symmetry.units import split_units
 

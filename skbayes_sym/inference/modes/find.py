@@ -74,7 +74,7 @@ class RegionOf:
         return self.regions.assign(position) == self.k
 
 
-class Modes(NamedTuple):
+class DrawModes(NamedTuple):
     """Aligned draws by mode, the largest first."""
 
     labels: Tensor  # int64 (n,): the region of each draw
@@ -91,7 +91,7 @@ class ModeWeights(NamedTuple):
     log_evidence_standard_error: float
 
 
-def find_modes(draws: Tensor, values: Tensor, chains: Tensor, group: SymmetryGroup) -> Modes:
+def find_modes(draws: Tensor, values: Tensor, chains: Tensor, group: SymmetryGroup) -> DrawModes:
     """Cluster aligned draws of chains and of particles; deterministic.
 
     Draws of one chain start together. Three rules join chains, transitively:
@@ -117,7 +117,7 @@ def find_modes(draws: Tensor, values: Tensor, chains: Tensor, group: SymmetryGro
 
     Returns
     -------
-    Modes
+    DrawModes
         ``labels`` are ``regions.assign(draws)``.
 
     Notes
@@ -260,7 +260,7 @@ def _table(rows: Tensor, columns: Tensor, n_rows: int, n_columns: int) -> Tensor
     return counts.reshape(n_rows, n_columns).double()
 
 
-def _in_order(labels: Tensor, regions: Regions) -> Modes:
+def _in_order(labels: Tensor, regions: Regions) -> DrawModes:
     """Largest first."""
     counts = torch.bincount(labels, minlength=regions.n_modes)
     order = counts.argsort(descending=True, stable=True)
@@ -268,4 +268,4 @@ def _in_order(labels: Tensor, regions: Regions) -> Modes:
     sorted_regions = Regions(
         tuple(regions.domains[k] for k in order), tuple(regions.gaussians[k] for k in order)
     )
-    return Modes(place[labels], sorted_regions, counts[order])
+    return DrawModes(place[labels], sorted_regions, counts[order])

@@ -23,15 +23,14 @@ from skbayes_sym.inference.modes.bridge import (
 )
 from skbayes_sym.inference.modes.find import (
     LONG,
-    Modes,
+    DrawModes,
     ModeWeights,
     find_modes,
     weigh_modes,
 )
 from skbayes_sym.inference.sampling.kernels.particle_alignment import align_particles
 from skbayes_sym.symmetry.base import SymmetryGroup
-from skbayes_sym.symmetry.fundamental_domain import has_exact_domain
-from skbayes_sym.symmetry.orbits import MAX_ORDER
+from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER, has_exact_domain
 
 # A mode so many nats lower, on average over its draws, than the best holds no mass worth bridging:
 # its volume would have to be e^30 times larger.
@@ -56,7 +55,7 @@ _KNOWN_BY_CHAINS = 1.0
 _CHAINS = 0  # among the sources
 
 
-class Pool(NamedTuple):
+class DrawPool(NamedTuple):
     """Draws of chains and particles, one representative of each orbit, float64 on the CPU."""
 
     draws: Tensor  # (n, D)
@@ -68,8 +67,8 @@ class Pool(NamedTuple):
 class Weighing(NamedTuple):
     """Modes, and what each counts for."""
 
-    pool: Pool
-    modes: Modes
+    pool: DrawPool
+    modes: DrawModes
     estimates: list[BridgeEstimate]  # one a mode; not estimated where hopeless
     weights: ModeWeights
     # Nats between the sources' own estimates of the heaviest mode, beyond their errors; nan where
@@ -85,7 +84,7 @@ def pool_draws(
     group: SymmetryGroup,
     *,
     generator: torch.Generator,
-) -> Pool:
+) -> DrawPool:
     """Unite the draws of chains (C, S, D) with clouds of particles (N, D), and align them.
 
     A chain that hardly moved says where it is, not how often: its draws count once each.
@@ -99,7 +98,7 @@ def pool_draws(
     own = n_chains + torch.arange(int(sizes[1:].sum()))
     chains = torch.cat([torch.arange(n_chains).repeat_interleave(n_draws)[counts.cpu()], own])
     draws, _ = align_particles(torch.cat(parts), group, None, n_starts=4, generator=generator)
-    return Pool(draws, torch.cat(values), chains, sources)
+    return DrawPool(draws, torch.cat(values), chains, sources)
 
 
 def _told(draws: Tensor) -> Tensor:
@@ -110,7 +109,7 @@ def _told(draws: Tensor) -> Tensor:
 
 
 def weigh(
-    log_density: LogDensity, pool: Pool, group: SymmetryGroup, *, generator: torch.Generator
+    log_density: LogDensity, pool: DrawPool, group: SymmetryGroup, *, generator: torch.Generator
 ) -> Weighing:
     """Divide the pool into modes and estimate the evidence of each by `bridge_evidence`.
 
@@ -118,7 +117,7 @@ def weigh(
     ----------
     log_density : LogDensity
         In float64, on the CPU.
-    pool : Pool
+    pool : DrawPool
     group : Trivial, Units or a Product of them
     generator : torch.Generator
 
@@ -144,7 +143,7 @@ def weigh(
 
 
 def _from_chains_or_all(
-    integrand: Integrand, pool: Pool, modes: Modes, k: int, generator: torch.Generator
+    integrand: Integrand, pool: DrawPool, modes: DrawModes, k: int, generator: torch.Generator
 ) -> BridgeEstimate:
     """Evidence of mode ``k`` from the chains where that is known, else from all draws."""
     found = _evidence(integrand, pool, modes, k, _CHAINS, generator)
@@ -160,8 +159,8 @@ def _is_known(estimate: BridgeEstimate) -> bool:
 
 def _evidence(
     integrand: Integrand,
-    pool: Pool,
-    modes: Modes,
+    pool: DrawPool,
+    modes: DrawModes,
     k: int,
     source: int | None,
     generator: torch.Generator,
@@ -192,8 +191,8 @@ def _summed_order(group: SymmetryGroup, draws: Tensor) -> int:
 
 def _spread(
     integrand: Integrand,
-    pool: Pool,
-    modes: Modes,
+    pool: DrawPool,
+    modes: DrawModes,
     weights: ModeWeights,
     generator: torch.Generator,
 ) -> float:
@@ -236,12 +235,12 @@ def largest_remainders(weights: Tensor, n_chains: int) -> Tensor:
     return counts
 
 
-def contending(pool: Pool, modes: Modes) -> Tensor:
+def contending(pool: DrawPool, modes: DrawModes) -> Tensor:
     """Which modes may hold mass worth a bridge, bool (K,): those that none is far above."""
     height = mean_log_density_by_mode(pool, modes)
     return height >= height.max() - NEGLIGIBLE_DEFICIT_NATS
 
 
-def mean_log_density_by_mode(pool: Pool, modes: Modes) -> Tensor:
+def mean_log_density_by_mode(pool: DrawPool, modes: DrawModes) -> Tensor:
     """Mean log density of each mode's draws, (K,) nats."""
     return torch.stack([pool.values[modes.labels == k].mean() for k in range(len(modes.counts))])

@@ -16,8 +16,8 @@ them to one noise of any level. The weights of the networks are left as they are
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import exp, log
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -81,31 +81,45 @@ class NoiseShape:
 
     def factor(self, mean: Tensor) -> Tensor:
         """Factor on the noise's standard deviation, given predicted means (N, T)."""
-        centre, spread, low, high, offset, slope = (
-            torch.as_tensor(t).to(mean)
-            for t in (
-                self.centre, self.spread, self.lowest, self.highest, self.offset, self.slope
-            )
-        )  # fmt: skip
+        arrays = (self.centre, self.spread, self.lowest, self.highest, self.offset, self.slope)
+        centre, spread, low, high, offset, slope = (torch.as_tensor(a).to(mean) for a in arrays)
         level = ((mean - centre) / spread).clamp(low, high)
         return (offset + slope * level).exp()
 
     @property
     def states(self) -> tuple[Tensor, Tensor]:
         """Factors (2,) on the variance, which average to 1, and their shares (2,)."""
-        share = torch.tensor(self.wide_share, dtype=torch.float64)
-        return _states(share, torch.full_like(share, self.wide_ratio))
+        return _states(*torch.tensor([self.wide_share, self.wide_ratio], dtype=torch.float64))
 
     def shaped(self, law: NormalMixture) -> NormalMixture:
         """The distribution with this noise in place of noise of one width: two states a draw."""
         return _widened(law, self.factor(law.mean()), *self.states)
 
+    def drawn(self, law: NormalMixture, mean: Tensor) -> "ShapedDraws":
+        """Draws of functions with this noise, where the mean of all predictions is (N, T)."""
+        noise = law.noise_variance * self.factor(mean).square()
+        return ShapedDraws(law.loc, law.variance, noise, shape=self)
 
-def _states(wide_share: Tensor, wide_ratio: Tensor) -> tuple[Tensor, Tensor]:
-    shares = torch.stack([1.0 - wide_share, wide_share])
-    return torch.stack([torch.ones_like(wide_ratio), wide_ratio]) / (
-        1.0 + wide_share * (wide_ratio - 1.0)
-    ), shares
+
+@dataclass(frozen=True, eq=False)
+class ShapedDraws(NormalMixture):
+    """Draws of functions whose noise, of variance ``noise_variance``, is of two normals."""
+
+    shape: NoiseShape | None = None
+
+    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
+        """One data set of every draw, every row's noise in a state of its own."""
+        assert self.shape is not None
+        (narrow, wide), (_, share) = self.shape.states
+        is_wide = torch.as_tensor(rng.random((*self.loc.shape[:2], 1)) < float(share))
+        variance = self.noise_variance * torch.where(is_wide, wide, narrow).to(self.loc)
+        noise = torch.as_tensor(rng.standard_normal(self.loc.shape)).to(self.loc)
+        return self.loc + variance.sqrt() * noise
+
+
+def _states(share: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
+    variances = torch.stack([torch.ones_like(ratio), ratio]) / (1.0 + share * (ratio - 1.0))
+    return variances, torch.stack([1.0 - share, share])
 
 
 def _widened(
@@ -140,54 +154,37 @@ def fit_noise_shape(law: NormalMixture, y: Tensor, weight: Tensor) -> NoiseShape
     -----
     O(S N T) an evaluation, some hundred of them.
     """
-    total, mean = float(weight.sum()), law.mean()
+    total, mean, n = float(weight.sum()), law.mean(), y.shape[1]
     centre = weight @ mean / total
     spread = (weight @ (mean - centre).square() / total).sqrt()
     if not bool((spread > 0.0).all()):
         return None
     level = (mean - centre) / spread
-    losses = _Losses(law, y, weight, level, _FREE)
-    start = level.new_zeros(level.shape[1])
-    plain = lbfgs(by_autograd(losses.of_one_noise), start, max_iter=_MAX_ITER)
-    free = losses.lowest(torch.cat([plain, start, start.new_tensor([-1.0, 1.0])]))
-    gain = float(losses.of_one_noise(plain) - losses.of_shape(free))
-    if gain < 0.5 * (len(start) + 2) * log(max(total, 1.0)):
+
+    def loss(position: Tensor, offset_std: float) -> Tensor:
+        """Minus the log density of rows and prior; of an offset alone for one noise."""
+        offset, slope, tails = position.tensor_split([n, 2 * n])
+        log_factor, states = offset, (offset.new_ones(1), offset.new_ones(1))
+        if len(slope):
+            log_factor, states = offset + slope * level, _states(*_tails(tails))
+        squares = (offset / offset_std).square().sum() + (slope / _SLOPE_STD).square().sum()
+        return 0.5 * squares - weight @ _widened(law, log_factor.exp(), *states).log_prob(y)
+
+    def lowest(start: Tensor, offset_std: float) -> Tensor:
+        bounds = None if len(start) == n else [(-5.0, 5.0)] * (2 * n) + [_LOGIT, _LOG_RATIO]
+        of_std = by_autograd(partial(loss, offset_std=offset_std))
+        return lbfgs(of_std, start, max_iter=_MAX_ITER, bounds=bounds)
+
+    plain = lowest(level.new_zeros(n), _FREE)
+    free = lowest(torch.cat([plain, plain.new_zeros(n), plain.new_tensor([-1.0, 1.0])]), _FREE)
+    if float(loss(plain, _FREE) - loss(free, _FREE)) < 0.5 * (n + 2) * log(max(total, 1.0)):
         return None
-    best = losses._replace(offset_std=_OFFSET_STD).lowest(free)
-    offset, slope, tails = best.split([len(start), len(start), 2])
+    offset, slope, tails = lowest(free, _OFFSET_STD).tensor_split([n, 2 * n])
     share, ratio = (float(t) for t in _tails(tails))
     mean_square = weight @ (2.0 * (offset + slope * level)).exp() / total
     columns = (offset, slope, centre, spread, level.amin(0), level.amax(0), mean_square)
-    a, b, c, d, e, f, square = (np.asarray(t.double().cpu().numpy()) for t in columns)
-    return NoiseShape(a, b, c, d, e, f, share, ratio, square)
-
-
-class _Losses(NamedTuple):
-    """Minus the log density of left-out rows and of the prior, up to a constant, nats."""
-
-    law: NormalMixture
-    y: Tensor
-    weight: Tensor
-    level: Tensor  # predicted means (N, T), standardised
-    offset_std: float
-
-    def of_one_noise(self, offset: Tensor) -> Tensor:
-        one = offset.new_ones(1)
-        density = _widened(self.law, offset.exp(), one, one).log_prob(self.y)
-        return 0.5 * (offset / self.offset_std).square().sum() - self.weight @ density
-
-    def of_shape(self, position: Tensor) -> Tensor:
-        n_targets = self.level.shape[1]
-        offset, slope, tails = position.split([n_targets, n_targets, 2])
-        variances, shares = _states(*_tails(tails))
-        law = _widened(self.law, (offset + slope * self.level).exp(), variances, shares)
-        squares = (offset / self.offset_std).square() + (slope / _SLOPE_STD).square()
-        return 0.5 * squares.sum() - self.weight @ law.log_prob(self.y)
-
-    def lowest(self, start: Tensor) -> Tensor:
-        """Where `of_shape` is lowest."""
-        bounds = [(-5.0, 5.0)] * (len(start) - 2) + [_LOGIT, _LOG_RATIO]
-        return lbfgs(by_autograd(self.of_shape), start, max_iter=_MAX_ITER, bounds=bounds)
+    *shape, square = (np.asarray(t.double().cpu().numpy()) for t in columns)
+    return NoiseShape(*shape, share, ratio, square)  # type: ignore[call-arg, arg-type]
 
 
 def _tails(position: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,46 +3,32 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape
+from skbayes_sym.inference.predictor import BasePredictor, Predictor
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
 
 Law = TypeVar("Law", NormalMixture, CategoricalMixture)
 
 
-class Part(Protocol):
-    """One distribution of a pool: rows in, targets out."""
-
-    def law(self, x: Tensor) -> Any:
-        """Distribution of targets at rows (N, ...): all parts' of one kind."""
-        ...
-
-    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Joint draws (n, N, T), the same for other rows and the same seed, and their noise's std.
-
-        The standard deviations are broadcastable to (n, N, T).
-        """
-        ...
-
-
 @dataclass(frozen=True, eq=False)
-class PooledPredictor:
+class PooledPredictor(BasePredictor):
     """Mixture of parts; parts of weight zero are never asked, and may have no density.
 
     Parameters
     ----------
-    parts : mapping of Part
+    parts : mapping of Predictor
     weights : mapping of float
         By the names of the parts, adding up to 1.
     noise : NoiseShape, optional
         How the noise changes with the level of the mixture's mean.
     """
 
-    parts: Mapping[str, Part]
+    parts: Mapping[str, Predictor]
     weights: Mapping[str, float]
     noise: NoiseShape | None = None
 
@@ -53,24 +39,26 @@ class PooledPredictor:
 
     def _one_noise(self, x: Tensor) -> Any:
         counting = [name for name in self.parts if self.weights[name]]
-        laws = [self.parts[name].law(x) for name in counting]
+        laws: list[Any] = [self.parts[name].law(x) for name in counting]
         return mixture(laws, [self.weights[name] for name in counting])
 
-    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Joint draws (n, N, T), and standard deviations of their noise, (n, N or 1, T)."""
+    def mean(self, x: Tensor) -> Tensor:
+        means = [w * self.parts[name].mean(x) for name, w in self.weights.items() if w]
+        return torch.stack(means).sum(0)
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
+        """Distribution of targets given each of ``n`` joint draws of functions, of chosen parts."""
         weights = torch.tensor([self.weights[name] for name in self.parts], dtype=torch.float64)
         which = torch.multinomial(weights, n, replacement=True, generator=generator)
-        draws = {
-            k: part.functions(x, int((which == k).sum()), generator=generator)
-            for k, part in enumerate(self.parts.values())
-            if bool((which == k).any())
-        }
-        order = torch.cat([(which == k).nonzero().flatten() for k in draws]).argsort()
-        columns = zip(*draws.values(), strict=True)
-        functions, noise_std = (torch.cat(column)[order.to(x.device)] for column in columns)
-        if self.noise is not None:
-            noise_std = noise_std * self.noise.factor(self._one_noise(x).mean())
-        return functions, noise_std
+        parts, counts = list(self.parts.values()), which.bincount().tolist()
+        laws: list[Any] = [
+            parts[k].drawn(x, m, generator=generator) for k, m in enumerate(counts) if m
+        ]
+        order = which.argsort(stable=True).argsort().to(x.device)
+        loc = torch.cat([law.loc for law in laws])[order]
+        noise = torch.cat([law.noise_variance.expand_as(law.loc) for law in laws])[order]
+        law = NormalMixture(loc, torch.zeros_like(loc[:, :1]), noise)
+        return law if self.noise is None else self.noise.drawn(law, self.mean(x))
 
 
 def mixture(laws: Sequence[Law], shares: Sequence[float]) -> Law:

@@ -34,7 +34,7 @@ from skbayes_sym.inference.sampling.kernels.base import (
     initial_state,
     where,
 )
-from skbayes_sym.inference.sampling.warmup import Moments, PreconditionerAdaptation
+from skbayes_sym.inference.sampling.warmup import PreconditionerAdaptation, RunningMoments
 from skbayes_sym.numerics.random import standard_normal
 
 # The minimal-norm integrator of two gradients a step (McLachlan 1995, "On the numerical integration
@@ -318,7 +318,7 @@ class Annealing:
         for end in ends if self.n_settle else ():
             position = place.state.position
             scaling = adaptation.fit(
-                place.preconditioner, Moments.empty(position), position=position
+                place.preconditioner, RunningMoments.empty(position), position=position
             )
             place = walk(Place(place.state, scaling, size), [cold] * (end - begin))
             size, begin = _CAREFUL * place.step_size, end
@@ -370,7 +370,7 @@ class Detour:
         identity = DiagonalPreconditioner(torch.ones_like(position))
         return Place(
             initial_state(position, log_density),
-            adaptation.fit(identity, Moments.empty(position), position=position),
+            adaptation.fit(identity, RunningMoments.empty(position), position=position),
             place.step_size.to(position),
         )
 

@@ -27,8 +27,8 @@ from skbayes_sym.inference.sampling.kernels.base import (
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.warmup import (
     DualAveraging,
-    Moments,
     PreconditionerAdaptation,
+    RunningMoments,
     Window,
     reasonable_step_size,
 )
@@ -182,7 +182,7 @@ def run_block(
     A `KeyboardInterrupt` ends the run between two moves and is reported in ``stopped``: the caller
     decides what to keep and raises it again. The log density is evaluated under `torch.no_grad`.
     """
-    run = _Run(sampler, block, n_draws, on_step)
+    run = _BlockMoves(sampler, block, n_draws, on_step)
     with one_thread(), torch.no_grad(), Loop() as loop:
         try:
             run.warm_up(n_warmup)
@@ -196,7 +196,7 @@ class _StopRequested(Exception):
     """``on_step`` said so."""
 
 
-class _Run:
+class _BlockMoves:
     """One block on its way."""
 
     def __init__(
@@ -255,9 +255,9 @@ class _Run:
         )  # fmt: skip
         self._warmup.n_gradients.add_(n_gradients)
 
-    def _adapt_step_size(self, window: Window) -> Moments:
+    def _adapt_step_size(self, window: Window) -> RunningMoments:
         averaging = DualAveraging.start(self._step_size)
-        moments = Moments.empty(self._state.position)
+        moments = RunningMoments.empty(self._state.position)
         for _ in range(window.n_moves):
             info = self._move(self._warmup)
             if self._is_due:

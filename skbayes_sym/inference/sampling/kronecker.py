@@ -26,7 +26,7 @@ from torch import Tensor
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.kernels.base import Preconditioner
-from skbayes_sym.inference.sampling.warmup import Moments, Window
+from skbayes_sym.inference.sampling.warmup import RunningMoments, Window
 from skbayes_sym.models.networks.mlp import MLP
 
 _NEW_SHARE = 0.6  # of a new place's curvature in the average with that of the place before
@@ -209,7 +209,7 @@ class KroneckerAdaptation:
         return [Window(first, True), Window(second, True), Window(last, False)]
 
     def fit(
-        self, preconditioner: Preconditioner, moments: Moments, *, position: Tensor
+        self, preconditioner: Preconditioner, moments: RunningMoments, *, position: Tensor
     ) -> KroneckerPreconditioner:
         """Of the curvature at ``position``, averaged with what ``preconditioner`` knew."""
         network = cast(MLP, self.posterior.network)

@@ -9,7 +9,7 @@ them. Replicates are runs that know nothing of each other.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log, nan
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from joblib import Parallel, delayed
@@ -74,7 +74,7 @@ class SMCSettings:
     max_stages: int = 1000
 
 
-class Stage(NamedTuple):
+class SMCStage(NamedTuple):
     """Figures of one stage."""
 
     temperature: float  # beta it moved at
@@ -136,7 +136,7 @@ class SMCResult(NamedTuple):
     log_evidence: float  # nats; nan unless `complete`
     log_likelihood: Tensor  # (N,), nats
     eves: Tensor  # int64 (N,): the prior draw that each descends from (Lee & Whiteley 2018)
-    stages: tuple[Stage, ...]
+    stages: tuple[SMCStage, ...]
     n_gradients: int  # of all particles together
     stopped: Stopped  # "tol" at temperature 1, "max_iter" after ``max_stages``
 
@@ -201,7 +201,7 @@ def smc(
     settings = settings or SMCSettings()
     run = Stages(log_posterior, group, settings, generator)
     cloud, tuning = run.from_prior(), run.first_tuning()
-    stages: list[Stage] = []
+    stages: list[SMCStage] = []
     with Loop() as loop:
         for _ in loop.steps(range(settings.max_stages)):
             cloud, tuning, stage = run.advance(cloud, tuning)
@@ -303,7 +303,7 @@ class Stages:
         start = -0.25 * log(self.log_posterior.n_dims)
         return Tuning(None, (start, start), False, 1, 0)
 
-    def advance(self, cloud: Cloud, tuning: Tuning) -> tuple[Cloud, Tuning, Stage]:
+    def advance(self, cloud: Cloud, tuning: Tuning) -> tuple[Cloud, Tuning, SMCStage]:
         """Raise the temperature once and move all particles."""
         beta = next_temperature(cloud.log_likelihood, cloud.temperature, self.settings.ess_fraction)
         weights = (beta - cloud.temperature) * cloud.log_likelihood.double()
@@ -315,7 +315,7 @@ class Stages:
         position, moved = self.move(fitted, beta, tuning.log_steps[full])
         after = self._log_likelihood(position)
         log_evidence = cloud.log_evidence + log_mean_weight(weights)
-        stage = Stage(
+        stage = SMCStage(
             beta, log_evidence, full, moved.acceptance, exp(moved.log_step), moved.boundary_loss,
             len(eves.unique()), _correlation(before, after),
         )  # fmt: skip
@@ -358,15 +358,15 @@ class Stages:
         sums = torch.zeros(3, dtype=torch.float64, device=size.device)
         for _ in range(n_moves):
             noise = standard_normal((n,), generator=self.generator, like=state.value)
-            move = fitted.kernel.move(
+            state, info = fitted.kernel.step(
                 state, target, step_size=(size + _JITTER * noise).exp(),
                 preconditioner=fitted.preconditioner, generator=self.generator,
             )  # fmt: skip
-            state, probability = move.state, move.info.acceptance
+            probability = info.acceptance
             missed = probability.mean() - self.settings.target_acceptance
             size = (size + _GAIN * missed).clamp(*_LOG_STEPS)
-            lost = torch.where(move.outside, probability, 0.0).sum()
-            sums += torch.stack([probability.sum(), lost, move.info.n_gradients.sum().double()])
+            lost = torch.where(cast(Tensor, info.outside), probability, 0.0).sum()
+            sums += torch.stack([probability.sum(), lost, info.n_gradients.sum().double()])
         accepted, lost_sum, n_gradients, log_step = torch.cat([sums, size.reshape(1)]).tolist()
         loss = lost_sum / accepted if accepted else 0.0
         return state.position, Moved(accepted / (n * n_moves), loss, log_step, n + int(n_gradients))
@@ -381,7 +381,7 @@ class Stages:
         return value.masked_fill(~value.isfinite(), -torch.inf)
 
 
-def next_tuning(tuning: Tuning, reference: DiagonalReference, stage: Stage) -> Tuning:
+def next_tuning(tuning: Tuning, reference: DiagonalReference, stage: SMCStage) -> Tuning:
     """Step sizes of each kernel, and which one is next."""
     works = stage.full and stage.boundary_loss <= _MOST_LOST
     pause = _PAUSE if stage.full else max(tuning.pause - 1, 0)

@@ -115,7 +115,7 @@ def reasonable_step_size(
     return size.clamp(MIN_STEP_SIZE, MAX_STEP_SIZE), n_gradients
 
 
-class Moments(NamedTuple):
+class RunningMoments(NamedTuple):
     """Running mean and squared deviations of each chain (Welford 1962), in float64."""
 
     n_draws: int
@@ -123,17 +123,17 @@ class Moments(NamedTuple):
     squares: Tensor  # (C, D), sum of squared deviations from the mean
 
     @classmethod
-    def empty(cls, like: Tensor) -> "Moments":
+    def empty(cls, like: Tensor) -> "RunningMoments":
         """Of no draws of the shape of ``like`` (C, D)."""
         zeros = torch.zeros_like(like, dtype=torch.float64)
         return cls(0, zeros, zeros)
 
-    def add(self, position: Tensor) -> "Moments":
+    def add(self, position: Tensor) -> "RunningMoments":
         """With one more draw of every chain."""
         n, x = self.n_draws + 1, position.double()
         before = x - self.mean
         mean = self.mean.add(before, alpha=1.0 / n)
-        return Moments(n, mean, self.squares.addcmul(before, x - mean))
+        return RunningMoments(n, mean, self.squares.addcmul(before, x - mean))
 
     def variance(self) -> Tensor:
         """Within each chain, (C, D); zero for a chain that never moved."""
@@ -155,7 +155,7 @@ class PreconditionerAdaptation(Protocol):
         ...
 
     def fit(
-        self, preconditioner: Preconditioner, moments: Moments, *, position: Tensor
+        self, preconditioner: Preconditioner, moments: RunningMoments, *, position: Tensor
     ) -> Preconditioner:
         """The preconditioner after a window that learns and ends at ``position`` (C, D)."""
         ...
@@ -169,7 +169,7 @@ class FixedPreconditioner:
         return [Window(n_warmup, False)] if n_warmup else []
 
     def fit(
-        self, preconditioner: Preconditioner, moments: Moments, *, position: Tensor
+        self, preconditioner: Preconditioner, moments: RunningMoments, *, position: Tensor
     ) -> Preconditioner:
         return preconditioner
 
@@ -191,7 +191,7 @@ class PooledDiagonal:
         return stan_windows(n_warmup)
 
     def fit(
-        self, preconditioner: Preconditioner, moments: Moments, *, position: Tensor
+        self, preconditioner: Preconditioner, moments: RunningMoments, *, position: Tensor
     ) -> Preconditioner:
         """Square roots of `pooled_variance`; unchanged where no chain moved."""
         orbits = self.group.coordinate_orbits(moments.mean.shape[1])

@@ -9,7 +9,7 @@ so noise is drawn per unit and row instead of per weight: exact in law for every
 two orders of magnitude less gradient variance.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -220,22 +220,42 @@ def output_moments(
     The first layer costs two matrix products however many draws there are; the others take the
     draws in blocks whose hidden units fit the cache.
     """
-    mean, var = _affine(x, *loc[0]), _affine(x * x, *variance[0])
     if network.n_layers == 1:
-        return mean.unsqueeze(0), var.unsqueeze(0)
-    sd, n_draws = var.sqrt_(), len(noise[0])
-    block = rows_within(_CACHE_NUMBERS, len(x) * max(network.hidden_layer_sizes))
+        return _affine(x, *loc[0]).unsqueeze(0), _affine(x * x, *variance[0]).unsqueeze(0)
+    n_draws = len(noise[0])
     out_mean, out_var = (x.new_empty(n_draws, len(x), network.n_outputs) for _ in range(2))
-    for start in range(0, n_draws, block):
-        eps = [e[start : start + block] for e in noise]
-        h = network.activation.apply_(torch.addcmul(mean, sd, eps[0]))
+    for block, h in _hidden_units(network, loc, variance, x, noise):
+        out_mean[block] = _affine(h, *loc[-1])
+        out_var[block] = _affine(h.mul_(h), *variance[-1])
+    return out_mean, out_var
+
+
+def mean_output(
+    network: MLP, loc: Layers, variance: Layers, x: Tensor, noise: Sequence[Tensor]
+) -> Tensor:
+    """Average of `output_moments`' means, (N, n_outputs): one product with the last layer."""
+    if network.n_layers == 1:
+        return _affine(x, *loc[0])
+    total = x.new_zeros(len(x), network.hidden_layer_sizes[-1])
+    for _, h in _hidden_units(network, loc, variance, x, noise):
+        total += h.sum(0)
+    return _affine(total / len(noise[0]), *loc[-1])
+
+
+def _hidden_units(
+    network: MLP, loc: Layers, variance: Layers, x: Tensor, noise: Sequence[Tensor]
+) -> Iterator[tuple[slice, Tensor]]:
+    """Units of the last hidden layer, (block, N, width), block of draws by block of draws."""
+    mean, sd = _affine(x, *loc[0]), _affine(x * x, *variance[0]).sqrt_()
+    size = rows_within(_CACHE_NUMBERS, len(x) * max(network.hidden_layer_sizes))
+    for start in range(0, len(noise[0]), size):
+        block = slice(start, start + size)
+        h = network.activation.apply_(torch.addcmul(mean, sd, noise[0][block]))
         for layer in range(1, network.n_layers - 1):
             z_sd = _affine(h * h, *variance[layer]).sqrt_()
-            z = _affine(h, *loc[layer]).addcmul_(z_sd, eps[layer])
+            z = _affine(h, *loc[layer]).addcmul_(z_sd, noise[layer][block])
             h = network.activation.apply_(z)
-        out_mean[start : start + block] = _affine(h, *loc[-1])
-        out_var[start : start + block] = _affine(h.mul_(h), *variance[-1])
-    return out_mean, out_var
+        yield block, h
 
 
 def _affine(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from skbayes_sym.numerics.permanent import (
     soules_bound,
 )
 from skbayes_sym.numerics.random import distinct_permutations, random_permutations
-from skbayes_sym.symmetry.gaps.base import Side
+from skbayes_sym.symmetry.gaps.gap import Side
 
 
 class PermanentEstimate(Protocol):

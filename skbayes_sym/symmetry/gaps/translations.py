@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.random import Estimate
-from skbayes_sym.symmetry.gaps.base import GapGradient, Side
+from skbayes_sym.symmetry.gaps.gap import GapGradient, Side
 from skbayes_sym.symmetry.translation import Translation
 
 

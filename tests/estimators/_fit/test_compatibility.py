@@ -107,6 +107,7 @@ def abilities(kind: type[BaseEstimator]) -> tuple[str, ...]:
     """What an estimator's signature and methods say it takes."""
     parameters = signature(kind).parameters
     goes_on = [n for n in ("warm_start", "partial_fit") if n in parameters or hasattr(kind, n)]
+    goes_on += ["Chains(warm_start=True)"] if "sampler" in parameters else []
     return (
         "Yes" if "batch_size" in parameters else "No",
         "Yes" if "network" in parameters else "No",

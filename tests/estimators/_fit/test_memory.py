@@ -23,10 +23,9 @@ from skbayes_sym import (
     SymmetrizedVIRegressor,
     SymVIMatrixFactorization,
 )
-from skbayes_sym.estimators import predictors
 from skbayes_sym.estimators.base import is_fitted_name
 from skbayes_sym.estimators.optimizers import EvidenceAdam
-from skbayes_sym.inference.samplers import Evidence
+from skbayes_sym.estimators.samplers import Evidence
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.numerics import memory
 
@@ -200,27 +199,9 @@ REGRESSORS = [name for name, case in FITS.items() if hasattr(case.estimator, "sa
 @pytest.mark.parametrize("name", REGRESSORS)
 def test_draws_that_cannot_fit_are_refused_at_once(name, monkeypatch):
     model = fitted(name)
-    monkeypatch.setattr(type(model), "_sample_targets", None)  # nothing is drawn
+    monkeypatch.setattr(type(model), "_predictor", None)  # nothing is drawn
     with pytest.raises(MemoryError, match=r"sample_y takes .* for 10,000,000,000 .*n_samples"):
         model.sample_y(FITS[name].X, 10**10)
-
-
-@pytest.mark.parametrize("name", REGRESSORS)
-def test_draws_ask_for_no_more_than_what_they_hold(name, monkeypatch):
-    """The result is the least of it; so small a request isn't refused for much more."""
-    asked = []
-    monkeypatch.setattr(predictors, "require_memory", lambda parts, *_, **__: asked.extend(parts))
-    drawn = fitted(name).sample_y(FITS[name].X, 100)
-    assert drawn.nbytes < sum(part.n_bytes for part in asked) < 400 * drawn.nbytes
-
-
-@pytest.mark.parametrize("name", ["mcmc-regressor", "mcmc-classifier", "ensemble-classifier"])
-def test_predictions_by_all_draws_ask_for_their_units(name, monkeypatch):
-    model = fitted(name)
-    monkeypatch.setattr(memory, "available_bytes", lambda device: 50.0)
-    monkeypatch.setattr(memory, "ALWAYS_THERE", 0)
-    with pytest.raises(MemoryError, match=r"a prediction .* the units of .* draws at 24 rows"):
-        model.predict(FITS[name].X)
 
 
 @pytest.mark.parametrize("name", ["linear-gaussian", "laplace-modes"])

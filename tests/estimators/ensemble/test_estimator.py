@@ -100,8 +100,9 @@ def test_draws_are_members_with_their_own_noise():
     draws = reg.sample_y(X, 400, random_state=3) - y.mean()
     spread = draws.std(axis=0)
     quiet = spread < 30.0
-    # 80 rows: a standard deviation is known to 1 / sqrt(160), 8 %.
-    assert (np.abs(spread[quiet] - 1.0) < 0.5).all()
+    # 80 rows: a standard deviation is known to 1 / sqrt(160), 8 %; that of a draw's noise itself
+    # scatters as a root of 52 degrees of freedom's share.
+    assert ((spread[quiet] > 0.5) & (spread[quiet] < 2.0)).all()
     assert (np.abs(spread[~quiet] / 1000.0 - 1.0) < 0.5).all()
     assert abs(quiet.mean() - 0.5) < 5 * 0.5 / 400**0.5
     assert np.array_equal(draws + y.mean(), reg.sample_y(X, 400, random_state=3))

@@ -20,13 +20,13 @@ from sklearn.utils.validation import has_fit_parameter
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.factorization.vi import _sweep as factorization_sweep
 from skbayes_sym.inference.solvers import VI, Gibbs
-from skbayes_sym.symmetry.gaps.sign_flips import SignFlipGap
+from skbayes_sym.symmetry.gaps.rows import SignFlipGap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
 
 SOLVERS = {
     "vi": {},
-    "mean-field": {"symmetry": None},
+    "mean-field": {"solver": VI(symmetry=None)},
     "map": {"solver": "map", "max_iter": 2000},
     "gibbs": {"solver": "gibbs", "max_iter": 100, "tol": 1e-4},  # the default: it never stops
 }
@@ -46,7 +46,8 @@ def ratings(n=40, m=25, k=2, missing=0.3, noise=0.5, seed=0):
 X, SIGNAL = ratings()
 HOLES = np.isnan(X)
 MODEL = SymVIMatrixFactorization(2, tol=0.01, random_state=0)
-PAPER = {"prior_scale": 1.0, "offsets": False}  # the paper's model
+PAPER = {"prior": 1.0, "offsets": False}
+PLAIN = VI(symmetry=None)  # the paper's model
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_every_solver_has_the_whole_interface(name):
     assert list(model.get_feature_names_out()) == [
         "symvimatrixfactorization0", "symvimatrixfactorization1",
     ]  # fmt: skip
-    assert hasattr(model, "elbo_") == (model.solver == "vi")
+    assert hasattr(model, "elbo_") == (name not in {"map", "gibbs"})
     assert_no_nan(model)
 
 
@@ -104,20 +105,8 @@ def assert_no_nan(model):
                 assert np.isfinite(array).all(), name
 
 
-@pytest.mark.long
-def test_analytic_needs_every_entry():
-    complete, _ = ratings(missing=0.0)
-    model = clone(MODEL).set_params(solver="mean_field").fit(complete)
-    plain = clone(MODEL).set_params(symmetry=None, tol=1e-8, max_iter=2000, **PAPER).fit(complete)
-    assert model.elbo_ == model.elbo_mean_field_ == pytest.approx(plain.elbo_, abs=1e-2)
-    assert model.noise_std_ == pytest.approx(plain.noise_std_, rel=1e-3)
-    np.testing.assert_allclose(model.reconstruct(), plain.reconstruct(), atol=1e-2)
-    with pytest.raises(ValueError, match=r"solver='mean_field' needs every entry.*symmetry=None"):
-        clone(model).fit(X)
-
-
 def test_symmetry_raises_the_bound(fitted):
-    plain = clone(MODEL).set_params(symmetry=None).fit(X)
+    plain = clone(MODEL).set_params(solver=PLAIN).fit(X)
     assert plain.symmetry_gap_ == plain.elbo_std_error_ == 0.0
     assert fitted.elbo_ == fitted.elbo_mean_field_ + fitted.symmetry_gap_
     assert fitted.elbo_ > plain.elbo_ + 3.0 * fitted.elbo_std_error_
@@ -147,10 +136,10 @@ def test_a_stored_zero_is_observed():
     assert clone(MODEL).fit(sparse).elbo_ == clone(MODEL).fit(there).elbo_
 
 
-@pytest.mark.parametrize("prior_scale", [1.0, 0.6])
-def test_new_rows_are_embedded_by_ridge_regression(prior_scale):
+@pytest.mark.parametrize("prior", [1.0, 0.6])
+def test_new_rows_are_embedded_by_ridge_regression(prior):
     """Against the normal equations of one row."""
-    model = clone(MODEL).set_params(prior_scale=prior_scale, offsets=False).fit(X)
+    model = clone(MODEL).set_params(prior=prior, offsets=False).fit(X)
     new, _ = ratings(n=5, seed=1)
     factors = model.transform(new)
     noise = (model.noise_std_ / model.scale_) ** 2
@@ -158,7 +147,7 @@ def test_new_rows_are_embedded_by_ridge_regression(prior_scale):
         seen = ~np.isnan(row)
         loadings = model.components_.T[seen]
         second = loadings.T @ loadings + model.components_cov_[seen].sum(axis=0)
-        precision = np.eye(2) / prior_scale**2 + second / noise
+        precision = np.eye(2) / prior**2 + second / noise
         target = loadings.T @ ((row[seen] - model.mean_) / model.scale_) / noise
         np.testing.assert_allclose(factor, np.linalg.solve(precision, target), atol=1e-10)
     np.testing.assert_allclose(
@@ -167,11 +156,11 @@ def test_new_rows_are_embedded_by_ridge_regression(prior_scale):
     )
 
 
-@pytest.mark.parametrize("prior_scale", [1.0, 0.6])
-def test_score_is_a_normal_density_of_whole_rows(prior_scale):
-    model = clone(MODEL).set_params(prior_scale=prior_scale, offsets=False).fit(X)
+@pytest.mark.parametrize("prior", [1.0, 0.6])
+def test_score_is_a_normal_density_of_whole_rows(prior):
+    model = clone(MODEL).set_params(prior=prior, offsets=False).fit(X)
     new, _ = ratings(n=4, seed=2)
-    unit = prior_scale * model.scale_
+    unit = prior * model.scale_
     loadings, total = unit * model.components_.T, 0.0
     spread = unit**2 * np.trace(model.components_cov_, axis1=1, axis2=2)
     for row in new:
@@ -226,7 +215,7 @@ FIGURE_3 = {  # r: SymVI, its ELBO, MFVI, MAP
     4.0: (2.75002966, -5.11208980, 2.75, 3.0),
 }
 SCALAR = SymVIMatrixFactorization(
-    1, center=False, scale=False, noise_std=1.0, tol=1e-11, max_iter=4000, random_state=0, **PAPER
+    1, standardize=False, noise_std=1.0, tol=1e-11, max_iter=4000, random_state=0, **PAPER
 )
 
 
@@ -248,7 +237,7 @@ OF_ONE = {
 @pytest.mark.parametrize("r", FIGURE_3)
 @pytest.mark.parametrize(("symmetry", "covariance"), [(g, c) for g in OF_ONE for c in OF_ONE[g]])
 def test_figure_3_symmetrised(r, covariance, symmetry):
-    model = clone(SCALAR).set_params(solver=VI(covariance), symmetry=symmetry).fit([[r]])
+    model = clone(SCALAR).set_params(solver=VI(covariance, symmetry)).fit([[r]])
     mean, elbo, _, _ = FIGURE_3[r]
     assert abs(model.reconstruct()[0, 0]) == pytest.approx(mean, abs=1e-3)
     assert model.elbo_ == pytest.approx(elbo, abs=1e-4)
@@ -258,10 +247,8 @@ def test_figure_3_symmetrised(r, covariance, symmetry):
 @pytest.mark.parametrize("r", FIGURE_3)
 def test_figure_3_rivals(r):
     _, _, mean_field, most_probable = FIGURE_3[r]
-    plain = clone(SCALAR).set_params(symmetry=None).fit([[r]])
-    exact = clone(SCALAR).set_params(solver="mean_field").fit([[r]])
-    for model in (plain, exact):
-        assert abs(model.reconstruct()[0, 0]) == pytest.approx(mean_field, abs=1e-3)
+    plain = clone(SCALAR).set_params(solver=PLAIN).fit([[r]])
+    assert abs(plain.reconstruct()[0, 0]) == pytest.approx(mean_field, abs=1e-3)
     model = clone(SCALAR).set_params(solver="map", tol=1e-9).fit([[r]])
     assert abs(model.reconstruct()[0, 0]) == pytest.approx(most_probable, abs=1e-3)
 
@@ -276,12 +263,10 @@ def figure_4(n_matrices, n_draws=300, n_gibbs=800):
         "SymVI": {},
         "isotropic": {"solver": VI("isotropic")},
         "MAP": {"solver": "map", "max_iter": 3000, "tol": 1e-7},
-        "MFVI": {"solver": "mean_field"},
+        "MFVI": {"solver": VI("diag", None), "max_iter": 3000, "tol": 1e-7},
         "Gibbs": {"solver": Gibbs(n_draws), "max_iter": n_gibbs},
     }
-    known = SymVIMatrixFactorization(
-        20, center=False, scale=False, noise_std=2.0, random_state=0, **PAPER
-    )
+    known = SymVIMatrixFactorization(20, standardize=False, noise_std=2.0, random_state=0, **PAPER)
     found = {}
     for name, settings in methods.items():
         model = clone(known).set_params(**settings)
@@ -323,11 +308,11 @@ def test_far_modes_of_signed_permutations():
     strong = rng.normal(size=(200, 3)) @ rng.normal(size=(3, 150)) * 5.0
     noisy = strong + 0.1 * rng.normal(size=strong.shape)
     model = SymVIMatrixFactorization(
-        3, symmetry="signed_permutation", solver=VI("diag"), random_state=0, max_iter=100, tol=1.0,
+        3, solver=VI("diag", "signed_permutation"), random_state=0, max_iter=100, tol=1.0,
         **PAPER,
     ).fit(noisy)  # fmt: skip
     assert model.symmetry_gap_ == pytest.approx(np.log(48.0), abs=1e-6)
-    flips = clone(model).set_params(symmetry="sign_flip").fit(noisy)
+    flips = clone(model).set_params(solver=VI("diag", "sign_flip")).fit(noisy)
     assert flips.symmetry_gap_ == pytest.approx(3 * np.log(2.0), abs=1e-6)
 
 
@@ -358,8 +343,6 @@ def test_float32_follows_the_data(fitted):
     assert single.dtype_ == "float32"
     assert single.components_.dtype == single.transform(X.astype(np.float32)).dtype == np.float32
     assert single.elbo_ == pytest.approx(fitted.elbo_, abs=0.01 * np.sum(~HOLES))
-    forced = clone(MODEL).set_params(dtype="float64").fit(X.astype(np.float32))
-    assert forced.dtype_ == "float64"
 
 
 def test_pickle_carries_arrays_only(fitted):
@@ -427,7 +410,7 @@ def test_nothing_observed_at_all(settings):
     model = clone(MODEL).set_params(**{"tol": 0.1} | settings).fit(np.full((5, 4), np.nan))
     assert_no_nan(model)
     assert model.score(np.full((5, 4), np.nan)) == 0.0
-    if model.solver == "vi":
+    if hasattr(model, "elbo_"):
         given = clone(MODEL).set_params(**settings, **PAPER).fit(np.full((5, 4), np.nan))
         assert given.elbo_ == pytest.approx(0.0, abs=1e-9)
         assert -20.0 < model.elbo_ < 0.0  # rows that are told apart by nothing, and yet are
@@ -460,9 +443,8 @@ def test_learned_prior_would_collapse():
     fits = [
         SymVIMatrixFactorization(
             20,
-            center=False,
-            scale=False,
-            prior_scale=scale,
+            standardize=False,
+            prior=scale,
             offsets=False,
             tol=0.01,
             random_state=0,
@@ -504,11 +486,11 @@ def test_bad_X(bad, message):
 @pytest.mark.parametrize(
     ("parameter", "value"),
     [
-        ("n_components", 0), ("n_components", 2.5), ("n_components", 26), ("symmetry", "rotation"),
+        ("n_components", 0), ("n_components", 2.5), ("n_components", 26),
         ("noise_std", -1.0), ("noise_std", 0.0), ("noise_std", "guess"),
-        ("noise_std", np.nan), ("noise_std", np.inf), ("prior_scale", 0.0), ("prior_scale", np.inf),
-        ("center", "yes"), ("scale", 2), ("solver", "svd"), ("max_iter", 0), ("tol", -1.0),
-        ("n_components", "many"), ("device", "tpu9"), ("dtype", "float16"),
+        ("noise_std", np.nan), ("noise_std", np.inf), ("prior", 0.0), ("prior", np.inf),
+        ("standardize", "yes"), ("standardize", 2), ("solver", "mean_field"), ("max_iter", 0),
+        ("tol", -1.0),        ("n_components", "many"), ("device", "tpu9"),
         ("random_state", "today"),
     ],
 )  # fmt: skip
@@ -522,16 +504,14 @@ def test_bad_settings_of_solvers_are_named():
         VI("banded")
     with pytest.raises(ValueError, match="n_draws must be at least 1"):
         Gibbs(0)
-    for solver in ("map", "mean_field", "gibbs"):
-        model = clone(MODEL).set_params(solver=solver, symmetry="orthogonal")
-        with pytest.raises(ValueError, match=rf"symmetry='orthogonal' does not.*'{solver}'.*'vi'"):
-            model.fit(X)
-    with pytest.raises(TypeError, match=r"solver=.*has no symmetrises and no takes.*Solver says"):
+    with pytest.raises(ValueError, match=r"symmetry must be one of.*'rotation'"):
+        VI(symmetry="rotation")
+    with pytest.raises(TypeError, match=r"solver=.*has no learns_prior and no group.*Solver says"):
         clone(MODEL).set_params(solver=Unfinished()).fit(X)
     with pytest.raises(ValueError, match=r"VI\(gap=...\) has no meaning"):
-        clone(MODEL).set_params(symmetry=None, solver=VI(gap=SignFlipGap(None))).fit(X)
+        VI(symmetry=None, gap=SignFlipGap(None))
     with pytest.raises(ValueError, match=r"symmetry=Orthogonal\(...\) acts on 4 numbers"):
-        clone(MODEL).set_params(symmetry=Orthogonal(torch.arange(4).view(2, 2))).fit(X)
+        clone(MODEL).set_params(solver=VI(symmetry=Orthogonal(torch.arange(4).view(2, 2)))).fit(X)
 
 
 class Unfinished:
@@ -552,24 +532,24 @@ def test_auto_takes_the_components_that_predict_best():
 
 
 @pytest.mark.parametrize("value", [1e-200, 1e-9, 1e9, 1e200])
-@pytest.mark.parametrize("name", ["prior_scale", "noise_std"])
+@pytest.mark.parametrize("name", ["prior", "noise_std"])
 def test_extreme_scales_are_refused_with_their_units(name, value):
     with pytest.raises(ValueError, match=rf"{name}=.*must lie between 1e-06 and 1e\+06"):
         clone(MODEL).set_params(**{name: value}).fit(X)
 
 
 @pytest.mark.kept("auto-1e-05-*", "None-100000.0-*")
-@pytest.mark.parametrize("name", ["prior_scale", "noise_std"])
+@pytest.mark.parametrize("name", ["prior", "noise_std"])
 @pytest.mark.parametrize("value", [1e-5, 1e5])
 @pytest.mark.parametrize("symmetry", ["auto", None])
 def test_wide_and_narrow_scales_have_finite_answers(name, value, symmetry):
-    settings = {"symmetry": symmetry, "max_iter": 20, "tol": None}
+    settings = {"solver": VI(symmetry=symmetry), "max_iter": 20, "tol": None}
     assert_no_nan(clone(MODEL).set_params(**{name: value}, **settings).fit(X))
 
 
 def test_a_group_object_is_the_group_of_that_name(fitted):
     group = Orthogonal(torch.arange(65 * 2).view(65, 2))
-    model = clone(MODEL).set_params(symmetry=group).fit(X)
+    model = clone(MODEL).set_params(solver=VI(symmetry=group)).fit(X)
     assert model.elbo_ == fitted.elbo_
     assert model.symmetry_ is group
 
@@ -578,7 +558,7 @@ def test_a_gap_object_is_the_estimate_that_is_used():
     """The exact sign flips' gap asked for in place of that of all rotations, which is larger."""
     flips = Units(torch.arange(65 * 2).view(65, 2).mT, permute=False, flip=True)
     given = clone(MODEL).set_params(solver=VI("diag", gap=SignFlipGap(flips))).fit(X)
-    named = clone(MODEL).set_params(solver=VI("diag"), symmetry="sign_flip").fit(X)
+    named = clone(MODEL).set_params(solver=VI("diag", "sign_flip")).fit(X)
     assert given.elbo_ == named.elbo_
 
 
@@ -594,7 +574,7 @@ def test_sample_weights_would_be_of_rows():
 
 
 def test_too_many_permutations():
-    wide = SymVIMatrixFactorization(15, symmetry="signed_permutation", solver=VI("diag"))
+    wide = SymVIMatrixFactorization(15, solver=VI("diag", "signed_permutation"))
     with pytest.raises(ValueError, match=r"n_components=15.*at most 14"):
         wide.fit(X)
 
@@ -739,8 +719,8 @@ def test_factors_at_the_end_of_numbers_are_checked_in_silence(fitted):
 
 @pytest.mark.parametrize(("factor", "dtype"), [(1e200, "float64"), (1e30, "float32")])
 def test_entries_whose_squares_are_no_numbers_are_refused(factor, dtype):
-    with pytest.raises(ValueError, match=r"entries of X spread by .* use scale=True"):
-        SymVIMatrixFactorization(1, scale=False, dtype=dtype).fit(factor * X)
+    with pytest.raises(ValueError, match=r"entries of X spread by .* use standardize=True"):
+        SymVIMatrixFactorization(1, standardize="center").fit((factor * X).astype(dtype))
 
 
 @pytest.mark.parametrize("last", [1.5e308, -1e308])

@@ -8,6 +8,7 @@ from scipy.stats import norm
 from sklearn.base import clone
 
 from skbayes_sym import SymVIMatrixFactorization, invariance_gap
+from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import StudentT
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
@@ -44,10 +45,10 @@ def test_offsets_and_learned_scales_predict_better(fitted):
     found = {
         name: error(clone(MODEL).set_params(**settings).fit(X))
         for name, settings in {
-            "none": {"offsets": False, "prior_scale": 1.0},
-            "offsets": {"prior_scale": 1.0},
-            "one side": {"offsets": "rows", "prior_scale": 1.0},
-            "ard": {"prior_scale": "ard"},
+            "none": {"offsets": False, "prior": 1.0},
+            "offsets": {"prior": 1.0},
+            "one side": {"offsets": "rows", "prior": 1.0},
+            "ard": {"prior": "ard"},
         }.items()
     }
     assert error(fitted) < 0.9 * found["none"]
@@ -70,22 +71,22 @@ def test_offsets_are_recovered():
 
 @pytest.mark.long
 def test_the_group_is_the_priors():
-    for prior_scale, kind in (("learn", Orthogonal), (0.8, Orthogonal), ("ard", Units)):
-        model = clone(MODEL).set_params(prior_scale=prior_scale).fit(X)
+    for prior, kind in (("learn", Orthogonal), (0.8, Orthogonal), ("ard", Units)):
+        model = clone(MODEL).set_params(prior=prior).fit(X)
         assert isinstance(model.symmetry_, kind)
         gap = invariance_gap(model)
         slack = 4.0 * np.hypot(gap.standard_error, model.elbo_std_error_) + 0.2
         assert gap.value == pytest.approx(model.symmetry_gap_, abs=slack)
-        plain = clone(model).set_params(symmetry=None).fit(X)
+        plain = clone(model).set_params(solver=VI(symmetry=None)).fit(X)
         assert isinstance(plain.symmetry_, kind)
         assert model.elbo_ > plain.elbo_ + 0.5
     assert model.symmetry_gap_ <= np.log(8.0) + 1e-9  # 2! 2^2 signed permutations
-    with pytest.raises(ValueError, match=r"'orthogonal' is no symmetry of prior_scale='ard'"):
-        clone(MODEL).set_params(prior_scale="ard", symmetry="orthogonal").fit(X)
+    with pytest.raises(ValueError, match=r"'orthogonal' is no symmetry of prior='ard'"):
+        clone(MODEL).set_params(prior="ard", solver=VI(symmetry="orthogonal")).fit(X)
 
 
 def test_many_components_are_only_flipped_where_scales_differ():
-    model = clone(MODEL).set_params(n_components=16, prior_scale="ard", max_iter=3, tol=None)
+    model = clone(MODEL).set_params(n_components=16, prior="ard", max_iter=3, tol=None)
     assert not model.fit(X).symmetry_.permutes
 
 
@@ -336,7 +337,7 @@ def test_bad_features(features, message):
 def test_other_solvers_have_offsets_too(solver):
     settings = {"solver": solver, "max_iter": 60 if solver == "gibbs" else 150, "tol": 1e-4}
     model = clone(MODEL).set_params(**settings).fit(X)
-    without = clone(MODEL).set_params(**settings, offsets=False, prior_scale=1.0).fit(X)
+    without = clone(MODEL).set_params(**settings, offsets=False, prior=1.0).fit(X)
     assert error(model) < 0.95 * error(without)
     assert np.corrcoef(model.row_offsets_, np.nanmean(X, axis=1))[0, 1] > 0.7
 
@@ -348,7 +349,9 @@ def test_a_stream_of_entries_ends_where_the_batch_does():
     rows, columns = np.nonzero(~np.isnan(table))
     order = np.random.default_rng(0).permutation(len(rows))
     names, values = np.array([f"u{i:02d}" for i in range(30)])[rows], table[rows, columns]
-    model = clone(MODEL).set_params(n_components=1, symmetry=None, tol=1e-7, max_iter=3000)
+    model = clone(MODEL).set_params(
+        n_components=1, solver=VI(symmetry=None), tol=1e-7, max_iter=3000
+    )
     batch, stream = clone(model).fit((names, columns, values)), clone(model)
     for part in np.split(order, [60, 300]):
         stream.partial_fit((names[part], columns[part], values[part]))
@@ -364,7 +367,7 @@ def test_a_stream_of_entries_ends_where_the_batch_does():
 
 def test_a_few_more_entries_take_few_sweeps():
     few = np.arange(len(ROWS)) < 8
-    stream = clone(MODEL).set_params(symmetry=None)
+    stream = clone(MODEL).set_params(solver=VI(symmetry=None))
     stream.partial_fit((ROWS[~few], COLUMNS[~few], X[ROWS, COLUMNS][~few]))
     before = stream.n_iter_
     stream.partial_fit((ROWS[few], COLUMNS[few], X[ROWS, COLUMNS][few]))

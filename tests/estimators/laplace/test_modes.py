@@ -60,11 +60,13 @@ def test_a_linear_model_is_bayesian_linear_regression():
 
 
 def test_learned_scales_and_noise_belong_to_the_posterior_of_their_mode():
-    """At those of every column, with the noise as found: exact again, hyperprior aside."""
+    """At those of every column, with the noise as found: exact again."""
     reg = LaplaceRegressor((), prior=ARD(), optimizer=GaussNewton(1), **AS_GIVEN).fit(X, Y)
     (scale,), (noise,) = reg.prior_scale_modes_, reg.noise_std_modes_[:, 0]
-    _, mean, covariance = linear_posterior(scale, noise)
+    design, mean, covariance = linear_posterior(scale, noise)
     np.testing.assert_allclose(reg.posterior_.loc[0], mean, atol=1e-6)
+    np.testing.assert_allclose(reg.log_evidence_, log_evidence(design, scale, noise), rtol=1e-9)
+    assert reg.log_evidence_curve_[-1] == pytest.approx(reg.log_evidence_, abs=0.01)
     factor = reg.posterior_.factor[0]
     np.testing.assert_allclose(factor @ factor.T, np.linalg.inv(covariance), rtol=1e-8)
     np.testing.assert_array_equal(reg.relevance_[0], scale[:3])

@@ -19,7 +19,6 @@ KINDS = {
     "collapsed": {"last_layer": "collapsed"},
     "inducing": {"last_layer": "variational", "hidden_posterior": "global_inducing",
                  "n_inducing": 20},
-    "heuristic": {"last_layer": "averaged_kl_heuristic"},
     "both": {"last_layer": "collapsed", "hidden_posterior": "global_inducing", "n_inducing": 20},
 }  # fmt: skip
 QUICK = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 20, "tol": None,
@@ -291,11 +290,11 @@ def test_clone_and_refit_of_another_kind(diabetes):
     X, y = diabetes
     reg = quick().fit(X, y)
     before = reg.predict(X)
-    reg.set_params(last_layer="averaged_kl_heuristic").fit(X, y)
+    reg.set_params(hidden_posterior="global_inducing").fit(X, y)
     assert not np.array_equal(before, reg.predict(X))
-    reg.set_params(last_layer="collapsed").fit(X, y)
+    reg.set_params(hidden_posterior="mean_field").fit(X, y)
     assert np.array_equal(before, reg.predict(X))
-    assert clone(reg).last_layer == "collapsed"
+    assert clone(reg).hidden_posterior == "mean_field"
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 import importlib.util
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -11,18 +12,18 @@ from scipy import stats
 from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.inference.samplers import HMC, NUTS, SMC, Evidence
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
+from skbayes_sym.estimators.samplers import HMC, NUTS, SMC, Chains, Evidence
 from skbayes_sym.inspection import SymmetryDisplay
 
 FAST = {
-    "sampler": HMC(max_leapfrog=16), "hidden_layer_sizes": (2,), "n_chains": 6, "n_warmup": 50,
-    "n_draws": 8,
-    "mode_weights": "uniform", "random_state": 0, "init": "prior", "prior": 1.0,
+    "sampler": Chains(HMC(max_leapfrog=16), init="prior", n_warmup=50), "n_chains": 6, "n_draws": 8,
+    "hidden_layer_sizes": (2,), "mode_weights": "uniform", "random_state": 0, "prior": 1.0,
 }  # fmt: skip
 REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)
 DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
@@ -43,11 +44,9 @@ def weighed():
     X, y = make_sinusoidal(60, random_state=0)
     reg = MCMCRegressor(
         (2,),
-        init="prior",
         prior=1.0,
-        sampler=HMC(max_leapfrog=16),
+        sampler=Chains(HMC(max_leapfrog=16), init="prior", n_warmup=150),
         n_chains=12,
-        n_warmup=150,
         n_draws=20,
         mode_weights=Evidence(2, 64),
         random_state=0,
@@ -106,7 +105,7 @@ def test_diagnostics(weighed):
 @pytest.mark.long
 def test_removing_symmetries_moves_weights_and_nothing_else(fitted):
     X, y = DIABETES
-    raw = clone(REG).set_params(remove_symmetries=False).fit(X, y)
+    raw = clone(REG).set_params(mode_weights=None).fit(X, y)
     np.testing.assert_allclose(raw.predict(X), fitted.predict(X), rtol=1e-10)
     np.testing.assert_allclose(
         raw.log_predictive_density(X, y), fitted.log_predictive_density(X, y), rtol=1e-10
@@ -207,12 +206,13 @@ def test_multi_output():
 @pytest.mark.long
 def test_nuts():
     X, y = DIABETES
-    reg = clone(REG).set_params(sampler=NUTS(5), n_warmup=30).fit(X, y)
+    reg = clone(REG).set_params(sampler__kernel=NUTS(5), sampler__n_warmup=30).fit(X, y)
     assert reg.samples_.shape == (6, 8, 25)
     assert reg.score(X, y) > 0.3
-    few = clone(reg).set_params(n_chains=2, n_warmup=2, n_draws=1)
+    few = clone(reg).set_params(n_chains=2, sampler__n_warmup=2, n_draws=1)
     named, given = (
-        clone(few).set_params(sampler=s).fit(X, y).samples_ for s in ("nuts", NUTS(max_depth=10))
+        clone(few).set_params(sampler__kernel=kernel).fit(X, y).samples_
+        for kernel in ("nuts", NUTS(max_depth=10))
     )
     assert np.array_equal(named, given)
 
@@ -240,20 +240,16 @@ class Shy:
 
 def test_a_kernel_of_ones_own():
     X, y = DIABETES
-    reg = clone(REG).set_params(sampler=Shy(), n_warmup=20).fit(X, y)
+    reg = clone(REG).set_params(sampler__kernel=Shy(), sampler__n_warmup=20).fit(X, y)
     assert Shy.n_moves == reg.n_iter_ == 28
-    expected = clone(reg).set_params(sampler=HMC(max_leapfrog=2)).fit(X, y)
+    expected = clone(reg).set_params(sampler__kernel=HMC(max_leapfrog=2)).fit(X, y)
     assert np.array_equal(reg.samples_, expected.samples_)
 
 
 REFUSED = [
-    ({"sampler": "smc", "n_warmup": 60}, "n_warmup=60"),
-    ({"sampler": SMC(40), "warm_start": True}, "warm_start=True"),
     ({"sampler": SMC(40), "mode_weights": Evidence()}, r"mode_weights=Evidence\(.*'evidence'"),
     ({"sampler": SMC(40), "mode_weights": "uniform", "n_draws": 7}, r"n_draws=7.*SMC\(n_part"),
     ({"sampler": SMC(40), "mode_weights": "uniform", "n_chains": 7}, "n_chains=7"),
-    ({"remove_symmetries": False, "mode_weights": "evidence"}, "mode_weights='evidence'"),
-    ({"remove_symmetries": False, "mode_weights": Evidence(2)}, r"mode_weights=Evidence\("),
 ]
 
 
@@ -264,17 +260,34 @@ def test_parameters_that_dont_apply_are_refused(parameters, message):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("settings", "message"),
     [
-        (lambda: SMC(1), "n_particles must be an int of at least 2, got 1"),
-        (lambda: SMC(n_replicates=0), "n_replicates must be an int of at least 1, got 0"),
-        (lambda: Evidence(-1), "n_replicates must be an int of at least 0, got -1"),
-        (lambda: Evidence(n_particles=2.5), "n_particles must be an int of at least 2, got 2.5"),
+        ({"sampler": SMC(1)}, r"'n_particles' parameter of SMC .*range \[2, inf\)\. Got 1"),
+        ({"sampler": SMC(n_replicates=0)}, r"'n_replicates' parameter of SMC .*Got 0"),
+        ({"mode_weights": Evidence(-1)}, r"'n_replicates' parameter of Evidence .*Got -1"),
+        ({"mode_weights": Evidence(n_particles=2.5)}, r"'n_particles' parameter .*Got 2\.5"),
+        ({"mode_weights": Evidence(effort=-1.0)}, r"'effort' parameter of Evidence .*Got -1\.0"),
+        ({"sampler": Chains(n_warmup=-1)}, r"'n_warmup' parameter of Chains .*Got -1"),
+        ({"sampler": Chains(thinning=0)}, r"'thinning' parameter of Chains .*Got 0"),
+        ({"sampler": Chains("smc")}, r"'kernel' parameter of Chains .*Got 'smc'"),
+        ({"sampler": Chains(init="modes")}, r"'init' parameter of Chains .*Got 'modes'"),
+        ({"sampler": Chains(warm_start="yes")}, r"'warm_start' parameter of Chains .*Got 'yes'"),
     ],
 )
-def test_settings_of_samplers_are_checked(make, message):
+def test_settings_of_samplers_are_checked(settings, message):
     with pytest.raises(ValueError, match=message):
-        make()
+        MCMCRegressor(**settings).fit(*DIABETES)
+
+
+def test_a_grid_reaches_into_the_sampler():
+    grid = {"sampler__n_warmup": [2, 3], "mode_weights__effort": [0.0]}
+    reg = clone(REG).set_params(mode_weights=Evidence(0), n_draws=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        search = GridSearchCV(reg, grid, cv=2).fit(*DIABETES)
+    assert {p["sampler__n_warmup"] for p in search.cv_results_["params"]} == {2, 3}
+    assert reg.sampler.n_warmup == 50
+    assert "n_warmup=50" in repr(reg)
 
 
 def test_an_approximation_has_only_its_own(weighed):
@@ -293,14 +306,13 @@ def test_an_approximation_has_only_its_own(weighed):
 
 def test_auto_chains_and_thinning():
     reg = MCMCRegressor(
-        (1,), init="prior", prior=1.0,
-        sampler=HMC(max_leapfrog=8), n_chains="auto", n_warmup=30, n_draws=2, thinning=3,
-        mode_weights="uniform", random_state=0,
+        (1,), prior=1.0, n_chains="auto", n_draws=2, mode_weights="uniform", random_state=0,
+        sampler=Chains(HMC(max_leapfrog=8), init="prior", n_warmup=30, thinning=3),
     )  # fmt: skip
     reg.fit(*DIABETES)
     assert reg.samples_.shape[:2] == (56, 2)
     assert reg.n_iter_ == 30 + 2 * 3
-    dense = clone(reg).set_params(thinning=1, n_draws=6).fit(*DIABETES)
+    dense = clone(reg).set_params(sampler__thinning=1, n_draws=6).fit(*DIABETES)
     assert np.array_equal(dense.noise_std_samples_[:, 2::3], reg.noise_std_samples_)
 
 
@@ -386,7 +398,7 @@ def test_pickle_and_data_frames(estimator, data):
     assert np.array_equal(clone(estimator).fit(X, y).predict(X), expected)
     assert list(fitted.feature_names_in_) == list(frame.columns)
     doc = type(estimator).__doc__
-    for name in fitted.get_params():
+    for name in fitted.get_params(deep=False):
         assert f"    {name} : " in doc or f", {name} : " in doc or f"    {name}, " in doc, name
     for name in vars(fitted):
         if name.endswith("_") and not name.startswith("_"):
@@ -411,12 +423,11 @@ def test_float32_follows_the_data(estimator, data):
 @pytest.mark.processes
 @pytest.mark.parametrize("mode_weights", ["uniform", Evidence(2, 32)])
 def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch):
-    for name in ("_BLOCK", "_SMALL_BLOCK"):
-        monkeypatch.setattr(f"skbayes_sym.estimators.mcmc.setting.{name}", 4)
+    monkeypatch.setattr(MCMCRegressor, "_effort", SamplingEffort(block=4, small_block=4))
     X, y = make_sinusoidal(40, random_state=0)
     reg = MCMCRegressor(
-        (1,), init="prior", prior=1.0, n_chains=10, n_warmup=60, n_draws=12, random_state=0,
-        mode_weights=mode_weights, sampler=HMC(max_leapfrog=8),
+        (1,), prior=1.0, n_chains=10, n_draws=12, random_state=0,
+        mode_weights=mode_weights, sampler=Chains(HMC(max_leapfrog=8), init="prior", n_warmup=60),
     )  # fmt: skip
     one, two = (clone(reg).set_params(n_jobs=n).fit(X, y) for n in (1, 2))
     assert len(one._blocks_) == 3
@@ -431,7 +442,7 @@ def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # on purpose
 def test_grid_search_is_the_same_in_two_processes():
     X, y = make_sinusoidal(150, random_state=0)
-    reg = clone(REG).set_params(n_warmup=60, n_draws=3)
+    reg = clone(REG).set_params(sampler__n_warmup=60, n_draws=3)
     searches = [
         GridSearchCV(reg, {"prior": [0.3, 1.0]}, cv=2, n_jobs=n_jobs).fit(X, y)
         for n_jobs in (None, 2)

@@ -12,12 +12,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.inference.samplers import HMC, SMC, Evidence
+from skbayes_sym.estimators.samplers import HMC, SMC, Chains, Evidence
 
 FAST = {
-    "sampler": HMC(max_leapfrog=16), "n_chains": 16, "n_warmup": 100, "n_draws": 20,
-    "random_state": 0,
-    "mode_weights": Evidence(2, 64), "init": "prior", "prior": 1.0,
+    "sampler": Chains(HMC(max_leapfrog=16), init="prior", n_warmup=100), "n_chains": 16,
+    "n_draws": 20, "random_state": 0, "mode_weights": Evidence(2, 64), "prior": 1.0,
 }  # fmt: skip
 
 
@@ -25,9 +24,11 @@ def tensors(*arrays):
     return [torch.as_tensor(a, dtype=torch.float64) for a in arrays]
 
 
-PARTICLES = {
-    "sampler": SMC(64, 2), "mode_weights": "evidence", "n_warmup": None, "init": "auto",
-}  # fmt: skip
+PARTICLES = {"sampler": SMC(64, 2), "mode_weights": "evidence"}
+
+
+def chains(n_warmup):
+    return Chains(HMC(max_leapfrog=16), init="prior", n_warmup=n_warmup)
 
 
 @pytest.mark.long
@@ -98,7 +99,7 @@ def test_evidence_of_a_classifier():
 @pytest.mark.long
 def test_where_weights_are_open_low_modes_have_none_all_the_same(monkeypatch):
     """Some chains of 16 end where the log density is 60 nats lower; nobody restarts there."""
-    monkeypatch.setattr("skbayes_sym.estimators.mcmc.allocate.decided_weights", lambda found: None)
+    monkeypatch.setattr("skbayes_sym.estimators.mcmc.allocate.decided_weights", lambda *args: None)
     x = np.linspace(-3, 3, 120)
     y = np.sin(2 * x) + 0.1 * np.random.default_rng(0).standard_normal(120)
     reg = MCMCRegressor((2,), **FAST | {"mode_weights": Evidence(0)})
@@ -128,7 +129,9 @@ def test_one_vote_a_chain_on_request():
 def test_where_the_evidence_cant_be_trusted_it_is_nan():
     """Two wide layers: 2 log(16! 2^16) = 83.5 nats of group elements."""
     X, y = make_sinusoidal(40, random_state=0)
-    settings = FAST | {"n_chains": 4, "n_warmup": 20, "n_draws": 5, "mode_weights": Evidence(0)}
+    settings = FAST | {
+        "n_chains": 4, "sampler": chains(20), "n_draws": 5, "mode_weights": Evidence(0)
+    }  # fmt: skip
     reg = MCMCRegressor((16, 16), **settings)
     with pytest.warns(ConvergenceWarning) as caught:
         reg.fit(X, y)
@@ -149,7 +152,7 @@ def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for(monkeypatch):
     for modes that can't be weighed."""
     monkeypatch.setattr("skbayes_sym.estimators.mcmc.explore.run_replicates", None)
     X, y = make_sinusoidal(40, random_state=0)
-    settings = FAST | {"n_chains": 2, "n_warmup": 10, "n_draws": 52}
+    settings = FAST | {"n_chains": 2, "sampler": chains(10), "n_draws": 52}
     voting, trying = (
         MCMCRegressor((7, 7), **settings | {"mode_weights": weights})
         for weights in ("uniform", "evidence")
@@ -167,10 +170,10 @@ def test_a_prior_that_tells_units_apart_is_refused():
     scale = np.ones(7)
     scale[0] = 2.0  # the first unit's incoming weight
     reg = MCMCRegressor((2,), **FAST | {"mode_weights": "uniform", "prior": scale})
-    with pytest.raises(ValueError, match=r"prior.*remove_symmetries=False"):
+    with pytest.raises(ValueError, match=r"prior.*mode_weights=None"):
         reg.fit(X, y)
     assert not hasattr(reg, "samples_")
-    reg.set_params(remove_symmetries=False).fit(X, y)
+    reg.set_params(mode_weights=None).fit(X, y)
     assert reg.samples_.shape == (16, 20, 7)
 
 

@@ -10,6 +10,7 @@ from sklearn.model_selection import train_test_split
 
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.datasets import load_dataset
+from skbayes_sym.estimators.samplers import Chains
 
 pytestmark = [
     pytest.mark.skipif(
@@ -18,7 +19,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
 ]
 
-PAPER = {"init": "prior", "prior": 1.0, "random_state": 0}
+PAPER = {"prior": 1.0, "random_state": 0}
+
+
+def chains(n_warmup):
+    return Chains(init="prior", n_warmup=n_warmup)
 
 
 def split(name):
@@ -66,7 +71,7 @@ def check_mixed(reg):
 @pytest.mark.slow
 def test_sinusoidal():
     X, y, X_test, y_test = split("sinusoidal")
-    reg = MCMCRegressor((3,), n_chains=64, n_warmup=300, **PAPER).fit(X, y)
+    reg = MCMCRegressor((3,), n_chains=64, sampler=chains(300), **PAPER).fit(X, y)
     check_lppd(reg, X_test, y_test, -0.4586, 0.0005)
     assert abs(reg.log_evidence_ + 84.03) < 0.5
     check_mixed(reg)
@@ -76,7 +81,9 @@ def test_sinusoidal():
 def test_airfoil():
     """Chains alone give -0.70."""
     X, y, X_test, y_test = split("airfoil")
-    reg = MCMCRegressor((3,), n_chains=64, n_warmup=1000, **PAPER).fit(X, y)
+    reg = MCMCRegressor(
+        (3,), n_chains=64, sampler=chains(1000), **PAPER
+    ).fit(X, y)
     assert abs(lppd(reg, X_test, y_test)[0] + 0.605) < 0.006
     assert abs(reg.log_evidence_ + 898.25) < 0.5
 
@@ -93,7 +100,9 @@ def test_airfoil():
 )
 def test_tight_sets(name, expected, expected_error, log_evidence):
     X, y, X_test, y_test = split(name)
-    reg = MCMCRegressor((3,), n_chains=32, n_draws=200, n_warmup=300, **PAPER).fit(X, y)
+    reg = MCMCRegressor(
+        (3,), n_chains=32, n_draws=200, sampler=chains(300), **PAPER
+    ).fit(X, y)
     check_lppd(reg, X_test, y_test, expected, expected_error)
     assert abs(reg.log_evidence_ - log_evidence) < 0.5
     check_mixed(reg)

@@ -12,13 +12,13 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
+from skbayes_sym.estimators.samplers import HMC, Chains, Evidence
 from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.inference.samplers import HMC, Evidence
 
 FAST = {
-    "sampler": HMC(max_leapfrog=8), "hidden_layer_sizes": (2,), "n_chains": 4, "n_warmup": 80,
-    "n_draws": 30,
-    "mode_weights": "uniform", "random_state": 0, "init": "prior", "prior": 1.0,
+    "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=80), "n_chains": 4, "n_draws": 30,
+    "hidden_layer_sizes": (2,), "mode_weights": "uniform", "random_state": 0, "prior": 1.0,
 }  # fmt: skip
 REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)
 DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
@@ -61,7 +61,7 @@ def interrupted_fit(model, data):
 @pytest.mark.kept("regressor")
 @every_estimator
 def test_an_interrupt_while_drawing_keeps_the_draws(estimator, data, gradients):
-    whole = clone(estimator).set_params(remove_symmetries=False).fit(*data)
+    whole = clone(estimator).set_params(mode_weights=None).fit(*data)
     gradients.budget, gradients.count = int(0.85 * gradients.count), 0
     part = interrupted_fit(clone(whole), data)
     n = part.samples_.shape[1]
@@ -90,10 +90,9 @@ def test_every_task_ends_and_an_interrupt_while_chains_are_allocated_keeps_the_m
     X, y = DIABETES[0][:, :1], DIABETES[1]
     reg = MCMCRegressor(
         (1,),
-        init="prior",
+        sampler=Chains(init="prior", n_warmup=40),
         prior=1.0,
         n_chains=4,
-        n_warmup=40,
         n_draws=20,
         mode_weights=Evidence(1, 16),
         random_state=0,
@@ -155,7 +154,7 @@ def test_a_callback_stops_the_fit(estimator, data, n_blocks, n_iter, n_draws):
 @pytest.mark.kept("classifier")
 @every_estimator
 def test_draws_before_a_stop_are_those_of_the_whole_fit(estimator, data):
-    estimator = clone(estimator).set_params(remove_symmetries=False)
+    estimator = clone(estimator).set_params(mode_weights=None)
     whole = clone(estimator).fit(*data)
     part = estimator.set_callbacks(Watch(60)).fit(*data)
     assert np.array_equal(part.samples_, whole.samples_[:, :20])
@@ -166,11 +165,11 @@ def test_draws_before_a_stop_are_those_of_the_whole_fit(estimator, data):
 @every_estimator
 def test_warm_start_goes_on_bit_for_bit(estimator, data):
     """Twice 30 draws are 60 draws."""
-    estimator = clone(estimator).set_params(remove_symmetries=False)
+    estimator = clone(estimator).set_params(mode_weights=None)
     long = clone(estimator).set_params(n_draws=60).fit(*data)
-    short = clone(estimator).set_params(warm_start=True).fit(*data)
+    short = clone(estimator).set_params(sampler__warm_start=True).fit(*data)
     assert np.array_equal(short.samples_, long.samples_[:, :30])
-    short.set_params(n_warmup=0).fit(*data)
+    short.set_params(sampler__n_warmup=0).fit(*data)
     assert np.array_equal(short.samples_, long.samples_[:, 30:])
     assert short.n_iter_ == 30
     fresh = clone(estimator).fit(*data)
@@ -181,7 +180,7 @@ def test_warm_start_goes_on_bit_for_bit(estimator, data):
 @pytest.mark.kept("classifier")
 @every_estimator
 def test_warm_start_from_another_problem(estimator, data):
-    model = clone(estimator).set_params(warm_start=True).fit(*data)
+    model = clone(estimator).set_params(sampler__warm_start=True).fit(*data)
     before = model.samples_
     with pytest.raises(ValueError, match=r"warm_start=True.*4 chains.*and this one 5"):
         model.set_params(n_chains=5).fit(*data)
@@ -196,7 +195,7 @@ def with_step_sizes(model, step_size):
     """Go on with these step sizes, one a chain."""
     block = model._blocks_[0]
     model._blocks_ = [block._replace(step_size=torch.tensor(step_size, dtype=torch.float64))]
-    return model.set_params(warm_start=True, n_warmup=0)
+    return model.set_params(sampler__warm_start=True, sampler__n_warmup=0)
 
 
 @pytest.mark.long
@@ -245,8 +244,9 @@ def test_targets_beyond_the_arithmetics_range_are_an_error():
 @pytest.mark.parametrize("case", ["one-row", "constant-target", "constant-feature"])
 def test_data_that_say_little(case, mode_weights, monkeypatch):
     """Few draws: without noise in the targets a trajectory takes all the gradients it may."""
-    monkeypatch.setattr("skbayes_sym.estimators.mcmc.allocate._REFINING_DRAWS", 10)
-    monkeypatch.setattr("skbayes_sym.estimators.mcmc.allocate._REFRESH_WARMUP", 30)
+    monkeypatch.setattr(
+        MCMCRegressor, "_effort", SamplingEffort(refining_draws=10, refresh_warmup=30)
+    )
     X, y = (a.copy() for a in DIABETES)
     X = X[:, :2].copy()
     if case == "one-row":

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.trust import (
     decided_weights,
     no_evidence,
@@ -13,8 +14,8 @@ from skbayes_sym.estimators.mcmc.trust import (
     why_not_weigh,
 )
 from skbayes_sym.inference.modes.bridge import NOT_ESTIMATED
-from skbayes_sym.inference.modes.find import Modes, ModeWeights
-from skbayes_sym.inference.modes.weigh import Pool, Weighing
+from skbayes_sym.inference.modes.find import DrawModes, ModeWeights
+from skbayes_sym.inference.modes.weigh import DrawPool, Weighing
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 
@@ -27,13 +28,13 @@ def weighing(
     labels = torch.arange(len(counts)).repeat_interleave(counts)
     values = torch.tensor(heights, dtype=torch.float64)[labels]
     n = len(labels)
-    pool = Pool(torch.zeros(n, 8).double(), values, torch.arange(n), torch.zeros(n).long())
+    pool = DrawPool(torch.zeros(n, 8).double(), values, torch.arange(n), torch.zeros(n).long())
     share = torch.tensor(evidences, dtype=torch.float64).nan_to_num(-np.inf).softmax(0)
     weights = ModeWeights(share, torch.tensor([0.1, 0.1]), -3.0, std_error)
     errors = [std_error if np.isfinite(e) else np.nan for e in evidences]
     estimates = [NOT_ESTIMATED._replace(log_evidence=e, standard_error=s)
                  for e, s in zip(evidences, errors, strict=True)]  # fmt: skip
-    return Weighing(pool, Modes(labels, None, counts), estimates, weights, spread)
+    return Weighing(pool, DrawModes(labels, None, counts), estimates, weights, spread)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +50,8 @@ def weighing(
     ],
 )
 def test_each_reason_with_its_figure(change, reason):
-    assert why_not(weighing(), 8) == []
-    (found,) = why_not(weighing(**change), 8)
+    assert why_not(weighing(), 8, SamplingEffort()) == []
+    (found,) = why_not(weighing(**change), 8, SamplingEffort())
     assert reason in found
 
 
@@ -67,7 +68,7 @@ def test_each_reason_with_its_figure(change, reason):
     ],
 )
 def test_weights_are_decided_where_no_doubt_changes_them(known, weights):
-    found = decided_weights(weighing(**known))
+    found = decided_weights(weighing(**known), SamplingEffort())
     if weights is None:
         assert found is None
     else:
@@ -87,11 +88,11 @@ def test_the_warning_says_what_becomes_of_the_weights():
 
 
 def test_one_source_has_no_spread():
-    assert why_not(weighing(spread=np.nan), 8) == []
+    assert why_not(weighing(spread=np.nan), 8, SamplingEffort()) == []
 
 
 def test_all_reasons_are_given():
-    assert len(why_not(weighing(std_error=2.0, spread=2.0), 8)) == 2
+    assert len(why_not(weighing(std_error=2.0, spread=2.0), 8, SamplingEffort())) == 2
 
 
 @pytest.mark.parametrize(
@@ -100,13 +101,13 @@ def test_all_reasons_are_given():
 )
 def test_groups_that_cant_be_bridged(hidden_layer_sizes, figure):
     """4! 2^4 3! 2^3 = 18,432 elements are too many, (3! 2^3)^2 = 2,304 aren't; nor is one layer."""
-    found = why_not_weigh(MLP(1, hidden_layer_sizes, 1, TANH).symmetry(), None)
+    found = why_not_weigh(MLP(1, hidden_layer_sizes, 1, TANH).symmetry(), None, SamplingEffort())
     assert [figure in reason for reason in found] == ([] if figure is None else [True])
 
 
 def test_chains_that_never_moved():
     group = MLP(1, (2,), 1, TANH).symmetry()
     stuck = np.array([True, True, True, False])
-    (found,) = why_not_weigh(group, SimpleNamespace(stuck=stuck))
+    (found,) = why_not_weigh(group, SimpleNamespace(stuck=stuck), SamplingEffort())
     assert "3 of 4 chains never moved" in found
-    assert why_not_weigh(group, SimpleNamespace(stuck=~stuck)) == []
+    assert why_not_weigh(group, SimpleNamespace(stuck=~stuck), SamplingEffort()) == []

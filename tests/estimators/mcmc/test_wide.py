@@ -1,4 +1,4 @@
-"""Chains that start as an ensemble's members do: ``init="ensemble"``."""
+"""Chains that start as an ensemble's members do: ``Chains(init="ensemble")``."""
 
 import warnings
 from copy import copy
@@ -12,10 +12,10 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
-from skbayes_sym.estimators.mcmc.method import BySize
+from skbayes_sym.estimators.mcmc.chain_starts import INITS, init_by_size, usual_scale
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.trust import doubtful_chains
-from skbayes_sym.estimators.mcmc.wide import APPROACH, PLAN, asks_for_it, usual_scale
-from skbayes_sym.inference.samplers import HMC, Annealing
+from skbayes_sym.estimators.samplers import HMC, Annealing, Chains
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.model import Model
@@ -33,12 +33,14 @@ TWO = np.column_stack([Y, 5.0 - 3.0 * X[:, 1]])
 LABELS = np.digitize(SIGNAL, [-0.4, 0.4])
 
 QUICK = {
-    "hidden_layer_sizes": (6, 5), "init": Annealing(60, 40, n_settle=20), "n_chains": 5,
-    "sampler": HMC(max_leapfrog=4), "n_warmup": 30, "n_draws": 12, "random_state": 0,
+    "hidden_layer_sizes": (6, 5), "n_chains": 5, "n_draws": 12, "random_state": 0,
+    "sampler": Chains(HMC(max_leapfrog=4), init=Annealing(60, 40, n_settle=20), n_warmup=30),
 }  # fmt: skip
 NOISY = MCMCRegressor(**QUICK, likelihood="heteroscedastic")
 # Where two fits have to be the same, wherever they are.
-SHORT = clone(NOISY).set_params(init=Annealing(10, 6, n_settle=3), n_warmup=4, n_draws=3)
+SHORT = clone(NOISY).set_params(
+    sampler__init=Annealing(10, 6, n_settle=3), sampler__n_warmup=4, n_draws=3
+)
 
 
 def fitted(estimator, *data):
@@ -109,9 +111,9 @@ def test_jobs_change_nothing():
 
 @pytest.mark.long
 def test_a_warm_start_goes_on_without_annealing():
-    model = fitted(clone(NOISY).set_params(warm_start=True), X, Y)
+    model = fitted(clone(NOISY).set_params(sampler__warm_start=True), X, Y)
     before = model.diagnostics_.n_gradients
-    model.set_params(n_warmup=0)
+    model.set_params(sampler__n_warmup=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, Y)
@@ -121,7 +123,7 @@ def test_a_warm_start_goes_on_without_annealing():
 
 def test_it_needs_a_warm_up():
     with pytest.raises(ValueError, match="init='ensemble' needs n_warmup of at least 1, got 0"):
-        clone(NOISY).set_params(n_warmup=0).fit(X, Y)
+        clone(NOISY).set_params(sampler__n_warmup=0).fit(X, Y)
 
 
 @pytest.mark.long
@@ -235,24 +237,22 @@ def model_of(*hidden):
 
 
 def test_the_size_of_the_network_chooses():
-    assert not asks_for_it(model_of(28))  # 197 weights
-    assert asks_for_it(model_of(29))
-    method = MCMCRegressor()._method()
-    assert isinstance(method, BySize)
-    assert method.few.chains[:3] == (64, 1000, 50)
-    assert method.modes.chains[:3] == (16, 150, 50)
-    assert method.many.chains[:3] == PLAN == (12, 100, 50)
-    assert method.many.chains.approach is APPROACH
-    assert method.few.chains.approach is None
-    for explicit in ({"sampler": "hmc"}, {"init": "prior"}):
-        chosen = MCMCRegressor(**explicit)._method()
-        assert chosen.chains.approach is None
-    assert MCMCRegressor(n_chains=3, n_draws=7)._method().many.chains[:3] == (3, 100, 7)
+    n_rows = 10**8  # too many to find modes
+    few, many = model_of(28), model_of(29)  # 197 weights
+    assert init_by_size(few, n_rows, SamplingEffort()) == "prior"
+    assert init_by_size(many, n_rows, SamplingEffort()) == "ensemble"
+    assert init_by_size(few, 100, SamplingEffort()) == "laplace"
+    assert [INITS[name].usual[:3] for name in ("prior", "laplace", "ensemble")] == [
+        (64, 1000, 50), (16, 150, 50), (12, 100, 50),
+    ]  # fmt: skip
+    for explicit in ("hmc", Chains("hmc"), Chains(init="prior")):
+        assert MCMCRegressor(sampler=explicit)._method().init_for(many, n_rows) == "prior"
+    assert MCMCRegressor()._method().init_for(many, n_rows) == "ensemble"
 
 
 def test_chains_not_to_be_believed_are_named():
     acceptance, rhat = np.array([0.8, 0.3, np.nan]), np.array([1.0, 1.1, 2.0])
-    first, second = doubtful_chains(acceptance, rhat)
+    first, second = doubtful_chains(acceptance, rhat, SamplingEffort())
     assert first.startswith("of 3 chains number 1 (0.30) accepted fewer than 65%")
     assert second.startswith("of 3 chains number 2 (2.00)")
-    assert doubtful_chains(np.array([0.9]), np.array([1.0])) == []
+    assert doubtful_chains(np.array([0.9]), np.array([1.0]), SamplingEffort()) == []

@@ -13,7 +13,7 @@ from skbayes_sym.models import BasePrior, Normal, Poisson, StudentT
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.symmetry.base import Product, Trivial
 from skbayes_sym.symmetry.gaps.permanent_estimates import DoublyStochastic, Exact, Importance
-from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 from skbayes_sym.symmetry.units import Units
 
 rng = np.random.default_rng(0)

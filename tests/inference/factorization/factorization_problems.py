@@ -1,19 +1,22 @@
 """Matrices, and fits of them, that the tests of the factorisation share."""
 
-from math import sqrt
+from math import log, sqrt
 
 import pytest
 import torch
 
+from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.inference.factorization.covariance import (
     DiagonalCovariance,
     FullCovariance,
     IsotropicCovariance,
     RowCovariance,
 )
-from skbayes_sym.inference.factorization.data import entries
-from skbayes_sym.inference.factorization.problem import Factorisation, FactorProblem
+from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem
+from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
+from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.factorization.vi import fit_factors
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
 
 FAMILIES = {
     "isotropic": IsotropicCovariance(),
@@ -48,13 +51,26 @@ def incomplete(generator, shape=(14, 9), k=3, share=0.6, noise=0.5):
     return entries(rows, columns, values, shape)
 
 
-def problem_of(data, k, *, noise=0.25, noise_range=None, prior_scale=1.0, seed=0, **settings):
+def model_of(k, prior=1.0, noise=1.0, noise_range=None, offsets=(False, False), **parts):
+    """Normal entries unless ``likelihood`` is given; the noise is learned within a range."""
+    log_noise = torch.tensor([0.5 * log(noise)], dtype=torch.float64)
+    likelihood = parts.pop("likelihood", Gaussian(log_noise, learn=noise_range is not None))
+    range_of_noise = {} if noise_range is None else {"noise_range": noise_range}
+    return FactorModel(
+        Coordinates(k, *offsets), likelihood, FactorPrior(prior, **parts), **range_of_noise
+    )
+
+
+def problem_of(data, k, *, noise=0.25, noise_range=None, prior=1.0, seed=0, **settings):
     """What a solver gets: nothing scaled, no group, 500 sweeps."""
     settings = {"max_iter": 500, "tol": 1e-7} | settings
-    model = Factorisation(k, prior_scale, noise, noise_range)
-    return FactorProblem(data, data, model, None, seed=seed, **settings)
+    return FactorProblem(data, data, model_of(k, prior, noise, noise_range), seed=seed, **settings)
 
 
-def fit(data, k, family, gap, *, on_step=lambda s, i: False, **settings):
-    problem = problem_of(data, k, **settings)
-    return fit_factors(problem, problem.start, family, gap=gap, on_step=on_step)
+def swept(problem, family, gap=None, start=None, on_sweep=lambda posterior, elbo: False):
+    start = problem.start if start is None else start
+    return fit_factors(problem, start, family, gap=gap, on_sweep=on_sweep)
+
+
+def fit(data, k, family, gap, **settings):
+    return swept(problem_of(data, k, **settings), family, gap)

@@ -3,13 +3,20 @@
 import numpy as np
 import pytest
 import torch
-from inference.factorization.factorization_problems import complete
+from inference.factorization.factorization_problems import complete, model_of
 from scipy import stats
 from scipy.special import logsumexp
 
-from skbayes_sym.inference.factorization.likelihoods import Normal, Ordinal, StudentT
-from skbayes_sym.inference.factorization.problem import SCATTER, Factorisation, FactorProblem
+from skbayes_sym.inference.factorization.entry_sites import as_targets, is_normal
+from skbayes_sym.inference.factorization.factor_model import FactorProblem
+from skbayes_sym.inference.factorization.hyperpriors import SCATTER
 from skbayes_sym.inference.solvers import VI
+from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
+from skbayes_sym.models.likelihoods.ordinal import Ordinal
+from skbayes_sym.models.likelihoods.poisson import Poisson
+from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 NUMBERS = torch.tensor([[1.8, -0.9], [-1.1, 0.7]], dtype=torch.float64)
@@ -20,9 +27,9 @@ NOISE = 0.25
 def solved(model, matrix, symmetrise=True):
     data = complete(matrix)
     group = Orthogonal(torch.arange(4).view(4, 1)) if symmetrise else None
-    problem = FactorProblem(data, data, model, group, 400, 1e-7, 0)
+    problem = FactorProblem(data, data, model, 400, 1e-7)
     with torch.no_grad():
-        return VI().solve(problem, lambda posterior, elbo: False)
+        return VI(symmetry=group).solve(problem, lambda posterior, elbo: False)
 
 
 def grid(n, reach, stretch=0.0):
@@ -39,26 +46,16 @@ def log_t_pair(x, y):
     return stats.multivariate_t(np.zeros(2), shape, df=1).logpdf(np.stack([x, y], -1))
 
 
-def log_entry(likelihood, state, value, f):
-    s = state.variance**0.5
-    if hasattr(likelihood, "labels"):
-        edges = np.concatenate([[-np.inf], state.cuts.numpy(), [np.inf]])
-        c = int(value)
-        mass = stats.norm.cdf((edges[c + 1] - f) / s) - stats.norm.cdf((edges[c] - f) / s)
-        return np.log(np.maximum(mass, 1e-300))
-    if hasattr(likelihood, "df"):
-        return stats.t.logpdf(value, likelihood.df, f, s)
-    return stats.norm.logpdf(value, f, s)
-
-
-def evidence_of_factors(matrix, likelihood, state):
+def evidence_of_factors(matrix, likelihood):
     """Standard normal factors: over v_1 and v_2 on a grid, and over each u_i within."""
     x, w = grid(161, 7.0)
-    prior = stats.norm.logpdf(x) + w
-    rows = []
+    prior, rows = stats.norm.logpdf(x) + w, []
+    products = torch.as_tensor(x[:, None] * x[None, :]).reshape(-1, 1, 1)
     for i in (0, 1):
         by_u = [
-            log_entry(likelihood, state, float(matrix[i, j]), x[:, None] * x[None, :])
+            likelihood.log_prob(products, as_targets(likelihood, matrix[i, j : j + 1]))
+            .reshape(161, 161)
+            .numpy()
             for j in (0, 1)
         ]  # (u, v_j)
         both = prior[:, None, None] + by_u[0][:, :, None] + by_u[1][:, None, :]
@@ -66,10 +63,14 @@ def evidence_of_factors(matrix, likelihood, state):
     return logsumexp(rows[0] + rows[1] + prior[:, None] + prior[None, :])
 
 
+LOG_NOISE = torch.tensor([0.5 * np.log(NOISE)])
 CASES = {
-    "normal": (Normal(), NUMBERS),
-    "student-t": (StudentT(4.0), NUMBERS),
-    "ordinal": (Ordinal((1.0, 2.0, 3.0)), LABELS),
+    "normal": (Gaussian(LOG_NOISE, learn=False), NUMBERS),
+    "student-t": (StudentT(LOG_NOISE, 4.0, learn=False), NUMBERS),
+    "ordinal": (Ordinal(torch.tensor([-0.3, 0.0]).double(), NOISE**0.5), LABELS),
+    "poisson": (Poisson(), LABELS),
+    "negative-binomial": (NegativeBinomial(torch.tensor([-0.7]), learn=False), LABELS),
+    "bernoulli": (Bernoulli(), (LABELS > 0.0).double()),
 }
 
 
@@ -77,20 +78,19 @@ CASES = {
 @pytest.mark.parametrize(("likelihood", "matrix"), CASES.values(), ids=CASES)
 def test_the_bound_is_below_the_evidence(likelihood, matrix):
     """Whatever the likelihood; and the symmetrised one is above the plain one."""
-    model = Factorisation(1, 1.0, NOISE, None, likelihood=likelihood)
+    model = model_of(1, likelihood=likelihood)
     found, plain = (solved(model, matrix, s) for s in (True, False))
     bounds = [f.bounds.mean_field + f.bounds.gap.value for f in (plain, found)]
-    evidence = evidence_of_factors(matrix, likelihood, found.posterior.noise)
+    evidence = evidence_of_factors(matrix, found.posterior.likelihood)
     assert evidence - 1.5 < bounds[1] < evidence + 1e-9
-    at_plain = evidence_of_factors(matrix, likelihood, plain.posterior.noise)
-    assert bounds[0] < at_plain
-    if likelihood.is_normal:  # the same model, then
+    assert bounds[0] < evidence_of_factors(matrix, plain.posterior.likelihood)
+    if is_normal(likelihood):  # the same model, then
         assert bounds[0] < bounds[1]
 
 
 def test_the_bound_of_learned_priors_is_below_the_evidence():
     """Mean and scale of both sides integrated out: t densities with one degree of freedom."""
-    found = solved(Factorisation(1, "learn", NOISE, None), NUMBERS)
+    found = solved(model_of(1, "learn", NOISE), NUMBERS)
     x, w = grid(61, 6.5, 0.25)
     pair = log_t_pair(*np.meshgrid(x, x, indexing="ij")) + w[:, None] + w[None, :]
     product = x[:, None] * x[None, :]  # (u, v)
@@ -113,7 +113,7 @@ def test_the_bound_of_learned_priors_is_below_the_evidence():
 
 def test_the_bound_with_offsets_is_below_the_evidence():
     """Row offsets a with learned mean and variance; u integrated out in closed form."""
-    model = Factorisation(1, 1.0, NOISE, None, offsets=(True, False))
+    model = model_of(1, noise=NOISE, offsets=(True, False))
     found = solved(model, NUMBERS + torch.tensor([[1.0], [-0.5]], dtype=torch.float64))
     matrix = NUMBERS.numpy() + np.array([[1.0], [-0.5]])
     (v, wv), (a, wa) = grid(81, 7.0), grid(81, 6.5, 0.25)

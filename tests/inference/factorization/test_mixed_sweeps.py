@@ -4,14 +4,21 @@ from math import inf
 
 import pytest
 import torch
-from inference.factorization.factorization_problems import FAMILIES, fit, incomplete
+from inference.factorization.factorization_problems import (
+    FAMILIES,
+    fit,
+    incomplete,
+    problem_of,
+    swept,
+)
 from torch.testing import assert_close
 
+from skbayes_sym.inference.factorization.factor_model import FactorState
 from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.mixed_sweeps import PERIOD, MixedSweeps, Reached, _Metric
-from skbayes_sym.inference.factorization.problem import FactorState
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.numerics.gaussian import kl_elementwise
-from skbayes_sym.symmetry.gaps.base import GapGradient
+from skbayes_sym.symmetry.gaps.gap import GapGradient
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
@@ -35,7 +42,7 @@ def state(generator, pinned=0):
     mean = torch.randn(N, K, generator=generator, dtype=torch.float64)
     variance = 0.5 + torch.rand(N, K, generator=generator, dtype=torch.float64)
     variance[:, K - pinned :] = 0.0
-    return FactorState(mean, torch.diag_embed(variance), 1.0)
+    return FactorState(mean, torch.diag_embed(variance), Gaussian())
 
 
 def toward(goal, rates, elbos):
@@ -119,14 +126,14 @@ def test_they_can_be_stopped(how, generator):
     last = whole.n_iter - 3  # among the mixed ones, of which there are ten at least
     seen = []
 
-    def on_step(sweep, info):
-        seen[:] = [info["posterior"].mean.clone(), info["elbo"]]
-        if sweep == last and how == "interrupted":
+    def on_sweep(posterior, elbo):
+        seen.append(posterior.mean.clone())
+        if len(seen) == last and how == "interrupted":
             raise KeyboardInterrupt
-        return sweep == last
+        return len(seen) == last
 
     stream = GapStream(gap, torch.Generator().manual_seed(0))
-    found = fit(data, 3, family, stream, tol=0.05, on_step=on_step)
+    found = swept(problem_of(data, 3, tol=0.05), family, stream, on_sweep=on_sweep)
     assert (found.stopped, found.n_iter) == (how, last)
-    assert_close(found.posterior.mean, seen[0], rtol=0, atol=0)
+    assert_close(found.posterior.mean, seen[-1], rtol=0, atol=0)
     assert found.elbo_curve == whole.elbo_curve[:last]

@@ -3,26 +3,26 @@
 import numpy as np
 import pytest
 import torch
-from inference.factorization.factorization_problems import incomplete
+from inference.factorization.factorization_problems import incomplete, model_of
 from scipy import stats
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.problem import Factorisation, FactorProblem
+from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.shared_size import balancing, draw_shared, moved
 
 K = 3
 NOTHING = (torch.zeros(K, K, dtype=torch.float64),) * 2  # told by the other side
 
 
-def problem_of(generator, prior_scale="learn", offsets=(True, False)):
+def problem_of(generator, prior="learn", offsets=(True, False)):
     data = incomplete(generator, (12, 9), k=K)
-    model = Factorisation(K, prior_scale, 0.3, None, offsets)
-    return FactorProblem(data, data, model, None, 10, 0.0, 0)
+    model = model_of(K, prior, 0.3, offsets=offsets)
+    return FactorProblem(data, data, model, 10)
 
 
 def drawn_laws(problem, generator):
     """Rows of both sides (free coordinates), and laws given them."""
-    sides = problem.model.coordinates.sides
+    sides = problem.model.network.sides
     own = [
         torch.randn(n, len(side.free), generator=generator, dtype=torch.float64)
         for n, side in zip(problem.shape, sides, strict=True)
@@ -49,10 +49,10 @@ def log_joint(prior, rows, law):
     return total
 
 
-@pytest.mark.parametrize("prior_scale", ["learn", "ard"])
-def test_the_law_of_sizes_is_that_of_the_joint_density(prior_scale, generator):
+@pytest.mark.parametrize("prior", ["learn", "ard"])
+def test_the_law_of_sizes_is_that_of_the_joint_density(prior, generator):
     """Along an orbit, with the Jacobian of every coordinate that moves, exactly."""
-    problem = problem_of(generator, prior_scale)
+    problem = problem_of(generator, prior)
     own, laws = drawn_laws(problem, generator)
     rows, columns = problem.priors
 
@@ -77,7 +77,7 @@ def test_the_law_of_sizes_is_that_of_the_joint_density(prior_scale, generator):
         for prior, law in zip(problem.priors, laws, strict=True)
     )
     p = 0.5 * (columns.factor_dof(K) - rows.factor_dof(K))
-    assert p == (-0.5 if prior_scale == "learn" else 0.0)  # rows have an offset, columns none
+    assert p == (-0.5 if prior == "learn" else 0.0)  # rows have an offset, columns none
     scale, shape = (t_rows / t_columns).sqrt(), (t_rows * t_columns).sqrt()
 
     def law(c):
@@ -110,9 +110,9 @@ def test_draws_have_that_law(generator):
     assert (error.abs() < 4.0 * spread / len(draws) ** 0.5).all()
 
 
-@pytest.mark.parametrize("prior_scale", ["learn", "ard"])
-def test_products_and_priors_of_rows_stay(prior_scale, generator):
-    problem = problem_of(generator, prior_scale)
+@pytest.mark.parametrize("prior", ["learn", "ard"])
+def test_products_and_priors_of_rows_stay(prior, generator):
+    problem = problem_of(generator, prior)
     (rows, columns), laws = drawn_laws(problem, generator)
     a, inverse = draw_shared(problem.priors, laws, NOTHING, torch.float64, generator)
     assert float((a - torch.eye(K)).abs().max()) > 0.01
@@ -128,16 +128,16 @@ def test_products_and_priors_of_rows_stay(prior_scale, generator):
 
 @pytest.mark.long
 @pytest.mark.kept("learn")
-@pytest.mark.parametrize("prior_scale", ["learn", "ard"])
-def test_balanced_factors_are_equally_large(prior_scale, generator):
+@pytest.mark.parametrize("prior", ["learn", "ard"])
+def test_balanced_factors_are_equally_large(prior, generator):
     """Whatever size they had: of an orbit one representative, up to rotations."""
-    problem = problem_of(generator, prior_scale)
+    problem = problem_of(generator, prior)
     rows, columns = (
         torch.randn(n, K, generator=generator, dtype=torch.float64) for n in (4000, 3000)
     )
     columns = columns * torch.tensor([5.0, 0.2, 1.0])
     mix = torch.tensor([[1.0, 0.0, 0.0], [0.4, 2.0, 0.0], [0.0, -0.3, 0.5]], dtype=torch.float64)
-    if prior_scale == "ard":
+    if prior == "ard":
         mix = mix.diagonal().diag()
     sizes = []
     for by in (torch.eye(K, dtype=torch.float64), mix):
@@ -146,7 +146,7 @@ def test_balanced_factors_are_equally_large(prior_scale, generator):
         left, right = left @ a, right @ inverse
         assert_close(left @ right.mT, rows @ columns.mT)
         first, second = (x.mT @ x / len(x) for x in (left, right))
-        if prior_scale == "ard":
+        if prior == "ard":
             first, second = first.diagonal().diag(), second.diagonal().diag()
         assert_close(first, second, rtol=0.02, atol=0.01)
         sizes.append(torch.linalg.eigvalsh(first))

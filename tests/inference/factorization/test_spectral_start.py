@@ -4,19 +4,20 @@ from math import sqrt
 
 import pytest
 import torch
+from analytic_mean_field import analytic_mean_field
 from inference.factorization.factorization_problems import (
     FAMILIES,
     complete,
     incomplete,
     noisy_matrices,
     problem_of,
+    swept,
 )
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.data import entries
+from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
+from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.factorization.spectral_start import sweeps_start
-from skbayes_sym.inference.factorization.vi import fit_factors, mean_field_elbo
-from skbayes_sym.inference.reference.analytic_mean_field import analytic_mean_field
 
 
 def test_means_are_the_best_product_of_their_rank_and_equally_large(generator):
@@ -43,7 +44,7 @@ def test_other_problems_begin_at_random(generator):
     for problem in (
         problem_of(incomplete(generator), 2),
         problem_of(weighted, 2),
-        problem_of(data, 2, prior_scale="learn"),
+        problem_of(data, 2, prior="learn"),
         problem_of(complete(matrix.new_zeros(501, 501)), 1),
     ):
         assert_close(sweeps_start(problem).mean, problem.start.mean, rtol=0, atol=0)
@@ -55,9 +56,7 @@ def test_plain_sweeps_end_at_the_global_optimum(matrix):
     """In closed form for the diagonal family, which rotations of the start would keep them from."""
     data = complete(noisy_matrices()[matrix])
     problem = problem_of(data, 20, noise=4.0, max_iter=4000, tol=1e-6)
-    found = fit_factors(
-        problem, sweeps_start(problem), FAMILIES["diag"], gap=None, on_step=lambda s, i: False
-    ).posterior
+    found = swept(problem, FAMILIES["diag"], start=sweeps_start(problem)).posterior
     best = analytic_mean_field(noisy_matrices()[matrix], problem.model)
     bounds = [mean_field_elbo(data, q, problem.model) for q in (found, best)]
     assert abs(bounds[0] - bounds[1]) < 1e-3

@@ -11,18 +11,19 @@ from inference.factorization.factorization_problems import (
     every_family,
     fit,
     incomplete,
+    model_of,
     noisy_matrices,
     problem_of,
+    swept,
 )
 from thin import some
 from torch.testing import assert_close
 
 from skbayes_sym.inference.factorization.covariance import FullCovariance, PointMass, row_entropy
-from skbayes_sym.inference.factorization.data import entries
+from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
 from skbayes_sym.inference.factorization.gap_looks import GapStream
-from skbayes_sym.inference.factorization.problem import Factorisation, FactorState
+from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.factorization.spectral_start import sweeps_start
-from skbayes_sym.inference.factorization.vi import fit_factors, mean_field_elbo
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 from skbayes_sym.symmetry.gaps.langevin import langevin_gap
 from skbayes_sym.symmetry.gaps.rows import row_gap
@@ -38,7 +39,7 @@ LOG_EVIDENCE = [
 
 def bound(data, posterior):
     """The mean-field one at a prior scale of one."""
-    return mean_field_elbo(data, posterior, Factorisation(posterior.mean.shape[1], 1.0, 1.0))
+    return mean_field_elbo(data, posterior, model_of(posterior.mean.shape[1]))
 
 
 @every_family
@@ -46,7 +47,7 @@ def test_mean_field_elbo_is_an_expectation(family, generator):
     """Against draws of log p(R, U, V) - log q(U, V)."""
     data, k, draws = incomplete(generator), 3, 20_000
     posterior = fit(data, k, family, None, max_iter=3).posterior
-    mean, cov, noise, *_ = posterior
+    mean, cov, noise = *posterior[:2], posterior.noise_variance
     root = torch.linalg.cholesky(cov)
     z = torch.randn(draws, *mean.shape, 1, generator=generator, dtype=torch.float64)
     x = mean + (root @ z).squeeze(-1)
@@ -92,12 +93,10 @@ def test_rows_given_columns_are_bayesian_regression(generator):
     data, k = incomplete(generator), 3
     v = torch.randn(9, k, generator=generator, dtype=torch.float64)
     mean = torch.cat([torch.zeros(14, k, dtype=torch.float64), v])
-    problem = problem_of(data, k, prior_scale=1.5, max_iter=1)
+    problem = problem_of(data, k, prior=1.5, noise=0.3, max_iter=1)
     cov = 1e-14 * torch.eye(k, dtype=torch.float64).repeat(23, 1, 1)
-    known = FactorState(mean, cov, 0.3, problem.start.laws)
-    after = fit_factors(
-        problem, known, FullCovariance(), gap=None, on_step=lambda s, i: False
-    ).posterior
+    known = problem.start._replace(mean=mean, cov=cov)
+    after = swept(problem, FullCovariance(), start=known).posterior
     for i in range(14):
         mine = slice(int(data.by_row.start[i]), int(data.by_row.start[i + 1]))
         design, r = v[data.by_row.other[mine]] / sqrt(k), data.by_row.value[mine]
@@ -191,8 +190,7 @@ def fit_of(problem, start, seed, family="isotropic"):
     stream = GapStream(
         rotations(sum(problem.shape), k, FAMILIES[family]), torch.Generator().manual_seed(seed)
     )
-    found = fit_factors(problem, start, FAMILIES[family], gap=stream, on_step=lambda s, i: False)
-    return found.posterior
+    return swept(problem, FAMILIES[family], stream, start).posterior
 
 
 @pytest.mark.long
@@ -293,18 +291,18 @@ def test_finite_groups_raise_the_bound(permute, family, generator):
     assert bound(data, fitted.posterior) + value > plain + 3.0 * error
 
 
-def test_on_step_stops_and_interrupts_keep_the_state(generator):
+def test_callbacks_stop_and_interrupts_keep_the_state(generator):
     problem = problem_of(incomplete(generator), 3, max_iter=50, tol=-1.0)
-    arguments = problem, problem.start, FullCovariance()
-    stopped = fit_factors(*arguments, gap=None, on_step=lambda s, i: s == 3)
+    counts = iter(range(1, 99)), iter(range(1, 99))
+    stopped = swept(problem, FullCovariance(), on_sweep=lambda *told: next(counts[0]) == 3)
     assert (stopped.n_iter, stopped.stopped) == (3, "callback")
 
-    def interrupt(sweep, info):
-        if sweep == 4:
+    def interrupt(posterior, elbo):
+        if next(counts[1]) == 4:
             raise KeyboardInterrupt
         return False
 
-    broken = fit_factors(*arguments, gap=None, on_step=interrupt)
+    broken = swept(problem, FullCovariance(), on_sweep=interrupt)
     assert (broken.n_iter, broken.stopped) == (4, "interrupted")
 
 
@@ -315,8 +313,6 @@ def test_mixed_sweeps_have_met_the_tolerance(generator):
     stream, stops = GapStream(rotations(90, 8, FAMILIES["row"]), generator), []
     for max_iter in (10, 75):
         problem = problem_of(data, 8, noise=1.5**2, tol=0.1, max_iter=max_iter)
-        found = fit_factors(
-            problem, problem.start, FAMILIES["row"], gap=stream, on_step=lambda s, i: False
-        )
+        found = swept(problem, FAMILIES["row"], stream)
         stops.append((found.stopped, found.n_iter))
     assert stops == [("max_iter", 10), ("tol", 75)]

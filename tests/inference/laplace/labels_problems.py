@@ -33,14 +33,14 @@ def held(problem):
 
 
 def grid_log_evidence(problem, hyper, centre, half_width, n=121):
-    """Log evidence and hyperprior of a logistic model of two weights, summed over a grid."""
+    """Log evidence of a logistic model of two weights, summed over a grid."""
     axes = [c + torch.linspace(-w, w, n).double() for c, w in zip(centre, half_width, strict=True)]
     points = torch.cartesian_prod(*axes)
     logits = problem.network.forward(points, problem.data.x)[..., 0]
     log_lik = logsigmoid(logits * (2.0 * problem.data.y - 1.0)) @ problem.data.weight
     log_joint = problem.prior.at(hyper).log_prob(points) + log_lik
     log_cell = sum((axis[1] - axis[0]).log() for axis in axes)
-    return log_joint.logsumexp(0) + log_cell + problem.prior.log_hyperprior(hyper)
+    return log_joint.logsumexp(0) + log_cell
 
 
 def repeated(data):

@@ -42,7 +42,7 @@ def test_probabilities_and_weights_sum_to_one(n_outputs, n_classes, variance_sca
     torch.testing.assert_close(total, torch.zeros_like(total))
     one = torch.ones((), dtype=torch.float64)
     torch.testing.assert_close(mixture.log_weights.exp().sum(), one)
-    assert mixture.probabilities().shape == (40, n_classes)
+    assert mixture.mean().shape == (40, n_classes)
 
 
 def test_without_variance_it_is_the_mean_of_the_modes():
@@ -50,14 +50,14 @@ def test_without_variance_it_is_the_mean_of_the_modes():
     laws = posteriors(modes_of(problem, n=2, max_iter=10))
     mixture = labels_mixture(problem.network, laws, problem.data.x, 0.0)
     outputs = problem.network.forward(laws.theta, problem.data.x)
-    torch.testing.assert_close(mixture.probabilities(), outputs.softmax(-1).mean(0))
+    torch.testing.assert_close(mixture.mean(), outputs.softmax(-1).mean(0))
 
 
 def test_variance_draws_probabilities_together():
     problem = class_problem(class_data(), (3,))
     laws = posteriors(modes_of(problem, max_iter=10))
     largest = [
-        labels_mixture(problem.network, laws, problem.data.x, scale).probabilities().amax(1).mean()
+        labels_mixture(problem.network, laws, problem.data.x, scale).mean().amax(1).mean()
         for scale in VARIANCE_SCALES
     ]
     assert largest == sorted(largest, reverse=True)
@@ -73,7 +73,7 @@ def test_exchanging_classes_exchanges_probabilities(variance_scale, atol):
     index = layout.flatten(moved)
     exchanged = Posteriors(laws.theta[:, index], laws.covariance[:, index][:, :, index])
     found = [
-        labels_mixture(problem.network, these, problem.data.x, variance_scale).probabilities()
+        labels_mixture(problem.network, these, problem.data.x, variance_scale).mean()
         for these in (laws, exchanged)
     ]
     torch.testing.assert_close(found[0][:, order], found[1], atol=atol, rtol=0.0)
@@ -100,7 +100,7 @@ def test_leaving_out_is_near_to_fitting_without_the_row(n_outputs, n_classes, av
         kept = torch.arange(15) != row
         _, found = law(Data(*(t[kept] for t in data)))
         mixture = labels_mixture(problem.network, posteriors(found), data.x, 1.0)
-        probabilities = mixture.probabilities()
+        probabilities = mixture.mean()
         exact.append(probabilities[row, data.y[row]].log())
     exact = torch.stack(exact)
     assert (log_p - exact).abs().mean() < 0.1

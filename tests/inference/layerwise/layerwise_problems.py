@@ -16,7 +16,6 @@ from skbayes_sym.inference.layerwise.base import (
 from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
 from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
 from skbayes_sym.inference.layerwise.scales import PriorOfLayers
-from skbayes_sym.inference.reference.averaged_kl import AveragedKlLast
 from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
@@ -63,7 +62,6 @@ def parts_of(name, network, scale=1.0, m=6):
     last = {
         "c": CollapsedLast(scale),
         "g": InducingLast(scale, m, network.n_outputs),
-        "a": AveragedKlLast(scale, network.sizes[-2] + 1, network.n_outputs),
     }
     return Layerwise(network, hidden[name[0]], last[name[1]])
 
@@ -74,7 +72,7 @@ def given_prior(network, scale=1.0):
     return PriorOfLayers(network, ScalesByGroup.given(everywhere))
 
 
-every_posterior = pytest.mark.parametrize("name", ["mc", "gc", "gg", "ma"])
+every_posterior = pytest.mark.parametrize("name", ["mc", "gc", "gg"])
 
 
 def train(parts, data, log_noise, steps, *, warm_up=0, seed=0):

@@ -24,7 +24,7 @@ from skbayes_sym.models.networks.mlp import MLP
 
 
 @pytest.mark.long
-@some("name", ["mc", "gc", "gg", "ma"], keep={"mc", "gg"})
+@some("name", ["mc", "gc", "gg"], keep={"mc", "gg"})
 def test_elbo_is_below_the_evidence_of_a_tiny_network(name, generator):
     rng = np.random.default_rng(0)
     x = np.linspace(-2, 2, 12)
@@ -39,7 +39,7 @@ def test_elbo_is_below_the_evidence_of_a_tiny_network(name, generator):
         elbo = likelihood - kl
         assert float(elbo.mean()) < evidence + 4 * float(elbo.std()) / 4000**0.5
     # What is left is log 2 of the unit's sign and a little, but for the heuristic's overfit.
-    assert float(elbo.mean()) > evidence - {"ma": 8.0}.get(name, 1.2)
+    assert float(elbo.mean()) > evidence - 1.2
 
 
 @every_posterior
@@ -50,7 +50,7 @@ def test_gradient_is_that_of_the_tempered_bound(name):
 
     def value(at):
         generator = torch.Generator().manual_seed(3)
-        likelihood, kl = parts.terms(at, data, 2, generator=generator, training=True)
+        likelihood, kl = parts.terms(at, data, 2, generator=generator)
         return float((0.02 * kl - likelihood).mean())
 
     generator = torch.Generator().manual_seed(3)
@@ -81,17 +81,3 @@ def test_minibatches_are_unbiased():
     small = torch.stack([objective(2, s)(0) for s in range(100)])
     error = (full.var() / 25 + small.var() / 100) ** 0.5
     assert float((full.mean() - small.mean()).abs()) < 4 * float(error)
-
-
-@every_posterior
-def test_a_last_layer_knows_whether_it_trains_on_the_elbo(name):
-    data = make_data(n=6)
-    parts = parts_of(name, MLP(3, (2,), 1, TANH), m=4)
-    params = train(parts, data, log(0.3), 5)
-
-    def bound(training):
-        generator = torch.Generator().manual_seed(0)
-        likelihood, kl = parts.terms(params, data, 3, generator=generator, training=training)
-        return likelihood - kl
-
-    assert parts.last.trains_on_elbo == torch.equal(bound(True), bound(False))

@@ -17,7 +17,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Exact,
     Importance,
 )
-from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 
 
 def test_expected_log_likelihood_counts_weights_as_repetitions(generator):

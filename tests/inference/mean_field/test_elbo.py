@@ -20,7 +20,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Exact,
     Soules,
 )
-from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 
 
 def problem(network, generator, n=30):

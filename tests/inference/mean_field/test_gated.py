@@ -9,7 +9,7 @@ from skbayes_sym.models.networks.activations import RELU
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.gaps.permanent_estimates import DoublyStochastic, Exact, Soules
-from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 
 
 class TestGate:

@@ -6,7 +6,7 @@ import torch
 
 from skbayes_sym.inference.modes.mixtures import GaussianMixture
 from skbayes_sym.inference.modes.weigh import pool_draws
-from skbayes_sym.symmetry.orbits import enumerate_group
+from skbayes_sym.symmetry.fundamental_domain import enumerate_group
 from skbayes_sym.symmetry.units import Units
 
 F64 = torch.float64

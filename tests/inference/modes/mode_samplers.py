@@ -6,7 +6,7 @@ import torch
 from inference.modes.known_modes import TWO, UNITS, D, pooled
 
 from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.modes.refine import ModeRun, ModeSampler
+from skbayes_sym.inference.modes.confined import ModeRun, ModeSampler
 from skbayes_sym.inference.modes.weigh import weigh
 
 LIKE = torch.zeros((), dtype=torch.float64)  # what chains run with

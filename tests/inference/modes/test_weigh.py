@@ -7,17 +7,17 @@ import torch
 from inference.modes.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
 from torch.testing import assert_close
 
-from skbayes_sym.inference.modes.find import Modes
+from skbayes_sym.inference.modes.find import DrawModes
 from skbayes_sym.inference.modes.weigh import (
     NEGLIGIBLE_DEFICIT_NATS,
-    Pool,
+    DrawPool,
     largest_remainders,
     mean_log_density_by_mode,
     pool_draws,
     weigh,
 )
 from skbayes_sym.symmetry.base import Trivial
-from skbayes_sym.symmetry.orbits import enumerate_group
+from skbayes_sym.symmetry.fundamental_domain import enumerate_group
 
 F64 = torch.float64
 
@@ -130,8 +130,10 @@ def test_heights_are_means_of_log_densities():
     labels = torch.tensor([0, 1, 0, 1, 1])
     values = torch.tensor([1.0, 10.0, 3.0, 20.0, 60.0], dtype=F64)
     nothing = torch.zeros(5)
-    modes = Modes(labels, None, torch.tensor([2, 3]))
-    assert mean_log_density_by_mode(Pool(nothing, values, nothing, nothing), modes).tolist() == [
+    modes = DrawModes(labels, None, torch.tensor([2, 3]))
+    assert mean_log_density_by_mode(
+        DrawPool(nothing, values, nothing, nothing), modes
+    ).tolist() == [
         2.0,
         30.0,
     ]
@@ -145,7 +147,7 @@ def test_sources_that_tell_the_same_mass_are_not_apart(generator):
     single = Mixture([[2.0, 0.5, 0.0]], [[0.2] * 3], [1.0], 0.0, UNITS)
     _, _, pool = pooled(single, UNITS, generator, n_chains=(8,), clouds=(200, 150))
     assert isnan(weigh(single, pool, UNITS, generator=generator).spread)  # the chains know it
-    few = Pool(pool.draws[310:], pool.values[310:], pool.chains[310:], pool.sources[310:])
+    few = DrawPool(pool.draws[310:], pool.values[310:], pool.chains[310:], pool.sources[310:])
     assert weigh(single, few, UNITS, generator=generator).spread < 0.2  # of the clouds
 
 
@@ -169,7 +171,7 @@ def test_particles_dont_veto_chains_that_know_the_mode(generator):
     draws, names = torch.cat([other, traveller[0], cloud]), torch.arange(440)
     names[200:240] = 200
     sources = torch.tensor([1] * 200 + [0] * 10 + [1] * 30 + [2] * 200)
-    few = Pool(draws, bumps(draws), names, sources)
+    few = DrawPool(draws, bumps(draws), names, sources)
     found = weigh(bumps, few, UNITS, generator=generator)  # ten draws of chains know nothing
     assert found.modes.regions.n_modes == 1
     assert 1.0 < found.spread < log(0.95 / 0.05) + 0.5

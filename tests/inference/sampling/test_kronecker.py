@@ -11,7 +11,7 @@ from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
 from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation, curvature_at, own_scales
-from skbayes_sym.inference.sampling.warmup import Moments
+from skbayes_sym.inference.sampling.warmup import RunningMoments
 from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
@@ -43,7 +43,7 @@ def start(posterior, n, generator):
 
 def fitted(posterior, position):
     adaptation, before = KroneckerAdaptation(posterior), DiagonalPreconditioner(position)
-    return adaptation.fit(before, Moments.empty(position), position=position)
+    return adaptation.fit(before, RunningMoments.empty(position), position=position)
 
 
 def matrix(preconditioner, n_chains, n_dims):
@@ -146,7 +146,7 @@ def test_a_place_visited_before_counts_less(generator):
     first, second = start(posterior, 2, generator)[:, None]
     adaptation = KroneckerAdaptation(posterior)
     before = fitted(posterior, first)
-    after = adaptation.fit(before, Moments.empty(second), position=second)
+    after = adaptation.fit(before, RunningMoments.empty(second), position=second)
     new, old = curvature_at(posterior, second)[0], before.layers[0]
     assert_close(after.layers[0].inputs, 0.6 * new.inputs + 0.4 * old.inputs)
 

@@ -20,7 +20,7 @@ from torch.testing import assert_close
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.modes.bridge import domain_of
 from skbayes_sym.inference.sampling import smc as smc_stages
-from skbayes_sym.inference.sampling.smc import SMCSettings, Stage, Stages, next_tuning, smc
+from skbayes_sym.inference.sampling.smc import SMCSettings, SMCStage, Stages, next_tuning, smc
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.base import Product, Trivial
@@ -238,7 +238,7 @@ def test_which_kernel_is_next():
         sequence += "f" if full else "t"
         size, loss = (2.0, next(losses)) if full else (3.0, 0.0)
         tuning = next_tuning(
-            tuning, tuning.reference, Stage(0.5, 0.0, full, 0.8, size, loss, 9, 0.0)
+            tuning, tuning.reference, SMCStage(0.5, 0.0, full, 0.8, size, loss, 9, 0.0)
         )
     assert sequence == "tfttfttfttfff" + "ttf"
     assert_close(tuning.log_steps, (log(3.0), log(2.0)))

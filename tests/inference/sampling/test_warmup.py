@@ -12,8 +12,8 @@ from skbayes_sym.inference.sampling.warmup import (
     MIN_STEP_SIZE,
     DualAveraging,
     FixedPreconditioner,
-    Moments,
     PooledDiagonal,
+    RunningMoments,
     pooled_variance,
     reasonable_step_size,
     stan_windows,
@@ -144,7 +144,7 @@ def test_reasonable_step_size_is_bounded_and_per_chain(generator):
 
 def test_moments(generator):
     x = 1e4 + torch.randn(50, 3, 4, generator=generator, dtype=torch.float64)
-    moments = Moments.empty(x[0])
+    moments = RunningMoments.empty(x[0])
     for draw in x:
         moments = moments.add(draw)
     assert_close(moments.mean, x.mean(0), rtol=1e-14, atol=0)
@@ -186,7 +186,7 @@ def test_pooled_variance_is_equivariant(generator):
 
 def test_preconditioner_without_any_move_stays():
     position = torch.ones(4, 7)
-    moments = Moments.empty(position)
+    moments = RunningMoments.empty(position)
     for _ in range(10):
         moments = moments.add(position)
     before = DiagonalPreconditioner(torch.full((4, 7), 0.3))
@@ -196,7 +196,7 @@ def test_preconditioner_without_any_move_stays():
 def test_fit_gives_standard_deviations_in_the_working_dtype(generator):
     scale = torch.logspace(-3, 3, 7)
     x = torch.randn(4000, 2, 7, generator=generator) * scale
-    moments = Moments.empty(x[0])
+    moments = RunningMoments.empty(x[0])
     for draw in x:
         moments = moments.add(draw)
     fitted = PooledDiagonal(Trivial()).fit(
@@ -210,6 +210,8 @@ def test_fit_gives_standard_deviations_in_the_working_dtype(generator):
 def test_fixed_preconditioner_is_fixed():
     before = DiagonalPreconditioner(torch.ones(1, 2))
     assert (
-        FixedPreconditioner().fit(before, Moments.empty(torch.ones(1, 2)), position=torch.ones(1))
+        FixedPreconditioner().fit(
+            before, RunningMoments.empty(torch.ones(1, 2)), position=torch.ones(1)
+        )
         is before
     )

@@ -14,7 +14,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     InfoNCE,
     Soules,
 )
-from skbayes_sym.symmetry.gaps.units import unit_gap
+from skbayes_sym.symmetry.gaps.unit_gap import unit_gap
 from skbayes_sym.symmetry.units import Units
 
 

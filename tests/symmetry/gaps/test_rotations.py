@@ -1,12 +1,150 @@
-"""Gradients of the rotation gap, in expectation; its laws are in test_laws.py."""
+"""Derivatives in the axes of Q: against differences of the gap itself, and what they spare."""
+
 
 import pytest
 import torch
 from cases import GAPS
 from gap_oracle import Rows, draws_of, log_density_ratio
 
-from skbayes_sym.symmetry.gaps.rotations import IsotropicRotationGap
+from skbayes_sym.symmetry.gaps.langevin import isotropic_inner, langevin_gap, langevin_gradient
+from skbayes_sym.symmetry.gaps.rotations import (
+    Distance,
+    IsotropicGapModel,
+    IsotropicRotationGap,
+    isotropic_gradient,
+)
 from skbayes_sym.symmetry.orthogonal import Orthogonal
+
+K, N_DRAWS = 3, 4000
+
+
+def rows(generator, k=K):
+    """Means (7, k) and variances (7,)."""
+    loc = torch.randn(7, k, generator=generator, dtype=torch.float64)
+    return loc, 0.3 + torch.rand(7, generator=generator, dtype=torch.float64)
+
+
+def noise(generator, k=K, n=N_DRAWS):
+    drawn = torch.randn(n // 2, k, k, generator=generator, dtype=torch.float64)
+    return torch.cat([drawn, -drawn])
+
+
+def test_draws_have_the_law_of_rows_seen_along_the_axes(generator):
+    loc, variance = rows(generator)
+    distance, drawn = Distance.of(loc, variance), noise(generator)
+    turned = distance.axes @ distance.draws(drawn) @ distance.axes.mT
+    expected = isotropic_inner(loc, variance, distance.axes @ drawn @ distance.axes.mT)
+    torch.testing.assert_close(turned, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["mean", "variance"])
+def test_gradients_are_those_of_the_gap(what, generator):
+    """Where F is exact, against differences at common draws; errors of both are known."""
+    loc, variance = rows(generator)
+    move, h = torch.randn(7, K, generator=generator, dtype=torch.float64), 1e-3
+    grow = torch.rand(7, generator=generator, dtype=torch.float64)
+    distance, drawn = Distance.of(loc, variance), noise(generator)
+    blocks = []
+    for part in drawn.view(2, 20, -1, K, K).movedim(1, 0):  # each with its opposites
+        g = isotropic_gradient(loc, variance, distance, distance.draws(part.flatten(0, 1)))
+        traces = g.added_precision.diagonal(dim1=-2, dim2=-1).sum(-1)
+        by = (g.d_mean * move).sum() if what == "mean" else -0.5 * (traces * variance * grow).sum()
+        blocks.append(by)
+    found = torch.stack(blocks)
+
+    def value(sign):
+        if what == "mean":
+            return langevin_gap(isotropic_inner(loc + sign * h * move, variance, drawn))
+        return langevin_gap(isotropic_inner(loc, variance * (1.0 + sign * h * grow), drawn))
+
+    expected = (value(1) - value(-1)) / (2.0 * h)
+    error = (found.var() / len(found) + expected.var() / len(expected)) ** 0.5
+    assert abs(float(found.mean() - expected.mean())) < 4.0 * float(error)
+    assert abs(float(expected.mean())) > 8.0 * float(error)  # there is something to find
+
+
+@pytest.mark.long
+@pytest.mark.kept("4")
+@pytest.mark.parametrize("k", [4, 8])
+def test_the_same_on_average_as_without_axes_and_less_random(k, generator):
+    loc, variance = rows(generator, k)
+    anchors, distance = loc / variance.unsqueeze(-1), Distance.of(loc, variance)
+    mine, plain = [], []
+    for _ in range(100):
+        drawn = noise(generator, k, 12)
+        mine.append(isotropic_gradient(loc, variance, distance, distance.draws(drawn)))
+        plain.append(langevin_gradient(anchors, isotropic_inner(loc, variance, drawn)))
+    for part in (1, 2):
+        a, b = (torch.stack([g[part] for g in found]) for found in (mine, plain))
+        error = ((a.var(0) + b.var(0)) / len(a)).sqrt()
+        assert bool(((a.mean(0) - b.mean(0)).abs() < 5.0 * error + 1e-9).all())
+    spread = [torch.stack([g.d_mean for g in found]).var(0).sum() for found in (mine, plain)]
+    assert float(spread[0]) < 0.5 * float(spread[1])
+
+
+def test_no_means_no_slope():
+    """Q = 0: no axes, nothing added, no NaN."""
+    loc, variance = torch.zeros(5, 4, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
+    distance = Distance.of(loc, variance)
+    inner = distance.draws(torch.randn(6, 4, 4, dtype=torch.float64))
+    for part in isotropic_gradient(loc, variance, distance, inner):
+        torch.testing.assert_close(part, torch.zeros_like(part), rtol=0, atol=1e-12)
+
+
+def isotropic(loc, variance):
+    return Rows(loc, variance[:, None, None] * torch.eye(loc.shape[1], dtype=loc.dtype))
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_the_model_is_the_gap_where_it_was_made(k, generator):
+    loc, variance = rows(generator, k)
+    distance, drawn = Distance.of(loc, variance), noise(generator, k, 200)
+    model = IsotropicGapModel.of(distance, drawn)
+    expected = isotropic_gradient(loc, variance, distance, distance.draws(drawn))
+    for found, part in zip(model.gradients(isotropic(loc, variance)), expected, strict=True):
+        torch.testing.assert_close(found, part, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_the_models_gradients_are_those_of_its_value(k, generator):
+    """By differences, away from where it was made."""
+    loc, variance = rows(generator, k)
+    model = IsotropicGapModel.of(Distance.of(loc, variance), noise(generator, k, 200))
+    loc, variance = 1.2 * loc + 0.1, 0.8 * variance
+    move = torch.randn(7, k, generator=generator, dtype=torch.float64)
+    grow = variance * torch.rand(7, generator=generator, dtype=torch.float64)
+    found, h = model.gradients(isotropic(loc, variance)), 1e-5
+    assert found.value == model.at(isotropic(loc, variance))
+    traces = found.added_precision.diagonal(dim1=-2, dim2=-1).sum(-1)
+    expected = (found.d_mean * move).sum() - 0.5 * (traces * grow).sum()
+    values = [model.at(isotropic(loc + s * h * move, variance + s * h * grow)) for s in (1, -1)]
+    torch.testing.assert_close((values[0] - values[1]) / (2.0 * h), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [3, 8])
+def test_the_model_follows_the_gap(k, generator):
+    """Rows further out: nearer to the same draws' gap than its tangent is."""
+    loc, variance = rows(generator, k)
+    distance, drawn = Distance.of(loc, variance), noise(generator, k, 1000)
+    model = IsotropicGapModel.of(distance, drawn)
+    moved = isotropic(1.3 * loc, variance)
+    gained = langevin_gap(Distance.of(moved.mean, variance).draws(drawn)).mean() - model.value
+    slope = isotropic_gradient(loc, variance, distance, distance.draws(drawn)).d_mean
+    tangent = 0.5 * (1.3**2 - 1.0) * (slope * loc).sum()  # in Q, which is what grows
+    assert abs(model.at(moved) - model.value - gained) < 0.5 * abs(tangent - gained)
+
+
+def test_a_component_of_zeros_may_grow():
+    """Its axis has no length: slope one, and no NaN."""
+    loc, variance = torch.ones(5, 2, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
+    loc[:, 1] = 0.0
+    drawn = torch.randn(6, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = IsotropicGapModel.of(Distance.of(loc, variance), torch.cat([drawn, -drawn]))
+    for second in (0.0, 1e-9, 30.0):
+        loc[:, 1] = second
+        found = model.gradients(isotropic(loc, variance))
+        assert all(bool(part.isfinite().all()) for part in found)
 
 
 @pytest.mark.long

@@ -1,13 +1,173 @@
-"""Which gap is known of independent rows."""
+"""The gap of sign flips: a function of one number, and the components that have it."""
+
+from itertools import permutations, product
+from math import factorial, lgamma, log
 
 import pytest
 import torch
+from gap_oracle import Rows
+from torch.testing import assert_close
 
+from skbayes_sym.symmetry.gaps.langevin import isotropic_inner, langevin_gap
+from skbayes_sym.symmetry.gaps.permanent_estimates import Exact
 from skbayes_sym.symmetry.gaps.rotations import AnchoredRotationGap, IsotropicRotationGap
-from skbayes_sym.symmetry.gaps.rows import row_gap
-from skbayes_sym.symmetry.gaps.sign_flips import SignFlipGap
+from skbayes_sym.symmetry.gaps.rows import (
+    AnchoredComponentGap,
+    ComponentGap,
+    SignFlipGap,
+    row_gap,
+    sign_flip_gap,
+    sign_flip_slope,
+)
+from skbayes_sym.symmetry.gaps.unit_gap import unit_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
+
+# I = log 2 - E softplus(-2 t), t ~ N(a, a): the two-component mixture, by tests/oracles/gaps.py.
+FLIPS = {0.03125: 0.01538576, 0.125: 0.05887828, 0.5: 0.20134547, 2.0: 0.50007214, 8.0: 0.68653582}
+
+
+@pytest.mark.parametrize(("distance", "expected"), FLIPS.items())
+def test_sign_flip_gap(distance, expected):
+    found = sign_flip_gap(torch.tensor(distance, dtype=torch.float64))
+    assert_close(float(found), expected, rtol=0, atol=1e-8)
+
+
+def test_sign_flip_gap_at_its_ends():
+    ends = torch.tensor([0.0, 1e3], dtype=torch.float64)
+    gap, slope = sign_flip_gap(ends), sign_flip_slope(ends)
+    assert_close(gap, torch.tensor([0.0, log(2.0)], dtype=torch.float64), rtol=0, atol=1e-14)
+    assert_close(slope, torch.tensor([0.5, 0.0], dtype=torch.float64), rtol=0, atol=1e-14)
+
+
+def test_sign_flip_slope_is_the_derivative():
+    a, h = torch.tensor([0.01, 0.3, 1.0, 4.0, 15.0], dtype=torch.float64), 1e-5
+    expected = (sign_flip_gap(a + h) - sign_flip_gap(a - h)) / (2.0 * h)
+    assert_close(sign_flip_slope(a), expected, rtol=0, atol=1e-9)
+
+
+def test_one_component_is_a_sign_flip_by_three_ways(generator):
+    """O(1), the flip's integral, and the permanent of a signed permutation of one unit."""
+    mean = torch.tensor([[0.5], [-0.8], [0.3]], dtype=torch.float64)
+    variance = torch.tensor([0.4, 0.9, 0.2], dtype=torch.float64)
+    expected = float(sign_flip_gap((mean.squeeze() ** 2 / variance).sum()))
+    noise = torch.randn(60_000, 1, 1, generator=generator, dtype=torch.float64)
+    rotation = langevin_gap(isotropic_inner(mean, variance, noise))
+    theta_noise = torch.randn(60_000, 3, generator=generator, dtype=torch.float64)
+    flips = unit_gap(
+        Units(torch.arange(3).view(1, 3), flip=True), mean.squeeze(), variance.sqrt(),
+        theta_noise, Exact(), generator=generator,
+    )  # fmt: skip
+    for values in (rotation, flips):
+        error = 4.0 * float(values.std()) / len(values) ** 0.5
+        assert abs(float(values.mean()) - expected) < error
+
+
+def group_of(n, k, *, permute=True):
+    return Units(torch.arange(n * k).view(n, k).mT, permute=permute, flip=True)
+
+
+def separated(k, n=30):
+    """Components far apart and far from 0, elementwise."""
+    mean = torch.zeros(n, k, dtype=torch.float64)
+    mean[torch.arange(n), torch.arange(n) % k] = 30.0
+    return Rows(mean, torch.eye(k, dtype=torch.float64).repeat(n, 1, 1))
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_far_modes_give_the_order_of_the_group(k, generator):
+    found = ComponentGap(group_of(30, k)).estimate(separated(k), generator=generator)
+    assert found.value == pytest.approx(lgamma(k + 1) + k * log(2.0), abs=1e-9)
+
+
+def test_gaps_of_subgroups_are_ordered(generator):
+    """Flips within signed permutations within rotations; the last exact for isotropic rows."""
+    mean = 0.5 * torch.randn(20, 3, generator=generator, dtype=torch.float64)
+    posterior = Rows(mean, 0.4 * torch.eye(3, dtype=torch.float64).repeat(20, 1, 1))
+    flips, both, all_of_it = (
+        gap.estimate(posterior, generator=generator)
+        for gap in (
+            SignFlipGap(group_of(20, 3, permute=False)),
+            ComponentGap(group_of(20, 3)),
+            IsotropicRotationGap(Orthogonal(torch.arange(60).view(20, 3))),
+        )
+    )
+    assert 0.0 < flips.value < both.value + 3.0 * both.standard_error
+    slack = 3.0 * (both.standard_error + all_of_it.standard_error)
+    assert both.value < all_of_it.value + slack
+
+
+def test_up_to_fourteen(generator):
+    gap = ComponentGap(group_of(28, 14))
+    found = gap.value_and_gradients(separated(14, 28), generator=generator)
+    assert float(found.value) == pytest.approx(lgamma(15) + 14 * log(2.0), abs=1e-9)
+    assert bool(found.d_mean.isfinite().all())
+    assert bool(found.added_precision.isfinite().all())
+
+
+def elements(k, *, permute=True):
+    """Matrices (|G|, k, k) of the group."""
+    orders = list(permutations(range(k))) if permute else [tuple(range(k))]
+    eye = torch.eye(k, dtype=torch.float64)
+    signs = [torch.tensor(s, dtype=torch.float64) for s in product([1.0, -1.0], repeat=k)]
+    return torch.stack([s[:, None] * eye[list(order)] for order in orders for s in signs])
+
+
+def correlated(n, k, generator, scale=0.4):
+    mean = torch.randn(n, k, generator=generator, dtype=torch.float64)
+    root = scale * torch.randn(n, k, k, generator=generator, dtype=torch.float64)
+    return Rows(mean, root @ root.mT + scale**2 * torch.eye(k, dtype=torch.float64))
+
+
+def log_density(rows, x):
+    """Of draws (S, n, k) under independent normal rows, (S,)."""
+    law = torch.distributions.MultivariateNormal(rows.mean, rows.cov)
+    return law.log_prob(x).sum(-1)
+
+
+def enumerated(rows, permute, n_draws, generator):
+    """The gap by the definition, with its standard error."""
+    noise = torch.randn(n_draws, *rows.mean.shape, 1, generator=generator, dtype=torch.float64)
+    x = rows.mean + (torch.linalg.cholesky(rows.cov) @ noise).squeeze(-1)
+    group = elements(rows.mean.shape[1], permute=permute)
+    copies = torch.stack([log_density(rows, x @ g) for g in group])
+    values = log_density(rows, x) - copies.logsumexp(0) + log(len(group))
+    return float(values.mean()), float(values.std()) / n_draws**0.5
+
+
+@pytest.mark.parametrize("permute", [True, False])
+def test_values_are_averages_over_the_group(permute, generator):
+    inner = torch.randn(5, 3, 3, generator=generator, dtype=torch.float64)
+    group = elements(3, permute=permute)
+    each = torch.einsum("bij,gij->gb", inner, group)
+    expected = inner.diagonal(dim1=-2, dim2=-1).sum(-1) - each.logsumexp(0) + log(len(group))
+    assert_close(AnchoredComponentGap(group_of(4, 3, permute=permute)).values(inner), expected)
+
+
+@pytest.mark.kept("0.6-True", "1.5-False", "0.2-True")
+@pytest.mark.parametrize("permute", [True, False])
+@pytest.mark.parametrize("scale", [0.2, 0.6, 1.5])
+def test_bound_lies_below_the_enumerated_gap(permute, scale, generator):
+    rows = correlated(6, 2, generator, scale)
+    found = AnchoredComponentGap(group_of(6, 2, permute=permute)).estimate(
+        rows, 2000, generator=generator
+    )
+    exact, error = enumerated(rows, permute, 4000, generator)
+    rounding = 1e-12
+    assert found.value <= exact + 4.0 * (error + found.standard_error) + rounding
+    assert found.value > 0.0  # and says something
+
+
+@pytest.mark.parametrize("permute", [True, False])
+def test_far_modes_of_any_covariance_give_the_order_of_the_group(permute, generator):
+    mean = torch.zeros(12, 3, dtype=torch.float64)
+    mean[torch.arange(12), torch.arange(12) % 3] = 30.0
+    root = 0.3 * torch.randn(12, 3, 3, generator=generator, dtype=torch.float64)
+    rows = Rows(mean, root @ root.mT + 0.1 * torch.eye(3, dtype=torch.float64))
+    gap = AnchoredComponentGap(group_of(12, 3, permute=permute))
+    order = log(8 * (factorial(3) if permute else 1))
+    assert gap.estimate(rows, generator=generator).value == pytest.approx(order, abs=1e-9)
+    assert float(gap.value_and_gradients(rows, generator=generator).value) == pytest.approx(order)
 
 
 def test_the_gap_of_rows_by_group():

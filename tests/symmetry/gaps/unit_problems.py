@@ -5,7 +5,7 @@ import torch
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Exact,
 )
-from skbayes_sym.symmetry.gaps.units import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 
 N_DRAWS = 100_000
 

@@ -50,24 +50,13 @@ def search_numbers(
     n: int,
     on_step: OnSearch | None = None,
 ) -> Search:
-    """``n`` modes from drawn starting points, or fewer, begun in both ways where that matters.
-
-    Parameters
-    ----------
-    how : EvidenceSearch
-    problem : NumbersEvidence
-    draw : callable (n) -> Tensor
-        Starting points (n, P).
-    n : int
-    on_step : callable (step, so_far) -> bool, optional
-        As `EvidenceSearch.search` has it.
-    """
+    """``n`` modes or fewer from points that ``draw(n)`` (n, P) gives, begun in both ways."""
     if not begins_both_ways(problem):
         return how.search(problem, draw(n), on_step=on_step)
     search = search_both_ways(how, problem, draw(2 * n), on_step)
     if search.has_ended:
         return search
-    value = search.modes.log_evidence
+    value = search.modes.score
     near = value > value.max() - _HOPELESS * problem.total_weight
     return search.of(near.nonzero().flatten())
 
@@ -79,7 +68,7 @@ def alternating(n: int, like: Tensor) -> Tensor:
 
 def noise_share(modes: Modes, y: Tensor) -> float:
     """Share of the variance of targets (N, T) that the mode of the highest evidence calls noise."""
-    best = modes.log_evidence.argmax()
+    best = modes.score.argmax()
     spread = y.var(0, correction=0)
     variance = modes.noise_precision[best].reciprocal().to(y)
     return float((variance / torch.where(spread > 0.0, spread, 1.0)).mean())
@@ -99,7 +88,7 @@ def search_both_ways(
     as_found = first.of(torch.arange(n, device=theta.device))
     if first.has_ended:
         return as_found
-    kept = _kept(first.modes.log_evidence, doubted, n)
+    kept = _kept(first.modes.score, doubted, n)
     missing = n - len(kept)
     if not missing:
         return first.of(kept)
@@ -112,11 +101,11 @@ def search_both_ways(
     return joined([first.of(kept), second])
 
 
-def _kept(log_evidence: Tensor, doubted: Tensor, n: int) -> Tensor:
+def _kept(score: Tensor, doubted: Tensor, n: int) -> Tensor:
     """Indices of the restarts, at most ``n``, that needn't begin anew."""
     if n == 1:
-        return log_evidence.argmax().unsqueeze(0)
-    one, other = log_evidence[doubted], log_evidence[~doubted]
+        return score.argmax().unsqueeze(0)
+    one, other = score[doubted], score[~doubted]
     if one.max() < other.median():
         return (~doubted).nonzero().flatten()
     if other.max() < one.median():
@@ -138,21 +127,9 @@ def search_labels(
 ) -> tuple[LabelsEvidence, Search]:
     """The problem, under the prior that was taken, and a mode from every start (R, P).
 
-    Parameters
-    ----------
-    search : callable
-        Told to end, it gives what it has found with that reason, and nothing more is searched.
-    problem : LabelsEvidence
-    starts : Tensor of shape (R, P)
-    alternative : ScalesByGroup, optional
-        Tried from the first start where labels are noisy; all modes are then of the prior with the
-        higher evidence.
-    tries : bool
-        Whether noisy labels are looked for at all.
-
-    Notes
-    -----
-    R searches, or where labels are noisy 2 (R + 1).
+    Where labels are noisy, if noise is looked for at all, the alternative prior is tried from the
+    first start, and all modes are of the prior with the higher evidence: 2 (R + 1) searches in
+    place of R. One that was told to end is the last.
     """
     first = search(problem, starts[0], False)
     is_noisy = tries and not first.has_ended and unexplained(problem, first) >= SEPARATED
@@ -194,4 +171,4 @@ def _better_way(
 
 
 def _is_higher(one: Search, other: Search) -> bool:
-    return bool(one.modes.log_evidence[0] > other.modes.log_evidence[0])
+    return bool(one.modes.score[0] > other.modes.score[0])

@@ -9,7 +9,8 @@ the Gauss-Newton curvature A of the likelihood and the mean :math:`\bar a` of it
 (Levenberg 1944, Marquardt 1963; Foresee & Hagan 1997 for networks).
 """
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,17 +38,11 @@ class Expansion(NamedTuple):
         return self
 
 
-class Misfit(Protocol):
-    """The negative log likelihood of some of the restarts, at their present noise."""
-
-    def __call__(self, theta: Tensor, which: Tensor) -> Tensor:
-        """At ``theta`` (r, P) of the restarts ``which`` (r,): (r,) nats."""
-        ...
+# The negative log likelihood at weights (r, P) of the restarts (r,), at their present noise: (r,).
+Misfit = Callable[[Tensor, Tensor], Tensor]
 
 
 class Step(NamedTuple):
-    """Where a step led."""
-
     theta: Tensor  # (R, P)
     damping: Tensor  # (R,)
     n_moved: int
@@ -64,48 +59,42 @@ def step(
 ) -> Step:
     """One damped Gauss-Newton step of every restart, never upwards.
 
+    A restart whose curvature has no Cholesky factor is damped more. If the step is wary, damping
+    stays where it had to be raised: there are fewer tries, at most eight systems, and less is
+    gained by every step. Worth it where a try costs as much as the expansion.
+
     Parameters
     ----------
     misfit : Misfit
     theta : Tensor of shape (R, P)
     expansion : Expansion
-        At ``theta``.
     precision : Tensor of shape (R, P)
-        Of the prior.
     damping : Tensor of shape (R,)
-        The factors lambda.
     is_wary : bool, default=False
-        Whether the damping stays where it had to be raised: there are fewer tries, and less is
-        gained by every step. Worth it where a try costs as much as the expansion.
-
-    Notes
-    -----
-    At most 8 tries, each the cost of a system. A restart whose curvature has no Cholesky factor is
-    damped more.
     """
     gradient = expansion.gradient + precision * theta
     energy = expansion.value + 0.5 * (precision * theta.square()).sum(1)
     unit = expansion.curvature.mean_diagonal()
     moved = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
     start, theta, damping = damping, theta.clone(), damping.clone()
-    left = torch.arange(len(theta), device=theta.device)
+    tried = torch.arange(len(theta), device=theta.device)
     for _ in range(_MOST_TRIES):
-        added = precision[left] + (damping[left] * unit[left]).unsqueeze(1)
-        system = expansion.curvature.of(left).system(added)
-        candidate = theta[left] - system.solve(gradient[left])
-        lower = misfit(candidate, left) + 0.5 * (precision[left] * candidate.square()).sum(1)
-        better = (lower < energy[left]) & (system.failed == 0)
-        theta[left] = torch.where(better.unsqueeze(1), candidate, theta[left])
-        moved[left] = better
+        added = precision[tried] + (damping[tried] * unit[tried]).unsqueeze(1)
+        system = expansion.curvature.of(tried).system(added)
+        candidate = theta[tried] - system.solve(gradient[tried])
+        lower = misfit(candidate, tried) + 0.5 * (precision[tried] * candidate.square()).sum(1)
+        better = (lower < energy[tried]) & (system.failed == 0)
+        theta[tried] = torch.where(better.unsqueeze(1), candidate, theta[tried])
+        moved[tried] = better
         factors = torch.where(system.failed > 0, _UNDEFINED, _GROW).to(damping)
-        more = damping[left].clamp_min(_LEAST_DAMPING) * factors
-        damping[left] = torch.where(better, damping[left], more)
-        left = (~moved).nonzero().flatten()
-        if not len(left):
+        more = damping[tried].clamp_min(_LEAST_DAMPING) * factors
+        damping[tried] = torch.where(better, damping[tried], more)
+        tried = (~moved).nonzero().flatten()
+        if not len(tried):
             break
     # At a minimum nothing is lower: the damping found there says nothing about the next step.
     lowered = (damping / _SHRINK).clamp_min(_LEAST_DAMPING)
     if is_wary:
         lowered = torch.where(damping > start, damping, lowered)
     damping = torch.where(moved, lowered, start)
-    return Step(theta, damping, len(theta) - len(left))
+    return Step(theta, damping, len(theta) - len(tried))

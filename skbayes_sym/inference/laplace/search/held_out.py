@@ -47,32 +47,19 @@ def cross_validated(
 ) -> Validated:
     """Modes that leave out a fold each, and what these say of its rows.
 
-    Parameters
-    ----------
-    how : EvidenceSearch
-    problem : NumbersEvidence
-        Of all rows.
-    theta : Tensor of shape (2 K, P)
-        Starting points; two modes leave out each of the K folds.
-    fold : Tensor of shape (N,)
-        From 0 to K - 1.
-    on_step : callable (step, so_far) -> bool, optional
-        As `EvidenceSearch.search` has it.
-
-    Notes
-    -----
+    Two of the starting points (2 K, P) leave out each of the K folds that ``fold`` (N,) numbers.
     All modes are one batch, in which the rows of a mode's own fold have no weight: O(K) searches of
     two modes each.
     """
-    own = torch.arange(len(theta), device=theta.device) // MODES_A_FOLD
-    problem = replace(problem, share=(fold != own.unsqueeze(1)).to(theta))
+    held = torch.arange(len(theta), device=theta.device) // MODES_A_FOLD
+    problem = replace(problem, share=(fold != held.unsqueeze(1)).to(theta))
     search = how.search(problem, theta, alternating(len(theta), theta), on_step)
     if search.has_ended:
         return Validated(search, None)
     modes, (x, y, _) = search.modes, problem.data
     log_density, mean = y.new_empty(len(y)), torch.empty_like(y)
     for k in range(len(theta) // MODES_A_FOLD):
-        rows, of_fold = (fold == k).nonzero().flatten(), own == k
+        rows, of_fold = (fold == k).nonzero().flatten(), held == k
         networks = LinearisedModes(problem.network, modes.theta[of_fold], modes.factor[of_fold])
         outputs, covariance = networks.outputs(x[rows])
         noise = modes.noise_precision[of_fold].reciprocal().unsqueeze(1)
@@ -83,16 +70,10 @@ def cross_validated(
 
 
 def is_better(log_density: Tensor, other: Tensor, weight: Tensor) -> bool:
-    """Whether rows held out are more likely by more than half a standard error.
+    """Whether log densities (N,) of rows held out are higher by over half a standard error.
 
     The simpler model stands unless that is so (Breiman, Friedman, Olshen & Stone 1984, section
     3.4.3, with one standard error).
-
-    Parameters
-    ----------
-    log_density, other : Tensor of shape (N,)
-        Of the same rows by two models, nats.
-    weight : Tensor of shape (N,)
     """
     total, gain = weight.sum(), log_density - other
     mean = weight @ gain / total
@@ -104,5 +85,5 @@ def unexplained_share(mean: Tensor, y: Tensor, weight: Tensor) -> float:
     """Share of the targets' variance that predictions (N, T) of rows held out leave."""
     total = weight.sum()
     spread = weight @ (y - weight @ y / total).square()
-    left = weight @ (y - mean).square()
-    return float((left / torch.where(spread > 0.0, spread, 1.0)).mean())
+    unexplained = weight @ (y - mean).square()
+    return float((unexplained / torch.where(spread > 0.0, spread, 1.0)).mean())

@@ -55,16 +55,9 @@ def rows_per_block(network: MLP) -> int:
 class LabelsEvidence(EvidenceProblem):
     """Class indices (N,) int64, of a network with one output for two classes or one a class.
 
-    Parameters
-    ----------
-    root : Tensor of shape (N, K, K), optional
-        Of covariances of the logits: the negative log likelihood and its derivatives are then
-        expectations under normal logits.
-
-    Notes
-    -----
-    On separable classes the scales run away under a weak hyperprior, the evidence falling while
-    they do: take `LayerScales(shape=8.0, output_variance=64.0)`.
+    Under a ``root`` of the logits' covariances the negative log likelihood and its derivatives are
+    expectations under normal logits. On separable classes the scales run away under a weak
+    hyperprior, the evidence falling while they do: take `LayerScales(8.0, 64.0)`.
     """
 
     # Restarts together would take as long: sums over rows, O(N P^2), fill a processor alone.
@@ -74,7 +67,7 @@ class LabelsEvidence(EvidenceProblem):
     )  # fmt: skip
     remedy: ClassVar[str] = "Standardise X, or use fewer hidden units."
 
-    root: Tensor | None = None
+    root: Tensor | None = None  # (N, K, K)
 
     def begin(self, doubted: Tensor) -> Begun:
         problem, theta = self, self.data.x

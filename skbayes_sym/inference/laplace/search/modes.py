@@ -47,8 +47,14 @@ class Modes(NamedTuple):
     hyper: Tensor  # (R, G), log precisions of the prior's groups
     noise_precision: Tensor  # (R, T); T = 0 of labels
     factor: Tensor  # (R, P, P), Cholesky factor of the posterior's precision A
-    log_evidence: Tensor  # (R,), Laplace's estimate, nats, of one mode
+    log_evidence: Tensor  # (R,), Laplace's estimate of log p(y | X, hyperparameters), nats
+    log_hyperprior: Tensor  # (R,), nats, of the log precisions
     n_iter: Tensor  # int64 (R,)
+
+    @property
+    def score(self) -> Tensor:
+        """Log evidence and hyperprior, by which modes are compared, (R,) nats."""
+        return self.log_evidence + self.log_hyperprior
 
     @property
     def covariance(self) -> Tensor:
@@ -109,14 +115,15 @@ def starting_points(network: MLP, n: int, *, generator: torch.Generator) -> Tens
 class _Place(NamedTuple):
     theta: Tensor  # (R, P)
     hyper: Hyper
-    log_evidence: Tensor  # (R,)
+    log_evidence: Tensor  # (R,), before the last update; nan before the first
+    score: Tensor  # (R,), the same with the hyperprior, which the search climbs
 
 
 class _State(NamedTuple):
     """Restarts on their way."""
 
-    here: _Place  # its evidence is that before the last update; nan before the first
-    best: _Place  # its evidence is -inf until the best counts
+    here: _Place
+    best: _Place  # its score is -inf until the best counts
     n_without: Tensor  # (R,), updates since then
     damping: Tensor  # (R,)
     n_iter: Tensor  # (R,)
@@ -126,21 +133,13 @@ class _State(NamedTuple):
 class EvidenceSearch:
     """How modes are searched for.
 
-    Parameters
-    ----------
-    max_iter : int
-        Largest number of Gauss-Newton steps of a restart.
-    tol : "auto", float or None
-        A restart ends when its log evidence moves by less than this many nats per unit of weight,
-        over some updates and several times in a row, or where the best is kept brings no new one.
-        "auto" is the problem's; None never stops.
-    max_more : int, default=0
-        Further steps of restarts whose evidence still rises steeply.
+    A restart ends when its log evidence moves by less than ``tol`` nats per unit of weight over
+    some updates, several times in a row, or where the best is kept brings no new one.
     """
 
-    max_iter: int = 100
-    tol: float | str | None = "auto"
-    max_more: int = 0
+    max_iter: int = 100  # Gauss-Newton steps of a restart, at most
+    tol: float | str | None = "auto"  # the problem's; None never stops
+    max_more: int = 0  # further steps of restarts whose evidence still rises steeply
 
     def search(
         self,
@@ -149,17 +148,10 @@ class EvidenceSearch:
         doubted: Tensor | None = None,
         on_step: OnSearch | None = None,
     ) -> Search:
-        """Modes from starting points ``theta`` (R, P).
+        """Modes from starting points ``theta`` (R, P), those ``doubted`` (R,) begun in doubt.
 
-        Parameters
-        ----------
-        problem : EvidenceProblem
-            Says whether restarts are one batch, which those that have settled leave, or follow one
-            another. Then starts that haven't had their turn when it is told to end are left out.
-        theta : Tensor of shape (R, P)
-        doubted : bool Tensor of shape (R,), optional
-            Restarts that begin with targets that hardly count.
-        on_step : callable (step, so_far) -> bool, optional
+        Restarts are one batch, which those that have settled leave, or follow one another; starts
+        whose turn hasn't come when the search is told to end are left out then.
         """
         if doubted is None:
             doubted = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
@@ -178,7 +170,7 @@ class EvidenceSearch:
     ) -> Search:
         at_first, hyper = problem.begin(doubted)
         state, rows = _start(theta, hyper), at_first.expansion(theta)
-        curve: list[Tensor] = []
+        curve: list[Tensor] = []  # of scores and log evidences, (2, R) each
         ended = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
         moving, alive = list(range(len(theta))), torch.arange(len(theta), device=theta.device)
         loop = Loop()
@@ -193,7 +185,8 @@ class EvidenceSearch:
                 part, rows = _iterated(now, part, rows, i)
                 state = _put(state, alive, part)
                 if _has_update(problem, i):
-                    curve.append(torch.where(ended, nan, state.here.log_evidence))
+                    values = torch.stack([state.here.score, state.here.log_evidence])
+                    curve.append(torch.where(ended, nan, values))
                 ended = ended | self._settled(problem, curve, state.n_without)
                 settled = ended
                 if i + 1 >= self.max_iter:
@@ -225,7 +218,7 @@ class EvidenceSearch:
             if not isinstance(self.tol, str)
             else schedule.tol * (unit if schedule.tol_is_per_row else 1.0)
         )
-        recent = torch.stack([*curve[-(schedule.lag + schedule.times) :]])
+        recent = torch.stack([score for score, _ in curve[-(schedule.lag + schedule.times) :]])
         change = (recent[schedule.lag :] - recent[: -schedule.lag]).abs()
         return settled | (change < limit).all(0)  # False where nan: of ended restarts
 
@@ -233,14 +226,14 @@ class EvidenceSearch:
 def _start(theta: Tensor, hyper: Hyper) -> _State:
     n = len(theta)
     none = torch.zeros(n, dtype=torch.int64, device=theta.device)
-    here = _Place(theta, hyper, theta.new_full((n,), nan))
-    best = here._replace(log_evidence=theta.new_full((n,), -inf))
+    here = _Place(theta, hyper, *theta.new_full((2, n), nan))
+    best = here._replace(score=theta.new_full((n,), -inf))
     return _State(here, best, none, theta.new_full((n,), INITIAL_DAMPING), none)
 
 
 def _iterated(problem: EvidenceProblem, state: _State, rows: Rows, i: int) -> tuple[_State, Rows]:
     """Restarts after one step, and the update that follows it, with their passes over the rows."""
-    theta, hyper, _ = state.here
+    theta, hyper = state.here[:2]
 
     def misfit(theta: Tensor, which: Tensor) -> Tensor:
         return problem.of(which).misfit(theta, hyper.of(which))
@@ -257,9 +250,9 @@ def _iterated(problem: EvidenceProblem, state: _State, rows: Rows, i: int) -> tu
     if not _has_update(problem, i):
         return state, rows
     value, system = evaluated(problem, theta, rows, hyper)
-    here = _Place(theta, hyper, value)
+    here = _Place(theta, hyper, value, value + problem.log_hyperprior(hyper))
     if i >= problem.schedule.best_start and problem.keeps_best:
-        higher = value > state.best.log_evidence
+        higher = here.score > state.best.score
         state = state._replace(
             best=_where(higher, here, state.best),
             n_without=torch.where(higher, 0, state.n_without + 1),
@@ -269,18 +262,18 @@ def _iterated(problem: EvidenceProblem, state: _State, rows: Rows, i: int) -> tu
 
 
 def _has_update(problem: EvidenceProblem, i: int) -> bool:
-    """Whether hyperparameters move after step ``i``."""
+    """Hyperparameters move after step ``i``."""
     is_large = problem.network.layout.n_params > problem.schedule.many_params
     return i >= HYPER_START and (i - HYPER_START) % (_SELDOM if is_large else 1) == 0
+
+
+def _of(state: _State, which: Tensor) -> _State:
+    return mapped(lambda t: t[which], state)
 
 
 def _where(which: Tensor, one: Batch, other: Batch) -> Batch:
     """Restarts of ``one`` where ``which`` (R,) is true, of ``other`` elsewhere."""
     return mapped(lambda a, b: torch.where(which.view(-1, *[1] * (a.ndim - 1)), a, b), one, other)
-
-
-def _of(state: _State, which: Tensor) -> _State:
-    return mapped(lambda t: t[which], state)
 
 
 def _put(state: _State, which: Tensor, moved: _State) -> _State:
@@ -294,7 +287,7 @@ def _rises(curve: Sequence[Tensor], weight: Tensor, ended: Tensor) -> Tensor:
     """Which restarts are far from having moved where they go, bool (R,)."""
     if len(curve) <= _OVER:
         return torch.zeros_like(ended)
-    return curve[-1] - curve[-1 - _OVER] > _OVER * _STEEP * weight  # False where nan
+    return curve[-1][0] - curve[-1 - _OVER][0] > _OVER * _STEEP * weight  # False where nan
 
 
 def _moving(ended: Tensor, settled: Tensor) -> tuple[list[int], int]:
@@ -307,11 +300,11 @@ def _search(
     problem: EvidenceProblem, state: _State, curve: Sequence[Tensor], stopped: Stopped
 ) -> Search:
     """Evidence and curvature where restarts are, or were best."""
-    counts = state.best.log_evidence > -inf
-    theta, hyper, _ = _where(counts, state.best, state.here)
+    theta, hyper, *_ = _where(state.best.score > -inf, state.best, state.here)
     value, system = evaluated(problem, theta, problem.expansion(theta), hyper)
-    modes = Modes(theta, *hyper, system.cholesky(), value, state.n_iter)
-    values = torch.stack([*curve, theta.new_full((len(theta),), nan)]).cpu()
+    log_hyperprior = problem.log_hyperprior(hyper)
+    modes = Modes(theta, *hyper, system.cholesky(), value, log_hyperprior, state.n_iter)
+    values = torch.stack([theta.new_full((len(theta),), nan), *(value for _, value in curve)]).cpu()
     return Search(modes, [one[one.isfinite()] for one in values.T], len(theta) * [stopped])
 
 

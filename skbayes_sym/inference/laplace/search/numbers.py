@@ -28,6 +28,7 @@ from skbayes_sym.inference.laplace.search.systems import (
     RowSystem,
     System,
     WeightCurvature,
+    are_outnumbered,
 )
 from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
 
@@ -68,13 +69,7 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NumbersEvidence(EvidenceProblem):
-    """Targets (N, T) in normal noise.
-
-    Parameters
-    ----------
-    noise_precision : Tensor of shape (T,), optional
-        Of a noise that isn't learned.
-    """
+    """Targets (N, T) in normal noise."""
 
     # Of more weights than rows scales run away while the evidence falls: the best is kept.
     schedule: ClassVar[Schedule] = Schedule(
@@ -83,7 +78,12 @@ class NumbersEvidence(EvidenceProblem):
     )  # fmt: skip
     remedy: ClassVar[str] = "Standardise X and y, or use fewer hidden units."
 
-    noise_precision: Tensor | None = None
+    noise_precision: Tensor | None = None  # (T,), of a noise that isn't learned
+
+    @property
+    def is_outnumbered(self) -> bool:
+        """Whether there are more weights than numbers to learn from."""
+        return are_outnumbered(self.data.y.numel(), self.network.layout.n_params)
 
     @property
     def keeps_best(self) -> bool:

@@ -4,9 +4,10 @@ Laplace's estimate of the evidence at a mode, precisions :math:`\alpha_g` of the
 :math:`A = \sum_n w_n J_n' \Lambda_n J_n + \mathrm{diag}\,\alpha`, is
 
 .. math:: \log p(y \mid \theta) - \tfrac12 \sum_k \alpha_{g(k)} \theta_k^2
-          + \tfrac12 \sum_g n_g \log \alpha_g - \tfrac12 \log |A| + \log p(\log \alpha).
+          + \tfrac12 \sum_g n_g \log \alpha_g - \tfrac12 \log |A|.
 
-After a step the precisions follow, damped geometrically,
+A search climbs it together with the hyperprior :math:`\log p(\log \alpha)`: after a step the
+precisions follow, damped geometrically,
 
 .. math:: \gamma_g = n_g - \alpha_g \operatorname{tr}_g A^{-1}, \quad
           \alpha_g \leftarrow \frac{\gamma_g + 2a}{|\theta_g|^2 + 2 a s_g^2}
@@ -27,7 +28,6 @@ from skbayes_sym.inference.laplace.search.systems import (
     Curvature,
     System,
     are_few,
-    are_outnumbered,
     require_factor,
 )
 from skbayes_sym.models.data import Data
@@ -68,61 +68,31 @@ class Begun(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the search of one kind of problem goes on and ends.
+    """How the search of one kind of problem goes on and ends."""
 
-    Parameters
-    ----------
-    tol : float
-        Nats of log evidence below which a restart counts as settled.
-    tol_is_per_row : bool
-        Whether these are nats per unit of weight.
-    lag, times, fewest : int
-        Updates that are compared, how often in a row they must agree, and updates before.
-    best_start : int
-        Steps before the best is kept: the evidence away from a mode says too much.
-    most_without : int
-        Updates without a new best that end a restart.
-    is_wary : bool
-        Whether damping stays where it had to be raised; see `gauss_newton.step`.
-    is_batch : bool
-        Whether restarts are one batch, or one follows the other.
-    many_params : float, default=inf
-        Weights beyond which an update costs as much as a step: one in three steps has one.
-    """
-
-    tol: float
-    tol_is_per_row: bool
-    lag: int
-    times: int
-    fewest: int
-    best_start: int
-    most_without: int
-    is_wary: bool
-    is_batch: bool
-    many_params: float = inf
+    tol: float  # nats of log evidence below which a restart counts as settled
+    tol_is_per_row: bool  # nats per unit of weight
+    lag: int  # updates that are compared,
+    times: int  # how often in a row they must agree,
+    fewest: int  # and updates before
+    best_start: int  # steps before the best is kept: far from a mode the evidence says too much
+    most_without: int  # updates without a new best that end a restart
+    is_wary: bool  # see `gauss_newton.step`
+    is_batch: bool  # restarts are one batch, or one follows the other
+    many_params: float = inf  # weights beyond which one step in three has an update, as dear as it
 
 
 @dataclass(frozen=True, eq=False)
 class EvidenceProblem:
-    """A network, its data and a prior whose scales the evidence sets; base of numbers and labels.
-
-    Parameters
-    ----------
-    network : MLP
-    data : Data
-        Float64. A weight of 2 is the row twice.
-    prior : ScalesByGroup
-    share : Tensor of shape (R, N), optional
-        How much of every row's weight each restart learns from; all of it by default.
-    """
+    """A network, data and a prior whose scales the evidence sets: base of numbers and labels."""
 
     schedule: ClassVar[Schedule]
     remedy: ClassVar[str]
 
     network: MLP
-    data: Data
+    data: Data  # float64; a weight of 2 is the row twice
     prior: ScalesByGroup
-    share: Tensor | None = None
+    share: Tensor | None = None  # (R, N), of every row's weight that each restart learns from
 
     def of(self, which: Tensor) -> Self:
         """The problem of some restarts."""
@@ -140,19 +110,10 @@ class EvidenceProblem:
         return self.weight.sum(1)
 
     @property
-    def n_derivatives(self) -> int:
-        """Rows times outputs."""
-        return len(self.data.x) * self.network.n_outputs
-
-    @property
-    def is_outnumbered(self) -> bool:
-        """Whether there are more weights than numbers to learn from."""
-        return are_outnumbered(self.n_derivatives, self.network.layout.n_params)
-
-    @property
     def has_few_rows(self) -> bool:
         """Whether systems are solved in the space of the rows."""
-        return are_few(self.n_derivatives, self.network.layout.n_params)
+        n_derivatives = len(self.data.x) * self.network.n_outputs
+        return are_few(n_derivatives, self.network.layout.n_params)
 
     @property
     def keeps_best(self) -> bool:
@@ -182,16 +143,15 @@ class EvidenceProblem:
         return system
 
     def log_evidence(self, theta: Tensor, misfit: Tensor, hyper: Hyper, system: System) -> Tensor:
-        """Laplace's estimate at modes (R, P) of given misfits (R,): (R,) nats.
-
-        It includes the hyperprior of the log precisions, and none of the mode's copies under the
-        network's symmetries: many units are pruned, and their copies overlap.
-        """
+        """Laplace's estimate at modes (R, P) of misfits (R,), none of their copies: (R,) nats."""
         prior, log_precision = self.prior, hyper.log_precision
         n, squares = prior.sizes.to(theta), prior.squares(theta)
         log_prior = 0.5 * (n * log_precision - log_precision.exp() * squares).sum(1)
-        value = self.log_normaliser(hyper) - misfit + log_prior - 0.5 * system.log_det
-        return value + prior.log_hyperprior(log_precision)
+        return self.log_normaliser(hyper) - misfit + log_prior - 0.5 * system.log_det
+
+    def log_hyperprior(self, hyper: Hyper) -> Tensor:
+        """Log density of the log precisions, (R,) nats."""
+        return self.prior.log_hyperprior(hyper.log_precision)
 
     def update(self, theta: Tensor, rows: Rows, hyper: Hyper, system: System) -> Hyper:
         """MacKay's step of the hyperparameters."""

@@ -11,7 +11,6 @@ which costs O(M^2 P) in place of O(P^3).
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -33,64 +32,11 @@ def are_outnumbered(n_derivatives: int, n_params: int) -> bool:
     return n_derivatives < n_params
 
 
-class System(Protocol):
-    """R positive definite matrices ``A = curvature + diag(diagonal)``."""
-
-    @property
-    def failed(self) -> Tensor:
-        """Not 0 where a matrix has no Cholesky factor, int (R,)."""
-        ...
-
-    @property
-    def log_det(self) -> Tensor:
-        """Log determinants (R,)."""
-        ...
-
-    @property
-    def covariance(self) -> Tensor:
-        """The inverses, (R, P, P)."""
-        ...
-
-    @property
-    def variance(self) -> Tensor:
-        """Diagonals of the inverses, (R, P)."""
-        ...
-
-    def solve(self, v: Tensor) -> Tensor:
-        """``A^{-1} v``, (R, P) -> (R, P)."""
-        ...
-
-    def cholesky(self) -> Tensor:
-        """Lower Cholesky factors, (R, P, P); O(P^3)."""
-        ...
-
-
-class Curvature(Protocol):
-    """R positive semidefinite matrices (P, P), before a diagonal is added."""
-
-    def of(self, which: Tensor) -> "Curvature":
-        """Some of them."""
-        ...
-
-    def mean_diagonal(self) -> Tensor:
-        """(R,)"""
-        ...
-
-    def system(self, diagonal: Tensor) -> System:
-        """With a diagonal (R, P) added."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class WeightCurvature:
-    """Matrices that have been formed.
+    """R positive semidefinite matrices, formed, before a diagonal (R, P) is added."""
 
-    Parameters
-    ----------
-    matrix : Tensor of shape (R, P, P)
-    """
-
-    matrix: Tensor
+    matrix: Tensor  # (R, P, P)
 
     def of(self, which: Tensor) -> "WeightCurvature":
         return WeightCurvature(self.matrix[which])
@@ -106,24 +52,28 @@ class WeightCurvature:
 
 @dataclass(frozen=True, eq=False)
 class WeightSystem:
-    """By Cholesky factors (R, P, P); O(P^3) each."""
+    """R positive definite matrices A by their Cholesky factors; O(P^3) each."""
 
-    factor: Tensor
-    failed: Tensor
+    factor: Tensor  # (R, P, P)
+    failed: Tensor  # int (R,), not 0 where a matrix has no factor
 
     @property
     def log_det(self) -> Tensor:
+        """Log determinants (R,)."""
         return log_det(self.factor)
 
     @cached_property
     def covariance(self) -> Tensor:
+        """The inverses, (R, P, P)."""
         return torch.cholesky_inverse(self.factor)
 
     @property
     def variance(self) -> Tensor:
+        """Diagonals of the inverses, (R, P)."""
         return self.covariance.diagonal(dim1=1, dim2=2)
 
     def solve(self, v: Tensor) -> Tensor:
+        """``A^{-1} v``, (R, P) -> (R, P)."""
         return torch.cholesky_solve(v.unsqueeze(2), self.factor).squeeze(2)
 
     def cholesky(self) -> Tensor:
@@ -132,15 +82,9 @@ class WeightSystem:
 
 @dataclass(frozen=True, eq=False)
 class RowCurvature:
-    """The same as ``B'B``, by its rows.
+    """Matrices ``B'B`` by their rows."""
 
-    Parameters
-    ----------
-    root : Tensor of shape (R, M, P)
-        B, with M < P.
-    """
-
-    root: Tensor
+    root: Tensor  # (R, M, P), B, with M < P
 
     def of(self, which: Tensor) -> "RowCurvature":
         return RowCurvature(self.root[which])
@@ -157,13 +101,13 @@ class RowCurvature:
 
 @dataclass(frozen=True, eq=False)
 class RowSystem:
-    """By Cholesky factors of S, (R, M, M); O(M^2 P) each."""
+    """A `WeightSystem` by Cholesky factors of S; O(M^2 P) each."""
 
-    root: Tensor
+    root: Tensor  # (R, M, P), B
     diagonal: Tensor  # (R, P)
     scaled: Tensor  # (R, M, P), B D^{-1}
-    inner: Tensor
-    failed: Tensor
+    inner: Tensor  # (R, M, M)
+    failed: Tensor  # int (R,)
 
     @property
     def log_det(self) -> Tensor:
@@ -199,13 +143,12 @@ class RowSystem:
         return torch.linalg.solve_triangular(self.inner, self.scaled, upper=False)
 
 
-def require_factor(system: System, remedy: str) -> None:
-    """Raise in words where a posterior's precision has no factor.
+Curvature = WeightCurvature | RowCurvature
+System = WeightSystem | RowSystem
 
-    Raises
-    ------
-    NotPositiveDefiniteError
-    """
+
+def require_factor(system: System, remedy: str) -> None:
+    """Raise in words where a posterior's precision has no factor."""
     if bool(system.failed.any()):
         raise NotPositiveDefiniteError(
             f"The posterior's precision isn't positive definite in this arithmetic. {remedy}"

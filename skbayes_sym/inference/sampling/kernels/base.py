@@ -20,13 +20,14 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a person wants to know of a move."""
+    """Figures of a move."""
 
     acceptance: Tensor  # (C,), mean Metropolis probability of the proposals
     accepted: Tensor  # (C,), bool: the chain moved
     divergent: Tensor  # (C,), bool: the integrator's energy error exceeded `MAX_ENERGY_ERROR`
     n_gradients: Tensor  # (C,), int64: gradients this chain's move was charged for
     energy_error: Tensor | None = None  # (C,), nats, of the proposal; where a move has one
+    outside: Tensor | None = None  # (C,), bool: the proposal left a region, and was rejected
 
 
 # Energy error in nats beyond which a trajectory has left the integrator's stability (Stan's value).

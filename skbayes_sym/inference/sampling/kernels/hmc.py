@@ -11,9 +11,9 @@ trajectory and the accept step are functions of their own: kernels with another 
 or with a region that proposals must not leave, are compositions of the two.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil, pi
-from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,8 +57,6 @@ class HMC:
     and on the generator, never on where the chains are.
     """
 
-    any_gradient: ClassVar[bool] = True  # exact under `RoughGradients`
-
     path_length: float = pi / 2
     jitter: tuple[float, float] = (0.05, 2.0)
     max_leapfrog: int = 256
@@ -78,19 +76,23 @@ class HMC:
         preconditioner: Preconditioner,
         generator: torch.Generator,
         n_steps: int | None = None,
+        contains: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[State, Info]:
-        """Move every chain once; see `Kernel.step`. ``n_steps`` if `lengths` has said it."""
-        asked = self._asked(step_size, generator)
+        """Move every chain once; see `Kernel.step`.
+
+        ``n_steps`` if `lengths` has said it; proposals that a region doesn't ``contain`` (C,) are
+        rejected.
+        """
+        asked = self.asked(step_size, generator)
         n_steps = self._n_leapfrog(*asked.tolist()) if n_steps is None else n_steps
         momentum = draw_momentum(state, generator)
         size = self.jittered(step_size, generator)
         proposal, end = leapfrog(state, log_density, momentum, size, preconditioner, n_steps)
         error = energy_error(state, momentum, proposal, end)
-        return metropolis(state, proposal, error, n_gradients=n_steps, generator=generator)
-
-    def n_leapfrog(self, step_size: Tensor, generator: torch.Generator) -> int:
-        """Draw the number of steps that all chains make."""
-        return self._n_leapfrog(*self._asked(step_size, generator).tolist())
+        allowed = None if contains is None else contains(proposal.position)
+        return metropolis(
+            state, proposal, error, n_gradients=n_steps, generator=generator, allowed=allowed
+        )
 
     def foreseen(
         self, n_moves: int, state: State, step_size: Tensor, generator: torch.Generator
@@ -102,7 +104,7 @@ class HMC:
         """
         ahead, asked = copy_of(generator), [step_size.new_zeros((0, 3), dtype=torch.float64)]
         for _ in range(n_moves):
-            asked.append(self._asked(step_size, ahead).unsqueeze(0))
+            asked.append(self.asked(step_size, ahead).unsqueeze(0))
             draw_momentum(state, ahead)
             self.jittered(step_size, ahead)
             _uniforms(state.value, ahead)
@@ -112,7 +114,7 @@ class HMC:
         """Leapfrog steps of the moves that were `foreseen`, from its numbers on the host."""
         return [self._n_leapfrog(*numbers) for numbers in foreseen.tolist()]
 
-    def _asked(self, step_size: Tensor, generator: torch.Generator) -> Tensor:
+    def asked(self, step_size: Tensor, generator: torch.Generator) -> Tensor:
         """Two uniform numbers and the median step size, (3,), on the generator's device."""
         u = torch.rand(2, generator=generator, device=generator.device, dtype=torch.float64)
         return torch.cat([u, step_size.median().reshape(1).to(u)])
@@ -231,21 +233,14 @@ def metropolis(
         accepted &= allowed
     divergent = ~finite | (energy_error > MAX_ENERGY_ERROR)
     charged = torch.full_like(accepted, n_gradients, dtype=torch.int64)
-    info = Info(probability, accepted, divergent, charged, energy_error)
+    outside = None if allowed is None else ~allowed
+    info = Info(probability, accepted, divergent, charged, energy_error, outside)
     return where(accepted, proposal, state), info
 
 
 def _uniforms(like: Tensor, generator: torch.Generator) -> Tensor:
     """One number a chain of ``like`` (C,), that a probability is compared with."""
     return torch.rand(len(like), generator=generator, device=like.device, dtype=torch.float64)
-
-
-class ConfinedMove(NamedTuple):
-    """What a move within a domain did."""
-
-    state: State
-    info: Info  # acceptance is the integrator's, before the boundary
-    outside: Tensor  # (C,), bool: the proposal left the domain, and was rejected
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,32 +278,7 @@ class ConfinedHMC:
         generator: torch.Generator,
     ) -> tuple[State, Info]:
         """Move every chain once; see `Kernel.step`."""
-        move = self.move(
-            state,
-            log_density,
-            step_size=step_size,
-            preconditioner=preconditioner,
-            generator=generator,
-        )
-        return move.state, move.info
-
-    def move(
-        self,
-        state: State,
-        log_density: LogDensity,
-        *,
-        step_size: Tensor,
-        preconditioner: Preconditioner,
-        generator: torch.Generator,
-    ) -> ConfinedMove:
-        """`step`, and which proposals left the domain."""
-        n_steps = self.inner.n_leapfrog(step_size, generator)
-        momentum = draw_momentum(state, generator)
-        size = self.inner.jittered(step_size, generator)
-        proposal, end = leapfrog(state, log_density, momentum, size, preconditioner, n_steps)
-        error = energy_error(state, momentum, proposal, end)
-        inside = self.domain.contains(proposal.position)
-        moved, info = metropolis(
-            state, proposal, error, n_gradients=n_steps, generator=generator, allowed=inside
-        )
-        return ConfinedMove(moved, info, ~inside)
+        return self.inner.step(
+            state, log_density, step_size=step_size, preconditioner=preconditioner,
+            generator=generator, contains=self.domain.contains,
+        )  # fmt: skip

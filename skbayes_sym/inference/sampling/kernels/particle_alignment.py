@@ -10,9 +10,8 @@ from torch import Tensor
 from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner, DiagonalPreconditioner
 from skbayes_sym.numerics.linalg import cholesky, shrink_to_diagonal
 from skbayes_sym.symmetry.base import SymmetryGroup
-from skbayes_sym.symmetry.labelling import Labelling
 from skbayes_sym.symmetry.reference import DiagonalReference, estimate_reference, orbit_mean
-from skbayes_sym.symmetry.relabelling import label_objective, relabel
+from skbayes_sym.symmetry.relabelling import Labelling, label_objective, relabel
 
 _SWEEPS = 20  # of relabelling; prior-like units never settle and needn't
 _STARTERS = 256  # particles that a fresh reference is found from

@@ -1,0 +1,130 @@
+"""What a scikit-learn user may ask of a classifier: its `Predictor`, in the user's labels."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils import Bunch, assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.rows import ENCODE, Array, Rows, Scaling, numbers_due, require_rows
+from skbayes_sym.estimators._fit.run import FLOATS
+from skbayes_sym.estimators._fit.scikit_learn import num_samples
+from skbayes_sym.estimators._fit.training import Targets, Training
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
+from skbayes_sym.models.likelihoods.named import OF_CLASSES
+from skbayes_sym.models.predictive import Predictive
+from skbayes_sym.numerics.arguments import labels_of, shown
+
+
+class BayesianClassifierMixin(ClassifierMixin):
+    """Everything a classifier predicts."""
+
+    classes_: Array
+    likelihood: Any = "auto"
+    _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = {"auto": Categorical(), **OF_CLASSES}
+    _foreign_likelihoods: ClassVar[tuple[type, ...]] = (TargetLikelihood,)
+
+    def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
+        require_rows(X)
+        with numbers_due("X", ENCODE):
+            X, y = validate_data(self, X, y, dtype=FLOATS)
+            check_classification_targets(y)
+        return X, y
+
+    def _encode_targets(self, y: Array) -> Targets:
+        classes, codes = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs at least 2 classes in y, got 1 class: "
+                f"{classes.tolist()[0]!r}."
+            )
+        return Targets(codes.astype(np.int64), y.ndim, classes)
+
+    def _scale_targets(self, rows: Rows) -> Scaling | None:
+        return None
+
+    def _n_outputs(self, data: Training) -> int:
+        return len(data.classes)
+
+    def predict(self, X: Any) -> Array:
+        """The most probable class of every row, (n_samples,)."""
+        winners = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[winners]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy of `predict`: the share of rows, or of ``sample_weight``, whose class it is."""
+        labels_of(np.asarray(y), "y")
+        return float(super().score(X, y, sample_weight=sample_weight))
+
+    def predict_proba(self, X: Any) -> Array:
+        """Posterior predictive probabilities, (n_samples, n_classes), columns as in `classes_`."""
+        return self._reduce(X, lambda p: [p.mean()])[0]
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Logarithm of `predict_proba`."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def predict_uncertainty(self, X: Any) -> Bunch:
+        """Entropy of the predicted class in nats, split by its source.
+
+        Returns
+        -------
+        Bunch of ndarrays of shape (n_samples,)
+            ``epistemic`` (mutual information of class and weights; shrinks with data),
+            ``aleatoric`` (expected entropy given the weights) and their sum ``total``.
+        """
+        total, epistemic, aleatoric = self._reduce(X, lambda p: list(p.uncertainty()))
+        return Bunch(total=total, epistemic=epistemic, aleatoric=aleatoric)
+
+    def log_predictive_density(self, X: Any, y: Any) -> Array:
+        """Log probability of observed classes, (n_samples,) nats; -inf for a class never seen."""
+        check_is_fitted(self)
+        codes, known = self._observed_codes(y, num_samples(X))
+        # By way of logarithms: probabilities underflow where these are numbers.
+        log_prob = self._reduce(X, lambda p, codes: [p.log_prob(codes)], codes)[0]
+        return np.where(known, log_prob, -np.inf)
+
+    def _observed_codes(self, y: Any, n_rows: int) -> tuple[Array, Array]:
+        """Columns of `predict_proba` that labels belong to, and whether they are known at all."""
+        labels = np.asarray(y).ravel()
+        if len(labels) != n_rows:
+            raise ValueError(f"X has {n_rows} rows and y {len(labels)}: they must match.")
+        with numbers_due("y"):
+            assert_all_finite(labels, input_name="y")
+        try:
+            codes = np.searchsorted(self.classes_, labels).clip(0, len(self.classes_) - 1)
+        except TypeError as error:
+            raise TypeError(
+                f"y must hold labels of one kind, as those of fit ({self.classes_.tolist()}), got "
+                f"{shown(labels.tolist())}."
+            ) from error
+        return codes, self.classes_[codes] == labels
+
+    @property
+    def _observation(self) -> Likelihood:
+        """How labels follow from functions."""
+        return self._chosen_likelihood
+
+    def _reduce(
+        self,
+        X: Any,
+        functional: Callable[..., list[Tensor]],
+        codes: Array | None = None,
+        law: Callable[[Tensor], Predictive] | None = None,
+    ) -> list[Array]:
+        """Functionals of the law, or of another ``law`` of rows, block by block."""
+
+        def ask(x: Tensor, rows: slice) -> list[Tensor]:
+            of_rows = self._predictor(x).law(x) if law is None else law(x)
+            observed = () if codes is None else (torch.as_tensor(codes[rows], device=x.device),)
+            return functional(of_rows, *observed)
+
+        return self._by_block(X, ask, codes)

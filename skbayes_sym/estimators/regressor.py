@@ -1,0 +1,418 @@
+"""What a scikit-learn user may ask of a regressor: its `Predictor`, in the units of ``y``."""
+
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin
+from sklearn.utils import Bunch, get_tags
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.memory import covariance_part, draws_part
+from skbayes_sym.estimators._fit.model import gaussian_noise
+from skbayes_sym.estimators._fit.rows import (
+    ENCODE,
+    Array,
+    Rows,
+    Scaling,
+    column_scaling,
+    is_standardized,
+    numbers_due,
+    require_rows,
+)
+from skbayes_sym.estimators._fit.run import FLOATS
+from skbayes_sym.estimators._fit.scikit_learn import num_samples
+from skbayes_sym.estimators._fit.training import Targets, Training
+from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators.base import numbers, prediction, warn_of_infinite_rows
+from skbayes_sym.models.crps import crps
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
+from skbayes_sym.models.predictive import Predictive, TargetPredictive
+from skbayes_sym.numerics.arguments import check_count, seed_of
+from skbayes_sym.numerics.memory import require_memory
+from skbayes_sym.numerics.random import generator_from
+
+_HOST = torch.device("cpu")
+
+
+def check_counts(y: Array, likelihood: object) -> None:
+    """Raise unless targets are counts.
+
+    Raises
+    ------
+    ValueError
+        Naming the likelihood, the first target that is none, and what to do.
+    """
+    wrong = y[(y < 0) | (y != np.floor(y))]
+    if len(wrong):
+        kind = "negative" if wrong[0] < 0 else "fractional"
+        raise ValueError(
+            f"likelihood={likelihood!r} is of counts, but y has {kind} values ({wrong[0]:g}). Use "
+            "a likelihood of real numbers, such as the default, normal noise."
+        )
+
+
+def _warn_of_constant(y: Array) -> None:
+    """Say what can't be learned of targets that are all the same."""
+    constant = (y == y[0]).all(axis=0)
+    if constant.any():
+        place = int(constant.argmax())
+        which = "y" if y.shape[1] == 1 else f"column {place} of y"
+        warn_user(
+            f"{which} is constant ({y[0, place]:g}): there is nothing to learn but that, and no "
+            "scale to tell noise from. Check the targets.",
+            UserWarning,
+        )
+
+
+def quantile_levels(quantiles: Any) -> Array:
+    """As numbers; NaN where they are none, which lies between no limits."""
+    try:
+        return np.atleast_1d(np.asarray(quantiles, dtype=float))
+    except (TypeError, ValueError):
+        return np.full(1, np.nan)
+
+
+def _warn_of_infinite(law: Predictive, first: int) -> None:
+    """Say which rows are beyond the range of numbers; a law may be without a variance, too."""
+    for values in (law.mean(), law.uncertainty().epistemic):  # type: ignore[attr-defined]
+        if warn_of_infinite_rows(values.cpu().numpy(), first):
+            return
+
+
+class BayesianRegressorMixin(RegressorMixin):
+    """Everything a regressor predicts, in target units, observation noise included."""
+
+    standardize: bool | str
+    likelihood: Any = "auto"
+    _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = {"auto": Gaussian(), **OF_NUMBERS}
+    _foreign_likelihoods: ClassVar[tuple[type, ...]] = tuple(map(type, OF_CLASSES.values()))
+    y_mean_: Array
+    y_scale_: Array
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.positive_only = self._is_of_counts()
+        return tags
+
+    def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
+        several = get_tags(self).target_tags.multi_output
+        require_rows(X)
+        with numbers_due("X and y", ENCODE):
+            X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=several, y_numeric=True)
+            y = y.astype(np.float64)
+        if self._is_of_counts():
+            check_counts(y, self.likelihood)
+        return X, y
+
+    def _is_of_counts(self) -> bool:
+        """Whether the likelihood's targets are whole numbers."""
+        return self._chosen_likelihood.is_discrete
+
+    @property
+    def likelihood_(self) -> Likelihood:
+        """The likelihood that was given, with what was learned of it, in standardised units."""
+        check_is_fitted(self)
+        if self._has_default_noise:
+            raise AttributeError("likelihood='auto' is normal noise, all of which is in noise_std_")
+        return self._observation
+
+    @property
+    def _observation(self) -> Likelihood:
+        """How targets follow from functions, with what was learned of it, in scaled units."""
+        chosen = self._chosen_likelihood
+        if not self._has_default_noise:
+            return chosen.at(torch.as_tensor(self._learned_params()))
+        log_noise = torch.as_tensor(np.log(self._noise() / self.y_scale_))
+        return Gaussian(log_noise, learn=isinstance(getattr(self, "noise_std", "learn"), str))
+
+    def _learned_params(self) -> Array:
+        """Of the likelihood, (n_params,), or (S, 1, n_params) of draws."""
+        return self._likelihood_params_
+
+    def _noise(self) -> Array:
+        """Standard deviation in the units of ``y``, (T,), or (S, 1, T) of draws."""
+        return np.atleast_1d(self.noise_std_)
+
+    @property
+    def _has_default_noise(self) -> bool:
+        return isinstance(self.likelihood, str) and self.likelihood == "auto"
+
+    def _encode_targets(self, y: Array) -> Targets:
+        columns = y.reshape(len(y), -1)
+        if len(columns) > 1 and not self._is_of_counts():
+            _warn_of_constant(columns)
+        return Targets(columns, y.ndim)
+
+    def _scale_targets(self, rows: Rows) -> Scaling | None:
+        scales = self._chosen_likelihood.scales_targets
+        enabled = scales and is_standardized(self.standardize, "y")
+        return column_scaling(rows.y, rows.weight, enabled=enabled, ends=rows.y_ends)
+
+    def _default_likelihood(self, data: Training) -> Likelihood:
+        return gaussian_noise("learn", data)
+
+    def _n_outputs(self, data: Training) -> int:
+        return int(data.rows.y.shape[1])
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        """Mean of the posterior predictive.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        return_std : bool, default=False
+            Whether to return the standard deviation of a new target too.
+        return_cov : bool, default=False
+            Whether to return the joint covariance of new targets at the rows of ``X`` instead; for
+            models whose posterior of functions is normal.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples,) or (n_samples, n_targets)
+        std : ndarray of the same shape
+            Observation noise included; only if ``return_std``.
+        cov : ndarray of shape (n_samples, n_samples) or (n_samples, n_samples, n_targets)
+            Observation noise included, on the diagonal, which is that of ``std ** 2``; only if
+            ``return_cov``.
+        """
+        if return_cov:
+            if return_std:
+                raise ValueError(
+                    "return_std and return_cov can't both be asked for: the standard deviations "
+                    "are the square roots of the covariance's diagonal."
+                )
+            return self._mean_and_covariance(X)
+        if not return_std:
+            return self._shaped(self._means(X))
+        mean, std = self._reduce(X, lambda p: [p.mean(), p.std()])
+        return self._shaped(mean), self._shaped(std)
+
+    def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Array:
+        """Quantiles of a new target.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        quantiles : sequence of float in (0, 1)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_quantiles) or (n_samples, n_targets, n_quantiles)
+        """
+        levels = quantile_levels(quantiles)
+        if levels.ndim != 1 or not len(levels) or not np.all((levels > 0) & (levels < 1)):
+            raise ValueError(f"quantiles must lie strictly between 0 and 1, got {quantiles!r}.")
+        values = self._reduce(X, lambda p: [p.quantile(float(q)) for q in levels])
+        return self._shaped(np.stack(values, axis=-1), extra=1)
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
+        """Central interval that holds a new target with probability ``coverage``.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2) or (n_samples, n_targets, 2)
+            Lower and upper end.
+        """
+        if not isinstance(coverage, Real) or not 0.0 < coverage < 1.0:
+            raise ValueError(f"coverage must lie strictly between 0 and 1, got {coverage!r}.")
+        return self.predict_quantiles(X, (0.5 * (1 - coverage), 0.5 * (1 + coverage)))
+
+    def predict_uncertainty(self, X: Any) -> Bunch:
+        """Variance of a new target, split by its source.
+
+        Returns
+        -------
+        Bunch of ndarrays of shape (n_samples,) or (n_samples, n_targets)
+            ``epistemic`` (of the function; shrinks with data), ``aleatoric`` (of the noise) and
+            their sum ``total``, in squared target units.
+        """
+        total, epistemic, aleatoric = self._reduce(X, lambda p: list(p.uncertainty()))
+        return Bunch(
+            total=self._shaped(total),
+            epistemic=self._shaped(epistemic),
+            aleatoric=self._shaped(aleatoric),
+        )
+
+    def log_predictive_density(self, X: Any, y: Any) -> Array:
+        """Log density of observed targets under the posterior predictive.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Nats, of ``y`` as given; joint over the targets of a row.
+        """
+        return self._reduce(X, lambda p, y: [p.log_prob(y)], self._observed_targets(y))[0]
+
+    def predictive_cdf(self, X: Any, y: Any) -> Array:
+        """Probability that a new target lies at or below the observed one.
+
+        Of a calibrated model with continuous targets these are uniform on (0, 1): the probability
+        integral transform.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        ndarray of the shape of ``y``
+            Of each target by itself.
+        """
+        cdf = self._reduce(X, lambda p, y: [p.cdf(y)], self._observed_targets(y))[0]
+        return self._shaped(cdf)
+
+    def predictive_crps(self, X: Any, y: Any) -> Array:
+        """Continuous ranked probability score of observed targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        ndarray of the shape of ``y``
+            In the units of ``y``, of each target by itself; less is better.
+        """
+        values = self._reduce(X, lambda p, y: [crps(p, y)], self._observed_targets(y))[0]
+        return self._shaped(values)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw whole functions from the posterior and add observation noise.
+
+        Rows of one draw share their weights, so they vary together.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+        n_samples : int, default=1
+            Draws, at least one.
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
+
+        Raises
+        ------
+        MemoryError
+            Before anything is drawn, if the draws can't fit.
+        """
+        X = self._check_inputs(X)
+        n_samples = check_count("n_samples", n_samples)
+        seed = seed_of(random_state)
+        require_memory([draws_part(n_samples, len(X), len(self.y_scale_))], _HOST, task="sample_y")
+        values = np.empty((n_samples, len(X), len(self.y_scale_)))
+        # The noise has a stream of its own.
+        rng = np.random.default_rng(np.random.SeedSequence(seed).generate_state(1)[0])
+        start = 0
+        with prediction():
+            for x in self._input_blocks(X):
+                drawn = self._predictor(x).drawn(x, n_samples, generator=generator_from(seed))
+                targets = drawn.sample_of_draws(rng)
+                values[:, start : start + len(x)] = targets.cpu().numpy()
+                start += len(x)
+        values *= self.y_scale_
+        values += self.y_mean_
+        (by_row,) = numbers([np.moveaxis(values, 0, -1)])
+        warn_of_infinite_rows(by_row)
+        return self._shaped(by_row, extra=1)
+
+    def _mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
+        rows = self._check_inputs(X)
+        parts = [covariance_part(len(rows), len(self.y_scale_))]
+        require_memory(parts, _HOST, task="return_cov=True")
+        with prediction():
+            x = torch.cat(list(self._input_blocks(rows)))
+            covariance = self._predictor(x).covariance(x)
+            if covariance is None:
+                raise ValueError(
+                    "return_cov=True needs a normal posterior of functions, which "
+                    f"{type(self).__name__} doesn't have with these parameters. sample_y draws "
+                    "functions, whose covariance can be taken."
+                )
+            functions = covariance.cpu().numpy() * self.y_scale_**2
+        mean, noise = self._reduce(X, lambda p: [p.mean(), p.uncertainty().aleatoric])
+        diagonal = np.arange(len(noise))
+        functions[diagonal, diagonal] += noise
+        warn_of_infinite_rows(functions)
+        return self._shaped(mean), self._shaped(functions)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Coefficient of determination R^2 of `predict`, the mean over targets."""
+        with numbers_due("y"):
+            found = float(super().score(X, y, sample_weight=sample_weight))
+        if not np.isfinite(found) and num_samples(X) > 1:
+            raise ValueError(
+                f"R^2 is {found}: squares of y or of predictions, or sums of them weighed by "
+                "sample_weight, are beyond the range of numbers. Rescale them."
+            )
+        return found
+
+    def _observed_targets(self, y: Any) -> Array:
+        """Targets to judge predictions by, (n_samples, n_targets)."""
+        check_is_fitted(self)
+        # Copied, since torch warns of memory that it may not write to, such as a pandas series'.
+        with numbers_due("y"):
+            targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", copy=True)
+        targets = targets.reshape(len(targets), -1)
+        n_targets = len(self.y_scale_)
+        if targets.shape[1] != n_targets:
+            raise ValueError(f"y has {targets.shape[1]} targets, the model has {n_targets}.")
+        return targets
+
+    def _components(self, X: Any) -> tuple[Array, Array, Array]:
+        """Weights (S,), means and standard deviations (S, N[, T]) of the law's components."""
+        weights: list[Tensor] = []
+
+        def ask(law: TargetPredictive) -> list[Tensor]:
+            weights[:] = [law.weights]  # of all rows alike
+            return [law.means.movedim(0, -1), law.scales.expand_as(law.means).movedim(0, -1)]
+
+        loc, scale = (np.moveaxis(self._shaped(t, extra=1), -1, 0) for t in self._reduce(X, ask))
+        return weights[0].cpu().numpy(), loc, scale
+
+    def _means(self, X: Any) -> Array:
+        """Expected targets, (N, T): no variance is made for them."""
+
+        def ask(x: Tensor, rows: slice) -> list[Tensor]:
+            mean, scale = (torch.as_tensor(a).to(x) for a in (self.y_mean_, self.y_scale_))
+            return [mean + scale * self._predictor(x).mean(x)]
+
+        (means,) = self._by_block(X, ask)
+        warn_of_infinite_rows(means)
+        return means
+
+    def _reduce(
+        self, X: Any, functional: Callable[..., list[Tensor]], y: Array | None = None
+    ) -> list[Array]:
+        """Functionals of the law in target units, and of targets of the rows, block by block."""
+
+        def ask(x: Tensor, rows: slice) -> list[Tensor]:
+            mean, scale = (torch.as_tensor(a).to(x) for a in (self.y_mean_, self.y_scale_))
+            law = cast(TargetPredictive, self._predictor(x).law(x)).in_units(mean, scale)
+            if y is not None:
+                return functional(law, torch.as_tensor(y[rows]).to(x))
+            values = functional(law)
+            if any(bool(value.isinf().any()) for value in values):
+                _warn_of_infinite(law, rows.start)
+            return values
+
+        return self._by_block(X, ask, y)
+
+    def _shaped(self, values: Array, extra: int = 0) -> Array:
+        """Drop the axis of targets if ``y`` had none."""
+        return values if self._y_ndim_ == 2 else values.squeeze(axis=values.ndim - 1 - extra)

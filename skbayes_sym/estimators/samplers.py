@@ -1,0 +1,128 @@
+"""Objects of ``sampler=`` and ``mode_weights=``: who looks for modes, what these count for.
+
+`HMC` and `NUTS` move chains, and so does any other `Kernel`
+(`skbayes_sym.inference.sampling.kernels.base`), which makes a `State` and an `Info`.
+"""
+
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+from sklearn.base import BaseEstimator
+
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.inference.sampling.annealing import Annealing
+from skbayes_sym.inference.sampling.kernels.base import Info, Kernel, State
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kernels.nuts import NUTS
+
+__all__ = ["HMC", "NUTS", "SMC", "Annealing", "Chains", "Evidence", "Info", "Kernel", "State"]
+
+
+class Chains(BaseEstimator):
+    """Markov chains that look for modes, each from its own start.
+
+    Parameters
+    ----------
+    kernel : {"auto", "hmc", "nuts"} or Kernel, default="auto"
+        What moves them. "hmc" is `HMC` with its defaults: jittered Hamiltonian Monte Carlo, all
+        chains as one batch; "auto" the same, with the length that goes with ``init``. "nuts":
+        `NUTS`, the No-U-Turn sampler, for reference; slower here. Or one of these with other
+        settings, or a kernel of your own.
+    init : {"auto", "prior", "laplace", "ensemble"} or Annealing, default="auto"
+        Where chains start. "prior": at draws of the prior, learned scales at their reference.
+        "laplace": at modes found by Gauss-Newton steps and the evidence, at most 16 (of classes 4),
+        with the damped curvature there as the metric; trajectories of ``kernel="auto"`` then have
+        20 to 40 steps. For fully connected networks, normal noise or softmax, and priors of
+        normals, their scales given or learned. "ensemble", for networks of hundreds of weights:
+        each at a member of an ensemble, from where `Annealing` takes it to a wide basin, which it
+        samples in the coordinates of its layers' curvature; or `Annealing` with other settings. For
+        fully connected networks. "auto", with ``kernel="auto"``, is "laplace" up to 500 weights
+        where finding modes takes seconds, "ensemble" for other fully connected networks beyond 200
+        weights, and else "prior".
+    n_warmup : int or None, default=None
+        Iterations of each chain that adapt step size and scale. None is 1000, 150 with
+        ``init="laplace"`` and 100 with ``init="ensemble"``, whose trajectories have about 60 steps.
+    thinning : int, default=1
+        Iterations per draw.
+    warm_start : bool, default=False
+        Whether `fit` goes on where the chains of the previous one stopped, with their step sizes
+        and scales; ``n_warmup=0`` leaves these as they are.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "kernel": [StrOptions({"auto", "hmc", "nuts"}), HasMethods("step")],
+        "init": [StrOptions({"auto", "prior", "laplace", "ensemble"}), Annealing],
+        "n_warmup": [Interval(Integral, 0, None, closed="left"), None],
+        "thinning": [Interval(Integral, 1, None, closed="left")],
+        "warm_start": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "auto",
+        *,
+        init: str | Annealing = "auto",
+        n_warmup: int | None = None,
+        thinning: int = 1,
+        warm_start: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.init = init
+        self.n_warmup = n_warmup
+        self.thinning = thinning
+        self.warm_start = warm_start
+
+
+class SMC(BaseEstimator):
+    """Independent replicates of sequential Monte Carlo.
+
+    Particles are carried from the prior to the posterior by tempering the likelihood. As
+    ``sampler=`` they alone look for modes.
+
+    Parameters
+    ----------
+    n_particles : int, default=256
+        Of each replicate, at least 2.
+    n_replicates : int, default=4
+        Runs that know nothing of each other.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_particles": [Interval(Integral, 2, None, closed="left")],
+        "n_replicates": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(self, n_particles: int = 256, n_replicates: int = 4) -> None:
+        self.n_particles = n_particles
+        self.n_replicates = n_replicates
+
+
+class Evidence(BaseEstimator):
+    """Modes count for their posterior mass, found by bridge sampling.
+
+    Beside the chains a few replicates of sequential Monte Carlo (`SMC`) look for modes.
+
+    Parameters
+    ----------
+    n_replicates : int or "auto", default="auto"
+        0 leaves it to the chains. "auto": up to 4, as many as ``effort`` allows.
+    n_particles : int, default=256
+        Of each replicate, at least 2.
+    effort : float, default=1.0
+        What weighing modes may cost beyond the chains that were asked for, in units of what those
+        cost: particles, further draws of modes, and the new chains in them where exploring ones
+        made all draws. 0 weighs the draws that there are.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_replicates": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
+        "n_particles": [Interval(Integral, 2, None, closed="left")],
+        "effort": [Interval(Real, 0, None, closed="left")],
+    }
+
+    def __init__(
+        self, n_replicates: int | str = "auto", n_particles: int = 256, effort: float = 1.0
+    ) -> None:
+        self.n_replicates = n_replicates
+        self.n_particles = n_particles
+        self.effort = effort

@@ -1,0 +1,319 @@
+"""Predictions of a fitted factorisation: entries of its rows, and of rows that weren't there."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.factorization.conditionals import Noise, row_conditionals
+from skbayes_sym.inference.factorization.coordinates import (
+    Coordinates,
+    Free,
+    free_part,
+    given_pinned,
+    with_pinned,
+)
+from skbayes_sym.inference.factorization.entry_sites import (
+    Seen,
+    expected,
+    is_normal,
+    noise_variance,
+    sites,
+)
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw
+from skbayes_sym.inference.factorization.incidence import (
+    Incidence,
+    packed_second_moments,
+    packed_sums,
+    sums_over_entries,
+)
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.predictive import NormalMixture, Predictive
+from skbayes_sym.numerics.gaussian import LOG_2PI, gauss_hermite, kl_from_standard
+from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, log_det, matrix_blocks
+from skbayes_sym.numerics.random import numpy_generator
+
+Array = npt.NDArray[Any]
+_ENTRY_BLOCK = 1 << 14  # entries whose (k, k) matrices are worked on at once
+_LOCAL_UPDATES = 10  # of a new row and its entries in turn, where these aren't normal
+_NODES = 64
+
+
+class Rows(NamedTuple):
+    """Gaussian rows of one side in all coordinates, float64."""
+
+    mean: Tensor  # (n, D)
+    cov: Tensor  # (n, D, D)
+
+
+@dataclass(frozen=True, eq=False)
+class FactorPredictor:
+    """A `Predictor` whose inputs are places (E, 2) of entries; scaled units, on the host.
+
+    Parameters
+    ----------
+    rows, columns : Rows
+    network : Coordinates
+    law_of_rows : RowLaw
+        Prior of rows that weren't there.
+    likelihood : Likelihood
+    shift : float, default=0.0
+        Output where factors and offsets are zero.
+    draws : Tensor of shape (S, n + m, D), optional
+        Of Gibbs sampling, in place of the Gaussians.
+    """
+
+    rows: Rows
+    columns: Rows
+    network: Coordinates
+    law_of_rows: RowLaw
+    likelihood: Likelihood
+    shift: float = 0.0
+    draws: Tensor | None = None
+
+    def law(self, x: Tensor) -> Predictive:
+        """Distribution of new observations of the entries."""
+        mean, variance = (t.unsqueeze(-1) for t in self.moments(x))
+        if is_normal(self.likelihood):
+            return NormalMixture(mean[None], variance, self.likelihood.noise_scale.square())
+        nodes, weights = gauss_hermite(_NODES)
+        outputs = mean + variance.sqrt() * nodes[:, None, None]
+        return self.likelihood.predictive(outputs, weights.log())
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Means of the outputs, without the cost of variances, (E, 1)."""
+        if self.draws is not None:
+            return self.moments(x)[0].unsqueeze(-1)
+        i, j = x.T
+        means = entry_means(self.rows.mean, self.columns.mean, i, j, self.network.n_components)
+        return means.unsqueeze(-1) + self.shift
+
+    def covariance(self, x: Tensor) -> None:
+        """None: products of factors aren't Gaussian."""
+
+    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
+        """Joint draws of entries without their noise, (n, E, 1).
+
+        Rows and columns are drawn once a draw, so entries that share one are dependent.
+        """
+        rng, (i, j) = numpy_generator(generator), (t.numpy() for t in x.T)
+        if self.draws is not None:
+            n_rows, draws = len(self.rows.mean), self.draws.numpy()
+            chosen = rng.integers(len(draws), size=n)
+            pairs = ((draws[s, i], draws[s, n_rows + j]) for s in chosen)
+        else:
+            u, v = _AskedRows.of(self.rows, i), _AskedRows.of(self.columns, j)
+            pairs = ((u.draw(rng), v.draw(rng)) for _ in range(n))
+        root_k = sqrt(self.network.n_components)
+        products = np.array([np.sum(one * other, axis=1) / root_k for one, other in pairs])
+        return torch.as_tensor(products).unsqueeze(-1) + self.shift
+
+    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
+        """Log densities of new observations of the entries, (E,) nats."""
+        pairs = zip(x.split(_ENTRY_BLOCK), y.split(_ENTRY_BLOCK), strict=True)
+        return torch.cat([self.law(places).log_prob(values) for places, values in pairs])
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and variances of the outputs, (E,) each, float64."""
+        (i, j), k = x.T, self.network.n_components
+        if self.draws is not None:
+            mean, variance = draw_moments(self.draws, len(self.rows.mean), i, j, k)
+        else:
+            mean = entry_means(self.rows.mean, self.columns.mean, i, j, k)
+            variance = entry_variances(self.rows, self.columns, i, j, k)
+        return mean.double() + self.shift, variance.double()
+
+    def prior_means(self, features: Tensor) -> Tensor:
+        """Prior means of rows with these features (n, h), behind the constant if any: (n, d)."""
+        coefficients = self.law_of_rows.coefficients
+        n_constants = len(coefficients) - features.shape[1]
+        constant = coefficients[:n_constants].sum(0)
+        return constant + features.to(coefficients) @ coefficients[n_constants:]
+
+    def of_new_rows(self, data: Incidence, features: Tensor) -> "FactorPredictor":
+        """The predictor of rows with these entries, in place of those of the fit."""
+        rows = self.row_posterior(data, self.prior_means(features))
+        return replace(self, rows=rows, draws=None)
+
+    def row_posterior(self, data: Incidence, prior_means: Tensor) -> Rows:
+        """Posterior of every row given q(V); a row without entries is at its prior.
+
+        One mean-field update over the row's observed entries, its offset and factors jointly,
+        ``P = Lambda + sum_j E[v v'] / (k s^2)``, ``P m = Lambda m_0 + sum_j r_j E[v] / (sqrt k
+        s^2)``. Entries that aren't normal are updated in turn with it, ten times.
+        """
+        packed, side, law = packed_second_moments(*self.columns), self._side, self.law_of_rows
+        noise = Noise(self.network.n_components, noise_variance(self.likelihood))
+        prior_cov, parts = law_cov(law), list[Rows]()
+        for begin, end in matrix_blocks(data.n_rows, self.columns.mean.shape[1]):
+            block, means = data.block(begin, end), prior_means[begin:end]
+            rows = Rows(*with_pinned(means, prior_cov.repeat(end - begin, 1, 1), side))
+            gaussian = block
+            for update in range(1 if is_normal(self.likelihood) else _LOCAL_UPDATES):
+                if not is_normal(self.likelihood):
+                    seen = self._seen(block, rows)
+                    value, weight = sites(seen, expected(self.likelihood, seen), update)
+                    gaussian = block._replace(value=value - self.shift, weight=weight)
+                sums, _ = given_pinned(packed_sums(gaussian, packed, self.columns.mean), side)
+                factor, _, target = row_conditionals(sums, law, means, noise)
+                best = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
+                rows = Rows(*with_pinned(best, torch.cholesky_inverse(factor), side))
+            parts.append(rows)
+        return Rows(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+    def log_density_of_rows(self, data: Incidence, features: Tensor) -> float:
+        """Log density of the entries of new rows, the rows integrated out, nats; of others but
+        normal ones a lower bound on it."""
+        prior_means = self.prior_means(features)
+        if is_normal(self.likelihood):
+            return float(self.row_log_densities(data, prior_means).sum())
+        rows, law = self.row_posterior(data, prior_means), self.law_of_rows
+        mean, cov = free_part(*rows, self._side)
+        off, precision = mean - prior_means, law.precision
+        trace, squares = (cov * precision).sum(), ((off @ precision) * off).sum()
+        log_ratio = log_det(cholesky_of(cov)).sum() + len(mean) * log_det(cholesky_of(precision))
+        kl = kl_from_standard(trace, squares, log_ratio, mean.numel())
+        seen = self._seen(data, rows)
+        return seen.total(expected(self.likelihood, seen).value) - float(kl)
+
+    def row_log_densities(self, data: Incidence, prior_means: Tensor) -> Tensor:
+        r"""Log density of the normal entries of each row, the row integrated out, (n_rows,) nats.
+
+        A normal with the mean and the covariance that the entries have under the row's prior
+        :math:`z \sim N(\mu, \Sigma)` and q(V),
+
+        .. math:: \mu^\top \bar v_j / \sqrt k, \qquad \tfrac1k \bar v_i^\top \Sigma \bar v_j
+            + \delta_{ij} \left(s^2 + \tfrac1k \operatorname{tr} S_j (\Sigma + \mu \mu^\top)\right)
+
+        exact if V is known. O(k^2) an entry.
+        """
+        k, row, columns = self.network.n_components, data.row, self.columns
+        prior_cov = law_cov(self.law_of_rows)
+        means, covs = with_pinned(prior_means, prior_cov.expand(data.n_rows, -1, -1), self._side)
+        known = Rows(means, torch.zeros_like(covs))
+        variance = noise_variance(self.likelihood) + (
+            (columns.cov * covs[:1]).sum((-2, -1))[data.other] / k
+            + entry_variances(known, columns, row, data.other, k)
+        )
+        off = data.value - entry_means(means, columns.mean, row, data.other, k)
+        alone = off.square() / variance + variance.log() + LOG_2PI
+        total = alone.new_zeros(data.n_rows).index_add_(0, row, alone)
+        # In coordinates where the row is standard normal; the entries' variances are weights.
+        turned = columns.mean[:, list(self._side.free)] @ cholesky_of(prior_cov) / sqrt(k)
+        none = turned.new_zeros(1, 1, 1).expand(len(turned), *prior_cov.shape)
+        packed = packed_second_moments(turned, none)
+        white = data._replace(value=off, weight=variance.reciprocal())
+        parts = []
+        for begin, end in matrix_blocks(data.n_rows, turned.shape[1]):
+            second, first = sums_over_entries(white.block(begin, end), packed, turned)
+            root = cholesky_of(add_to_diagonal(second, 1.0))
+            explained = torch.linalg.solve_triangular(root, first.unsqueeze(-1), upper=False)
+            parts.append(log_det(root) - explained.square().sum((-2, -1)))
+        return -0.5 * (total + torch.cat(parts))
+
+    @property
+    def _side(self) -> Free:
+        return self.network.sides[0]
+
+    def _seen(self, data: Incidence, rows: Rows) -> Seen:
+        x = torch.stack([data.row, data.other.long()], dim=1)
+        return Seen(data.value, data.weight, *replace(self, rows=rows, draws=None).moments(x))
+
+    def arrays(self) -> dict[str, Any]:
+        """Fitted state as NumPy arrays and plain numbers, without the likelihood's kind."""
+        return {
+            "rows": tuple(t.numpy() for t in self.rows),
+            "columns": tuple(t.numpy() for t in self.columns),
+            "offsets": (self.network.row_offsets, self.network.column_offsets),
+            "n_components": self.network.n_components,
+            "law": tuple(t.numpy() for t in self.law_of_rows[:2]),
+            "params": self.likelihood.params.numpy(),
+            "shift": self.shift,
+            "draws": None if self.draws is None else self.draws.numpy(),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any], likelihood: Likelihood) -> "FactorPredictor":
+        """The inverse of `arrays`, with the likelihood at any parameters."""
+        rows, columns = (
+            Rows(*(torch.as_tensor(a).double() for a in arrays[side]))
+            for side in ("rows", "columns")
+        )
+        draws = arrays["draws"]
+        return cls(
+            rows, columns, Coordinates(arrays["n_components"], *arrays["offsets"]),
+            RowLaw(torch.as_tensor(arrays["law"][0]), torch.as_tensor(arrays["law"][1])),
+            likelihood.at(torch.as_tensor(arrays["params"])), arrays["shift"],
+            None if draws is None else torch.as_tensor(draws),
+        )  # fmt: skip
+
+
+class _AskedRows(NamedTuple):
+    """The rows that entries are asked of, each once."""
+
+    mean: Array  # (r, D)
+    root: Array  # (r, D, D)
+    place: Array  # (E,), of each entry's row among them
+
+    @classmethod
+    def of(cls, side: Rows, asked: Array) -> "_AskedRows":
+        """Pinned coordinates have no variance, so roots are by eigenvalues."""
+        distinct, place = np.unique(asked, return_inverse=True)
+        values, vectors = np.linalg.eigh(side.cov.numpy()[distinct])
+        root = vectors * np.sqrt(values.clip(min=0.0))[:, None, :]
+        return cls(side.mean.numpy()[distinct], root, place)
+
+    def draw(self, rng: np.random.Generator) -> Array:
+        """One draw of the row of every entry, (E, D)."""
+        noise = rng.standard_normal((*self.mean.shape, 1))
+        return np.asarray((self.mean + (self.root @ noise)[..., 0])[self.place])
+
+
+def cholesky_of(matrix: Tensor) -> Tensor:
+    """Cholesky factors of covariances or precisions of rows."""
+    return cholesky(
+        matrix, what="A matrix of the rows' prior", remedy="Give prior a number near 1."
+    )
+
+
+def law_cov(law: RowLaw) -> Tensor:
+    """Covariance of a row under its prior, (d, d)."""
+    return torch.cholesky_inverse(cholesky_of(law.precision))
+
+
+def entry_means(u: Tensor, v: Tensor, i: Tensor, j: Tensor, n_components: int) -> Tensor:
+    """Mean of ``u_i . v_j / sqrt(k)`` under independent rows with these means, (E,)."""
+    parts = [
+        (u[a] * v[b]).sum(-1)
+        for a, b in zip(i.split(_ENTRY_BLOCK), j.split(_ENTRY_BLOCK), strict=True)
+    ]
+    return torch.cat(parts) / sqrt(n_components)
+
+
+def entry_variances(rows: Rows, columns: Rows, i: Tensor, j: Tensor, n_components: int) -> Tensor:
+    """Variance of ``u_i . v_j / sqrt(k)`` under q, without the noise, (E,)."""
+    parts = []
+    for a, b in zip(i.split(_ENTRY_BLOCK), j.split(_ENTRY_BLOCK), strict=True):
+        u, v, u_cov, v_cov = rows.mean[a], columns.mean[b], rows.cov[a], columns.cov[b]
+        by_u = (u_cov @ v.unsqueeze(-1)).squeeze(-1) * v
+        by_v = (v_cov @ u.unsqueeze(-1)).squeeze(-1) * u
+        parts.append((by_u + by_v).sum(-1) + (u_cov * v_cov).sum((-2, -1)))
+    return torch.cat(parts) / n_components
+
+
+def draw_moments(
+    draws: Tensor, n: int, i: Tensor, j: Tensor, n_components: int
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of ``u_i . v_j / sqrt(k)`` over draws (S, n + m, D), (E,) each."""
+    total, squares = draws.new_zeros(len(i)), draws.new_zeros(len(i))
+    for draw in draws:
+        value = (draw[i] * draw[n + j]).sum(-1) / sqrt(n_components)
+        total += value
+        squares += value.square()
+    mean = total / len(draws)
+    return mean, (squares / len(draws) - mean.square()).clamp(min=0.0)

@@ -1,0 +1,125 @@
+r"""Entries of any likelihood as Gaussian ones, and steps in what is learned of it.
+
+Given the mean m and the variance v of an entry's output under q, its `Likelihood.bound` is a number
+of nats with slopes; a normal entry of value :math:`m + g / \lambda` and precision :math:`\lambda`,
+with g the slope in m and :math:`-\lambda / 2` that in v, has the same ("site"), so a sweep sees
+Gaussian entries. Normal entries are their own.
+"""
+
+from dataclasses import replace
+from math import log
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Likelihood
+from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
+from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.ordinal import Ordinal
+
+_BLOCK = 1 << 11  # entries: with the nodes of a quadrature they stay in the cache
+_LEAST_PRECISION = 1e-6  # of an entry that is as good as certain
+# How far a site may lie from the mean in the first sweep, and by what this grows with every other:
+# far away a rate is another one, but where sweeps end sites are what the bound says.
+_REACH, _GROWTH = 3.0, 2.0
+_PARAMS = 12.0  # logarithms beyond which no parameter is learned
+_HALVINGS = 8
+
+
+class Seen(NamedTuple):
+    """Entries, and the moments of their outputs under q; (N,) each."""
+
+    value: Tensor
+    weight: Tensor | None
+    mean: Tensor
+    variance: Tensor
+
+    def total(self, values: Tensor) -> float:
+        """Weighted sum over entries."""
+        return float((values if self.weight is None else values * self.weight).double().sum())
+
+
+def is_normal(likelihood: Likelihood) -> bool:
+    """Whether entries are their own sites."""
+    return type(likelihood) is Gaussian
+
+
+def noise_variance(likelihood: Likelihood) -> float:
+    """Variance of normal entries; 1 of others, whose sites have precisions of their own."""
+    return float(likelihood.noise_scale.double()[0]) ** 2 if is_normal(likelihood) else 1.0
+
+
+def rescaled_noise(likelihood: Likelihood, ratio: float) -> Likelihood:
+    """The likelihood of entries in another unit, with its learned scale multiplied by ``ratio``."""
+    params = likelihood.params.clone()
+    if not len(params) or not likelihood.scales_targets:
+        return likelihood
+    params[0] += log(ratio)
+    return likelihood.at(params)
+
+
+def unlearned(likelihood: Likelihood) -> Likelihood:
+    """The likelihood with its scale held."""
+    return replace(likelihood, learn=False)  # type: ignore[type-var]
+
+
+def is_of_classes(likelihood: Likelihood) -> bool:
+    """Whether entries are positions among classes."""
+    return isinstance(likelihood, Bernoulli | Ordinal)
+
+
+def as_targets(likelihood: Likelihood, value: Tensor) -> Tensor:
+    """Values (N,) as the likelihood takes them: classes (N,) int64, or numbers (N, 1)."""
+    return value.long() if is_of_classes(likelihood) else value.unsqueeze(-1)
+
+
+def expected(likelihood: Likelihood, seen: Seen) -> ExpectedLogProb:
+    """Bounds of all entries with their slopes, float64: (N,), (N, 1), (N, 1), (N, n_params)."""
+    mean, variance = (t.double().unsqueeze(-1) for t in (seen.mean, seen.variance))
+    y, likelihood = as_targets(likelihood, seen.value.double()), likelihood.to(mean)
+    parts = [
+        likelihood.bound(*(t[b : b + _BLOCK] for t in (mean, variance, y)))
+        for b in range(0, max(len(y), 1), _BLOCK)
+    ]
+    return ExpectedLogProb(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def sites(seen: Seen, terms: ExpectedLogProb, sweep: int) -> tuple[Tensor, Tensor]:
+    """Values and weights of Gaussian entries of variance one with these slopes, (N,) each.
+
+    In early sweeps entries far off weigh more instead of lying farther away.
+    """
+    gradient = terms.d_mean[:, 0]
+    precision = (-2.0 * terms.d_variance[:, 0]).clamp(min=_LEAST_PRECISION)
+    precision = torch.maximum(precision, gradient.abs() / (_REACH * _GROWTH ** min(sweep, 500)))
+    weight = precision if seen.weight is None else precision * seen.weight
+    return seen.mean + gradient / precision, weight
+
+
+def learned(
+    likelihood: Likelihood, seen: Seen, terms: ExpectedLogProb, noise_range: tuple[float, float]
+) -> tuple[Likelihood, ExpectedLogProb]:
+    """A step in the likelihood's parameters that doesn't lower the bound, and the terms there.
+
+    A Gauss-Newton step by the slopes of single entries (Berndt et al. 1974), shortened until the
+    bound rises; the scale of additive noise stays within ``noise_range`` (variances).
+    """
+    if not likelihood.n_params or not len(seen.value):
+        return likelihood, terms
+    slopes = terms.d_params
+    weighted = slopes if seen.weight is None else slopes * seen.weight.unsqueeze(-1)
+    gradient, curvature = weighted.sum(0), weighted.mT @ slopes
+    curvature.diagonal().add_(1e-9 * curvature.diagonal().max() + 1e-300)
+    step = torch.linalg.solve(curvature, gradient).clamp(-1.0, 1.0)
+    before, start = seen.total(terms.value), likelihood.params
+    low, high = torch.full_like(start, -_PARAMS), torch.full_like(start, _PARAMS)
+    if likelihood.scales_targets:
+        low[0], high[0] = (0.5 * log(variance) for variance in noise_range)
+    for _ in range(_HALVINGS):
+        moved = likelihood.at((start + step.to(start)).clamp(low, high))
+        there = expected(moved, seen)
+        if seen.total(there.value) >= before:
+            return moved, there
+        step = 0.5 * step
+    return likelihood, terms

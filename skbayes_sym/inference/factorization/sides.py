@@ -1,0 +1,141 @@
+"""The rows of one side given those of the other: their best Gaussians, their prior, their size."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.factorization.conditionals import Noise, gap_terms, row_conditionals
+from skbayes_sym.inference.factorization.coordinates import ToExplain, given_pinned, put_free
+from skbayes_sym.inference.factorization.covariance import CovarianceFamily, project_free
+from skbayes_sym.inference.factorization.factor_elbo import side_moments
+from skbayes_sym.inference.factorization.factor_model import FactorProblem, FactorState
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw
+from skbayes_sym.inference.factorization.incidence import Side, packed_second_moments, packed_sums
+from skbayes_sym.inference.factorization.scale_step import ScaleSums, rescaled
+from skbayes_sym.numerics.linalg import log_det, matrix_blocks
+from skbayes_sym.numerics.machine import positions
+from skbayes_sym.symmetry.gaps.gap import GapGradient
+
+# Sweeps that size factors, once their prior is learned: the first so many, then every so many.
+_EAGER_SCALES, _LAZY_SCALES = 16, 4
+
+
+class SideUpdate(NamedTuple):
+    """What updated rows of one side say of the bound."""
+
+    fit: float  # what they add to the expected squared error beyond ``sum r^2``
+    entropy: float
+    sums: ScaleSums | None  # None where components can't have scales of their own
+
+
+def update_side(
+    problem: FactorProblem,
+    side: Side,
+    index: int,
+    posterior: FactorState,
+    family: CovarianceFamily,
+    added: GapGradient | None,
+) -> SideUpdate:
+    """Update one side in place."""
+    mean, cov = posterior[:2]
+    k, free = problem.model.n_components, problem.model.network.sides[index]
+    noise, law = Noise(k, posterior.noise_variance), problem.laws(posterior)[index]
+    packed = packed_second_moments(mean[side.other], cov[side.other])
+    others, prior_means = mean[side.other].contiguous(), problem.priors[index].means(law)
+    totals = _Totals(k, len(free.free), mean.device)
+    for begin, end in matrix_blocks(side.entries.n_rows, mean.shape[1]):
+        rows = slice(side.own.start + begin, side.own.start + end)
+        explained = given_pinned(packed_sums(side.entries.block(begin, end), packed, others), free)
+        terms = None if added is None else gap_terms(added, mean[:, :k], rows)
+        factor, precision, target = row_conditionals(
+            explained.sums, law, prior_means[begin:end], noise, terms
+        )
+        best = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
+        projected = project_free(family, precision, factor, k)
+        put_free(mean[rows], cov[rows], (best, projected), free)
+        totals.log_det_precision += log_det(factor).sum()
+        if added is not None and terms is not None and problem.model.prior.learns_scales:
+            totals.add_slope(added.d_mean[rows], terms.precision, best, projected)
+        totals.add(explained, best, projected)
+    ratio = family.pool(cov[side.own])
+    # The answer saves a pass over the covariances, and costs a GPU a wait.
+    if ratio.device.type != "cpu" or bool((ratio != 1.0).any()):
+        cov[side.own, :k, :k] *= ratio[:, None, None]
+    variances = cov[side.own].diagonal(dim1=-2, dim2=-1)[:, positions(free.free, cov)]
+    fit, log_det_precision = totals.read(ratio)
+    entropy = family.entropy(variances, log_det_precision)
+    return SideUpdate(fit, entropy, None if family.is_isotropic else totals.sums)
+
+
+class _Totals:
+    """Sums over blocks of rows, on their device: what is read is waited for."""
+
+    def __init__(self, n_components: int, n_free: int, device: torch.device) -> None:
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        self.sums = ScaleSums(zeros(n_free, n_free), zeros(n_free), zeros(n_components))
+        self.constant, self.log_det_precision = zeros(), zeros()
+        self.by_row = list[Tensor]()  # the factors' covariances' part of the squares
+
+    def add_slope(self, d_mean: Tensor, added: Tensor, mean: Tensor, cov: Tensor) -> None:
+        """Add the slope of the gap as the factors of these rows grow."""
+        k = len(self.sums.gap)
+        self.sums.gap.add_((d_mean * mean[:, :k]).sum(0))
+        self.sums.gap.sub_((added * cov[:, :k, :k]).sum((0, 2)))
+
+    def add(self, explained: ToExplain, mean: Tensor, cov: Tensor) -> None:
+        """Add what rows say of the squared errors; overwrites ``cov``."""
+        (second, first), constant = explained
+        k = len(self.sums.gap)
+        self.constant += constant.sum()
+        self.sums.first.add_((mean * first).sum(0))
+        self.sums.second.add_((second * mean.unsqueeze(-1)).mul_(mean.unsqueeze(-2)).sum(0))
+        cov.mul_(second)
+        self.sums.second.add_(cov.sum(0))
+        self.by_row.append(cov[:, :k, :k].sum((-2, -1)))
+
+    def read(self, ratio: Tensor) -> tuple[float, float]:
+        """What the side adds to the expected squared error, its covariances pooled, and the log
+        determinants of its precisions: a GPU is waited for twice."""
+        k, ones = len(self.sums.gap), torch.ones_like(self.sums.first)
+        pooled = ((ratio - 1.0) * torch.cat(self.by_row)).sum().to(self.constant)
+        numbers = torch.stack((pooled, self.constant, self.log_det_precision))
+        by_pooling, constant, log_det_precision = numbers.tolist()
+        return self.sums.fit(ones, k) + constant + by_pooling / k, log_det_precision
+
+
+def learn_prior(
+    problem: FactorProblem, index: int, posterior: FactorState, update: SideUpdate, sweep: int
+) -> tuple[FactorState, float, float]:
+    """The best prior of one side, the fit, and the side's part of the bound; held, it stays.
+
+    Where scales are learned, factors get the size they should have, in place.
+    """
+    prior, law = problem.priors[index], problem.laws(posterior)[index]
+    k, (fit, entropy, sums) = problem.model.n_components, update
+    moments, age = side_moments(problem, posterior, index), sweep - problem.n_held
+    is_due = age >= 0 and (age < _EAGER_SCALES or age % _LAZY_SCALES == 0)
+    if sums is None or not is_due or not problem.model.prior.learns_scales:
+        best, value = prior.learned(moments, law)
+        return with_law(problem, posterior, index, best, age), fit, value + entropy
+    step = rescaled(sums, moments, prior, law, Noise(k, posterior.noise_variance))
+    if step.scales is not None:
+        fit += sums.fit(step.scales, k) - sums.fit(torch.ones_like(step.scales), k)
+        entropy += moments.n * float(step.scales.log().sum())
+        by, rows = torch.ones_like(posterior.mean[0]), problem.data.sides[index].own
+        by[:k] = step.scales[:k]
+        posterior.mean[rows] *= by
+        posterior.cov[rows] *= by.unsqueeze(-1) * by
+    return with_law(problem, posterior, index, step.law, age), fit, step.value + entropy
+
+
+def with_law(
+    problem: FactorProblem, posterior: FactorState, index: int, law: RowLaw, age: int = 0
+) -> FactorState:
+    """Set the prior of one side, if it isn't held any more."""
+    if age < 0:
+        return posterior
+    laws = problem.laws(posterior)
+    return posterior._replace(laws=(law, laws[1]) if index == 0 else (laws[0], law))

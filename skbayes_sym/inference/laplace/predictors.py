@@ -1,0 +1,154 @@
+"""Predictions by networks linearised at one mode, at several, or at an ensemble's members."""
+
+from dataclasses import dataclass
+from math import pi
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.laplace.labels_predictive import (
+    Posteriors,
+    labels_mixture,
+    moderated_mixture,
+)
+from skbayes_sym.inference.laplace.member_refit import RefittedMember, refitted_mixture
+from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
+from skbayes_sym.inference.laplace.posterior import LinearisedNetwork, LinearisedOutputs
+from skbayes_sym.inference.predictor import BasePredictor, of_draws
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.expectations import N_NODES
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, Predictive
+from skbayes_sym.numerics.gaussian import gauss_hermite
+from skbayes_sym.numerics.random import generator_from
+
+N_OUTPUT_DRAWS = 200  # of several outputs per row, where no rule integrates over them
+
+
+@dataclass(frozen=True, eq=False)
+class LinearisedPredictor(BasePredictor):
+    """Numbers, by the network linearised at one mode."""
+
+    network: LinearisedNetwork
+    likelihood: Likelihood
+    seed: int  # of draws of several outputs
+
+    def law(self, x: Tensor) -> Predictive:
+        outputs = self.network.outputs(x)
+        if self.likelihood.kind == "normal":  # one normal a row
+            variance = outputs.covariance.diagonal(dim1=-2, dim2=-1).unsqueeze(0)
+            return NormalMixture(
+                outputs.mean.unsqueeze(0), variance, self.likelihood.noise_scale.square(),
+                covariance=outputs.covariance.unsqueeze(0),
+            )  # fmt: skip
+        if outputs.mean.shape[-1] == 1:
+            return self.likelihood.predictive(*output_nodes(outputs))
+        return self.likelihood.predictive(output_draws(outputs, N_OUTPUT_DRAWS, self.seed))
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.network.mean(x) if self.likelihood.kind == "normal" else super().mean(x)
+
+    def covariance(self, x: Tensor) -> Tensor | None:
+        return self.network.covariance(x) if self.likelihood.kind == "normal" else None
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        return self.likelihood.predictive(self.network.functions(x, n, generator=generator))
+
+
+@dataclass(frozen=True, eq=False)
+class LinearisedLabels(LinearisedPredictor):
+    """Labels, by the network linearised at one mode."""
+
+    integral: str  # "sampling", "probit" or "plugin"
+    n_draws: int
+    variance_scale: float = 1.0  # of the logits
+
+    def law(self, x: Tensor) -> Predictive:
+        if self.integral == "plugin" or self.variance_scale == 0.0:
+            return self.likelihood.predictive(self.network.mean(x).unsqueeze(0))
+        outputs = self.network.outputs(x)
+        outputs = outputs._replace(covariance=self.variance_scale * outputs.covariance)
+        if self.integral == "probit":
+            return self.likelihood.predictive(moderated(outputs).unsqueeze(0))
+        return self.likelihood.predictive(output_draws(outputs, self.n_draws, self.seed))
+
+
+@dataclass(frozen=True, eq=False)
+class ModesPredictor(BasePredictor):
+    """Numbers, by networks linearised at modes with noise of their own, (R, 1, T)."""
+
+    modes: LinearisedModes
+    likelihood: Likelihood
+
+    def law(self, x: Tensor) -> Predictive:
+        mean, covariance = (t.to(x) for t in self.modes.outputs(x))
+        variance = covariance.diagonal(dim1=-2, dim2=-1)
+        noise = self.likelihood.noise_scale.square()
+        return NormalMixture(mean, variance, noise, covariance=covariance)
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.modes.network.forward(self.modes.loc, x.double()).mean(0).to(x)
+
+    def covariance(self, x: Tensor) -> Tensor | None:
+        return self.modes.covariance(x)
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        mode = torch.randint(len(self.modes.loc), (n,), generator=generator)
+        functions = self.modes.draw(x, mode, generator=generator).to(x)
+        return of_draws(self.likelihood, mode).predictive(functions)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelsPredictor(BasePredictor):
+    """Labels, by networks linearised at modes that count alike."""
+
+    network: MLP
+    posteriors: Posteriors
+    variance_scale: float  # 0: of the modes alone
+    integral: str = "sampling"
+
+    def law(self, x: Tensor) -> CategoricalMixture:
+        mixture = moderated_mixture if self.integral == "probit" else labels_mixture
+        scale = 0.0 if self.integral == "plugin" else self.variance_scale
+        return _like(x, mixture(self.network, self.posteriors, x.double(), scale))
+
+
+@dataclass(frozen=True, eq=False)
+class RefittedPredictor(BasePredictor):
+    """Labels, by members refitted as linearised networks."""
+
+    network: MLP
+    members: tuple[list[RefittedMember], Tensor]
+    variance_scale: float
+
+    def law(self, x: Tensor) -> CategoricalMixture:
+        law = refitted_mixture(self.network, self.members, x.double(), self.variance_scale)
+        return _like(x, law)
+
+
+def _like(x: Tensor, law: CategoricalMixture) -> CategoricalMixture:
+    weights = None if law.log_weights is None else law.log_weights.to(x)
+    return CategoricalMixture(law.log_probs.to(x), weights)
+
+
+def output_draws(law: LinearisedOutputs, n: int, seed: int) -> Tensor:
+    """Outputs drawn with the same standard normals for every row, (n, N, O)."""
+    shape = (n, law.mean.shape[-1])
+    noise = torch.randn(shape, generator=generator_from(seed)).to(law.mean)
+    # The symmetric root, which is unique: a Cholesky factor or eigenvectors alone would let
+    # rounding decide between equal alternatives.
+    values, vectors = torch.linalg.eigh(law.covariance)
+    root = (vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)) @ vectors.mT
+    return law.mean + torch.einsum("nok,sk->sno", root, noise)
+
+
+def output_nodes(law: LinearisedOutputs) -> tuple[Tensor, Tensor]:
+    """Gauss-Hermite nodes (S, N, 1) of one output per row, and their log weights (S,)."""
+    nodes, weights = (t.to(law.mean) for t in gauss_hermite(N_NODES))
+    return law.mean + law.covariance[..., 0].sqrt() * nodes[:, None, None], weights.log()
+
+
+def moderated(law: LinearisedOutputs) -> Tensor:
+    """Logits shrunk by their variance (MacKay 1992, eq. 24, one class at a time), (N, O)."""
+    variance = law.covariance.diagonal(dim1=-2, dim2=-1)
+    return law.mean / (1.0 + pi / 8.0 * variance).sqrt()

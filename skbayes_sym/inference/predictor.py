@@ -1,0 +1,107 @@
+"""Predictions as values: what every fit ends with, in scaled units."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.predictive import Predictive
+
+
+class Predictor(Protocol):
+    """A posterior as rows ask it; ``x`` is (N, *I), on the predictor's device."""
+
+    def law(self, x: Tensor) -> Predictive:
+        """Distribution of the targets, or the class, of every row."""
+        ...
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        """The same given each of ``n`` functions drawn from the posterior: its draws.
+
+        One seed means the same functions, whatever rows are asked for.
+        """
+        ...
+
+    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
+        """Expected targets given each of these functions, noise-free, (n, N, T)."""
+        ...
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Expected targets, (N, T), as cheap as they can be."""
+        ...
+
+    def covariance(self, x: Tensor) -> Tensor | None:
+        """Joint covariance of function values at all rows, (N, N, T), where it is known."""
+        ...
+
+
+class BasePredictor:
+    """Members that follow from `law` and `drawn`."""
+
+    def law(self, x: Tensor) -> Predictive:
+        raise NotImplementedError
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        raise NotImplementedError
+
+    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
+        return self.drawn(x, n, generator=generator).means
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.law(x).mean()
+
+    def covariance(self, x: Tensor) -> Tensor | None:
+        return None
+
+
+def of_draws(likelihood: Likelihood, chosen: Tensor) -> Likelihood:
+    """The likelihood of its draws ``chosen`` (n,), where each has parameters of its own."""
+    params = likelihood.params
+    return likelihood if params.ndim == 1 else likelihood.at(params[chosen.to(params.device)])
+
+
+@dataclass(frozen=True, eq=False)
+class DrawsPredictor(BasePredictor):
+    """Weighted draws of a network's weights.
+
+    Parameters
+    ----------
+    network : Network
+    theta : Tensor of shape (S, P)
+    likelihood : Likelihood
+        Its parameters may lead with axes (S K, 1): K states of the noise of every draw.
+    log_weights : Tensor of shape (S K,), optional
+        Normalised; equal by default.
+    n_states : int, default=1
+        K.
+    """
+
+    network: Network
+    theta: Tensor
+    likelihood: Likelihood
+    log_weights: Tensor | None = None
+    n_states: int = 1
+
+    def law(self, x: Tensor) -> Predictive:
+        outputs = self.network.forward(self.theta, x)
+        if self.n_states > 1:
+            outputs = outputs.repeat_interleave(self.n_states, dim=0)
+        return self.likelihood.predictive(outputs, self.log_weights)
+
+    def mean(self, x: Tensor) -> Tensor:
+        if self.likelihood.kind != "normal" or self.log_weights is None:
+            return super().mean(x)
+        weights = self.log_weights.exp().unflatten(0, (-1, self.n_states)).sum(1)
+        return torch.tensordot(weights, self.network.forward(self.theta, x), dims=1)
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        if self.log_weights is None:
+            chosen = torch.randint(len(self.theta) * self.n_states, (n,), generator=generator)
+        else:
+            weights = self.log_weights.double().cpu().exp()
+            chosen = torch.multinomial(weights, n, replacement=True, generator=generator)
+        theta = self.theta[(chosen // self.n_states).to(x.device)]
+        return of_draws(self.likelihood, chosen).predictive(self.network.forward(theta, x))

@@ -1,7 +1,0 @@
-"""What papers printed, to compare with; no estimator trains on it unless asked to by name.
-
-`averaged_kl` (an objective that is no bound) of Kurle et al. 2022 and `analytic_mean_field` of
-Nakajima et al. 2013.
-
-It varies the methods and may import them; none of them imports it.
-"""

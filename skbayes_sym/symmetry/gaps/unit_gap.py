@@ -1,0 +1,296 @@
+"""The symmetrisation gap of a mean-field Gaussian under exchanges and flips of whole units.
+
+For one hidden layer ``q_G`` of the units is a matrix permanent, so every estimate below is an
+estimate of a log-permanent; which side of the gap it bounds follows from the side of that."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from skbayes_sym.numerics.random import Estimate, mean_and_error, standard_normal
+from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.gaps.gap import GapGradient, MeanField, Side
+from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate, Soules
+from skbayes_sym.symmetry.units import UnitGroup, entries_shared_with_no_later_layer, unit_layers
+
+
+def unit_log_ratios(layer: UnitGroup, loc: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
+    """``L[i, j] - log q_i(w_i)`` at the draws ``w = loc + scale * noise``, (*B, d, d), nats.
+
+    ``L[i, j] = log N(w_i; mu_j, diag sigma_j^2)``, with flips the log of the sum over both signs of
+    ``w_i``: ``perm(exp ratios)`` is ``d! q_G / q`` (times 2^d with flips), at least 1. The density
+    of the draw comes from its own noise, and the diagonal is known: 0, or what the mirror image of
+    the unit adds. So nothing cancels in them, however narrow the posterior.
+
+    Parameters
+    ----------
+    layer : UnitGroup
+        Its index on the device of the others.
+    loc, scale : Tensor of shape (P,)
+        Mean-field Gaussian; differentiable in both, first derivatives only.
+    noise : Tensor of shape (*B, P)
+        Standard normal.
+
+    Notes
+    -----
+    Six matrix products, O(d^2 p), with the gradient written out: at these sizes most of the
+    time of autograd's version goes into the temporaries between them.
+    """
+    shape, flat = layer.index.shape, layer.index.flatten()
+    mu, sd = (t.index_select(0, flat).view(shape) for t in (loc, scale))
+    own_noise = noise.reshape(-1, noise.shape[-1]).index_select(-1, flat).unflatten(-1, shape)
+    ratios: Tensor = _UnitLogRatios.apply(  # type: ignore[no-untyped-call]
+        mu, sd, own_noise, layer.flips
+    )
+    return ratios.reshape(*noise.shape[:-1], *ratios.shape[1:])
+
+
+class _UnitLogRatios(torch.autograd.Function):
+    """The matrix from the units' means, scales (d, p) and noise (B, d, p), and its gradient.
+
+    With R the precisions, ``-2 ratios[i, j] = (w_i - mu_j)^2 R_j - noise_i^2 + 2 log(s_j / s_i)``;
+    flips add the term of ``-w_i``. Given weights P[i, j] on the entries, the gradient needs the
+    sums ``P w^k`` and ``P' w^k`` over units; where ``w`` enters with its sign, P is multiplied by
+    the expected sign ``tanh(mu_j R_j w_i)``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mu: Tensor, scale: Tensor, noise: Tensor, flips: bool) -> Tensor:
+        precision, log_scale = scale**-2, scale.log().sum(-1)
+        if not flips:
+            mu = mu - mu.mean(0)  # differences of O(1) numbers cancel less than of large ones
+        w = torch.addcmul(mu, scale, noise)
+        natural_mean = mu * precision
+        constant = (mu * natural_mean).sum(-1) + 2.0 * log_scale
+        own = 0.5 * (noise * noise).sum(-1) + log_scale
+        even = -0.5 * ((w * w) @ precision.mT + constant) + own.unsqueeze(-1)
+        odd = w @ natural_mean.mT
+        ctx.save_for_backward(mu, scale, precision, natural_mean, noise, w, odd if flips else None)
+        ratios = even.add_(odd.abs() + F.softplus(-2.0 * odd.abs()) if flips else odd)
+        # A unit in its own place: computed, terms as large as (mu / scale)^2 would have to cancel.
+        own_odd = odd.diagonal(dim1=-2, dim2=-1)
+        own_ratio = F.softplus(-2.0 * own_odd) if flips else torch.zeros_like(own_odd)
+        ratios.diagonal(dim1=-2, dim2=-1).copy_(own_ratio)
+        return ratios
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
+        mu, scale, precision, natural_mean, noise, w, odd = ctx.saved_tensors
+        signed = weights if odd is None else weights * odd.tanh()
+        d_w = torch.addcmul(signed @ natural_mean, w, weights @ precision, value=-1.0)
+        first, second = _columns(signed, w), _columns(weights, w * w)
+        received = weights.sum((0, 1)).unsqueeze(-1)
+        given = weights.sum((0, 2)).unsqueeze(-1)
+        shift = torch.addcmul(first, received, mu, value=-1.0)
+        # sum_i P[i, j] (w_i - mu_j)^2, the squares multiplied out
+        spread = second.addcmul_(mu, first.add_(shift), value=-1.0)
+        d_scale = spread.mul_(precision).add_(given - received).div_(scale)
+        d_loc = shift.mul_(precision).add_(d_w.sum(0))
+        return d_loc, d_scale.add_((d_w * noise).sum(0)), None, None
+
+
+def _columns(weights: Tensor, w: Tensor) -> Tensor:
+    """``sum_i P[i, j] w_i`` over all draws: (B, d, d) and (B, d, p) -> (d, p)."""
+    return weights.flatten(0, 1).mT @ w.flatten(0, 1)
+
+
+_CHUNK = 1 << 21  # numbers held at once: 16 MB in float64
+_PROPOSALS = 64  # assignments a draw that estimates of the gap are made of, about
+# Draws of an estimate: a near-saturated gap is skewed, so many of narrow layers; 16 to 1000.
+_ENTRIES = 1 << 20  # of the units' matrices, all draws together
+_FEWEST_DRAWS, _MOST_DRAWS = 16, 1000
+_CERTIFIED_FROM = 11  # units: narrower layers are summed exactly
+# Of a certificate, and of what it certifies: draws of a gap that is settled hardly differ.
+_CERTIFICATE_DRAWS = 4
+SETTLED = 1e-3  # nats below log |G| that don't matter
+
+
+@dataclass(frozen=True, eq=False)
+class UnitGap:
+    """Gap of independent normals under a group of units, a factor a layer; a `Gap`.
+
+    Parameters
+    ----------
+    group : SymmetryGroup
+        `Units`, or a product with one of them a layer (``MLP.symmetry()``); its entries of
+        ``theta`` alone matter.
+    permanent : PermanentEstimate
+        Exact, or on the side of ``bound``.
+    bound : {"lower", "upper"}, default="lower"
+        Which bound to take of several layers. Lower: the chain rule over
+        `disjoint_unit_blocks`. Upper: ``I(g; theta) <= sum_l J_l`` with J_l the gap of layer l if
+        the other layers' order is known; the layers' elements are independent a priori, so
+        conditioning only adds information. Of one layer both are the gap.
+    n_draws : int, default=1
+        Posterior draws of `value_and_gradients`.
+
+    Raises
+    ------
+    TypeError
+        If a factor isn't a group of units.
+    ValueError
+        If ``permanent`` bounds the gap from the other side.
+    """
+
+    group: SymmetryGroup
+    permanent: PermanentEstimate
+    bound: Literal["lower", "upper"] = "lower"
+    n_draws: int = 1
+    is_random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.permanent.side not in {"exact", self.bound}:
+            raise ValueError(
+                f"a {self.bound} bound on the gap needs an exact or {self.bound} estimate of the "
+                f"permanents, got {self.permanent!r}."
+            )
+
+    @property
+    def side(self) -> Side:
+        """One layer's sum over the group is a permanent; several layers' is bounded."""
+        is_exact = self.permanent.side == "exact" and len(self._layers) == 1
+        return "exact" if is_exact or not self._layers else self.bound
+
+    @cached_property
+    def _layers(self) -> tuple[UnitGroup, ...]:
+        return unit_layers(self.group)
+
+    @property
+    def _area(self) -> int:
+        """Entries of the widest layer's matrix."""
+        return max(layer.n_units for layer in self._layers) ** 2
+
+    @cached_property
+    def _terms(self) -> tuple[UnitGroup, ...]:
+        return self._layers if self.bound == "upper" else disjoint_unit_blocks(self.group)
+
+    @cached_property
+    def _moved(self) -> dict[torch.device, tuple[UnitGroup, ...]]:
+        return {}
+
+    def _terms_on(self, device: torch.device) -> tuple[UnitGroup, ...]:
+        """With their indices on a device: moved once, not every step."""
+        if device not in self._moved:
+            self._moved[device] = tuple(t.on(t.index.to(device)) for t in self._terms)
+        return self._moved[device]
+
+    def values(
+        self, loc: Tensor, scale: Tensor, noise: Tensor, *, generator: torch.Generator
+    ) -> Tensor:
+        """One value a draw ``loc + scale * noise``; they average to the gap or to the bound.
+
+        Parameters
+        ----------
+        loc, scale : Tensor of shape (P,)
+            Differentiable in both, first derivatives only.
+        noise : Tensor of shape (S, P)
+            Standard normal.
+        generator : torch.Generator
+            For estimates that draw permutations.
+
+        Returns
+        -------
+        Tensor of shape (S,), nats
+            At most log |G| each for exact and upper-bounding permanents. Time O(S d^2 p) a layer
+            plus the permanents', memory O(S (P + d^2)).
+        """
+        total = torch.zeros(noise.shape[:-1], dtype=loc.dtype, device=loc.device)
+        for layer in self._terms_on(loc.device):
+            value = unit_gap(layer, loc, scale, noise, self.permanent, generator=generator)
+            total = total + (value.clamp(max=layer.log_order) if self.bound == "upper" else value)
+        return total
+
+    def estimate(
+        self, posterior: MeanField, n_draws: int | None = None, *, generator: torch.Generator
+    ) -> Estimate:
+        """Average of `values`, in float64 on the generator's device.
+
+        The gap lies in [0, log |G|], so an average outside is moved to the nearer end. A lower
+        bound of layers too wide to sum is first looked at through `Soules`, at draws of its own:
+        where that is within `SETTLED` of log |G| it is what a few fresh draws are given to, at a
+        fraction of the cost. Either way the average is a lower bound, since the choice doesn't see
+        the draws.
+        """
+        if not self._layers:
+            return Estimate(0.0, 0.0)
+        loc, scale = _tensors(posterior, generator)
+        n_draws = n_draws or max(_FEWEST_DRAWS, min(_MOST_DRAWS, _ENTRIES // self._area))
+        if self.permanent.side == "lower" and self._area >= _CERTIFIED_FROM**2:
+            certified = replace(self, permanent=Soules(tighten=False))
+            found = certified._average(loc, scale, _CERTIFICATE_DRAWS, generator)
+            if self.group.log_order - found.value < SETTLED:
+                few = min(n_draws, _CERTIFICATE_DRAWS)
+                return certified._average(loc, scale, few, generator)
+        return self._average(loc, scale, n_draws, generator)
+
+    def _average(
+        self, loc: Tensor, scale: Tensor, n_draws: int, generator: torch.Generator
+    ) -> Estimate:
+        chunk = max(1, _CHUNK // max(4 * len(loc), _PROPOSALS * self._area))
+        values = []
+        with torch.no_grad():
+            for start in range(0, n_draws, chunk):
+                shape = (min(chunk, n_draws - start), len(loc))
+                noise = standard_normal(shape, generator=generator, like=loc)
+                values.append(self.values(loc, scale, noise, generator=generator))
+        mean, error = mean_and_error(torch.cat(values))
+        return Estimate(min(max(mean, 0.0), self.group.log_order), error)
+
+    def value_and_gradients(
+        self, posterior: MeanField, *, generator: torch.Generator
+    ) -> GapGradient:
+        """Mean of ``n_draws`` fresh `values` and its derivatives, in float64."""
+        loc, scale = (t.requires_grad_() for t in _tensors(posterior, generator))
+        noise = standard_normal((self.n_draws, len(loc)), generator=generator, like=loc)
+        if not self._layers:
+            return GapGradient(loc.new_zeros(()), torch.zeros_like(loc), torch.zeros_like(loc))
+        with torch.enable_grad():
+            value = self.values(loc, scale, noise, generator=generator).mean()
+            d_loc, d_scale = torch.autograd.grad(value, (loc, scale))
+        return GapGradient(value.detach(), d_loc, -d_scale / scale.detach())
+
+
+def _tensors(posterior: MeanField, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Mean and scale in float64, cut off from what they were computed from."""
+    loc, scale = (
+        torch.as_tensor(values, dtype=torch.float64, device=generator.device).detach()
+        for values in (posterior.loc, posterior.scale)
+    )
+    return loc, scale
+
+
+def unit_gap(
+    layer: UnitGroup,
+    loc: Tensor,
+    scale: Tensor,
+    noise: Tensor,
+    permanent: PermanentEstimate,
+    *,
+    generator: torch.Generator,
+) -> Tensor:
+    """Gap of the units of one layer, one value a draw, (S,); see `UnitGap.values`."""
+    ratios = unit_log_ratios(layer, loc, scale, noise)
+    if not layer.permutes:  # every unit in its own place, either sign
+        return layer.log_order - ratios.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return layer.log_order - permanent(ratios, generator=generator)
+
+
+def disjoint_unit_blocks(group: SymmetryGroup) -> tuple[UnitGroup, ...]:
+    """The layers' groups, each reduced to entries that no later layer's group touches.
+
+    With them the chain rule gives a lower bound on the gap of a deep network,
+
+        I(g_1, ..., g_L; theta) >= sum_l I(g_l; block_l | earlier g aligned),
+
+    each term a permanent (incoming weights and bias of layer l; for the last hidden layer the
+    outgoing weights too). For one hidden layer nothing is dropped and the bound is the gap.
+    """
+    layers = unit_layers(group)
+    own = entries_shared_with_no_later_layer(layers)
+    return tuple(layer.on(layer.index[:, mask]) for layer, mask in zip(layers, own, strict=True))

@@ -1,0 +1,187 @@
+"""Where chains start, and the prior that learns its scales, collapsed: exact evidences."""
+
+import numpy as np
+import pytest
+import torch
+from quadrature import one_unit_log_evidence_of_learned_scales
+from scipy import stats
+from sklearn.datasets import load_diabetes, load_iris
+
+from skbayes_sym import MCMCClassifier, MCMCRegressor
+from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.estimators.mcmc.chain_starts import init_by_size
+from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
+from skbayes_sym.estimators.samplers import HMC, SMC, Chains, Evidence
+from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner
+from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
+from skbayes_sym.models.learned_scales import ARD, LayerScales
+from skbayes_sym.models.networks.modules import ModuleNetwork
+
+FAST = {"n_chains": 8, "n_draws": 30, "random_state": 0, "mode_weights": Evidence(2, 64)}
+VOTES = {**FAST, "n_chains": 4, "n_draws": 10, "mode_weights": "uniform"}
+
+
+def chains(init="prior", n_warmup=60, **settings):
+    return Chains(HMC(max_leapfrog=16), init=init, n_warmup=n_warmup, **settings)
+
+
+DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
+
+
+NETWORK = MLP(3, (4,), 1, TANH)
+MODEL = Model(
+    NETWORK, Gaussian(), LayerScales().bind(NETWORK.layout).collapsed(), NETWORK.symmetry()
+)
+
+
+def one_unit_data():
+    rng = np.random.default_rng(0)
+    x = np.linspace(-2, 2, 25)
+    return x, 1.2 * np.tanh(1.5 * x + 0.5) + 0.3 * rng.standard_normal(25)
+
+
+@pytest.fixture(scope="module")
+def exact():
+    x, y = (torch.as_tensor(a) for a in one_unit_data())
+    return one_unit_log_evidence_of_learned_scales(x, y, 2.0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sampler": chains("prior", 100)},
+        {"sampler": chains("laplace", 100)},
+        {"sampler": SMC(128, 2), "mode_weights": "evidence"},
+    ],
+    ids=["prior", "laplace", "smc"],
+)
+def test_one_hidden_unit_under_learned_scales_has_its_evidence(settings, exact):
+    x, y = one_unit_data()
+    reg = MCMCRegressor(
+        (1,), prior=LayerScales(shape=2.0), standardize=False, **FAST | settings
+    ).fit(x[:, None], y)
+    assert abs(reg.log_evidence_ - exact) < 0.1
+    assert abs(reg.log_evidence_ - exact) < 4 * reg.log_evidence_std_error_
+
+
+@pytest.mark.slow  # each beside the exact evidence: above
+@pytest.mark.parametrize("given", [{"prior": 1.0}, {"prior": LayerScales(shape=4.0)}])
+def test_both_starts_have_the_same_posterior(given):
+    X, y = make_sinusoidal(40, random_state=0)
+    one, two = (
+        MCMCRegressor((2,), sampler=Chains(init=init, n_warmup=100), **FAST | given).fit(X, y)
+        for init in ("prior", "laplace")
+    )
+    error = np.hypot(one.log_evidence_std_error_, two.log_evidence_std_error_)
+    assert error < 0.2
+    assert abs(one.log_evidence_ - two.log_evidence_) < 4 * error
+    np.testing.assert_allclose(one.predict(X), two.predict(X), atol=0.1 * y.std())
+
+
+@pytest.mark.long
+@pytest.mark.kept("prior1")
+@pytest.mark.parametrize("prior", [LayerScales(), ARD()])
+def test_scales_and_relevances(prior):
+    X, y = DIABETES
+    reg = MCMCRegressor((3,), prior=prior, sampler=chains("laplace"), **VOTES).fit(X, y)
+    bound = prior.bind(reg.network_.layout)
+    assert tuple(reg.prior_groups_) == bound.names
+    theta = torch.as_tensor(reg.samples_)
+    rate = bound.shape * bound.reference_variance + 0.5 * bound.squares(theta)
+    law = stats.gamma(bound.shape + 0.5 * bound.sizes.numpy(), scale=1 / rate.numpy())
+    scale = law.rvs((400, *rate.shape), random_state=0) ** -0.5
+    np.testing.assert_allclose(np.log(reg.prior_scale_), np.log(scale).mean((0, 1, 2)), atol=0.05)
+    assert hasattr(reg, "relevance_") == (prior == ARD())
+    if prior == ARD():
+        assert reg.relevance_.shape == (4, X.shape[1])
+        assert reg.relevance_.mean(0).argmax() in (2, 8)  # body mass index, a serum
+
+
+def test_learned_scales_by_name():
+    X, y = DIABETES
+    few = {**VOTES, "sampler": chains(n_warmup=5), "n_draws": 2}
+    given = MCMCRegressor((2,), prior=LayerScales(), **few).fit(X, y)
+    named = MCMCRegressor((2,), prior="learn", **few).fit(X, y)
+    assert np.array_equal(named.samples_, given.samples_)
+    assert not hasattr(MCMCRegressor((2,), prior=1.0, **few).fit(X, y), "prior_groups_")
+
+
+@pytest.mark.long
+def test_chains_start_at_modes_in_turn_with_the_metric_there():
+    X, y = DIABETES
+    few = {**VOTES, "n_draws": 1}
+    reg = MCMCRegressor((2,), sampler=chains("laplace", 0), **few).fit(X, y)
+    (block,) = reg._blocks_
+    assert isinstance(block.preconditioner, DensePreconditioner)
+    assert block.preconditioner.cholesky.shape == (4, 26, 26)
+    prior = MCMCRegressor((2,), sampler=chains("prior", 0), **few).fit(X, y)
+    assert reg.log_posterior_samples_.min() > prior.log_posterior_samples_.max()
+
+
+@pytest.mark.long
+def test_a_warm_start_keeps_the_metric():
+    X, y = DIABETES
+    sampler = chains("laplace", 10, warm_start=True)
+    reg = MCMCRegressor((2,), sampler=sampler, **VOTES | {"n_draws": 2}).fit(X, y)
+    before = reg._blocks_[0].preconditioner.cholesky
+    reg.set_params(sampler__n_warmup=0).fit(X, y)
+    assert np.array_equal(reg._blocks_[0].preconditioner.cholesky, before)
+
+
+@pytest.mark.long
+@pytest.mark.kept("30.0")
+@pytest.mark.parametrize("noise", ["learn", 30.0])
+def test_two_targets_and_given_noise(noise):
+    X, y = DIABETES
+    reg = MCMCRegressor((2,), sampler=chains("laplace"), noise_std=noise, **VOTES)
+    reg.fit(X, np.column_stack([y, X[:, 0]]))
+    assert reg.noise_std_samples_.shape == (4, 10, 2)
+    assert not reg.diagnostics_.stuck.any()
+
+
+@pytest.mark.long
+def test_classes():
+    X, y = load_iris(return_X_y=True)
+    clf = MCMCClassifier((2,), sampler=chains("laplace"), prior="learn", **VOTES)
+    clf.fit(X[::3], y[::3])
+    assert clf.score(X, y) > 0.9
+    assert clf.prior_groups_.tolist() == ["W1", "b1", "W2", "b2"]
+    assert clf.diagnostics_.acceptance.min() > 0.3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"network": torch.nn.Linear(10, 1)}, "needs a fully connected network"),
+        ({"likelihood": Poisson()}, "init='prior'"),
+    ],
+)
+def test_what_gauss_newton_steps_cant_do_is_refused(settings, message):
+    X, y = DIABETES
+    with pytest.raises((TypeError, ValueError), match=message):
+        MCMCRegressor(sampler=chains("laplace"), **VOTES | settings).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("model", "n_rows", "expected"),
+    [
+        (MODEL, 1000, True),
+        (MODEL._replace(likelihood=Categorical()), 1000, True),
+        (MODEL._replace(likelihood=Poisson()), 1000, False),
+        (MODEL._replace(network=ModuleNetwork(torch.nn.Linear(3, 1), (3,))), 1000, False),
+        (MODEL._replace(network=MLP(3, (120,), 1, TANH)), 1000, False),  # 601 weights
+        (MODEL, 10**8, False),  # too many for seconds
+    ],
+)
+def test_modes_are_found_where_that_takes_seconds(model, n_rows, expected):
+    assert (init_by_size(model, n_rows, SamplingEffort()) == "laplace") == expected
+
+
+@pytest.mark.long
+def test_defaults_start_at_modes():
+    X, y = (a[:20] for a in DIABETES)
+    reg = MCMCRegressor((2,), n_draws=2, random_state=0).fit(X, y)
+    assert (len(reg.samples_), reg.n_iter_) == (16, 152)
+    assert reg._blocks_[0].preconditioner.cholesky.shape == (16, 26, 26)
+    assert MCMCRegressor().hidden_layer_sizes == (20,)
