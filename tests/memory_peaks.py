@@ -67,17 +67,17 @@ def _cases() -> dict[str, Callable[[], Case]]:
             2000, 20, sk.MCMCRegressor((50,), n_chains=100, n_draws=2, **chains)
         ),
         "laplace-full": lambda: rows(
-            200, 40, sk.LaplaceRegressor((50,), curvature="full", **laplace)
+            200, 40, sk.LaplaceRegressor((50,), **steps, optimizer=EvidenceAdam(curvature="full"))
         ),
         "laplace-kron": lambda: rows(200, 1500, sk.LaplaceRegressor((1500,), **laplace)),
         "laplace-diag": lambda: rows(
-            1000, 40, sk.LaplaceRegressor((200,), curvature="diag", **laplace)
+            1000, 40, sk.LaplaceRegressor((200,), **steps, optimizer=EvidenceAdam(curvature="diag"))
         ),
         "laplace-modes": lambda: rows(
-            200, 30, sk.LaplaceRegressor((40,), optimizer=GaussNewton(4), max_iter=3, tol=None, random_state=0)
+            200, 30, sk.LaplaceRegressor((40,), optimizer=GaussNewton(4), **steps)
         ),
         "laplace-classes": lambda: rows(
-            200, 30, sk.LaplaceClassifier((40,), optimizer=GaussNewton(3), max_iter=3, tol=None, random_state=0)
+            200, 30, sk.LaplaceClassifier((40,), optimizer=GaussNewton(3), **steps)
         ),
         "lila": lambda: rows(500, 40, sk.LILARegressor((400,), **lila)),
         "layerwise-collapsed": lambda: rows(
@@ -136,7 +136,7 @@ def _sampled() -> dict[str, Callable[[], tuple[Any, int, int]]]:
         "mcmc": lambda: (sk.MCMCRegressor((50,), **chains), 100_000, 1),
         "laplace-kron": lambda: (sk.LaplaceRegressor((50,), **laplace), 10_000, 20),
         "laplace-full": lambda: (
-            sk.LaplaceRegressor((50,), curvature="full", **laplace),
+            sk.LaplaceRegressor((50,), **steps, optimizer=EvidenceAdam(curvature="full")),
             200_000,
             1,
         ),

@@ -126,14 +126,14 @@ USE_TEMPERED = {
     "vi": sk.SymmetrizedVIClassifier(**NET, **STEPS, init="random"),
     "mcmc": sk.MCMCClassifier(**NET, **CHAINS),
     "ensemble": sk.DeepEnsembleClassifier(**NET, **STEPS, n_members=2),
-    "laplace": sk.LaplaceClassifier(**NET, **UPDATES, optimizer="adam"),
+    "laplace": sk.LaplaceClassifier(**NET, **UPDATES),
     "lila": sk.LILAClassifier(**NET, **UPDATES, invariances=None),
 }
 USE_WIDE = {
     "vi": sk.SymmetrizedVIRegressor(**NET, **STEPS, init="random"),
     "mcmc": sk.MCMCRegressor(**NET, **CHAINS),
     "ensemble": sk.DeepEnsembleRegressor(**NET, **STEPS, n_members=2),
-    "laplace": sk.LaplaceRegressor(**NET, **UPDATES, optimizer="adam"),
+    "laplace": sk.LaplaceRegressor(**NET, **UPDATES),
     "lila": sk.LILARegressor(**NET, **UPDATES, invariances=None),
     "linear": sk.BayesianLinearRegressor(),
 }

@@ -144,7 +144,8 @@ class ChoosesOptimizer(LaplaceEstimator):
 
     def _asks_for_adam(self) -> bool:
         """Whether parameters ask for it, whatever the data."""
-        by_model = self.optimizer == "auto" and self._given_likelihood is not None
+        is_default = isinstance(self.likelihood, str) and self.likelihood == "auto"
+        by_model = not is_default and self._is_asked("auto", Adam)
         return by_model or self._is_asked("adam", Adam)
 
     def _steps_up_to(self, automatic: int) -> int:
@@ -167,8 +168,9 @@ class ChoosesOptimizer(LaplaceEstimator):
         return float(self._restarts_at_most * n_weights)
 
     def _method(self) -> Method:
-        if self.optimizer_ == "gauss-newton":
-            return self._gauss_newton()
+        return self._gauss_newton() if self.optimizer_ == "gauss-newton" else self._adam()
+
+    def _adam(self) -> Laplace:
         adam, effort = as_adam(self.optimizer, EvidenceAdam), self._adam_effort
         if (adam.updates or Updates()).objective != "evidence":
             raise ValueError("other objectives than 'evidence' are for the LILA estimators.")

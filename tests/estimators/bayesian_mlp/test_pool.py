@@ -58,7 +58,7 @@ def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitte
     mixed = np.array(shares) @ np.array(means)
     np.testing.assert_allclose(fitted.predict(X), mixed * fitted.y_scale_[0] + fitted.y_mean_[0])
     assert (len(modes), len(members)) == (3, 2)
-    alone = LaplaceRegressor((4,), n_restarts=3, optimizer="gauss-newton", random_state=0)
+    alone = LaplaceRegressor((4,), optimizer=GaussNewton(3), random_state=0)
     np.testing.assert_allclose(fitted.posterior_.loc, alone.fit(X, Y).posterior_.loc)
     assert sum(shares) == pytest.approx(1.0)
     assert 0.0 < share <= 1.0
